@@ -1,0 +1,1 @@
+"""Measures on curves and updates: pure functions."""

@@ -1,0 +1,282 @@
+"""RunConfig: every run-config key, its type, its bounds and its meaning; checked here and nowhere else.
+
+The table ``[tool.flwr.app.config]`` in ``pyproject.toml``, the configuration reference and the
+CLI's completion are generated from this class and from the components' parameters.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from fedapp.errors import ConfigError
+from fedapp.registry import FAMILIES, Component, Family
+
+Scalar = bool | int | float | str
+
+
+def kebab(name: str) -> str:
+    """Return a field's name as a run-config key."""
+    return name.replace("_", "-")
+
+
+class RunConfig(BaseModel):
+    """The settings of one run, immutable; built with :func:`read_config`."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, alias_generator=kebab, validate_by_name=True
+    )
+
+    # --- federation
+    num_server_rounds: int = Field(30, ge=1, description="Rounds of communication, T.")
+    num_clients: int = Field(
+        20, ge=0, description="Clients, K. 0: each SuperNode is one client with data of its own."
+    )
+    fraction_train: float = Field(
+        0.5, ge=0, le=1, description="Client fraction, C: max(floor(C*K), 1) clients a round."
+    )
+    min_nodes: int = Field(1, ge=1, description="Nodes to wait for before the first round.")
+    node_timeout: float = Field(300.0, gt=0, description="Longest wait for min-nodes, in seconds.")
+    round_deadline: float = Field(
+        3600.0, gt=0, description="Longest wait for a round's replies, in seconds."
+    )
+    min_replies: int = Field(
+        1, ge=1, description="Clients that must reply well for a round to change the model."
+    )
+    on_failure: Literal["continue", "stop"] = Field(
+        "continue", description="What to do when a client fails or a round has too few good replies."
+    )
+    # --- ClientUpdate
+    local_epochs: int = Field(1, ge=1, description="Local epochs, E.")
+    local_steps: int = Field(
+        0, ge=0, description="Local steps instead of epochs (synchronisation period). 0: use E."
+    )
+    batch_size: int = Field(10, ge=0, description="Local batch size, B. 0: all local data (infinity).")
+    batch_sampling: Literal["epoch", "uniform"] = Field(
+        "epoch",
+        description="'epoch': reshuffled passes over the data; 'uniform': a random mini-batch a step.",
+    )
+    learning_rate: float = Field(0.1, gt=0, description="Client learning rate, eta.")
+    learning_rate_decay: float = Field(
+        1.0, gt=0, le=1, description="Factor on eta after every round."
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="Client momentum, reset every round.")
+    nesterov: bool = Field(False, description="Nesterov's form of the client momentum.")
+    weight_decay: float = Field(0.0, ge=0, description="Factor of the L2 term in a client's gradient.")
+    clip_norm: float = Field(
+        0.0, ge=0, description="Largest L2 norm of a client's step gradient. 0: no clipping."
+    )
+    # --- server
+    algorithm: str = Field("fedavg", description="Algorithm: a file in strategies/.")
+    weighting: Literal["examples", "uniform"] = Field(
+        "examples", description="'examples': n_k / sum n (FedAvg); 'uniform': naive averaging."
+    )
+    update: Literal["delta", "model"] = Field(
+        "delta", description="'delta': clients send theta_k - theta (Option I); 'model': theta_k (II)."
+    )
+    server_learning_rate: float = Field(
+        1.0, gt=0, description="Server learning rate, eta_g (Option I only)."
+    )
+    # --- data and model
+    dataset: str = Field(
+        "digits", min_length=1, description="Embedded data set, hub name, or local folder."
+    )
+    dataset_subset: str = Field("", description="Configuration of a hub data set, if it has several.")
+    train_split: str = Field("train", min_length=1, description="Name of the training split.")
+    test_split: str = Field("test", min_length=1, description="Name of the test split.")
+    input_key: str = Field("", description="Input column. Empty: the first image or text column.")
+    label_key: str = Field("", description="Label column. Empty: the first class-label column.")
+    partitioner: str = Field("iid", description="How the training data is split over the clients.")
+    transform: str = Field("scale", description="From stored arrays to network inputs.")
+    model: str = Field("2nn", description="Network: a component of fedapp/models/.")
+    # --- run
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything that is drawn.")
+    device: str = Field(
+        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="'auto', 'cpu', 'cuda' or 'cuda:N'."
+    )
+    precision: Literal["float32", "float64"] = Field("float32", description="Parameters' type.")
+    threads: int = Field(0, ge=0, description="CPU threads a process trains with. 0: chosen.")
+    trainer: Literal["auto", "sequential"] = Field(
+        "auto", description="What executes ClientUpdate for a cohort."
+    )
+    evaluation: Literal["server", "clients", "both"] = Field(
+        "server", description="Where the global model is evaluated."
+    )
+    eval_every: int = Field(1, ge=0, description="Rounds between evaluations. 0: only at the end.")
+    target_accuracy: float = Field(
+        0.0, ge=0, le=1, description="Stop when the test accuracy reaches this. 0: never."
+    )
+    checkpoint_every: int = Field(10, ge=0, description="Rounds between checkpoints. 0: only at the end.")
+    run_dir: str = Field("", description="The run's folder. Empty: a new one under runs/.")
+    resume: bool = Field(False, description="Go on from the last checkpoint in run-dir.")
+
+    # --- filled by read_config
+    options: Mapping[str, Scalar] = Field(
+        default_factory=dict, exclude=True, description="Parameters of components, as name.parameter."
+    )
+
+    @model_validator(mode="after")
+    def _combinations(self) -> Self:
+        for message in _senseless(self):
+            raise ValueError(message)
+        return self
+
+    def component(self, key: str) -> Component:
+        """Return the component that ``key`` chooses, with this run's parameters."""
+        family = next(family for family in FAMILIES if family.key == key)
+        name = cast(str, getattr(self, key))
+        prefix = f"{name}."
+        values = {k.removeprefix(prefix): v for k, v in self.options.items() if k.startswith(prefix)}
+        return family.components()[name].model_validate(_snake(values))
+
+    def to_run_config(self) -> dict[str, Scalar]:
+        """Return every key and value, flat, as Flower's run-config holds them."""
+        return {**self.model_dump(by_alias=True), **self.options}
+
+
+def _senseless(config: RunConfig) -> Iterator[str]:
+    if config.nesterov and config.momentum == 0:
+        yield "nesterov = true: needs momentum above 0. Set momentum=0.9, or nesterov=false."
+    if config.update == "model" and config.server_learning_rate != 1:
+        yield (
+            f"server-learning-rate = {config.server_learning_rate}: with update = 'model' (Option II) "
+            "the server takes the mean model as it is, so only 1 is allowed. "
+            "Set update='delta' (Option I), or server-learning-rate=1.0."
+        )
+    if config.local_steps and config.local_epochs != 1:
+        yield (
+            f"local-steps = {config.local_steps}: counts steps instead of epochs, so it excludes "
+            f"local-epochs = {config.local_epochs}. Leave one of them out."
+        )
+    if config.resume and not config.run_dir:
+        yield "resume = true: needs to know the run. Set run-dir to the folder of the run to go on with."
+    if config.target_accuracy and not config.eval_every:
+        yield (
+            f"target-accuracy = {config.target_accuracy}: is never seen with eval-every = 0. "
+            "Set eval-every=1."
+        )
+    if config.num_clients and config.min_replies > participants(config.fraction_train, config.num_clients):
+        yield (
+            f"min-replies = {config.min_replies}: only "
+            f"{participants(config.fraction_train, config.num_clients)} clients train a round "
+            "(max(floor(fraction-train * num-clients), 1)). Lower it, or raise fraction-train."
+        )
+
+
+def participants(fraction: float, clients: int) -> int:
+    """Return m = max(floor(C*K + 1e-9), 1), the clients of one round (McMahan et al., Algorithm 1)."""
+    return max(int(fraction * clients + 1e-9), 1)
+
+
+def read_config(values: Mapping[str, Any]) -> RunConfig:
+    """Build the configuration from Flower's run-config (kebab-case keys, dotted for components).
+
+    Raises
+    ------
+    ConfigError
+        One message that lists every wrong key: its value, what is allowed and how to mend it.
+    """
+    options = {key: value for key, value in values.items() if "." in key}
+    plain = {key: value for key, value in values.items() if "." not in key and key != "options"}
+    problems = [*_unknown_keys(plain, options)]
+    config = None
+    try:
+        known = {key: value for key, value in plain.items() if key in _aliases()}
+        config = RunConfig.model_validate({**known, "options": options})
+    except ValidationError as error:
+        problems += [_describe(detail, RunConfig) for detail in error.errors()]
+    if config is not None:
+        problems += _component_problems(config)
+    if problems or config is None:
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def defaults() -> dict[str, Scalar]:
+    """Return every key with its default, the components' parameters included."""
+    plain = RunConfig().to_run_config()
+    return {**plain, **{key: field.get_default() for key, field in option_fields().items()}}
+
+
+@functools.cache
+def option_fields() -> dict[str, Any]:
+    """Return the field of every component's parameter by its key ``name.parameter``."""
+    return {
+        f"{name}.{kebab(field)}": info
+        for family in FAMILIES
+        for name, component in family.components().items()
+        for field, info in component.model_fields.items()
+    }
+
+
+@functools.cache
+def _aliases() -> tuple[str, ...]:
+    return tuple(kebab(name) for name in RunConfig.model_fields if name != "options")
+
+
+def _unknown_keys(plain: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in {**plain, **options}.items():
+        if key not in _aliases() and key not in option_fields():
+            near = difflib.get_close_matches(key, [*_aliases(), *option_fields()], n=1, cutoff=0.5)
+            hint = f"Did you mean {near[0]!r}? " if near else ""
+            yield f"{key} = {value!r}: there is no such key. {hint}`fedapp keys` lists them all."
+
+
+def _component_problems(config: RunConfig) -> Iterator[str]:
+    chosen = {getattr(config, family.key) for family in FAMILIES}
+    for family in FAMILIES:
+        name, known = getattr(config, family.key), family.components()
+        if name not in known and not family.open:
+            yield _unknown_choice(family, name, known)
+        for other, component in known.items():
+            yield from _option_problems(config, family, other, component, other in chosen)
+
+
+def _unknown_choice(family: Family, name: str, known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"{family.key} = {name!r}: there is no such {family.key}. One of: {', '.join(known)}.{hint}"
+
+
+def _option_problems(
+    config: RunConfig, family: Family, name: str, component: type[Component], chosen: bool
+) -> Iterator[str]:
+    prefix = f"{name}."
+    values = {k.removeprefix(prefix): v for k, v in config.options.items() if k.startswith(prefix)}
+    known = {k: v for k, v in _snake(values).items() if k in component.model_fields}
+    try:
+        instance = component.model_validate(known)
+    except ValidationError as error:
+        yield from (_describe(detail, component, prefix) for detail in error.errors())
+        return
+    default = component()
+    for field in known:
+        if not chosen and getattr(instance, field) != getattr(default, field):
+            yield (
+                f"{prefix}{kebab(field)} = {known[field]!r}: has no effect, because {family.key} is "
+                f"{getattr(config, family.key)!r}. Set {family.key}='{name}', or leave the key out."
+            )
+
+
+def _snake(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.replace("-", "_"): value for key, value in values.items()}
+
+
+def _describe(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> str:
+    """Say one pydantic error as: key = value: what is allowed. Meaning. How to mend it."""
+    message = detail["msg"].removeprefix("Value error, ")
+    if not detail["loc"]:
+        return message if not prefix else f"{prefix.rstrip('.')}: {message}"
+    key = str(detail["loc"][0])
+    field = model.model_fields[key.replace("-", "_")]
+    rule = message[0].lower() + message[1:]
+    rule = rule.replace("input should be", "must be").replace("string should", "must")
+    return (
+        f"{prefix}{kebab(key)} = {detail['input']!r}: {rule}. {field.description} "
+        f"The default is {field.get_default()!r}."
+    )

@@ -1,0 +1,89 @@
+"""What data is to the rest of the project: arrays of examples, a task, and index sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+IGNORE = -1
+"""Target value that neither the loss nor the accuracy counts (padding of token sequences)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a model has to know of a data set, and what every client must agree on.
+
+    ``input_shape`` is the shape of one example before transforms: (C, H, W) for images, (T,) for
+    token sequences, (d,) for vectors. ``num_classes`` counts labels, or symbols for token tasks.
+    """
+
+    kind: Literal["image", "tokens", "vector"]
+    input_shape: tuple[int, ...]
+    num_classes: int
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Examples as arrays that may be memory-mapped.
+
+    ``inputs``: [n, *input_shape], uint8 (images), integer (tokens) or float. ``targets``: [n], or
+    [n, T] for token tasks, with IGNORE where nothing is to be predicted. ``groups``: further
+    columns of length n by name (author, role), for natural partitions.
+    """
+
+    inputs: NDArray[Any]
+    targets: NDArray[Any]
+    groups: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set: its training and test examples, its task, and a fingerprint of its content."""
+
+    name: str
+    task: Task
+    train: Examples
+    test: Examples
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Index sets P_1 ... P_K into the training (and test) examples; never copies of the data.
+
+    Client k holds ``indices[offsets[k] : offsets[k + 1]]``. ``test`` is the partition of the test
+    examples, where a scheme gives clients a test set of their own, else None.
+    """
+
+    indices: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    test: Partition | None = None
+
+    @property
+    def num_clients(self) -> int:
+        """K, the number of clients."""
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """n_k for every client: [K]."""
+        return np.diff(self.offsets)
+
+    def client(self, k: int) -> NDArray[np.int64]:
+        """Return P_k, the indices of client ``k``'s examples."""
+        return self.indices[self.offsets[k] : self.offsets[k + 1]]
+
+
+def from_index_sets(sets: list[NDArray[np.int64]]) -> Partition:
+    """Return the partition whose client k holds ``sets[k]``."""
+    sizes = np.array([len(indices) for indices in sets], dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    indices = np.concatenate(sets).astype(np.int64) if len(sets) else np.empty(0, np.int64)
+    return Partition(indices, offsets)

@@ -1,0 +1,1 @@
+"""Data sets that need no download, chosen by `dataset`."""

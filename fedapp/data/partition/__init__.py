@@ -1,0 +1,1 @@
+"""Partitioners, one file each, chosen by `partitioner`."""

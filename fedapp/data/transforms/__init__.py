@@ -1,0 +1,1 @@
+"""Transforms, one file each, chosen by `transform`."""

@@ -1,0 +1,13 @@
+"""The plain transform."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fedapp.data.transforms.base import Transform
+
+
+class Scale(Transform):
+    """Bytes become floats in [0, 1]; floats and tokens stay as they are."""
+
+    name: ClassVar[str] = "scale"

@@ -1,0 +1,1 @@
+"""In-process engines behind Flower's `Grid` interface."""

@@ -1,0 +1,1 @@
+"""The networks of the papers, one file a family, chosen by `model`."""

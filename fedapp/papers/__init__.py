@@ -1,0 +1,1 @@
+"""The papers' tables and figures, one TOML each, and their runner."""

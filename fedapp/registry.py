@@ -1,0 +1,77 @@
+"""Components: the algorithms, models, partitioners and embedded data sets, found by name.
+
+A component is one class in one file. Its ``name`` is the value of the run-config key that chooses
+it (``partitioner = "dirichlet"``) and its fields are its parameters, set by the keys
+``<name>.<parameter>`` (``dirichlet.alpha = 0.1``). A file that is dropped into a family's package
+is at once known to the configuration, the CLI, the docs and the tests; nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Component(BaseModel):
+    """Base of everything that the run-config chooses by name; fields are its parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=None)
+
+    name: ClassVar[str] = ""
+
+    @classmethod
+    def title(cls) -> str:
+        """Return the first line of the docstring, for tables and help texts."""
+        return (cls.__doc__ or cls.name).strip().splitlines()[0]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The components that one run-config key chooses from: those defined in one package."""
+
+    key: str
+    package: str
+    open: bool = False
+    """Whether other values than the components' names are meaningful (a hub name, a folder)."""
+
+    def components(self) -> Mapping[str, type[Component]]:
+        """Return the family's component classes by name, in alphabetical order."""
+        return _scan(self.package)
+
+
+FAMILIES = (
+    Family("algorithm", "strategies"),
+    Family("model", "fedapp.models"),
+    Family("dataset", "fedapp.data.embedded", open=True),
+    Family("partitioner", "fedapp.data.partition"),
+    Family("transform", "fedapp.data.transforms"),
+)
+
+
+@functools.cache
+def _scan(package: str) -> Mapping[str, type[Component]]:
+    found: dict[str, type[Component]] = {}
+    for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        module = importlib.import_module(f"{package}.{info.name}")
+        for value in vars(module).values():
+            if _is_component_of(value, module.__name__):
+                if value.name in found:
+                    raise ValueError(f"two components of {package} are named {value.name!r}")
+                found[value.name] = value
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+def _is_component_of(value: Any, module: str) -> bool:
+    return (
+        isinstance(value, type)
+        and issubclass(value, Component)
+        and value.__module__ == module
+        and bool(value.__dict__.get("name"))
+    )

@@ -1,0 +1,1 @@
+"""ClientUpdate: the local objective, the trainers and the evaluation."""
