@@ -17,7 +17,7 @@ TEST_SHARE = 5
 class Digits(Embedded):
     """1,797 real handwritten digits of 8x8 pixels (UCI, in scikit-learn's wheel).
 
-    The split into 1,437 training and 360 test examples is fixed (stratified by class, the same
+    The split into 1,433 training and 364 test examples is fixed (stratified by class, the same
     for every seed), so that accuracies of different runs are comparable. Pixels are scaled from
     0..16 to [0, 1].
     """
