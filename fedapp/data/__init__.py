@@ -22,6 +22,7 @@ __all__ = [
     "load_dataset",
     "load_partition",
     "load_transform",
+    "natural_clients",
     "network_task",
 ]
 
@@ -35,9 +36,17 @@ def load_dataset(config: RunConfig) -> Dataset:
 
 
 def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Partition:
-    """Return the split of the training examples over ``num_clients`` clients."""
+    """Return the split of the training, and where it has one, the test examples over K clients."""
     partitioner = cast(Partitioning, config.component("partitioner"))
-    return partitioner.split(dataset.train, num_clients, config.seed)
+    train = partitioner.split(dataset.train, num_clients, config.seed)
+    test = partitioner.split_test(dataset.test, dataset.train, num_clients, config.seed)
+    return dataclasses.replace(train, test=test)
+
+
+def natural_clients(config: RunConfig, dataset: Dataset) -> int | None:
+    """Return how many clients the data have by themselves, or None if K is free."""
+    partitioner = cast(Partitioning, config.component("partitioner"))
+    return partitioner.natural_clients(dataset.train)
 
 
 def load_transform(config: RunConfig) -> Transform:
