@@ -54,7 +54,9 @@ def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
         elif setting.endswith(".toml"):
             values |= _flat(_read_toml(Path(setting)))
         else:
-            raise ConfigError(f"{setting!r}: must be KEY=VALUE, as in learning-rate=0.1, or a .toml file.")
+            raise ConfigError(
+                f"{setting!r}: must be KEY=VALUE, as in learning-rate=0.1, or a .toml file."
+            )
     return values
 
 
@@ -76,7 +78,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:
     flat: dict[str, Scalar] = {}
     for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        flat |= (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
     return flat
 
 

@@ -48,7 +48,7 @@ class Holdings:
             return self.dataset.test
         return take(self.dataset.test, self.partition.test.client(client))
 
-    def describe(self) -> dict[str, str | int | list[int]]:
+    def describe(self) -> dict[str, Any]:
         """Return what a node answers to a ``query``."""
         task, own = self.dataset.task, self.own
         sizes = [] if own is None else [len(self.train(own.client))]
