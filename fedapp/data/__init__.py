@@ -58,3 +58,7 @@ def network_task(config: RunConfig, task: Task) -> Task:
     """Return the task as a network sees it: with the shape that the transform gives."""
     shape = load_transform(config).output_shape(task.input_shape)
     return dataclasses.replace(task, input_shape=shape)
+
+
+def load_node_data(path: str, config: RunConfig) -> Dataset:
+    raise NotImplementedError
