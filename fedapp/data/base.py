@@ -32,12 +32,14 @@ class Examples:
 
     ``inputs``: [n, *input_shape], uint8 (images), integer (tokens) or float. ``targets``: [n], or
     [n, T] for token tasks, with IGNORE where nothing is to be predicted. ``groups``: further
-    columns of length n by name (author, role), for natural partitions.
+    columns of length n by name (author, role), for natural partitions; ``group_names[name][code]``
+    is what a code in such a column stands for, the same in the training and the test examples.
     """
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
     groups: dict[str, NDArray[Any]] = field(default_factory=dict)
+    group_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.targets)
