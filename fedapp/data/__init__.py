@@ -39,6 +39,10 @@ SHAPING = (
     "label_key",
     "client_key",
     "test_fraction",
+    "text_unit",
+    "text_unroll",
+    "text_vocabulary",
+    "text_client_words",
 )
 """The settings, beside the content, that the arrays depend on."""
 
@@ -61,11 +65,12 @@ def load_node_data(config: RunConfig, path: str) -> Dataset:
     DataError
         The folder is missing, or cannot be read; the message names ``data-path``.
     """
-    if not Path(path).expanduser().is_dir():
-        raise DataError(
-            f"data-path = {path!r}: there is no such folder. Mend the node's --node-config."
-        )
-    return _load_cached(config.model_copy(update={"dataset": path}), node=True)
+    try:
+        if not Path(path).expanduser().is_dir():
+            raise DataError("there is no such folder.")
+        return _load_cached(config.model_copy(update={"dataset": path}), node=True)
+    except DataError as error:
+        raise DataError(f"data-path = {path!r} (the node's --node-config): {error}") from error
 
 
 def _load_cached(config: RunConfig, *, node: bool) -> Dataset:

@@ -17,13 +17,19 @@ class Task:
     """What a model has to know of a data set, and what every client must agree on.
 
     ``input_shape`` is the shape of one example before transforms: (C, H, W) for images, (T,) for
-    token sequences, (d,) for vectors. ``num_classes`` counts labels, or symbols for token tasks.
+    token sequences, (d,) for vectors. ``num_classes`` counts labels, or symbols where every token
+    is to be predicted. Token tasks: ``num_symbols`` counts the symbols that inputs are made of,
+    ``vocabulary`` says what they are ("bytes", or a digest of the words), and ``one_label`` is true
+    where a whole sequence has one label.
     """
 
     kind: Literal["image", "tokens", "vector"]
     input_shape: tuple[int, ...]
     num_classes: int
     labels: tuple[str, ...] = ()
+    num_symbols: int = 0
+    vocabulary: str = ""
+    one_label: bool = False
 
 
 @dataclass(frozen=True)

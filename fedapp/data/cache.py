@@ -122,12 +122,9 @@ def _read(config: RunConfig, entry: Path, name: str) -> Dataset | None:
         return None
     try:
         manifest = json.loads((entry / MANIFEST).read_text())
-        task = manifest["task"]
         return Dataset(
             name=config.dataset,
-            task=Task(
-                task["kind"], tuple(task["input_shape"]), task["num_classes"], tuple(task["labels"])
-            ),
+            task=_task(manifest["task"]),
             train=_examples(entry, manifest["splits"]["train"]),
             test=_examples(entry, manifest["splits"]["test"]),
             fingerprint=name,
@@ -135,6 +132,12 @@ def _read(config: RunConfig, entry: Path, name: str) -> Dataset | None:
     except (CacheDamageError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
         logger.warning("The cached data in %s are damaged (%s): they are made again.", entry, error)
         return None
+
+
+def _task(fields: dict[str, Any]) -> Task:
+    """Undo JSON's lists."""
+    lists = {name: tuple(fields[name]) for name in ("input_shape", "labels")}
+    return Task(**{**fields, **lists})
 
 
 def _examples(entry: Path, described: dict[str, Any]) -> Examples:

@@ -45,7 +45,10 @@ def content_key(config: RunConfig) -> str:
         from fedapp.data.sources.hugging import hub_key
 
         return hub_key(config)
-    return _folder_hash(folder)
+    try:
+        return _folder_hash(folder)
+    except OSError as error:
+        raise DataError(f"dataset = {config.dataset!r}: a file cannot be read: {error}.") from error
 
 
 def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Source:
@@ -56,11 +59,15 @@ def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Sou
     DataError
         It cannot be found, read or understood; the message names the key or file.
     """
-    from fedapp.data.sources import hugging, image_folder
+    from fedapp.data.sources import cifar, hugging, idx, image_folder
 
     folder = local_folder(config)
     if folder is None:
         return hugging.read_hub(config, test_required=test_required)
+    if idx.is_idx_folder(folder):
+        return idx.read_idx_folder(config, folder, test_required=test_required)
+    if found := cifar.cifar_layout(folder):
+        return cifar.read_cifar(config, *found, test_required=test_required)
     if image_folder.is_image_folder(config, folder):
         return image_folder.read_image_folder(config, folder, test_required=test_required)
     return hugging.read_folder(config, folder, scratch, test_required=test_required)

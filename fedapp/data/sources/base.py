@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedapp.config import RunConfig
+from fedapp.errors import DataError
+
+T = TypeVar("T", bound=Sized)
+
+CLIENT_NAMES = ("client_id", "character_id", "writer_id", "author", "user_id", "user")
+"""Usual names of the column that says whose a row is."""
 
 
 @dataclass(frozen=True)
@@ -46,3 +55,36 @@ class Source:
     train: Split
     test: Split | None
     class_names: tuple[str, ...] = ()
+
+
+def choose_splits(
+    config: RunConfig, available: Mapping[str, T], *, test_required: bool
+) -> tuple[T, T | None]:
+    """Return the training and the test split of those that a reader found.
+
+    The test split may be missing where ``test_required`` is false or a part can be held out.
+
+    Raises
+    ------
+    DataError
+        A split is missing or has no examples.
+    """
+    train = _pick(config, "train-split", config.train_split, available)
+    if config.test_split in available or (test_required and not config.test_fraction):
+        return train, _pick(config, "test-split", config.test_split, available)
+    return train, None
+
+
+def _pick(config: RunConfig, key: str, name: str, available: Mapping[str, T]) -> T:
+    if name not in available:
+        hint = ", or test-fraction=0.2 to hold out a part" if key == "test-split" else ""
+        raise DataError(
+            f"{key} = {name!r}: dataset {config.dataset!r} has no such split. "
+            f"It has: {', '.join(available) or 'none'}. Set {key} to one of them{hint}."
+        )
+    if not len(available[name]):
+        raise DataError(
+            f"{key} = {name!r}: this split of dataset {config.dataset!r} has no examples. "
+            f"Set {key} to another one, or fill it."
+        )
+    return available[name]

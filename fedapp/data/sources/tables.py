@@ -10,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedapp.config import RunConfig
-from fedapp.data.sources.base import Source, Split
+from fedapp.data.sources.base import CLIENT_NAMES, Source, Split, choose_splits
 from fedapp.data.sources.images import decode_images
 from fedapp.errors import DataError
 
@@ -31,12 +31,9 @@ def source_from_tables(
     DataError
         A split or a column is missing, empty or of a type that cannot be used.
     """
-    train = _table(config, "train-split", config.train_split, tables)
+    train, test = choose_splits(config, tables, test_required=test_required)
     input_key = _input_key(config, train)
     label_key = _label_key(config, train, class_names)
-    test = None
-    if config.test_split in tables or (test_required and not config.test_fraction):
-        test = _table(config, "test-split", config.test_split, tables)
     return Source(
         train=_split(config, config.train_split, train, input_key, label_key),
         test=None
@@ -44,20 +41,6 @@ def source_from_tables(
         else _split(config, config.test_split, test, input_key, label_key),
         class_names=class_names.get(label_key, ()),
     )
-
-
-def _table(config: RunConfig, key: str, name: str, tables: Mapping[str, Any]) -> Any:
-    if name not in tables:
-        hint = ", or test-fraction=0.2 to hold out a part" if key == "test-split" else ""
-        raise DataError(
-            f"{key} = {name!r}: dataset {config.dataset!r} has no such split. "
-            f"It has: {', '.join(tables)}. Set {key} to one of them{hint}."
-        )
-    if not len(tables[name]):
-        raise DataError(
-            f"{key} = {name!r}: this split of dataset {config.dataset!r} has no examples."
-        )
-    return tables[name]
 
 
 def _input_key(config: RunConfig, table: Any) -> str:
@@ -71,7 +54,7 @@ def _input_key(config: RunConfig, table: Any) -> str:
         )
     images: list[str] = [field.name for field in table.schema if _is_image(field.type)]
     texts: list[str] = [field.name for field in table.schema if _is_text(field.type)]
-    texts.sort(key=lambda name: name != "text")
+    texts.sort(key=lambda name: (name != "text", name != "x", name in CLIENT_NAMES))
     if not images + texts:
         raise DataError(
             f"dataset = {config.dataset!r}: no column holds images or text. {_columns(table)}"
