@@ -112,11 +112,14 @@ def _resumed(folder: Path, values: dict[str, Scalar]) -> tuple[dict[str, Scalar]
 
 
 @app.command()
-def partition(settings: Settings = None) -> None:
+def partition(
+    settings: Settings = None,
+    picture: Annotated[Path, typer.Option(help="Where to draw it.")] = Path("partition.png"),
+) -> None:
     """Show who holds what: a table of clients and labels, the skew in numbers, and a picture."""
     from fedapp.runs.partition import show_partition
 
-    show_partition(read_config(parse_settings(settings)), console)
+    show_partition(read_config(parse_settings(settings)), console, picture)
 
 
 @app.command()

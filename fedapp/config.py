@@ -98,7 +98,30 @@ class RunConfig(BaseModel):
     train_split: str = Field("train", min_length=1, description="Name of the training split.")
     test_split: str = Field("test", min_length=1, description="Name of the test split.")
     input_key: str = Field("", description="Input column. Empty: the first image or text column.")
-    label_key: str = Field("", description="Label column. Empty: the first class-label column.")
+    label_key: str = Field(
+        "", description="Label column. Empty: the first class-label column, or the one named label."
+    )
+    client_key: str = Field(
+        "", description="Column of a text's natural client (role, author). Empty: a usual name."
+    )
+    text_unit: Literal["auto", "characters", "words"] = Field(
+        "auto", description="Symbols of a text: bytes or words. 'auto': characters."
+    )
+    text_unroll: int = Field(
+        0, ge=0, description="Symbols a sequence. 0: 80 or 10 words; with labels, 256 or 64 words."
+    )
+    text_vocabulary: int = Field(
+        10000, ge=2, description="Words known, the unknown one included; the rest becomes unknown."
+    )
+    text_client_words: int = Field(
+        5000, ge=0, description="Words a client trains on at most (text-unit words). 0: all."
+    )
+    test_fraction: float = Field(
+        0.0, ge=0, lt=1, description="Share held out for testing where the data has no test split."
+    )
+    data_cache: str = Field(
+        "", description="Folder of decoded data. Empty: $FEDAPP_CACHE, or ~/.cache/fedapp."
+    )
     partitioner: str = Field("iid", description="How the training data is split over the clients.")
     transform: str = Field("scale", description="From stored arrays to network inputs.")
     model: str = Field("2nn", description="Network: a component of fedapp/models/.")

@@ -53,14 +53,18 @@ def commands(config: RunConfig) -> list[tuple[str, str]]:
         ("In this process, with a progress bar and breakpoints", "fedapp run"),
         (
             "In Flower's simulation, one actor a core"
-            + (" and a share of the GPU each (an actor without a share sees no GPU)" if gpus else ""),
+            + (
+                " and a share of the GPU each (an actor without a share sees no GPU)"
+                if gpus
+                else ""
+            ),
             f'flwr run . --stream --federation-config "{federation}"',
         ),
     ]
     if "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION" not in os.environ:
         found.append(
             (
-                "Before Flower's SuperLink starts, so that runs use this environment instead of a new one",
+                "Before Flower's SuperLink starts, so that runs use this environment, not a new one",
                 "export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
             )
         )

@@ -116,7 +116,7 @@ def _number(node_config: Mapping[str, Scalar], key: str, why: str) -> int:
 def read_holdings(config: RunConfig, own: OwnClient | None) -> Holdings:
     """Load the data that a node (``own``) or the server (None) works with."""
     if own is not None and own.data_path:
-        return Holdings(load_node_data(own.data_path, config), None, own)
+        return Holdings(load_node_data(config, own.data_path), None, own)
     dataset = load_dataset(config)
     clients = own.num_partitions if own is not None else config.num_clients
     if not clients:

@@ -229,9 +229,7 @@ def _draw_bars(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> 
         names = [*(labels[c] for c in frequent), "others"]
     bottom = np.zeros(len(counts))
     for name, column, color in zip(names, columns.T, COLORS, strict=False):
-        axes.bar(
-            np.arange(len(counts)), column, bottom=bottom, width=0.85, color=color, label=name
-        )
+        axes.bar(np.arange(len(counts)), column, bottom=bottom, width=0.85, color=color, label=name)
         bottom += column
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=11))
@@ -253,9 +251,7 @@ def _legend(axes: Axes) -> None:
     )
 
 
-def _draw_heat_map(
-    axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]
-) -> AxesImage:
+def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> AxesImage:
     """Draw each client's distribution over the labels; an empty client's column stays blank."""
     sizes = counts.sum(axis=1)
     shares = np.full(counts.shape, np.nan)
