@@ -148,6 +148,10 @@ class RunConfig(BaseModel):
         10, ge=0, description="Rounds between checkpoints. 0: only at the end."
     )
     run_dir: str = Field("", description="The run's folder. Empty: a new one under runs/.")
+    pictures: bool = Field(
+        default=True,
+        description="Draw the curves, the partition and the report. `fedapp report` does it later.",
+    )
     resume: bool = Field(False, description="Go on from the last checkpoint in run-dir.")
 
     # --- filled by read_config

@@ -24,6 +24,7 @@ SMALL = {
     "local-epochs": 1,
     "batch-size": 32,
     "precision": "float64",
+    "pictures": False,
 }
 
 
