@@ -1,43 +1,17 @@
-"""Partitioners: hand-derived numbers, golden hashes, properties, hopeless settings."""
+"""IID, shards and Dirichlet: hand-derived numbers, errors, hopeless settings."""
 
 from __future__ import annotations
-
-import hashlib
 
 import numpy as np
 import pytest
 
 from fedapp.config import defaults, read_config
-from fedapp.data import load_dataset, load_partition
-from fedapp.data.base import Examples, Partition
+from fedapp.data import load_dataset, load_partition, natural_clients
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
-
-
-def labelled(targets) -> Examples:
-    targets = np.asarray(targets, dtype=np.int64)
-    return Examples(np.zeros((len(targets), 1), dtype=np.uint8), targets)
-
-
-def cycle(n: int, labels: int = 10) -> Examples:
-    """n examples whose labels go round: 0, 1, ..., 9, 0, ..."""
-    return labelled(np.arange(n) % labels)
-
-
-def assert_each_at_most_once(partition: Partition, n: int) -> None:
-    counts = np.bincount(partition.indices, minlength=n)
-    assert len(counts) == n
-    assert counts.max(initial=0) <= 1
-    assert partition.offsets[0] == 0
-    assert partition.offsets[-1] == len(partition.indices)
-    assert (partition.sizes >= 0).all()
-
-
-def digest(partition: Partition) -> str:
-    little = [partition.indices.astype("<i8"), partition.offsets.astype("<i8")]
-    return hashlib.sha256(b"".join(part.tobytes() for part in little)).hexdigest()[:16]
+from tests.partitions import assert_each_at_most_once, cycle, labelled
 
 
 def test_shards_of_mnist_shape():
@@ -139,22 +113,10 @@ def test_iid_test_sets_of_cifar_shape():
     assert Iid().split_test(cycle(99), train, 100, 0) is None
 
 
-GOLDEN = [
-    (Iid(), "43d6a51f6df67ea6"),
-    (Shards(), "7104802c54517997"),
-    (Dirichlet(alpha=0.1), "c106343f2433c89d"),
-]
-
-
-@pytest.mark.parametrize(("partitioner", "expected"), GOLDEN, ids=lambda value: str(value))
-def test_golden_hash(partitioner, expected):
-    """The same indices on every machine, Python and NumPy version."""
-    assert digest(partitioner.split(cycle(6_000), 20, 42)) == expected
-
-
 def test_load_partition_fills_the_test_partition():
     config = read_config({**defaults(), "num-clients": 20})
     dataset = load_dataset(config)
+    assert natural_clients(config, dataset) is None
     partition = load_partition(config, dataset, 20)
     assert partition.sizes.sum() == len(dataset.train)
     assert partition.test.sizes.sum() == len(dataset.test)

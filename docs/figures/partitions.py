@@ -32,7 +32,9 @@ def read_labels(folder: Path, split: str) -> Examples:
     files = sorted(folder.glob(f"{split}-*.parquet"))
     if not files:
         sys.exit(f"{folder}: holds no {split}-*.parquet. Give the folder above cifar10 and mnist.")
-    labels = np.concatenate([pq.read_table(f, columns=["label"])["label"].to_numpy() for f in files])
+    labels = np.concatenate(
+        [pq.read_table(f, columns=["label"])["label"].to_numpy() for f in files]
+    )
     return Examples(labels, labels)
 
 
