@@ -35,7 +35,7 @@ class FusedLSTM(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits: [n, T] to [n, C, T]."""
         hidden, _ = self.lstm(self.embedding(tokens.t()))
-        return cast(Tensor, self.output(hidden)).permute(1, 2, 0)
+        return cast("Tensor", self.output(hidden)).permute(1, 2, 0)
 
 
 def step(network: nn.Module, tokens: Tensor, targets: Tensor) -> None:
@@ -79,7 +79,10 @@ def main(
     print(f"char-LSTM, batch {batch}, T = {length}, torch {torch.__version__}, float32, CPU")
     print(f"{'':22}{'threads':>8}{'peephole':>12}{'nn.LSTM':>12}{'ratio':>8}")
     rows: dict[str, list[Callable[[], None]]] = {
-        "forward and backward": [lambda: step(own, tokens, targets), lambda: step(fused, tokens, targets)],
+        "forward and backward": [
+            lambda: step(own, tokens, targets),
+            lambda: step(fused, tokens, targets),
+        ],
         "forward": [lambda: inference(own, tokens), lambda: inference(fused, tokens)],
     }
     for count in threads or [1, 2]:

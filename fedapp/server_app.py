@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from logging import INFO
 from typing import Any
 
@@ -49,7 +48,7 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     nodes = _nodes(config, holdings)
     present = nodes.wait(grid)
     if state is None:
-        found |= {"threads": _threads(config, len(present)), "nodes": len(present)}
+        found["nodes"] = len(present)
         write_config(directory, config, found)
         write_partition(directory.path, config, holdings)
     strategy = FederatedStrategy(
@@ -59,9 +58,8 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         make_evaluator(config, holdings.dataset.task, holdings.dataset.test).score,
         [*standard_callbacks(directory, config), *(callbacks or [])],
         resumed=state,
-        threads=int(found["threads"]),
     )
-    torch.set_num_threads(max(int(found["threads"]), 1))
+    torch.set_num_threads(config.threads)
     strategy.start(grid, to_arrays(theta), config.num_server_rounds)
     log(INFO, "Run directory: %s", directory.path)
     return directory
@@ -86,10 +84,14 @@ def _open(
 ) -> tuple[RunDirectory, dict[str, Any], ServerState | None]:
     """Make the run directory, or open that of the run to resume and read its last checkpoint."""
     if not config.resume:
-        return create(config), {
-            "fingerprint": holdings.dataset.fingerprint,
-            "device": str(choose_device(config)),
-        }, None
+        return (
+            create(config),
+            {
+                "fingerprint": holdings.dataset.fingerprint,
+                "device": str(choose_device(config)),
+            },
+            None,
+        )
     directory, found = reopen(config)
     if found.get("fingerprint") != holdings.dataset.fingerprint:
         raise CheckpointError(
@@ -103,10 +105,5 @@ def _open(
 
 
 def _nodes(config: RunConfig, holdings: Holdings) -> Nodes:
-    sizes = None if holdings.partition is None else holdings.partition.sizes
+    sizes = None if holdings.partition is None else holdings.partition.sizes.tolist()
     return Nodes(config, holdings.dataset.task, holdings.dataset.fingerprint, sizes)
-
-
-def _threads(config: RunConfig, nodes: int) -> int:
-    """Return the CPU threads of a training process: all cores shared among the nodes."""
-    return config.threads or max((os.cpu_count() or 1) // max(nodes, 1), 1)

@@ -82,4 +82,6 @@ def initialise(model: Model, task: Task, seed: int) -> nn.Module:
 
 def _fitting(task: Task) -> list[str]:
     components = next(family for family in FAMILIES if family.key == "model").components()
-    return [name for name, model in components.items() if issubclass(model, Model) and model.fits(task)]
+    return [
+        name for name, model in components.items() if issubclass(model, Model) and model.fits(task)
+    ]

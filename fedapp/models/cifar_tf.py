@@ -58,7 +58,7 @@ class CifarTF(Model):
 
 def _start(layer: Layer, deviation: float, bias: float) -> Layer:
     nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
-    nn.init.constant_(cast(Tensor, layer.bias), bias)
+    nn.init.constant_(cast("Tensor", layer.bias), bias)
     return layer
 
 

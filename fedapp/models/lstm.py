@@ -35,7 +35,9 @@ class CharLSTM(Model):
     embedding: int = Field(8, ge=1, description="Numbers that a character is embedded in.")
     hidden: int = Field(256, ge=1, description="Units of each LSTM layer.")
     layers: int = Field(2, ge=1, description="LSTM layers.")
-    forget_bias: float = Field(1.0, description="Start of the forget gates' bias, above the others'.")
+    forget_bias: float = Field(
+        1.0, description="Start of the forget gates' bias, above the others'."
+    )
 
     def build(self, task: Task) -> nn.Module:
         """Return the network: tokens [n, T] to logits of the next tokens [n, C, T]."""
@@ -65,7 +67,9 @@ class WordLSTM(Model):
     embedding: int = Field(192, ge=1, description="Numbers that a word is embedded in.")
     hidden: int = Field(256, ge=1, description="Units of each LSTM layer.")
     layers: int = Field(1, ge=1, description="LSTM layers.")
-    forget_bias: float = Field(1.0, description="Start of the forget gates' bias, above the others'.")
+    forget_bias: float = Field(
+        1.0, description="Start of the forget gates' bias, above the others'."
+    )
 
     def build(self, task: Task) -> nn.Module:
         """Return the network: tokens [n, T] to logits of the next tokens [n, C, T]."""
@@ -90,7 +94,7 @@ class TokenLSTM(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits: integers [n, T] to [n, C, T]."""
         # Steps first from here on, so that what the recurrence touches in a step is contiguous.
-        hidden = cast(Tensor, self.embedding(tokens.t().long()))
+        hidden = cast("Tensor", self.embedding(tokens.t().long()))
         for layer in self.layers:
             hidden = layer(hidden)
-        return cast(Tensor, self.output(hidden)).permute(1, 2, 0)
+        return cast("Tensor", self.output(hidden)).permute(1, 2, 0)

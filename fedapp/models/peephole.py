@@ -55,8 +55,8 @@ class PeepholeLSTM(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the hidden states of all steps: [T, n, D] to [T, n, H]."""
         gates = F.linear(inputs, self.weight_input, self.bias)
-        apply = cast(Any, _Recurrence.apply)
-        return cast(Tensor, apply(gates, self.weight_hidden, self.peephole)[0])
+        apply = cast("Any", _Recurrence.apply)
+        return cast("Tensor", apply(gates, self.weight_hidden, self.peephole)[0])
 
 
 class _Recurrence(torch.autograd.Function):
@@ -73,15 +73,15 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        apply = cast(Any, _RecurrenceBackward.apply)
-        return cast(tuple[Tensor, ...], apply(grads[0], *ctx.saved_tensors))
+        apply = cast("Any", _RecurrenceBackward.apply)
+        return cast("tuple[Tensor, ...]", apply(grads[0], *ctx.saved_tensors))
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         stacked, shape = _stack(inputs, in_dims, info.batch_size, (1, 0, 0))
-        outputs = cast(Any, _Recurrence.apply)(*stacked)
+        outputs = cast("Any", _Recurrence.apply)(*stacked)
         return tuple(output.unflatten(1, shape) for output in outputs), (1, 1, 1, 1)
 
 
@@ -108,8 +108,12 @@ class _RecurrenceBackward(torch.autograd.Function):
         info: Any, in_dims: tuple[int | None, ...], *inputs: Tensor
     ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
         stacked, shape = _stack(inputs, in_dims, info.batch_size, (1, 0, 0, 1, 1, 1, 1))
-        gates, weight, peephole = cast(Any, _RecurrenceBackward.apply)(*stacked)
-        outputs = gates.unflatten(1, shape), weight.unflatten(0, shape), peephole.unflatten(0, shape)
+        gates, weight, peephole = cast("Any", _RecurrenceBackward.apply)(*stacked)
+        outputs = (
+            gates.unflatten(1, shape),
+            weight.unflatten(0, shape),
+            peephole.unflatten(0, shape),
+        )
         return outputs, (1, 0, 0)
 
 
