@@ -98,6 +98,13 @@ def test_hopeless_dirichlet_ends_and_names_alpha_clients_and_minimum():
         Dirichlet(alpha=1e-6, min_size=10).split(cycle(1_000), 50, 0)
     for part in ("dirichlet.alpha = 1e-06", "num-clients = 50", "dirichlet.min-size = 10", "1000"):
         assert part in str(error.value)
+    # Ten labels, each with one client: at least 40 of 50 stay empty, which no further draw mends.
+    assert "none of 5 draws" in str(error.value)
+
+
+def test_an_unlucky_dirichlet_tries_as_often_as_it_may():
+    with pytest.raises(ConfigError, match=r"none of 7 draws .* left 10 clients with fewer"):
+        Dirichlet(alpha=1e-6, max_tries=7).split(cycle(1_000, labels=1), 11, 0)
 
 
 @pytest.mark.parametrize("partitioner", [Iid(), Shards(), Dirichlet()])
