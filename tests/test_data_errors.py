@@ -68,6 +68,13 @@ def broken_image(folder: Path) -> Path:
     return folder
 
 
+def no_test_images(folder: Path) -> Path:
+    write_image_folder(folder)
+    for path in (folder / "test").rglob("*.png"):
+        path.unlink()
+    return folder
+
+
 def file_only(folder: Path) -> Path:
     folder.write_text("x")
     return folder
@@ -127,8 +134,9 @@ CASES = [
         {},
         r"'test'.*label 2 in row 1.*0 to 1",
     ),
-    ("no examples", lambda f: labelled(f, [], [0]), {}, r"train-split = 'train'.*no examples"),
-    ("no test examples", lambda f: labelled(f, [0], []), {}, r"test-split = 'test'.*no examples"),
+    ("no examples", lambda f: labelled(f, [], [0]), {}, r"train\.parquet: has no examples"),
+    ("no test examples", lambda f: labelled(f, [0], []), {}, r"test\.parquet: has no examples"),
+    ("no test images", no_test_images, {}, r"test-split = 'test'.*no examples"),
     (
         "mixed sizes",
         lambda f: pictures(f, [PICTURES[0], png(PIXELS[1][:3])], PICTURES[:1]),
