@@ -28,6 +28,7 @@ __all__ = [
     "load_node_data",
     "load_partition",
     "load_transform",
+    "natural_clients",
     "network_task",
 ]
 
@@ -51,7 +52,7 @@ def load_dataset(config: RunConfig) -> Dataset:
     """Return the data set that ``config`` names: embedded, from the hub, or a local folder."""
     embedded = next(f for f in FAMILIES if f.key == "dataset").components()
     if config.dataset in embedded:
-        return cast(Embedded, config.component("dataset")).load()
+        return cast("Embedded", config.component("dataset")).load()
     return _load_cached(config, node=False)
 
 
@@ -84,14 +85,22 @@ def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
 
 
 def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Partition:
-    """Return the split of the training examples over ``num_clients`` clients."""
-    partitioner = cast(Partitioning, config.component("partitioner"))
-    return partitioner.split(dataset.train, num_clients, config.seed)
+    """Return the split of the training, and where it has one, the test examples over K clients."""
+    partitioner = cast("Partitioning", config.component("partitioner"))
+    train = partitioner.split(dataset.train, num_clients, config.seed)
+    test = partitioner.split_test(dataset.test, dataset.train, num_clients, config.seed)
+    return dataclasses.replace(train, test=test)
+
+
+def natural_clients(config: RunConfig, dataset: Dataset) -> int | None:
+    """Return how many clients the data have by themselves, or None if K is free."""
+    partitioner = cast("Partitioning", config.component("partitioner"))
+    return partitioner.natural_clients(dataset.train)
 
 
 def load_transform(config: RunConfig) -> Transform:
     """Return the transform that ``config`` names."""
-    return cast(Transform, config.component("transform"))
+    return cast("Transform", config.component("transform"))
 
 
 def network_task(config: RunConfig, task: Task) -> Task:

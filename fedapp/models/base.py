@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.data.base import IGNORE, Task
-from fedapp.registry import Component
+from fedapp.errors import ConfigError
+from fedapp.registry import FAMILIES, Component
 from fedapp.seeds import torch_seed
+
+KINDS = {"image": "images", "tokens": "sequences of tokens (text)", "vector": "vectors"}
+"""What a task of each kind holds, for messages."""
 
 
 class Model(Component, ABC):
     """A family of networks, one for each task; its fields are its hyper-parameters."""
+
+    takes: ClassVar[frozenset[str]] = frozenset({"image"})
+    """The kinds of task that the network fits: "image", "tokens", "vector"."""
+
+    smallest: ClassVar[int] = 1
+    """The smallest height and width of an image that the network fits, in pixels."""
 
     @abstractmethod
     def build(self, task: Task) -> nn.Module:
@@ -25,6 +36,24 @@ class Model(Component, ABC):
         ConfigError
             The network does not fit the task (an image model for text, or the other way round).
         """
+
+    @classmethod
+    def fits(cls, task: Task) -> bool:
+        """Return whether the network can be built for the task."""
+        large = task.kind != "image" or min(task.input_shape[1:]) >= cls.smallest
+        return task.kind in cls.takes and large
+
+    def require_fit(self, task: Task) -> None:
+        """Raise a ConfigError that names the models that fit the task, unless this one does."""
+        if self.fits(task):
+            return
+        kinds = " or ".join(KINDS[kind] for kind in sorted(self.takes))
+        size = f" of at least {self.smallest} x {self.smallest} pixels" if self.smallest > 1 else ""
+        raise ConfigError(
+            f"model = {self.name!r}: takes {kinds}{size}, and this data set holds "
+            f"{KINDS[task.kind]} of shape {task.input_shape}. "
+            f"Set model to one that fits: {', '.join(_fitting(task))}."
+        )
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy over the targets that count: a scalar.
@@ -49,3 +78,10 @@ def initialise(model: Model, task: Task, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "init"))
         return model.build(task)
+
+
+def _fitting(task: Task) -> list[str]:
+    components = next(family for family in FAMILIES if family.key == "model").components()
+    return [
+        name for name, model in components.items() if issubclass(model, Model) and model.fits(task)
+    ]

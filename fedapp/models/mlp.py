@@ -9,7 +9,6 @@ from pydantic import Field
 from torch import nn
 
 from fedapp.data.base import Task
-from fedapp.errors import ConfigError
 from fedapp.models.base import Model
 
 
@@ -21,16 +20,13 @@ class TwoNN(Model):
     """
 
     name: ClassVar[str] = "2nn"
+    takes: ClassVar[frozenset[str]] = frozenset({"image", "vector"})
 
     hidden: int = Field(200, ge=1, description="Units of each of the two hidden layers.")
 
     def build(self, task: Task) -> nn.Module:
         """Return the network for flattened inputs of any shape."""
-        if task.kind == "tokens":
-            raise ConfigError(
-                "model = '2nn': takes images or vectors, and this data set is text. "
-                "Set model to a network for token sequences."
-            )
+        self.require_fit(task)
         return nn.Sequential(
             nn.Flatten(),
             nn.Linear(math.prod(task.input_shape), self.hidden),

@@ -1,0 +1,1 @@
+"""Measurements, each run as ``python -m benchmarks.<name>``."""

@@ -1,0 +1,156 @@
+"""The command line: ``fedapp run | partition | doctor | keys | report``."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedapp.config import RunConfig, Scalar, defaults, option_fields, read_config
+from fedapp.errors import ConfigError, FedappError
+
+app = typer.Typer(
+    help="Federated averaging as its two papers describe it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+console = Console()
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Run-config keys, as in learning-rate=0.1"),
+]
+
+
+def main() -> None:
+    """Run the command line; a problem that the user can mend is printed without a traceback."""
+    try:
+        app()
+    except FedappError as error:
+        Console(stderr=True).print(f"[bold red]Error[/]: {error}", highlight=False, markup=True)
+        sys.exit(2)
+
+
+def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
+    """Return KEY=VALUE arguments, and TOML files, as run-config values.
+
+    A value is TOML (0.1, true, "text"); a bare word is text.
+
+    Raises
+    ------
+    ConfigError
+        An argument is neither KEY=VALUE nor a TOML file.
+    """
+    values: dict[str, Scalar] = {}
+    for setting in settings or []:
+        key, separator, text = setting.partition("=")
+        if separator:
+            values[key.strip()] = _value(text.strip())
+        elif setting.endswith(".toml"):
+            values |= _flat(_read_toml(Path(setting)))
+        else:
+            raise ConfigError(
+                f"{setting!r}: must be KEY=VALUE, as in learning-rate=0.1, or a .toml file."
+            )
+    return values
+
+
+def _value(text: str) -> Scalar:
+    try:
+        value: Any = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, bool | int | float | str) else text
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
+
+
+def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    flat: dict[str, Scalar] = {}
+    for key, value in values.items():
+        flat |= (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
+    return flat
+
+
+@app.command()
+def run(
+    settings: Settings = None,
+    nodes: Annotated[int, typer.Option(min=1, help="In-process nodes.")] = 1,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+) -> None:
+    """Run federated averaging in this process."""
+    from fedapp.client_app import app as client_app
+    from fedapp.engines.inline import run_inline
+    from fedapp.server_app import app as server_app
+
+    values = parse_settings(settings)
+    if resume is not None:
+        values, nodes = _resumed(resume, values)
+    read_config(values)
+    run_inline(server_app, client_app, values, nodes)
+
+
+def _resumed(folder: Path, values: dict[str, Scalar]) -> tuple[dict[str, Scalar], int]:
+    """Return the settings of the run in ``folder``, with ``values`` over them, and its nodes."""
+    from fedapp.runs.directory import read_stored
+
+    stored, found = read_stored(folder)
+    again: dict[str, Scalar] = {"resume": True, "run-dir": str(folder.absolute())}
+    return {**stored.to_run_config(), **again, **values}, int(found.get("nodes", 1))
+
+
+@app.command()
+def partition(
+    settings: Settings = None,
+    picture: Annotated[Path, typer.Option(help="Where to draw it.")] = Path("partition.png"),
+) -> None:
+    """Show who holds what: a table of clients and labels, the skew in numbers, and a picture."""
+    from fedapp.runs.partition import show_partition
+
+    show_partition(read_config(parse_settings(settings)), console, picture)
+
+
+@app.command()
+def doctor(settings: Settings = None) -> None:
+    """Say what is installed, which device Flower's actors will see, and which command to use."""
+    from fedapp.doctor import examine
+
+    examine(read_config(parse_settings(settings)), console)
+
+
+@app.command()
+def keys() -> None:
+    """List every run-config key with its default and its meaning."""
+    table = Table("key", "default", "meaning", box=None, padding=(0, 2, 0, 0))
+    fields = {name.replace("_", "-"): field for name, field in RunConfig.model_fields.items()}
+    for key, default in defaults().items():
+        field = fields.get(key) or option_fields()[key]
+        table.add_row(key, repr(default), field.description)
+    console.print(table)
+
+
+@app.command()
+def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
+    """Write the summary, the curves and the report of a run again, from its metrics."""
+    from fedapp.runs.artefacts import write_report
+    from fedapp.runs.directory import RunDirectory, read_stored
+
+    config, _ = read_stored(run_dir)
+    write_report(RunDirectory(run_dir.absolute()), config)
+    console.print(f"{run_dir.absolute() / 'report.html'}")
+
+
+if __name__ == "__main__":
+    main()

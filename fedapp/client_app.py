@@ -1,0 +1,72 @@
+"""The ClientApp: from a message to a cohort, to the trainer, to the reply."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedapp.config import RunConfig, read_config
+from fedapp.holdings import Holdings, own_client, read_holdings
+from fedapp.messages import decode_clients, decode_order, encode_reply, encode_scores, to_tensors
+from fedapp.training.cohorts import train_cohort
+from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.setup import make_evaluator, make_trainer
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the clients that the message names and reply with their mean update."""
+    config, holdings = _workplace(context)
+    order, theta, extras = decode_order(message.content)
+    torch.set_num_threads(config.threads)
+    trainer = _trainer(_key(context))
+    reply = train_cohort(config, trainer, order, theta, extras, holdings.train)
+    return Message(encode_reply(order, reply), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Score the global model on the test examples of each client that the message names."""
+    config, holdings = _workplace(context)
+    params = to_tensors(message.content.array_records["arrays"])
+    clients = decode_clients(message.content)
+    scores = [
+        make_evaluator(config, holdings.dataset.task, holdings.test(client)).score(params)
+        for client in clients
+    ]
+    return Message(encode_scores(clients, scores), reply_to=message)
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Say what this node holds, so that the server can refuse what does not fit."""
+    _, holdings = _workplace(context)
+    return Message(RecordDict({"holdings": ConfigRecord(holdings.describe())}), reply_to=message)
+
+
+def _key(context: Context) -> str:
+    return json.dumps([dict(context.run_config), dict(context.node_config)], sort_keys=True)
+
+
+def _workplace(context: Context) -> tuple[RunConfig, Holdings]:
+    return _read(_key(context))
+
+
+@functools.lru_cache(maxsize=4)
+def _read(key: str) -> tuple[RunConfig, Holdings]:
+    """Return configuration and data; kept by content, since messages come to any idle process."""
+    run_config, node_config = json.loads(key)
+    config = read_config(run_config)
+    return config, read_holdings(config, own_client(config, node_config))
+
+
+@functools.lru_cache(maxsize=2)
+def _trainer(key: str) -> SequentialTrainer:
+    config, holdings = _read(key)
+    return make_trainer(config, holdings.dataset.task)

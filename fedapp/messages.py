@@ -1,0 +1,278 @@
+"""The wire: what server and clients send each other, as Flower records.
+
+One TRAIN message a node, one reply a message. Message: ``arrays`` (theta), ``config`` (round,
+clients, learning rate, reply), ``extras`` (an algorithm's broadcast). Reply ``mean``: ``arrays``
+(the weighted mean update of the cohort), ``uploads``, ``metrics``, ``clients`` (the same per
+client, as lists), ``failures``. Reply ``each``: ``arrays.<k>`` for every client instead.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedapp.training.algorithm import Tensors
+from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
+from fedapp.training.evaluation import Score
+
+EACH = "arrays."
+
+
+class ReplyError(Exception):
+    """A reply that cannot be used; the text says why."""
+
+
+# ---------------------------------------------------------------------- tensors
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
+    """Return named tensors as a record; always in C order, on the CPU."""
+    return ArrayRecord(
+        {
+            name: Array(tensor.detach().cpu().contiguous().numpy())
+            for name, tensor in tensors.items()
+        }
+    )
+
+
+def to_tensors(record: ArrayRecord) -> Tensors:
+    """Return a record's arrays as tensors; nothing in it is unpickled.
+
+    Raises
+    ------
+    ReplyError
+        An array is not in NumPy's plain format, or its bytes do not fit its header.
+    """
+    tensors = {}
+    for name, array in record.items():
+        if array.stype != "numpy.ndarray":
+            raise ReplyError(f"array {name!r} is encoded as {array.stype!r}, not as numpy.ndarray")
+        try:
+            values = np.load(io.BytesIO(array.data), allow_pickle=False)
+            tensors[name] = torch.from_numpy(values)
+        except (ValueError, EOFError, OSError, TypeError, SyntaxError, MemoryError) as error:
+            raise ReplyError(f"array {name!r} cannot be read: {error}") from error
+    return tensors
+
+
+def size_of(content: RecordDict) -> int:
+    """Return the bytes of all arrays in a message: what the network carries, but for headers."""
+    return sum(len(a.data) for record in content.array_records.values() for a in record.values())
+
+
+# ---------------------------------------------------------------------- train
+
+
+def encode_order(order: TrainOrder, theta: ArrayRecord, extras: Tensors) -> RecordDict:
+    """Return the content of a TRAIN message."""
+    config = ConfigRecord(
+        {
+            "server-round": order.round,
+            "clients": list(order.clients),
+            "learning-rate": order.learning_rate,
+            "reply": order.reply,
+        }
+    )
+    content = RecordDict({"arrays": theta, "config": config})
+    if extras:
+        content["extras"] = to_arrays(extras)
+    return content
+
+
+def decode_order(content: RecordDict) -> tuple[TrainOrder, Tensors, Tensors]:
+    """Return the order, theta and the extras of a TRAIN message."""
+    config = cast("dict[str, Any]", content.config_records["config"])
+    order = TrainOrder(
+        round=int(config["server-round"]),
+        clients=tuple(config["clients"]),
+        learning_rate=float(config["learning-rate"]),
+        reply=config["reply"],
+    )
+    extras = content.array_records.get("extras")
+    theta = to_tensors(content.array_records["arrays"])
+    return order, theta, to_tensors(extras) if extras is not None else {}
+
+
+def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
+    """Return the content of the reply to a TRAIN message."""
+    reports = reply.reports
+    content = RecordDict(
+        {
+            "metrics": MetricRecord(
+                {
+                    "server-round": order.round,
+                    "weight": float(reply.weight),
+                    "examples": sum(report.examples for report in reports),
+                    "steps": sum(report.steps for report in reports),
+                    "seconds": sum(report.seconds for report in reports),
+                }
+            ),
+            "clients": MetricRecord(
+                {
+                    "client": [report.client for report in reports],
+                    "examples": [report.examples for report in reports],
+                    "weight": [report.weight for report in reports],
+                    "steps": [report.steps for report in reports],
+                    "loss": [report.loss for report in reports],
+                    "seconds": [report.seconds for report in reports],
+                }
+            ),
+            "failures": ConfigRecord(
+                {
+                    "client": list(reply.failures),
+                    "reason": list(reply.failures.values()),
+                }
+            ),
+        }
+    )
+    if reply.uploads:
+        content["uploads"] = to_arrays(reply.uploads)
+    if order.reply == "mean" and reports:
+        content["arrays"] = to_arrays(reply.mean)
+    for client, tensors in reply.each.items():
+        content[f"{EACH}{client}"] = to_arrays(tensors)
+    return content
+
+
+def decode_reply(order: TrainOrder, message: Message, theta: Mapping[str, Tensor]) -> CohortReply:
+    """Return a reply that fits the order and theta.
+
+    Raises
+    ------
+    ReplyError
+        The node failed, or its reply is malformed, not finite, of other names, shapes or types,
+        of another round, or of other clients than it was sent.
+    """
+    if message.has_error():
+        raise ReplyError(f"the node failed: {(message.error.reason or 'no reason').strip()}")
+    content = message.content
+    try:
+        metrics = cast("dict[str, Any]", content.metric_records["metrics"])
+        if metrics["server-round"] != order.round:
+            raise ReplyError(f"it is a reply to round {metrics['server-round']}, not {order.round}")
+        reports = tuple(_reports(content, order))
+        failures = _failures(content, order)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ReplyError(f"its records are malformed: {error!r}") from error
+    arrays = content.array_records
+    mean, each = {}, {}
+    if order.reply == "mean" and reports:
+        mean = _checked("arrays", arrays, theta)
+    if order.reply == "each":
+        each = {r.client: _checked(f"{EACH}{r.client}", arrays, theta) for r in reports}
+    uploads = to_tensors(arrays["uploads"]) if "uploads" in arrays else {}
+    _check_finite("uploads", uploads)
+    return CohortReply(mean, uploads, each, reports, failures, size_of(content))
+
+
+def _reports(content: RecordDict, order: TrainOrder) -> Iterator[ClientReport]:
+    columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
+    names = ("client", "examples", "weight", "steps", "loss", "seconds")
+    seen = set()
+    for client, examples, weight, steps, loss, seconds in zip(
+        *(columns[name] for name in names), strict=True
+    ):
+        if client not in order.clients or client in seen:
+            raise ReplyError(f"it reports client {client}, which it was not asked to train")
+        if not (np.isfinite(weight) and weight >= 0 and examples >= 0 and steps >= 0):
+            raise ReplyError(
+                f"client {client} has weight {weight}, examples {examples}, steps {steps}"
+            )
+        seen.add(client)
+        yield ClientReport(
+            client, int(examples), float(weight), int(steps), float(loss), float(seconds)
+        )
+
+
+def _failures(content: RecordDict, order: TrainOrder) -> dict[int, str]:
+    record = cast("dict[str, Sequence[Any]]", content.config_records["failures"])
+    failures = dict(zip(map(int, record["client"]), map(str, record["reason"]), strict=True))
+    return {client: reason for client, reason in failures.items() if client in order.clients}
+
+
+def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, Tensor]) -> Tensors:
+    if name not in arrays:
+        raise ReplyError(f"the record {name!r} is missing")
+    tensors = to_tensors(arrays[name])
+    if tensors.keys() != theta.keys():
+        odd = sorted(tensors.keys() ^ theta.keys())
+        raise ReplyError(f"{name}: other arrays than the model's: {', '.join(odd[:4])}")
+    for key, tensor in tensors.items():
+        if tensor.shape != theta[key].shape:
+            raise ReplyError(
+                f"{name}: {key!r} has shape {tuple(tensor.shape)}, not {tuple(theta[key].shape)}"
+            )
+        if tensor.dtype != theta[key].dtype:
+            raise ReplyError(f"{name}: {key!r} has type {tensor.dtype}, not {theta[key].dtype}")
+    _check_finite(name, tensors)
+    return {key: tensors[key] for key in theta}
+
+
+def _check_finite(name: str, tensors: Mapping[str, Tensor]) -> None:
+    for key, tensor in tensors.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise ReplyError(f"{name}: {key!r} holds nan or infinite values")
+
+
+# ---------------------------------------------------------------------- evaluate
+
+
+def decode_clients(content: RecordDict) -> list[int]:
+    """Return the clients that an EVALUATE message asks for."""
+    config = cast("dict[str, Any]", content.config_records["config"])
+    return [int(client) for client in config["clients"]]
+
+
+def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict:
+    """Return the content of the reply to an EVALUATE message."""
+    columns = MetricRecord(
+        {
+            "client": list(clients),
+            "count": [score.count for score in scores],
+            "loss": [score.loss for score in scores],
+            "accuracy": [score.accuracy for score in scores],
+        }
+    )
+    return RecordDict({"clients": columns})
+
+
+def decode_scores(message: Message) -> list[Score]:
+    """Return the scores of a reply that make sense; none if the node failed."""
+    if message.has_error() or "clients" not in message.content.metric_records:
+        return []
+    columns = cast("dict[str, list[Any]]", message.content.metric_records["clients"])
+    rows = zip(*(columns.get(name, []) for name in ("loss", "accuracy", "count")), strict=False)
+    scores = [Score(float(loss), float(accuracy), int(count)) for loss, accuracy, count in rows]
+    return [s for s in scores if s.count > 0 and np.isfinite(s.loss) and 0 <= s.accuracy <= 1]
+
+
+# ---------------------------------------------------------------------- exchange
+
+
+def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterator[Message]:
+    """Push the messages and yield the replies as they come, for at most ``seconds``.
+
+    Polls briefly at first, then at most twice a second: an engine that has the reply at hand
+    costs no waiting, and a slow device no traffic.
+    """
+    pending = set(grid.push_messages(messages))
+    end = time.monotonic() + seconds
+    interval = 0.01
+    while pending and time.monotonic() < end:
+        replies = list(grid.pull_messages(pending))
+        for reply in replies:
+            pending.discard(reply.metadata.reply_to_message_id)
+            yield reply
+        if replies:
+            interval = 0.01
+        else:
+            time.sleep(min(interval, max(end - time.monotonic(), 0)))
+            interval = min(interval * 1.3, 0.5)

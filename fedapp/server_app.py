@@ -1,0 +1,109 @@
+"""The ServerApp: from a configuration to data, model, nodes, strategy, rounds, and a run directory."""
+
+from __future__ import annotations
+
+from logging import INFO
+from typing import Any
+
+import torch
+from flwr.app import Context
+from flwr.common.logger import log
+from flwr.serverapp import Grid, ServerApp
+
+from fedapp.config import RunConfig, read_config
+from fedapp.errors import CheckpointError
+from fedapp.holdings import Holdings, read_holdings
+from fedapp.messages import to_arrays
+from fedapp.nodes import Nodes
+from fedapp.runs.artefacts import Artefacts
+from fedapp.runs.callbacks import Board, Checkpoints, Metrics, Report, StopAtTarget
+from fedapp.runs.checkpoint import check_fits, load_checkpoint
+from fedapp.runs.directory import RunDirectory, create, reopen, write_config
+from fedapp.runs.partition import write_partition
+from fedapp.training.algorithm import Tensors
+from fedapp.training.setup import (
+    choose_device,
+    initial_parameters,
+    make_algorithm,
+    make_evaluator,
+)
+from strategies.callbacks import Callback, ServerState
+from strategies.strategy import FederatedStrategy
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run federated averaging as the run-config says."""
+    run(grid, read_config(context.run_config))
+
+
+def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) -> RunDirectory:
+    """Run ``config`` over the nodes of ``grid`` and return the run directory."""
+    holdings = read_holdings(config, None)
+    theta = initial_parameters(config, holdings.dataset.task)
+    directory, found, state = _open(config, theta, holdings)
+    log(INFO, "Run directory: %s", directory.path)
+    nodes = _nodes(config, holdings)
+    present = nodes.wait(grid)
+    if state is None:
+        found["nodes"] = len(present)
+        write_config(directory, config, found)
+        write_partition(directory.path, config, holdings)
+    strategy = FederatedStrategy(
+        config,
+        make_algorithm(config),
+        nodes,
+        make_evaluator(config, holdings.dataset.task, holdings.dataset.test).score,
+        [*standard_callbacks(directory, config), *(callbacks or [])],
+        resumed=state,
+    )
+    torch.set_num_threads(config.threads)
+    strategy.start(grid, to_arrays(theta), config.num_server_rounds)
+    log(INFO, "Run directory: %s", directory.path)
+    return directory
+
+
+def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:
+    """Return the callbacks of every run, in the order in which they act."""
+    callbacks: list[Callback] = [
+        Metrics(directory),
+        Board(directory),
+        Report(config.num_server_rounds),
+        Checkpoints(directory, config.checkpoint_every),
+        Artefacts(directory, config),
+    ]
+    if config.target_accuracy:
+        callbacks.append(StopAtTarget(config.target_accuracy))
+    return callbacks
+
+
+def _open(
+    config: RunConfig, theta: Tensors, holdings: Holdings
+) -> tuple[RunDirectory, dict[str, Any], ServerState | None]:
+    """Make the run directory, or open that of the run to resume and read its last checkpoint."""
+    if not config.resume:
+        return (
+            create(config),
+            {
+                "fingerprint": holdings.dataset.fingerprint,
+                "device": str(choose_device(config)),
+            },
+            None,
+        )
+    directory, found = reopen(config)
+    if found.get("fingerprint") != holdings.dataset.fingerprint:
+        raise CheckpointError(
+            f"dataset = {config.dataset!r}: is not the data that {directory.path} was made with "
+            f"(fingerprint {holdings.dataset.fingerprint!r}, the run has {found.get('fingerprint')!r})"
+        )
+    state = load_checkpoint(directory.checkpoints)
+    check_fits(state, theta, directory.checkpoints)
+    log(INFO, "Resuming after round %d", state.round)
+    return directory, found, state
+
+
+def _nodes(config: RunConfig, holdings: Holdings) -> Nodes:
+    sizes = None if holdings.partition is None else holdings.partition.sizes.tolist()
+    return Nodes(config, holdings.dataset.task, holdings.dataset.fingerprint, sizes)

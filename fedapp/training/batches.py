@@ -1,0 +1,47 @@
+"""Arrays to tensors on the device, and a client's mini-batches in the order that it visits them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedapp.data.base import Examples
+from fedapp.data.transforms.base import Transform
+from fedapp.training.algorithm import Batch
+from fedapp.training.plan import LocalPlan, passes
+
+
+def to_device(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return inputs as they are stored and targets as int64 (or as floats), on ``device``."""
+    inputs = torch.from_numpy(np.ascontiguousarray(examples.inputs)).to(device)
+    targets = torch.from_numpy(np.ascontiguousarray(examples.targets)).to(device)
+    return inputs, targets if targets.is_floating_point() else targets.long()
+
+
+def batches(
+    examples: Examples,
+    plan: LocalPlan,
+    rng: np.random.Generator,
+    transform: Transform,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Iterator[Batch]:
+    """Yield the mini-batches of one turn of a client that holds ``examples``.
+
+    A transform that draws at random draws for every batch anew, from a seed that is the first
+    number of ``rng``; any other is applied once to all of the client's data.
+    """
+    inputs, targets = to_device(examples, device)
+    draws = torch.Generator()
+    if transform.random:
+        draws.manual_seed(int(rng.integers(2**63 - 1)))
+    else:
+        inputs = transform.test(inputs, dtype)
+    size = plan.batch(len(targets))
+    for order in passes(plan, len(targets), rng):
+        index = torch.from_numpy(order).to(device)
+        for x, y in zip(inputs[index].split(size), targets[index].split(size), strict=True):
+            yield Batch(transform.train(x, dtype, draws) if transform.random else x, y)

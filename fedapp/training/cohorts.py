@@ -1,0 +1,160 @@
+"""Cohorts: who trains in a round, which node trains whom, and the work of one node."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedapp.config import RunConfig, participants
+from fedapp.data.base import Examples
+from fedapp.seeds import generator
+from fedapp.training.algorithm import Tensors, Turn, WeightedMean
+from fedapp.training.plan import LocalPlan, client_generator
+from fedapp.training.sequential import Outcome, SequentialTrainer
+
+
+@dataclass(frozen=True)
+class TrainOrder:
+    """What a node is asked to do in one round."""
+
+    round: int
+    clients: tuple[int, ...]
+    learning_rate: float
+    reply: Literal["mean", "each"]
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """What one client says of its turn; ``weight`` is its weight in the mean."""
+
+    client: int
+    examples: int
+    weight: float
+    steps: int
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CohortReply:
+    """One node's reply, checked: mean update (or each client's), reports, and failures by client."""
+
+    mean: Tensors
+    uploads: Tensors
+    each: dict[int, Tensors]
+    reports: tuple[ClientReport, ...]
+    failures: dict[int, str] = field(default_factory=dict)
+    bytes: int = 0
+
+    @property
+    def weight(self) -> float:
+        """Total weight of the clients in the mean."""
+        return sum(report.weight for report in self.reports)
+
+
+def sample_clients(
+    seed: int, round_: int, clients: Sequence[int], fraction: float, purpose: str = "sample"
+) -> list[int]:
+    """Return S_t: m = max(floor(C*K + 1e-9), 1) of ``clients``, in ascending order.
+
+    A function of (seed, purpose, round) alone (McMahan et al. 2017, Algorithm 1); ``clients`` may
+    be a ``range`` of any length, of which only m members are looked at.
+    """
+    m = participants(fraction, len(clients))
+    if m >= len(clients):
+        return sorted(clients)
+    drawn = generator(seed, purpose, round_).choice(len(clients), m, replace=False, shuffle=False)
+    return sorted(clients[int(i)] for i in drawn)
+
+
+def spread(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int) -> list[list[int]]:
+    """Return at most ``num_nodes`` cohorts of similar total size, each in ascending order.
+
+    Largest n_k first onto the least loaded; the cohorts are ordered by their first client. The
+    result does not depend on node ids, which are random in every run.
+    """
+    heap = [(0, index) for index in range(min(num_nodes, len(clients)))]
+    cohorts: list[list[int]] = [[] for _ in heap]
+    for client in sorted(clients, key=lambda k: (-sizes[k], k)):
+        load, index = heapq.heappop(heap)
+        cohorts[index].append(client)
+        heapq.heappush(heap, (load + max(sizes[client], 1), index))
+    return sorted(sorted(cohort) for cohort in cohorts)
+
+
+def train_cohort(
+    config: RunConfig,
+    trainer: SequentialTrainer,
+    order: TrainOrder,
+    theta: Mapping[str, Tensor],
+    broadcast: Mapping[str, Tensor],
+    data_of: Callable[[int], Examples],
+) -> CohortReply:
+    """Train the order's clients, in ascending order, and fold their updates.
+
+    A client that raises, or whose parameters are no longer finite, is left out of the mean and
+    named in ``failures``.
+    """
+    device, plan = trainer.device, LocalPlan.of(config, order.learning_rate)
+    anchor = {name: tensor.to(device) for name, tensor in theta.items()}
+    turn = Turn(
+        anchor,
+        {name: tensor.to(device) for name, tensor in broadcast.items()},
+        {},
+        plan.learning_rate,
+    )
+    mean, uploads = WeightedMean(), WeightedMean()
+    each: dict[int, Tensors] = {}
+    reports: list[ClientReport] = []
+    failures: dict[int, str] = {}
+    for client in sorted(order.clients):
+        began = time.perf_counter()
+        try:
+            rng = client_generator(config.seed, order.round, client)
+            outcome = trainer.client_update(turn, data_of(client), plan, rng)
+            _check_outcome(outcome)
+        except Exception as error:
+            failures[client] = f"{type(error).__name__}: {error}"
+            continue
+        weight = float(outcome.examples) if config.weighting == "examples" else 1.0
+        update = _update(config, outcome.params, anchor)
+        if order.reply == "each":
+            each[client] = update
+        else:
+            mean.add(update, weight)
+        uploads.add(outcome.finish.upload, weight)
+        seconds = time.perf_counter() - began
+        reports.append(
+            ClientReport(client, outcome.examples, weight, outcome.steps, outcome.loss, seconds)
+        )
+    return CohortReply(
+        mean.mean() if mean.total_weight > 0 else {},
+        uploads.mean() if uploads.total_weight > 0 else {},
+        each,
+        tuple(reports),
+        failures,
+    )
+
+
+def _update(config: RunConfig, params: Tensors, anchor: Mapping[str, Tensor]) -> Tensors:
+    """Return Delta_k = theta_k - theta (Option I) or theta_k (Option II)."""
+    if config.update == "model":
+        return params
+    return {name: params[name] - anchor[name] for name in params}
+
+
+def _check_outcome(outcome: Outcome) -> None:
+    tensors = [*outcome.params.values(), *outcome.finish.upload.values()]
+    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors) or (
+        outcome.steps and not math.isfinite(outcome.loss)
+    ):
+        raise FloatingPointError(
+            "its update is not finite: training diverged (a smaller learning-rate, or clip-norm)"
+        )

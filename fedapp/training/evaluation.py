@@ -1,0 +1,65 @@
+"""Evaluation of a model on a set of examples that stays on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedapp.data.base import Examples
+from fedapp.data.transforms.base import Transform
+from fedapp.models.base import Model
+from fedapp.training.batches import to_device
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean loss and accuracy over the ``count`` targets that count (tokens, or examples)."""
+
+    loss: float
+    accuracy: float
+    count: int
+
+
+class Evaluator:
+    """Scores parameters on fixed examples, in batches of ``batch_size``."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        model: Model,
+        examples: Examples,
+        transform: Transform,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch_size: int = 1000,
+    ) -> None:
+        self.module = module.to(device=device, dtype=dtype).eval()
+        self.model = model
+        self.params = dict(self.module.named_parameters())
+        self.batch_size = batch_size
+        inputs, targets = to_device(examples, device)
+        self.batches = [transform.test(batch, dtype) for batch in inputs.split(batch_size)]
+        self.targets = targets.split(batch_size)
+
+    @torch.no_grad()
+    def score(self, params: Mapping[str, Tensor]) -> Score:
+        """Return the score of ``params``; nan where nothing counts."""
+        torch._foreach_copy_(list(self.params.values()), [params[name] for name in self.params])
+        was_training = self.module.training
+        self.module.eval()
+        losses, hits, counts = [], [], []
+        for inputs, targets in zip(self.batches, self.targets, strict=True):
+            outputs = self.module(inputs)
+            hit, count = self.model.hits(outputs, targets)
+            losses.append(self.model.loss(outputs, targets).double() * count)
+            hits.append(hit)
+            counts.append(count)
+        self.module.train(was_training)
+        total = int(sum(map(int, counts)))
+        if total == 0:
+            return Score(float("nan"), float("nan"), 0)
+        loss = float(torch.stack(losses).sum()) / total
+        return Score(loss, int(sum(map(int, hits))) / total, total)

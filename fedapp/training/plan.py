@@ -1,0 +1,90 @@
+"""What a client is to do in one turn, and in which order it visits its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.config import RunConfig
+from fedapp.seeds import generator
+
+
+@dataclass(frozen=True)
+class LocalPlan:
+    """The settings of ClientUpdate: E, B (0: infinity), eta of this round, and the local optimizer."""
+
+    epochs: int
+    steps: int
+    batch_size: int
+    sampling: Literal["epoch", "uniform"]
+    learning_rate: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+
+    @classmethod
+    def of(cls, config: RunConfig, learning_rate: float) -> LocalPlan:
+        """Return the run's plan with the learning rate of one round."""
+        return cls(
+            epochs=config.local_epochs,
+            steps=config.local_steps,
+            batch_size=config.batch_size,
+            sampling=config.batch_sampling,
+            learning_rate=learning_rate,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            weight_decay=config.weight_decay,
+            clip_norm=config.clip_norm,
+        )
+
+    def batch(self, n: int) -> int:
+        """Return the size of a full mini-batch for a client of ``n`` examples."""
+        return min(self.batch_size, n) if self.batch_size else n
+
+    def num_steps(self, n: int) -> int:
+        """Return the local steps of a client of ``n`` examples."""
+        if n == 0:
+            return 0
+        return self.steps or self.epochs * -(-n // self.batch(n))
+
+
+def learning_rate(config: RunConfig, round_: int) -> float:
+    """Return eta of round ``round_`` (from 1): eta * decay^(round - 1)."""
+    return config.learning_rate * config.learning_rate_decay ** (round_ - 1)
+
+
+def updates(config: RunConfig, n: int) -> float:
+    """Return u_k = E * n_k / B (McMahan et al. 2017, section 2); the steps if steps are given."""
+    if config.local_steps or n == 0:
+        return float(config.local_steps if n else 0)
+    return config.local_epochs * (n / config.batch_size if config.batch_size else 1.0)
+
+
+def client_generator(seed: int, round_: int, client: int) -> np.random.Generator:
+    """Return the generator from which client ``client`` draws its batches in one round."""
+    return generator(seed, "client", round_, client)
+
+
+def passes(plan: LocalPlan, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Yield the orders in which the examples 0..n-1 are visited; each is cut into batches.
+
+    With ``epoch`` sampling an order is one pass over the data, reshuffled each time, whose last
+    batch may be partial (McMahan et al. 2017, Algorithm 1). With ``uniform`` sampling it is one
+    random mini-batch without replacement (Seo et al. 2024, Algorithms 1 and 2). The batch of all
+    examples (B = infinity) is not shuffled.
+    """
+    left, size = plan.num_steps(n), plan.batch(n)
+    while left > 0:
+        if size == n:
+            order = np.arange(n)
+        elif plan.sampling == "uniform":
+            order = rng.choice(n, size, replace=False)
+        else:
+            order = rng.permutation(n)[: left * size]
+        yield order
+        left -= -(-len(order) // size)

@@ -1,0 +1,34 @@
+"""What may happen after a round besides the next one: metrics, checkpoints, progress, stopping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedapp.training.algorithm import Tensors
+
+Record = dict[str, Any]
+"""The metrics of one round, as they stand in ``metrics.jsonl``."""
+
+
+@dataclass
+class ServerState:
+    """All that the server carries from round to round; a checkpoint holds exactly this."""
+
+    round: int
+    theta: Tensors
+    algorithm: Tensors = field(default_factory=dict)
+
+
+class Callback:
+    """Hooks of the round loop; the base does nothing."""
+
+    def on_start(self, state: ServerState) -> None:
+        """Run before the first round (or the first after a resume)."""
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        """Run after a round (round 0 is the evaluation of theta_0); True ends the run."""
+        return False
+
+    def on_end(self, state: ServerState) -> None:
+        """Run after the last round."""

@@ -1,0 +1,160 @@
+"""Partitioners: hand-derived numbers, golden hashes, properties, hopeless settings."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from fedapp.config import defaults, read_config
+from fedapp.data import load_dataset, load_partition
+from fedapp.data.base import Examples, Partition
+from fedapp.data.partition.dirichlet import Dirichlet
+from fedapp.data.partition.iid import Iid
+from fedapp.data.partition.shards import Shards
+from fedapp.errors import ConfigError
+
+
+def labelled(targets) -> Examples:
+    targets = np.asarray(targets, dtype=np.int64)
+    return Examples(np.zeros((len(targets), 1), dtype=np.uint8), targets)
+
+
+def cycle(n: int, labels: int = 10) -> Examples:
+    """n examples whose labels go round: 0, 1, ..., 9, 0, ..."""
+    return labelled(np.arange(n) % labels)
+
+
+def assert_each_at_most_once(partition: Partition, n: int) -> None:
+    counts = np.bincount(partition.indices, minlength=n)
+    assert len(counts) == n
+    assert counts.max(initial=0) <= 1
+    assert partition.offsets[0] == 0
+    assert partition.offsets[-1] == len(partition.indices)
+    assert (partition.sizes >= 0).all()
+
+
+def digest(partition: Partition) -> str:
+    little = [partition.indices.astype("<i8"), partition.offsets.astype("<i8")]
+    return hashlib.sha256(b"".join(part.tobytes() for part in little)).hexdigest()[:16]
+
+
+def test_shards_of_mnist_shape():
+    partition = Shards().split(cycle(60_000), 100, 0)
+    labels = np.arange(60_000) % 10
+    assert_each_at_most_once(partition, 60_000)
+    assert (partition.sizes == 600).all()
+    counts = [len(set(labels[partition.client(k)])) for k in range(100)]
+    # 6,000 examples a label are exactly 20 shards of 300: no shard has two labels.
+    assert set(counts) <= {1, 2}
+    assert counts.count(2) > 80
+
+
+def test_a_shard_is_consecutive_in_label_order():
+    partition = Shards(per_client=1).split(labelled([2, 0, 1, 0, 2, 1]), 3, 5)
+    assert {tuple(partition.client(k)) for k in range(3)} == {(1, 3), (2, 5), (0, 4)}
+
+
+def test_shards_that_do_not_divide_name_the_keys_and_what_divides():
+    with pytest.raises(ConfigError) as error:
+        Shards().split(cycle(60_000), 7, 0)
+    message = str(error.value)
+    for part in ("num-clients = 7", "shards.per-client = 2", "14 shards", "60000", "6 or 8"):
+        assert part in message
+    assert "shards.drop-remainder=true, which leaves out 10 of them" in message
+
+
+def test_shards_of_a_prime_number_of_examples_advise_to_drop():
+    with pytest.raises(ConfigError, match=r"mend it, set shards\.drop-remainder=true"):
+        Shards().split(cycle(1433), 20, 0)
+
+
+def test_dropping_the_remainder_keeps_sizes_equal():
+    partition = Shards(drop_remainder=True).split(cycle(1433), 20, 0)
+    assert_each_at_most_once(partition, 1433)
+    assert (partition.sizes == 70).all()
+
+
+def test_more_shards_than_examples():
+    with pytest.raises(ConfigError, match="Set num-clients to 5 or less"):
+        Shards().split(cycle(10), 6, 0)
+
+
+def test_test_shards_have_the_clients_own_labels():
+    train, test = cycle(60_000), cycle(10_000)
+    parts = Shards().split(train, 100, 3), Shards().split_test(test, train, 100, 3)
+    assert (parts[1].sizes == 100).all()
+    assert_each_at_most_once(parts[1], 10_000)
+    for k in range(100):
+        assert set(parts[0].client(k) % 10) == set(parts[1].client(k) % 10)
+
+
+def test_dirichlet_with_a_huge_alpha_is_even():
+    partition = Dirichlet(alpha=1e6).split(cycle(1000), 10, 0)
+    assert_each_at_most_once(partition, 1000)
+    assert partition.sizes.sum() == 1000
+    assert abs(partition.sizes - 100).max() <= 10
+
+
+def test_dirichlet_with_a_small_alpha_is_skewed_and_its_test_sets_alike():
+    train, test = cycle(10_000), cycle(5_000)
+    partition = Dirichlet(alpha=0.1).split(train, 10, 0)
+    tests = Dirichlet(alpha=0.1).split_test(test, train, 10, 0)
+    assert_each_at_most_once(tests, 5_000)
+    assert tests.sizes.sum() == 5_000
+    for k in range(10):
+        own = np.bincount(partition.client(k) % 10, minlength=10)
+        assert np.allclose(own / 2, np.bincount(tests.client(k) % 10, minlength=10), atol=1)
+
+
+def test_self_balancing_keeps_sizes_near_the_mean():
+    plain = Dirichlet(alpha=0.1).split(cycle(10_000), 10, 0).sizes
+    balanced = Dirichlet(alpha=0.1, self_balancing=True).split(cycle(10_000), 10, 0).sizes
+    assert balanced.sum() == 10_000
+    assert balanced.max() <= 2_000 < plain.max()
+
+
+def test_dirichlet_min_size_is_kept():
+    assert Dirichlet(alpha=0.3, min_size=50).split(cycle(2_000), 10, 1).sizes.min() >= 50
+
+
+def test_hopeless_dirichlet_ends_and_names_alpha_clients_and_minimum():
+    with pytest.raises(ConfigError) as error:
+        Dirichlet(alpha=1e-6, min_size=10).split(cycle(1_000), 50, 0)
+    for part in ("dirichlet.alpha = 1e-06", "num-clients = 50", "dirichlet.min-size = 10", "1000"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize("partitioner", [Iid(), Shards(), Dirichlet()])
+def test_more_clients_than_examples(partitioner):
+    with pytest.raises(ConfigError, match="num-clients = 11"):
+        partitioner.split(cycle(10), 11, 0)
+
+
+def test_iid_test_sets_of_cifar_shape():
+    train, test = cycle(50_000), cycle(10_000)
+    assert (Iid().split(train, 100, 0).sizes == 500).all()
+    assert (Iid().split_test(test, train, 100, 0).sizes == 100).all()
+    assert Iid().split_test(cycle(99), train, 100, 0) is None
+
+
+GOLDEN = [
+    (Iid(), "43d6a51f6df67ea6"),
+    (Shards(), "7104802c54517997"),
+    (Dirichlet(alpha=0.1), "c106343f2433c89d"),
+]
+
+
+@pytest.mark.parametrize(("partitioner", "expected"), GOLDEN, ids=lambda value: str(value))
+def test_golden_hash(partitioner, expected):
+    """The same indices on every machine, Python and NumPy version."""
+    assert digest(partitioner.split(cycle(6_000), 20, 42)) == expected
+
+
+def test_load_partition_fills_the_test_partition():
+    config = read_config({**defaults(), "num-clients": 20})
+    dataset = load_dataset(config)
+    partition = load_partition(config, dataset, 20)
+    assert partition.sizes.sum() == len(dataset.train)
+    assert partition.test.sizes.sum() == len(dataset.test)
