@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, cast
 
 import torch
-import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 
@@ -35,13 +34,13 @@ class FusedLSTM(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits: [n, T] to [n, C, T]."""
         hidden, _ = self.lstm(self.embedding(tokens.t()))
-        return cast(Tensor, self.output(hidden)).permute(1, 2, 0)
+        return cast("Tensor", self.output(hidden)).permute(1, 2, 0)
 
 
 def step(network: nn.Module, tokens: Tensor, targets: Tensor) -> None:
     """Compute the loss and its gradient."""
     network.zero_grad(set_to_none=True)
-    F.cross_entropy(network(tokens), targets).backward()
+    nn.functional.cross_entropy(network(tokens), targets).backward()  # type: ignore[no-untyped-call]
 
 
 def inference(network: nn.Module, tokens: Tensor) -> None:
@@ -79,7 +78,10 @@ def main(
     print(f"char-LSTM, batch {batch}, T = {length}, torch {torch.__version__}, float32, CPU")
     print(f"{'':22}{'threads':>8}{'peephole':>12}{'nn.LSTM':>12}{'ratio':>8}")
     rows: dict[str, list[Callable[[], None]]] = {
-        "forward and backward": [lambda: step(own, tokens, targets), lambda: step(fused, tokens, targets)],
+        "forward and backward": [
+            lambda: step(own, tokens, targets),
+            lambda: step(fused, tokens, targets),
+        ],
         "forward": [lambda: inference(own, tokens), lambda: inference(fused, tokens)],
     }
     for count in threads or [1, 2]:

@@ -14,7 +14,7 @@ Layer = TypeVar("Layer", nn.Conv2d, nn.Linear)
 
 
 class CifarTF(Model):
-    """The TensorFlow tutorial's CIFAR-10 network (McMahan et al. 2017, section 3, CIFAR experiments).
+    """The TensorFlow tutorial's CIFAR-10 network (McMahan et al. 2017, section 3).
 
     conv1 5x5-64, ReLU, 3x3 max pooling of stride 2, local response normalisation; conv2 5x5-64,
     ReLU, local response normalisation, 3x3 max pooling of stride 2; fc 384, ReLU; fc 192, ReLU;
@@ -58,7 +58,7 @@ class CifarTF(Model):
 
 def _start(layer: Layer, deviation: float, bias: float) -> Layer:
     nn.init.trunc_normal_(layer.weight, std=deviation, a=-2 * deviation, b=2 * deviation)
-    nn.init.constant_(cast(Tensor, layer.bias), bias)
+    nn.init.constant_(cast("Tensor", layer.bias), bias)
     return layer
 
 

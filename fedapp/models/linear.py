@@ -24,6 +24,4 @@ class Linear(Model):
     def build(self, task: Task) -> nn.Module:
         """Return the network for flattened inputs of any shape: [n, ...] to [n, C]."""
         self.require_fit(task)
-        return nn.Sequential(
-            nn.Flatten(), nn.Linear(math.prod(task.input_shape), task.num_classes)
-        )
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(task.input_shape), task.num_classes))
