@@ -73,7 +73,9 @@ class _Recurrence(torch.autograd.Function):
         ctx.save_for_backward(*inputs[1:], *output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grads[0] is None:
+            return None, None, None
         apply = cast("Any", _RecurrenceBackward.apply)
         return cast("tuple[Tensor, ...]", apply(grads[0], *ctx.saved_tensors))
 
@@ -140,13 +142,14 @@ def _run(gates: Tensor, weight: Tensor, peephole: Tensor) -> tuple[Tensor, ...]:
     whole, both = activations.unbind(0), gate.narrow(-2, 0, 2).unbind(0)
     i, f, g, o = (one.unbind(0) for one in gate.unbind(-2))
     h, c, tanh_c = hidden.unbind(0), cells.unbind(0), tanh_cells.unbind(0)
+    c_for_both = cells.unsqueeze(-2).unbind(0)
     p_both, p_o = peephole.unsqueeze(-3).narrow(-2, 0, 2), peephole.narrow(-2, 2, 1)
     add_product, transposed = _add_product(weight), weight.mT
     whole[0].copy_(gates[0])
     for t, inputs in enumerate(gates.unbind(0)):
         if t > 0:
             add_product(inputs, h[t - 1], transposed, out=whole[t])
-            both[t].addcmul_(c[t - 1].unsqueeze(-2), p_both)
+            both[t].addcmul_(c_for_both[t - 1], p_both)
         both[t].sigmoid_()
         g[t].tanh_()
         torch.mul(i[t], g[t], out=c[t])
@@ -178,14 +181,15 @@ def _run_backward(
     whole, first = deltas.unbind(0), gate.narrow(-2, 0, 3).unbind(0)
     last, dh = gate.select(-2, 3).unbind(0), grad.unbind(0)
     add_product, carry = _add_product(weight), torch.zeros_like(before[0])
+    carry_for_first = carry.unsqueeze(-2)
     for t in range(len(whole) - 1, -1, -1):
         later = t + 1 < len(whole)
         dh_t = add_product(dh[t], whole[t + 1], weight) if later else dh[t]
         carry.addcmul_(dh_t, to_cell[t])
-        first[t].mul_(carry.unsqueeze(-2))
+        first[t].mul_(carry_for_first)
         last[t].mul_(dh_t)
         carry.mul_(to_before[t])
-    by_weight = torch.einsum("t...ng,t...nh->...gh", deltas[1:], hidden[:-1])
+    by_weight = _rows(deltas[1:]).mT @ _rows(hidden[:-1])
     di, df, _, do = gate.unbind(-2)
     by_peephole = [(d * c).sum((0, -2)) for d, c in ((di, before), (df, before), (do, cells))]
     return deltas, by_weight, torch.stack(by_peephole, -2)
@@ -216,6 +220,11 @@ def _factors(
 def _by_gate(gates: Tensor) -> Tensor:
     """View contiguous [..., 4H] as [..., 4, H]: i, f, g, o."""
     return gates.view(*gates.shape[:-1], 4, gates.shape[-1] // 4)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """Bring [T, ..., n, m] to [..., T n, m]."""
+    return tensor.movedim(0, -3).flatten(-3, -2)
 
 
 def _add_product(weight: Tensor) -> Callable[..., Tensor]:
