@@ -167,6 +167,9 @@ def test_tensorflow_pooling_and_normalisation():
     ones = network.norm1(torch.ones(1, 64, 1, 1)).flatten()
     assert ones[32].item() == pytest.approx((1 + 0.001) ** -0.75)  # 9 neighbours of 0.001 / 9
     assert ones[0].item() == pytest.approx((1 + 0.001 * 5 / 9) ** -0.75)  # itself and 4
+    maps = 30 * inputs_of(Task("image", (64, 3, 2), 2), 2)
+    library = nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)  # divides alpha by 9
+    torch.testing.assert_close(network.norm1(maps), library(maps))
 
 
 def test_tutorial_initialisation():

@@ -41,10 +41,10 @@ class CifarTF(Model):
                 pool1=_pool(height, width),
                 # Behind the pooling: the same values and gradients for a quarter of the work.
                 relu1=nn.ReLU(),
-                norm1=_normalise(),
+                norm1=_ResponseNorm(),
                 conv2=_start(nn.Conv2d(64, 64, 5, padding=2), 0.05, 0.1),
                 relu2=nn.ReLU(),
-                norm2=_normalise(),
+                norm2=_ResponseNorm(),
                 pool2=_pool(*halves[0]),
                 flatten=nn.Flatten(),
                 fc1=_start(nn.Linear(halves[1][0] * halves[1][1] * 64, 384), 0.04, 0.1),
@@ -71,9 +71,18 @@ def _pool(height: int, width: int) -> nn.MaxPool2d:
     return nn.MaxPool2d(3, 2, padding=(height % 2, width % 2), ceil_mode=True)
 
 
-def _normalise() -> nn.LocalResponseNorm:
-    """Return x / (1 + 0.001 / 9 * sum of x^2 over 9 neighbouring channels)^0.75.
+class _ResponseNorm(nn.Module):
+    """x / (1 + 0.001 / 9 * sum of x^2 over the channel and 4 neighbours on each side)^0.75.
 
-    PyTorch divides its ``alpha`` by the number of channels in the window, TensorFlow does not.
+    ``nn.LocalResponseNorm(9, 0.001, 0.75, 1)`` is the same, but its 3-D pooling takes a third of the
+    ``nn.LocalResponseNorm(9, 0.001, 0.75, 1)`` gives the same, but sums by 3-D pooling. With a 1x1
+    convolution by a band of ones a training step of the network takes two thirds of the time (CPU).
     """
-    return nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the normalised maps: [n, channels, H, W]."""
+        channels = inputs.shape[1]
+        band = inputs.new_ones(channels, channels).tril(4).triu(-4)[:, :, None, None]
+        sums = nn.functional.conv2d(inputs * inputs, band)
+        root = (1 + 0.001 / 9 * sums).rsqrt()
+        return inputs * root * root.sqrt()
