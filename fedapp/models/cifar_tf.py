@@ -74,7 +74,6 @@ def _pool(height: int, width: int) -> nn.MaxPool2d:
 class _ResponseNorm(nn.Module):
     """x / (1 + 0.001 / 9 * sum of x^2 over the channel and 4 neighbours on each side)^0.75.
 
-    ``nn.LocalResponseNorm(9, 0.001, 0.75, 1)`` is the same, but its 3-D pooling takes a third of the
     ``nn.LocalResponseNorm(9, 0.001, 0.75, 1)`` gives the same, but sums by 3-D pooling. With a 1x1
     convolution by a band of ones a training step of the network takes two thirds of the time (CPU).
     """
