@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Annotated, cast
 
 import torch
+import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 
@@ -41,13 +42,13 @@ class FusedLSTM(nn.Module):
 def step(network: nn.Module, tokens: Tensor, targets: Tensor) -> None:
     """Forward and backward: compute the loss and its gradient."""
     network.zero_grad(set_to_none=True)
-    nn.functional.cross_entropy(network(tokens), targets).backward()  # type: ignore[no-untyped-call]
+    F.cross_entropy(network(tokens), targets).backward()  # type: ignore[no-untyped-call]
 
 
 def inference(network: nn.Module, tokens: Tensor, targets: Tensor) -> None:
     """Forward: compute the loss only."""
     with torch.no_grad():
-        nn.functional.cross_entropy(network(tokens), targets)
+        F.cross_entropy(network(tokens), targets)
 
 
 def seconds(work: Callable[[], None]) -> float:

@@ -54,7 +54,9 @@ def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
         elif setting.endswith(".toml"):
             values |= _flat(_read_toml(Path(setting)))
         else:
-            raise ConfigError(f"{setting!r}: must be KEY=VALUE, as in learning-rate=0.1, or a .toml file.")
+            raise ConfigError(
+                f"{setting!r}: must be KEY=VALUE, as in learning-rate=0.1, or a .toml file."
+            )
     return values
 
 
@@ -76,7 +78,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:
     flat: dict[str, Scalar] = {}
     for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        flat |= (
+            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        )
     return flat
 
 
@@ -108,11 +112,14 @@ def _resumed(folder: Path, values: dict[str, Scalar]) -> tuple[dict[str, Scalar]
 
 
 @app.command()
-def partition(settings: Settings = None) -> None:
+def partition(
+    settings: Settings = None,
+    picture: Annotated[Path, typer.Option(help="Where to draw it.")] = Path("partition.png"),
+) -> None:
     """Show who holds what: a table of clients and labels, the skew in numbers, and a picture."""
     from fedapp.runs.partition import show_partition
 
-    show_partition(read_config(parse_settings(settings)), console)
+    show_partition(read_config(parse_settings(settings)), console, picture)
 
 
 @app.command()
@@ -137,12 +144,13 @@ def keys() -> None:
 @app.command()
 def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
     """Write the summary, the curves and the report of a run again, from its metrics."""
-    from fedapp.runs.artefacts import write_report
+    from fedapp.runs.artefacts import write_report, write_summary
     from fedapp.runs.directory import RunDirectory, read_stored
 
     config, _ = read_stored(run_dir)
-    write_report(RunDirectory(run_dir.absolute()), config)
-    console.print(f"{run_dir.absolute() / 'report.html'}")
+    directory = RunDirectory(run_dir.absolute())
+    write_report(directory, config, write_summary(directory, config))
+    console.print(str(directory.path / "report.html"), highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from fedapp.config import RunConfig, read_config
 from fedapp.holdings import Holdings, own_client, read_holdings
 from fedapp.messages import decode_clients, decode_order, encode_reply, encode_scores, to_tensors
 from fedapp.training.cohorts import train_cohort
-from fedapp.training.setup import make_evaluator, make_trainer
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.setup import make_evaluator, make_trainer
 
 app = ClientApp()
 
@@ -24,8 +24,7 @@ def train(message: Message, context: Context) -> Message:
     """Train the clients that the message names and reply with their mean update."""
     config, holdings = _workplace(context)
     order, theta, extras = decode_order(message.content)
-    if order.threads:
-        torch.set_num_threads(order.threads)
+    torch.set_num_threads(config.threads)
     trainer = _trainer(_key(context))
     reply = train_cohort(config, trainer, order, theta, extras, holdings.train)
     return Message(encode_reply(order, reply), reply_to=message)

@@ -49,14 +49,17 @@ class RunConfig(BaseModel):
         1, ge=1, description="Clients that must reply well for a round to change the model."
     )
     on_failure: Literal["continue", "stop"] = Field(
-        "continue", description="What to do when a client fails or a round has too few good replies."
+        "continue",
+        description="What to do when a client fails or a round has too few good replies.",
     )
     # --- ClientUpdate
-    local_epochs: int = Field(1, ge=1, description="Local epochs, E.")
+    local_epochs: int = Field(5, ge=1, description="Local epochs, E.")
     local_steps: int = Field(
         0, ge=0, description="Local steps instead of epochs (synchronisation period). 0: use E."
     )
-    batch_size: int = Field(10, ge=0, description="Local batch size, B. 0: all local data (infinity).")
+    batch_size: int = Field(
+        10, ge=0, description="Local batch size, B. 0: all local data (infinity)."
+    )
     batch_sampling: Literal["epoch", "uniform"] = Field(
         "epoch",
         description="'epoch': reshuffled passes over the data; 'uniform': a random mini-batch a step.",
@@ -67,7 +70,9 @@ class RunConfig(BaseModel):
     )
     momentum: float = Field(0.0, ge=0, lt=1, description="Client momentum, reset every round.")
     nesterov: bool = Field(False, description="Nesterov's form of the client momentum.")
-    weight_decay: float = Field(0.0, ge=0, description="Factor of the L2 term in a client's gradient.")
+    weight_decay: float = Field(
+        0.0, ge=0, description="Factor of the L2 term in a client's gradient."
+    )
     clip_norm: float = Field(
         0.0, ge=0, description="Largest L2 norm of a client's step gradient. 0: no clipping."
     )
@@ -77,7 +82,8 @@ class RunConfig(BaseModel):
         "examples", description="'examples': n_k / sum n (FedAvg); 'uniform': naive averaging."
     )
     update: Literal["delta", "model"] = Field(
-        "delta", description="'delta': clients send theta_k - theta (Option I); 'model': theta_k (II)."
+        "delta",
+        description="'delta': clients send theta_k - theta (Option I); 'model': theta_k (II).",
     )
     server_learning_rate: float = Field(
         1.0, gt=0, description="Server learning rate, eta_g (Option I only)."
@@ -86,21 +92,48 @@ class RunConfig(BaseModel):
     dataset: str = Field(
         "digits", min_length=1, description="Embedded data set, hub name, or local folder."
     )
-    dataset_subset: str = Field("", description="Configuration of a hub data set, if it has several.")
+    dataset_subset: str = Field(
+        "", description="Configuration of a hub data set, if it has several."
+    )
     train_split: str = Field("train", min_length=1, description="Name of the training split.")
     test_split: str = Field("test", min_length=1, description="Name of the test split.")
     input_key: str = Field("", description="Input column. Empty: the first image or text column.")
-    label_key: str = Field("", description="Label column. Empty: the first class-label column.")
+    label_key: str = Field(
+        "", description="Label column. Empty: the first class-label column, or the one named label."
+    )
+    client_key: str = Field(
+        "", description="Column of a text's natural client (role, author). Empty: a usual name."
+    )
+    text_unit: Literal["auto", "characters", "words"] = Field(
+        "auto", description="Symbols of a text: bytes or words. 'auto': characters."
+    )
+    text_unroll: int = Field(
+        0, ge=0, description="Symbols a sequence. 0: 80 or 10 words; with labels, 256 or 64 words."
+    )
+    text_vocabulary: int = Field(
+        10000, ge=2, description="Words known, the unknown one included; the rest becomes unknown."
+    )
+    text_client_words: int = Field(
+        5000, ge=0, description="Words a client trains on at most (text-unit words). 0: all."
+    )
+    test_fraction: float = Field(
+        0.0, ge=0, lt=1, description="Share held out for testing where the data has no test split."
+    )
+    data_cache: str = Field(
+        "", description="Folder of decoded data. Empty: $FEDAPP_CACHE, or ~/.cache/fedapp."
+    )
     partitioner: str = Field("iid", description="How the training data is split over the clients.")
     transform: str = Field("scale", description="From stored arrays to network inputs.")
     model: str = Field("2nn", description="Network: a component of fedapp/models/.")
     # --- run
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything that is drawn.")
     device: str = Field(
-        "auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="'auto', 'cpu', 'cuda' or 'cuda:N'."
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="'auto', 'cpu', 'cuda' or 'cuda:N'.",
     )
     precision: Literal["float32", "float64"] = Field("float32", description="Parameters' type.")
-    threads: int = Field(0, ge=0, description="CPU threads a process trains with. 0: chosen.")
+    threads: int = Field(1, ge=1, description="CPU threads of a process that trains.")
     trainer: Literal["auto", "sequential"] = Field(
         "auto", description="What executes ClientUpdate for a cohort."
     )
@@ -111,13 +144,21 @@ class RunConfig(BaseModel):
     target_accuracy: float = Field(
         0.0, ge=0, le=1, description="Stop when the test accuracy reaches this. 0: never."
     )
-    checkpoint_every: int = Field(10, ge=0, description="Rounds between checkpoints. 0: only at the end.")
+    checkpoint_every: int = Field(
+        10, ge=0, description="Rounds between checkpoints. 0: only at the end."
+    )
     run_dir: str = Field("", description="The run's folder. Empty: a new one under runs/.")
+    pictures: bool = Field(
+        default=True,
+        description="Draw the curves, the partition and the report. `fedapp report` does it later.",
+    )
     resume: bool = Field(False, description="Go on from the last checkpoint in run-dir.")
 
     # --- filled by read_config
     options: Mapping[str, Scalar] = Field(
-        default_factory=dict, exclude=True, description="Parameters of components, as name.parameter."
+        default_factory=dict,
+        exclude=True,
+        description="Parameters of components, as name.parameter.",
     )
 
     @model_validator(mode="after")
@@ -129,9 +170,11 @@ class RunConfig(BaseModel):
     def component(self, key: str) -> Component:
         """Return the component that ``key`` chooses, with this run's parameters."""
         family = next(family for family in FAMILIES if family.key == key)
-        name = cast(str, getattr(self, key))
+        name = cast("str", getattr(self, key))
         prefix = f"{name}."
-        values = {k.removeprefix(prefix): v for k, v in self.options.items() if k.startswith(prefix)}
+        values = {
+            k.removeprefix(prefix): v for k, v in self.options.items() if k.startswith(prefix)
+        }
         return family.components()[name].model_validate(_snake(values))
 
     def to_run_config(self) -> dict[str, Scalar]:
@@ -148,7 +191,7 @@ def _senseless(config: RunConfig) -> Iterator[str]:
             "the server takes the mean model as it is, so only 1 is allowed. "
             "Set update='delta' (Option I), or server-learning-rate=1.0."
         )
-    if config.local_steps and config.local_epochs != 1:
+    if config.local_steps and config.local_epochs != RunConfig.model_fields["local_epochs"].default:
         yield (
             f"local-steps = {config.local_steps}: counts steps instead of epochs, so it excludes "
             f"local-epochs = {config.local_epochs}. Leave one of them out."
@@ -160,7 +203,9 @@ def _senseless(config: RunConfig) -> Iterator[str]:
             f"target-accuracy = {config.target_accuracy}: is never seen with eval-every = 0. "
             "Set eval-every=1."
         )
-    if config.num_clients and config.min_replies > participants(config.fraction_train, config.num_clients):
+    if config.num_clients and config.min_replies > participants(
+        config.fraction_train, config.num_clients
+    ):
         yield (
             f"min-replies = {config.min_replies}: only "
             f"{participants(config.fraction_train, config.num_clients)} clients train a round "
@@ -240,7 +285,9 @@ def _component_problems(config: RunConfig) -> Iterator[str]:
 def _unknown_choice(family: Family, name: str, known: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"{family.key} = {name!r}: there is no such {family.key}. One of: {', '.join(known)}.{hint}"
+    return (
+        f"{family.key} = {name!r}: there is no such {family.key}. One of: {', '.join(known)}.{hint}"
+    )
 
 
 def _option_problems(

@@ -48,7 +48,7 @@ class Holdings:
             return self.dataset.test
         return take(self.dataset.test, self.partition.test.client(client))
 
-    def describe(self) -> dict[str, str | int | list[int]]:
+    def describe(self) -> dict[str, Any]:
         """Return what a node answers to a ``query``."""
         task, own = self.dataset.task, self.own
         sizes = [] if own is None else [len(self.train(own.client))]
@@ -116,7 +116,7 @@ def _number(node_config: Mapping[str, Scalar], key: str, why: str) -> int:
 def read_holdings(config: RunConfig, own: OwnClient | None) -> Holdings:
     """Load the data that a node (``own``) or the server (None) works with."""
     if own is not None and own.data_path:
-        return Holdings(load_node_data(own.data_path, config), None, own)
+        return Holdings(load_node_data(config, own.data_path), None, own)
     dataset = load_dataset(config)
     clients = own.num_partitions if own is not None else config.num_clients
     if not clients:

@@ -26,7 +26,7 @@ from fedapp.training.evaluation import Score
 EACH = "arrays."
 
 
-class BadReply(Exception):
+class ReplyError(Exception):
     """A reply that cannot be used; the text says why."""
 
 
@@ -36,7 +36,10 @@ class BadReply(Exception):
 def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Return named tensors as a record; always in C order, on the CPU."""
     return ArrayRecord(
-        {name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in tensors.items()}
+        {
+            name: Array(tensor.detach().cpu().contiguous().numpy())
+            for name, tensor in tensors.items()
+        }
     )
 
 
@@ -45,18 +48,18 @@ def to_tensors(record: ArrayRecord) -> Tensors:
 
     Raises
     ------
-    BadReply
+    ReplyError
         An array is not in NumPy's plain format, or its bytes do not fit its header.
     """
     tensors = {}
     for name, array in record.items():
         if array.stype != "numpy.ndarray":
-            raise BadReply(f"array {name!r} is encoded as {array.stype!r}, not as numpy.ndarray")
+            raise ReplyError(f"array {name!r} is encoded as {array.stype!r}, not as numpy.ndarray")
         try:
             values = np.load(io.BytesIO(array.data), allow_pickle=False)
             tensors[name] = torch.from_numpy(values)
         except (ValueError, EOFError, OSError, TypeError, SyntaxError, MemoryError) as error:
-            raise BadReply(f"array {name!r} cannot be read: {error}") from error
+            raise ReplyError(f"array {name!r} cannot be read: {error}") from error
     return tensors
 
 
@@ -76,7 +79,6 @@ def encode_order(order: TrainOrder, theta: ArrayRecord, extras: Tensors) -> Reco
             "clients": list(order.clients),
             "learning-rate": order.learning_rate,
             "reply": order.reply,
-            "threads": order.threads,
         }
     )
     content = RecordDict({"arrays": theta, "config": config})
@@ -87,13 +89,12 @@ def encode_order(order: TrainOrder, theta: ArrayRecord, extras: Tensors) -> Reco
 
 def decode_order(content: RecordDict) -> tuple[TrainOrder, Tensors, Tensors]:
     """Return the order, theta and the extras of a TRAIN message."""
-    config = cast(dict[str, Any], content.config_records["config"])
+    config = cast("dict[str, Any]", content.config_records["config"])
     order = TrainOrder(
         round=int(config["server-round"]),
         clients=tuple(config["clients"]),
         learning_rate=float(config["learning-rate"]),
         reply=config["reply"],
-        threads=int(config["threads"]),
     )
     extras = content.array_records.get("extras")
     theta = to_tensors(content.array_records["arrays"])
@@ -146,21 +147,21 @@ def decode_reply(order: TrainOrder, message: Message, theta: Mapping[str, Tensor
 
     Raises
     ------
-    BadReply
+    ReplyError
         The node failed, or its reply is malformed, not finite, of other names, shapes or types,
         of another round, or of other clients than it was sent.
     """
     if message.has_error():
-        raise BadReply(f"the node failed: {(message.error.reason or 'no reason').strip()}")
+        raise ReplyError(f"the node failed: {(message.error.reason or 'no reason').strip()}")
     content = message.content
     try:
-        metrics = cast(dict[str, Any], content.metric_records["metrics"])
+        metrics = cast("dict[str, Any]", content.metric_records["metrics"])
         if metrics["server-round"] != order.round:
-            raise BadReply(f"it is a reply to round {metrics['server-round']}, not {order.round}")
+            raise ReplyError(f"it is a reply to round {metrics['server-round']}, not {order.round}")
         reports = tuple(_reports(content, order))
         failures = _failures(content, order)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadReply(f"its records are malformed: {error!r}") from error
+        raise ReplyError(f"its records are malformed: {error!r}") from error
     arrays = content.array_records
     mean, each = {}, {}
     if order.reply == "mean" and reports:
@@ -173,42 +174,44 @@ def decode_reply(order: TrainOrder, message: Message, theta: Mapping[str, Tensor
 
 
 def _reports(content: RecordDict, order: TrainOrder) -> Iterator[ClientReport]:
-    columns = cast(dict[str, list[Any]], content.metric_records["clients"])
+    columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
     names = ("client", "examples", "weight", "steps", "loss", "seconds")
     seen = set()
     for client, examples, weight, steps, loss, seconds in zip(
         *(columns[name] for name in names), strict=True
     ):
         if client not in order.clients or client in seen:
-            raise BadReply(f"it reports client {client}, which it was not asked to train")
+            raise ReplyError(f"it reports client {client}, which it was not asked to train")
         if not (np.isfinite(weight) and weight >= 0 and examples >= 0 and steps >= 0):
-            raise BadReply(f"client {client} has weight {weight}, examples {examples}, steps {steps}")
+            raise ReplyError(
+                f"client {client} has weight {weight}, examples {examples}, steps {steps}"
+            )
         seen.add(client)
-        yield ClientReport(client, int(examples), float(weight), int(steps), float(loss), float(seconds))
+        yield ClientReport(
+            client, int(examples), float(weight), int(steps), float(loss), float(seconds)
+        )
 
 
 def _failures(content: RecordDict, order: TrainOrder) -> dict[int, str]:
-    record = cast(dict[str, Sequence[Any]], content.config_records["failures"])
+    record = cast("dict[str, Sequence[Any]]", content.config_records["failures"])
     failures = dict(zip(map(int, record["client"]), map(str, record["reason"]), strict=True))
     return {client: reason for client, reason in failures.items() if client in order.clients}
 
 
-def _checked(
-    name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, Tensor]
-) -> Tensors:
+def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, Tensor]) -> Tensors:
     if name not in arrays:
-        raise BadReply(f"the record {name!r} is missing")
+        raise ReplyError(f"the record {name!r} is missing")
     tensors = to_tensors(arrays[name])
     if tensors.keys() != theta.keys():
         odd = sorted(tensors.keys() ^ theta.keys())
-        raise BadReply(f"{name}: other arrays than the model's: {', '.join(odd[:4])}")
+        raise ReplyError(f"{name}: other arrays than the model's: {', '.join(odd[:4])}")
     for key, tensor in tensors.items():
         if tensor.shape != theta[key].shape:
-            raise BadReply(
+            raise ReplyError(
                 f"{name}: {key!r} has shape {tuple(tensor.shape)}, not {tuple(theta[key].shape)}"
             )
         if tensor.dtype != theta[key].dtype:
-            raise BadReply(f"{name}: {key!r} has type {tensor.dtype}, not {theta[key].dtype}")
+            raise ReplyError(f"{name}: {key!r} has type {tensor.dtype}, not {theta[key].dtype}")
     _check_finite(name, tensors)
     return {key: tensors[key] for key in theta}
 
@@ -216,7 +219,7 @@ def _checked(
 def _check_finite(name: str, tensors: Mapping[str, Tensor]) -> None:
     for key, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
-            raise BadReply(f"{name}: {key!r} holds nan or infinite values")
+            raise ReplyError(f"{name}: {key!r} holds nan or infinite values")
 
 
 # ---------------------------------------------------------------------- evaluate
@@ -224,26 +227,28 @@ def _check_finite(name: str, tensors: Mapping[str, Tensor]) -> None:
 
 def decode_clients(content: RecordDict) -> list[int]:
     """Return the clients that an EVALUATE message asks for."""
-    config = cast(dict[str, Any], content.config_records["config"])
+    config = cast("dict[str, Any]", content.config_records["config"])
     return [int(client) for client in config["clients"]]
 
 
 def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict:
     """Return the content of the reply to an EVALUATE message."""
-    columns = {
-        "client": list(clients),
-        "count": [score.count for score in scores],
-        "loss": [score.loss for score in scores],
-        "accuracy": [score.accuracy for score in scores],
-    }
-    return RecordDict({"clients": MetricRecord(columns)})
+    columns = MetricRecord(
+        {
+            "client": list(clients),
+            "count": [score.count for score in scores],
+            "loss": [score.loss for score in scores],
+            "accuracy": [score.accuracy for score in scores],
+        }
+    )
+    return RecordDict({"clients": columns})
 
 
 def decode_scores(message: Message) -> list[Score]:
     """Return the scores of a reply that make sense; none if the node failed."""
     if message.has_error() or "clients" not in message.content.metric_records:
         return []
-    columns = cast(dict[str, list[Any]], message.content.metric_records["clients"])
+    columns = cast("dict[str, list[Any]]", message.content.metric_records["clients"])
     rows = zip(*(columns.get(name, []) for name in ("loss", "accuracy", "count")), strict=False)
     scores = [Score(float(loss), float(accuracy), int(count)) for loss, accuracy, count in rows]
     return [s for s in scores if s.count > 0 and np.isfinite(s.loss) and 0 <= s.accuracy <= 1]

@@ -73,7 +73,9 @@ class Nodes:
         said = -1
         while len(fit := self.present(grid)) < self.config.min_nodes:
             if len(fit) != said:
-                log(INFO, "Waiting for nodes: %d of min-nodes = %d", len(fit), self.config.min_nodes)
+                log(
+                    INFO, "Waiting for nodes: %d of min-nodes = %d", len(fit), self.config.min_nodes
+                )
                 said = len(fit)
             if time.monotonic() > end:
                 raise RunError(self._too_few(len(fit)))
@@ -92,7 +94,9 @@ class Nodes:
         return sorted(self._fit)
 
     def _ask(self, grid: Grid, nodes: list[int]) -> None:
-        messages = [Message(RecordDict(), node, MessageType.QUERY, ttl=QUERY_SECONDS) for node in nodes]
+        messages = [
+            Message(RecordDict(), node, MessageType.QUERY, ttl=QUERY_SECONDS) for node in nodes
+        ]
         for reply in exchange(grid, messages, QUERY_SECONDS):
             node = reply.metadata.src_node_id
             problem = self._admit(node, reply)
@@ -107,7 +111,7 @@ class Nodes:
         records = reply.content.config_records
         if "holdings" not in records:
             return "its answer has no record 'holdings'; it runs another app"
-        answer = cast(Mapping[str, Any], records["holdings"])
+        answer = cast("Mapping[str, Any]", records["holdings"])
         problem = next(filter(None, self._mismatches(answer)), "")
         client = int(answer.get("client-id", -1))
         if not problem and not self.virtual:
@@ -128,7 +132,9 @@ class Nodes:
         def differs(key: str, mine: object, mend: str) -> str:
             theirs = answer.get(key)
             theirs = tuple(theirs) if isinstance(theirs, list) else theirs
-            return "" if theirs == mine else f"{key} = {theirs!r}, but the server has {mine!r}; {mend}"
+            return (
+                "" if theirs == mine else f"{key} = {theirs!r}, but the server has {mine!r}; {mend}"
+            )
 
         task = self.task
         labels = "\n".join(task.labels)
@@ -141,7 +147,9 @@ class Nodes:
             differs("labels", labels, same_data),
         ]
         if self.virtual:
-            found.append(differs("fingerprint", self.fingerprint, "its copy of the data is another"))
+            found.append(
+                differs("fingerprint", self.fingerprint, "its copy of the data is another")
+            )
         if not int(answer.get("examples", 0)):
             found.append("it has no training examples; point its data-path to a folder that has")
         return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from logging import INFO
 from typing import Any
 
@@ -18,7 +17,7 @@ from fedapp.messages import to_arrays
 from fedapp.nodes import Nodes
 from fedapp.runs.artefacts import Artefacts
 from fedapp.runs.callbacks import Board, Checkpoints, Metrics, Report, StopAtTarget
-from fedapp.runs.checkpoint import check_fits, load_checkpoint
+from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import RunDirectory, create, reopen, write_config
 from fedapp.runs.partition import write_partition
 from fedapp.training.algorithm import Tensors
@@ -48,21 +47,23 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     log(INFO, "Run directory: %s", directory.path)
     nodes = _nodes(config, holdings)
     present = nodes.wait(grid)
+    algorithm = make_algorithm(config)
     if state is None:
-        found |= {"threads": _threads(config, len(present)), "nodes": len(present)}
-        write_config(directory, config, found)
+        state = ServerState(0, theta, algorithm.start(theta))
+        # config.json makes the folder a run, so there is something to resume before it is one.
+        save_checkpoint(directory.checkpoints, state)
+        write_config(directory, config, {**found, "nodes": len(present)})
         write_partition(directory.path, config, holdings)
     strategy = FederatedStrategy(
         config,
-        make_algorithm(config),
+        algorithm,
         nodes,
         make_evaluator(config, holdings.dataset.task, holdings.dataset.test).score,
         [*standard_callbacks(directory, config), *(callbacks or [])],
-        resumed=state,
-        threads=int(found["threads"]),
+        state,
     )
-    torch.set_num_threads(max(int(found["threads"]), 1))
-    strategy.start(grid, to_arrays(theta), config.num_server_rounds)
+    torch.set_num_threads(config.threads)
+    strategy.start(grid, to_arrays(state.theta), config.num_server_rounds)
     log(INFO, "Run directory: %s", directory.path)
     return directory
 
@@ -86,10 +87,14 @@ def _open(
 ) -> tuple[RunDirectory, dict[str, Any], ServerState | None]:
     """Make the run directory, or open that of the run to resume and read its last checkpoint."""
     if not config.resume:
-        return create(config), {
-            "fingerprint": holdings.dataset.fingerprint,
-            "device": str(choose_device(config)),
-        }, None
+        return (
+            create(config),
+            {
+                "fingerprint": holdings.dataset.fingerprint,
+                "device": str(choose_device(config)),
+            },
+            None,
+        )
     directory, found = reopen(config)
     if found.get("fingerprint") != holdings.dataset.fingerprint:
         raise CheckpointError(
@@ -103,10 +108,5 @@ def _open(
 
 
 def _nodes(config: RunConfig, holdings: Holdings) -> Nodes:
-    sizes = None if holdings.partition is None else holdings.partition.sizes
+    sizes = None if holdings.partition is None else holdings.partition.sizes.tolist()
     return Nodes(config, holdings.dataset.task, holdings.dataset.fingerprint, sizes)
-
-
-def _threads(config: RunConfig, nodes: int) -> int:
-    """Return the CPU threads of a training process: all cores shared among the nodes."""
-    return config.threads or max((os.cpu_count() or 1) // max(nodes, 1), 1)

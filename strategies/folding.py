@@ -52,7 +52,7 @@ class Fold:
         pairs = [
             (report.weight, value)
             for report, value in zip(self.reports, value_of, strict=True)
-            if report.weight > 0 and value == value  # noqa: PLR0124, a client without steps has no loss
+            if report.weight > 0 and value == value
         ]
         total = sum(weight for weight, _ in pairs)
         return sum(weight * value for weight, value in pairs) / total if total else float("nan")

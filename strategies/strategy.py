@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedapp.config import RunConfig
 from fedapp.errors import RunError
 from fedapp.messages import (
-    BadReply,
+    ReplyError,
     decode_reply,
     decode_scores,
     encode_order,
@@ -39,8 +39,7 @@ class FederatedStrategy(Strategy):
 
     The clients of a round are drawn statelessly and spread over the nodes as cohorts; their
     replies are checked, folded in float64 in client order, and given to the algorithm's server
-    rule. ``score`` evaluates theta on the server's test set. ``threads`` is what clients train
-    with (0: as they are).
+    rule. ``score`` evaluates theta on the server's test set.
     """
 
     def __init__(
@@ -50,17 +49,14 @@ class FederatedStrategy(Strategy):
         nodes: Nodes,
         score: Callable[[Tensors], Score] | None,
         callbacks: Sequence[Callback] = (),
-        resumed: ServerState | None = None,
-        threads: int = 0,
+        state: ServerState | None = None,
     ) -> None:
         self.config = config
         self.algorithm = algorithm
         self.nodes = nodes
         self.score = score
         self.callbacks = callbacks
-        self.threads = threads
-        self.state = resumed or ServerState(0, {})
-        self._resumed = resumed is not None
+        self.state = state or ServerState(0, {})
         self._orders: list[tuple[int, TrainOrder]] = []
         self._record: Record = {}
 
@@ -76,7 +72,7 @@ class FederatedStrategy(Strategy):
         )
         rate = learning_rate(self.config, server_round)
         self._orders = [
-            (node, TrainOrder(server_round, tuple(cohort), rate, self.algorithm.reply, self.threads))
+            (node, TrainOrder(server_round, tuple(cohort), rate, self.algorithm.reply))
             for node, cohort in self._cohorts(sampled, present)
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
@@ -157,7 +153,7 @@ class FederatedStrategy(Strategy):
                 continue
             try:
                 yield index_of[node], decode_reply(order, message, self.state.theta)
-            except BadReply as error:
+            except ReplyError as error:
                 failures |= dict.fromkeys(order.clients, str(error))
                 yield index_of[node], None
         late = f"no reply within round-deadline = {self.config.round_deadline:g} s"
@@ -235,20 +231,28 @@ class FederatedStrategy(Strategy):
         messages = self.configure_evaluate(self.state.round, arrays, ConfigRecord(), grid)
         if messages:
             replies = exchange(grid, messages, self.config.round_deadline)
-            metrics = self.aggregate_evaluate(self.state.round, replies) or {}
-            for key, value in metrics.items():
-                self._record[f"client_{key.replace('-', '_')}"] = value
-            if self.config.evaluation == "clients":
-                self._record["test_loss"] = self._record.get("client_loss", math.nan)
-                self._record["test_accuracy"] = self._record.get("client_accuracy", math.nan)
+            self._note_client_scores(self.aggregate_evaluate(self.state.round, replies))
         self._record["seconds"]["evaluate"] = time.perf_counter() - began
+
+    def _note_client_scores(self, metrics: MetricRecord | None) -> None:
+        found = {} if metrics is None else dict(metrics)
+        self._record |= {f"client_{key.replace('-', '_')}": found[key] for key in found}
+        if self.config.evaluation == "clients":
+            self._record["test_loss"] = found.get("loss", math.nan)
+            self._record["test_accuracy"] = found.get("accuracy", math.nan)
 
     # ------------------------------------------------------------------ the run
 
     def summary(self) -> None:
         """Log what will run."""
         config = self.config
-        log(INFO, "%s: %d clients, %d rounds", config.algorithm, len(self.nodes.clients), config.num_server_rounds)
+        log(
+            INFO,
+            "%s: %d clients, %d rounds",
+            config.algorithm,
+            len(self.nodes.clients),
+            config.num_server_rounds,
+        )
 
     def start(
         self,
@@ -266,13 +270,13 @@ class FederatedStrategy(Strategy):
         that this method inherits.
         """
         result = Result()
-        if not self._resumed:
+        if not self.state.theta:
             theta = to_tensors(initial_arrays)
             self.state = ServerState(0, theta, self.algorithm.start(theta))
         for callback in self.callbacks:
             callback.on_start(self.state)
         arrays = to_arrays(self.state.theta)
-        stop = not self._resumed and self._first_evaluation(grid, arrays)
+        stop = self.state.round == 0 and self._first_evaluation(grid, arrays)
         while self.state.round < num_rounds and not stop:
             arrays, stop = self._round(grid, arrays, result, num_rounds)
         for callback in self.callbacks:
@@ -299,7 +303,7 @@ class FederatedStrategy(Strategy):
         if new is not None and metrics is not None:
             arrays = new
             result.train_metrics_clientapp[current] = metrics
-        seconds = cast(dict[str, Any], self._record["seconds"])
+        seconds = cast("dict[str, Any]", self._record["seconds"])
         seconds["exchange"] = time.perf_counter() - began
         seconds["wait"] = max(seconds["exchange"] - seconds["train"], 0.0)
         self.state.round = current
@@ -311,4 +315,5 @@ class FederatedStrategy(Strategy):
 
     def _tell(self) -> bool:
         """Give the round's record to every callback; True if any of them ends the run."""
-        return any([callback.on_round(self._record, self.state) for callback in self.callbacks])
+        answers = [callback.on_round(self._record, self.state) for callback in self.callbacks]
+        return any(answers)

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
@@ -199,7 +200,7 @@ def test_relu_behind_the_pooling_is_the_same_network():
     network, inputs = SeoCNN(hidden=8).build(CIFAR).double(), inputs_of(CIFAR, 2)
     hidden = inputs
     for convolution in (network.conv1, network.conv2):
-        hidden = nn.functional.max_pool2d(convolution(hidden).relu(), 2)
+        hidden = F.max_pool2d(convolution(hidden).relu(), 2)
     expected = network.fc2(network.fc1(hidden.flatten(1)).relu())
     torch.testing.assert_close(network(inputs), expected)
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import cast
 
-from fedapp.config import RunConfig
+from fedapp.config import RunConfig, kebab
 from fedapp.data.base import IGNORE, Dataset, Examples, Partition, Task, from_index_sets
+from fedapp.data.build import build_dataset
+from fedapp.data.cache import cached
 from fedapp.data.embedded.base import Embedded
 from fedapp.data.partition.base import Partitioning
+from fedapp.data.sources import content_key, read_source
 from fedapp.data.transforms.base import Transform
+from fedapp.errors import DataError
 from fedapp.registry import FAMILIES
 
 __all__ = [
@@ -20,24 +25,68 @@ __all__ = [
     "Task",
     "from_index_sets",
     "load_dataset",
+    "load_node_data",
     "load_partition",
     "load_transform",
     "natural_clients",
     "network_task",
 ]
 
+SHAPING = (
+    "dataset_subset",
+    "train_split",
+    "test_split",
+    "input_key",
+    "label_key",
+    "client_key",
+    "test_fraction",
+    "text_unit",
+    "text_unroll",
+    "text_vocabulary",
+    "text_client_words",
+)
+"""The settings, beside the content, that the arrays depend on."""
+
 
 def load_dataset(config: RunConfig) -> Dataset:
     """Return the data set that ``config`` names: embedded, from the hub, or a local folder."""
     embedded = next(f for f in FAMILIES if f.key == "dataset").components()
     if config.dataset in embedded:
-        return cast(Embedded, config.component("dataset")).load()
-    raise NotImplementedError
+        return cast("Embedded", config.component("dataset")).load()
+    return _load_cached(config, node=False)
+
+
+def load_node_data(config: RunConfig, path: str) -> Dataset:
+    """Return the data of a node's own folder ``path``, read with the other settings of ``config``.
+
+    The test split is optional: without one the test examples are empty.
+
+    Raises
+    ------
+    DataError
+        The folder is missing, or cannot be read; the message names ``data-path``.
+    """
+    try:
+        if not Path(path).expanduser().is_dir():
+            raise DataError("there is no such folder.")
+        return _load_cached(config.model_copy(update={"dataset": path}), node=True)
+    except DataError as error:
+        raise DataError(f"data-path = {path!r} (the node's --node-config): {error}") from error
+
+
+def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
+    keys = {kebab(name): getattr(config, name) for name in SHAPING}
+    keys |= {"content": content_key(config), "node": node}
+
+    def build(scratch: Path) -> Dataset:
+        return build_dataset(config, read_source(config, scratch, test_required=not node))
+
+    return cached(config, keys, build)
 
 
 def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Partition:
     """Return the split of the training, and where it has one, the test examples over K clients."""
-    partitioner = cast(Partitioning, config.component("partitioner"))
+    partitioner = cast("Partitioning", config.component("partitioner"))
     train = partitioner.split(dataset.train, num_clients, config.seed)
     test = partitioner.split_test(dataset.test, dataset.train, num_clients, config.seed)
     return dataclasses.replace(train, test=test)
@@ -45,20 +94,16 @@ def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Par
 
 def natural_clients(config: RunConfig, dataset: Dataset) -> int | None:
     """Return how many clients the data have by themselves, or None if K is free."""
-    partitioner = cast(Partitioning, config.component("partitioner"))
+    partitioner = cast("Partitioning", config.component("partitioner"))
     return partitioner.natural_clients(dataset.train)
 
 
 def load_transform(config: RunConfig) -> Transform:
     """Return the transform that ``config`` names."""
-    return cast(Transform, config.component("transform"))
+    return cast("Transform", config.component("transform"))
 
 
 def network_task(config: RunConfig, task: Task) -> Task:
     """Return the task as a network sees it: with the shape that the transform gives."""
     shape = load_transform(config).output_shape(task.input_shape)
     return dataclasses.replace(task, input_shape=shape)
-
-
-def load_node_data(path: str, config: RunConfig) -> Dataset:
-    raise NotImplementedError

@@ -17,13 +17,19 @@ class Task:
     """What a model has to know of a data set, and what every client must agree on.
 
     ``input_shape`` is the shape of one example before transforms: (C, H, W) for images, (T,) for
-    token sequences, (d,) for vectors. ``num_classes`` counts labels, or symbols for token tasks.
+    token sequences, (d,) for vectors. ``num_classes`` counts labels, or symbols where every token
+    is to be predicted. Token tasks: ``num_symbols`` counts the symbols that inputs are made of,
+    ``vocabulary`` says what they are ("bytes", or a digest of the words), and ``one_label`` is true
+    where a whole sequence has one label.
     """
 
     kind: Literal["image", "tokens", "vector"]
     input_shape: tuple[int, ...]
     num_classes: int
     labels: tuple[str, ...] = ()
+    num_symbols: int = 0
+    vocabulary: str = ""
+    one_label: bool = False
 
 
 @dataclass(frozen=True)
@@ -32,12 +38,14 @@ class Examples:
 
     ``inputs``: [n, *input_shape], uint8 (images), integer (tokens) or float. ``targets``: [n], or
     [n, T] for token tasks, with IGNORE where nothing is to be predicted. ``groups``: further
-    columns of length n by name (author, role), for natural partitions.
+    columns of length n by name (author, role), for natural partitions; ``group_names[name][code]``
+    is what a code in such a column stands for, the same in the training and the test examples.
     """
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
     groups: dict[str, NDArray[Any]] = field(default_factory=dict)
+    group_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.targets)

@@ -38,7 +38,11 @@ class InlineGrid(Grid):
         self._run = Run.create_empty(RUN_ID)
         self._ids = itertools.count(1)
         self._pending: dict[str, Message] = {}
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, SUPERLINK_NODE_ID, 1
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (
+            RUN_ID,
+            SUPERLINK_NODE_ID,
+            1,
+        )
 
     def set_run(self, run: Run) -> None:
         """Set the run."""
@@ -91,11 +95,9 @@ class InlineGrid(Grid):
         """Run the ClientApp; an exception becomes an error reply, as on a SuperNode."""
         try:
             return self.client_app(message, self.contexts[message.metadata.dst_node_id])
-        except Exception as error:  # noqa: BLE001, whatever the ClientApp raises
+        except Exception as error:
             reason = "".join(traceback.format_exception_only(error)).strip()
-            return Message(
-                Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message
-            )
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 
 def run_inline(

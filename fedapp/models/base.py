@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.data.base import IGNORE, Task
@@ -61,7 +62,7 @@ class Model(Component, ABC):
         ``mask`` [n] is 1 for real examples and 0 for the padding of a batch; targets equal to
         IGNORE never count. Nothing that counts gives 0.
         """
-        cross_entropy = functools.partial(nn.functional.cross_entropy, ignore_index=IGNORE)
+        cross_entropy = functools.partial(F.cross_entropy, ignore_index=IGNORE)
         counted = targets != IGNORE
         if mask is None:
             return cross_entropy(outputs, targets, reduction="sum") / counted.sum().clamp(min=1)

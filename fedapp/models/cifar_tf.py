@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import ClassVar, TypeVar, cast
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.data.base import Task
@@ -82,6 +83,6 @@ class _ResponseNorm(nn.Module):
         """Return the normalised maps: [n, channels, H, W]."""
         channels = inputs.shape[1]
         band = inputs.new_ones(channels, channels).tril(4).triu(-4)[:, :, None, None]
-        sums = nn.functional.conv2d(inputs * inputs, band)
+        sums = F.conv2d(inputs * inputs, band)
         root = (1 + 0.001 / 9 * sums).rsqrt()
         return inputs * root * root.sqrt()

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -54,7 +55,7 @@ class PeepholeLSTM(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the hidden states of all steps: [T, n, D] to [T, n, H]."""
-        gates = nn.functional.linear(inputs, self.weight_input, self.bias)
+        gates = F.linear(inputs, self.weight_input, self.bias)
         apply = cast("Any", _Recurrence.apply)
         return cast("Tensor", apply(gates, self.weight_hidden, self.peephole)[0])
 

@@ -28,7 +28,6 @@ class TrainOrder:
     clients: tuple[int, ...]
     learning_rate: float
     reply: Literal["mean", "each"]
-    threads: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,10 @@ def train_cohort(
     device, plan = trainer.device, LocalPlan.of(config, order.learning_rate)
     anchor = {name: tensor.to(device) for name, tensor in theta.items()}
     turn = Turn(
-        anchor, {name: tensor.to(device) for name, tensor in broadcast.items()}, {}, plan.learning_rate
+        anchor,
+        {name: tensor.to(device) for name, tensor in broadcast.items()},
+        {},
+        plan.learning_rate,
     )
     mean, uploads = WeightedMean(), WeightedMean()
     each: dict[int, Tensors] = {}
@@ -118,7 +120,7 @@ def train_cohort(
             rng = client_generator(config.seed, order.round, client)
             outcome = trainer.client_update(turn, data_of(client), plan, rng)
             _check_outcome(outcome)
-        except Exception as error:  # noqa: BLE001, one client's failure must not end the others' turns
+        except Exception as error:
             failures[client] = f"{type(error).__name__}: {error}"
             continue
         weight = float(outcome.examples) if config.weighting == "examples" else 1.0

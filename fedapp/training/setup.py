@@ -40,12 +40,12 @@ def choose_device(config: RunConfig) -> torch.device:
 
 def make_model(config: RunConfig) -> Model:
     """Return the model component that ``config`` names."""
-    return cast(Model, config.component("model"))
+    return cast("Model", config.component("model"))
 
 
 def make_algorithm(config: RunConfig) -> Algorithm:
     """Return the algorithm that ``config`` names, with its hyper-parameters."""
-    return cast(Algorithm, config.component("algorithm"))
+    return cast("Algorithm", config.component("algorithm"))
 
 
 def make_module(config: RunConfig, task: Task) -> nn.Module:

@@ -14,10 +14,15 @@ from fedapp.data.partition.base import (
     Partitioning,
     by_owner,
     labels_of,
+    log_normal_shares,
     require_examples,
 )
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
+
+HOPELESS_TRIES, HOPELESS_CLIENTS = 5, 20
+"""Draws after which it is no use to go on, if each left so many clients too small: their number
+scatters little more than a Poisson variable, which is 0 with probability exp(-20) at most."""
 
 
 class Dirichlet(Partitioning):
@@ -26,6 +31,10 @@ class Dirichlet(Partitioning):
     Yurochkin et al. 2019, as NIID-Bench uses it; alpha = 0.1 gives most clients a few labels,
     alpha = 100 is close to IID. Every example is used. ``DirichletPartitioner`` of flwr-datasets
     with ``self_balancing`` off (Seo et al. do not balance) gives the same index sets.
+
+    ``sigma`` combines the label skew with the log-normal sizes of ``sgm``: client k's concentration
+    is alpha * K times its log-normal share, so that its expected share of every label is that
+    share; the sizes themselves vary around it.
     """
 
     name: ClassVar[str] = "dirichlet"
@@ -35,6 +44,9 @@ class Dirichlet(Partitioning):
     )
     min_size: int = Field(
         1, ge=0, description="Fewest examples a client may have. 0: clients may be empty."
+    )
+    sigma: float = Field(
+        0.0, ge=0, le=10, description="Sigma of log-normal expected sizes, as in sgm. 0: all equal."
     )
     max_tries: int = Field(
         100, ge=1, description="Draws before giving up on a partition with min-size."
@@ -70,34 +82,48 @@ class Dirichlet(Partitioning):
         """Return the owners [n] of the training and of the test examples with these labels."""
         require_examples(len(train), num_clients, self.min_size)
         rng = generator(seed, PURPOSE)
+        concentration = self._concentration(rng, num_clients)
         groups = [(np.flatnonzero(train == c), np.flatnonzero(test == c)) for c in np.unique(train)]
         owner = np.full(len(train), -1, dtype=np.int64)
         owner_test = np.full(len(test), -1, dtype=np.int64)
-        for _ in range(self.max_tries):
+        fewest = num_clients
+        for tried in range(1, self.max_tries + 1):
             sizes = np.zeros(num_clients, dtype=np.int64)
             for members, members_test in groups:
-                shares = self._shares(rng, sizes, len(train) / num_clients)
+                shares = rng.dirichlet(concentration)
+                if self.self_balancing:
+                    shares = _balanced(shares, sizes, len(train) / num_clients)
                 owner[members] = _divide(shares, len(members))
                 owner_test[members_test] = _divide(shares, len(members_test))
                 sizes += np.bincount(owner[members], minlength=num_clients)
-            if sizes.min() >= self.min_size:
+            fewest = min(fewest, int(np.count_nonzero(sizes < self.min_size)))
+            if fewest == 0:
                 return owner, owner_test
+            if tried >= HOPELESS_TRIES and fewest >= HOPELESS_CLIENTS:
+                break
         raise ConfigError(
-            f"dirichlet.alpha = {self.alpha}: none of dirichlet.max-tries = {self.max_tries} draws "
-            f"gave each of num-clients = {num_clients} clients dirichlet.min-size = "
-            f"{self.min_size} of the {len(train)} training examples. Raise dirichlet.alpha, or "
-            "lower num-clients or dirichlet.min-size (0 allows empty clients)."
+            f"dirichlet.alpha = {self.alpha}: none of {tried} draws (dirichlet.max-tries = "
+            f"{self.max_tries}) gave each of num-clients = {num_clients} clients "
+            f"dirichlet.min-size = {self.min_size} of the {len(train)} training examples; the best "
+            f"left {fewest} clients with fewer. Raise dirichlet.alpha, or lower num-clients or "
+            "dirichlet.min-size (0 allows empty clients)."
         )
 
-    def _shares(
-        self, rng: np.random.Generator, sizes: NDArray[np.int64], mean_size: float
-    ) -> NDArray[np.float64]:
-        """Return the clients' shares [K] of one label's examples."""
-        shares: NDArray[np.float64] = rng.dirichlet(np.full(len(sizes), self.alpha))
-        open_shares = np.where(sizes > mean_size, 0.0, shares)
-        if self.self_balancing and open_shares.any():
-            return open_shares / open_shares.sum()
-        return shares
+    def _concentration(self, rng: np.random.Generator, num_clients: int) -> NDArray[np.float64]:
+        if self.sigma == 0:
+            return np.full(num_clients, self.alpha)
+        shares = log_normal_shares(rng, num_clients, self.sigma)
+        # NumPy draws no Dirichlet with a concentration of exactly zero.
+        return np.maximum(self.alpha * num_clients * shares, np.finfo(np.float64).tiny)
+
+
+def _balanced(
+    shares: NDArray[np.float64], sizes: NDArray[np.int64], mean_size: float
+) -> NDArray[np.float64]:
+    """Return the shares with those of clients above the mean size given to the others."""
+    open_shares = np.where(sizes > mean_size, 0.0, shares)
+    total = open_shares.sum()
+    return open_shares / total if total > 0 else shares
 
 
 def _divide(shares: NDArray[np.float64], n: int) -> NDArray[np.int64]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from fedapp.data.base import Examples, Partition
-from fedapp.data.partition.base import PURPOSE, Partitioning, labels_of, offsets_of
+from fedapp.data.partition.base import (
+    PURPOSE,
+    Partitioning,
+    labels_of,
+    log_normal_shares,
+    offsets_of,
+    shares_to_sizes,
+)
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 
@@ -29,8 +36,15 @@ class Shards(Partitioning):
         description="Leave out the examples that do not fill a shard, instead of refusing.",
     )
 
+    sigma: float = Field(
+        0.0, ge=0, le=10, description="Sigma of log-normal client sizes, as in sgm. 0: all equal."
+    )
+
     def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:
-        """Return ``per_client`` random shards for each client; all shards have the same size.
+        """Return ``per_client`` random shards for each client.
+
+        All shards have the same size, unless ``sigma`` is positive: then client k's have its
+        log-normal share of the data (unbalanced as in McMahan et al. 2017, footnote 5).
 
         Raises
         ------
@@ -38,31 +52,52 @@ class Shards(Partitioning):
             K * per-client shards do not divide the data (and drop-remainder is false), or there
             are more shards than examples.
         """
-        n, shards = len(examples), num_clients * self.per_client
-        self._check(n, num_clients)
-        size = n // shards
-        # A remainder of a shard or more makes further shards to draw from, so that what is
-        # dropped is not always the last label.
-        dealt = generator(seed, PURPOSE).permutation(n // size)[:shards]
-        order = np.argsort(labels_of(examples), kind="stable")
-        indices = order[(dealt[:, None] * size + np.arange(size)).ravel()]
-        sizes = np.full(num_clients, self.per_client * size, dtype=np.int64)
-        return Partition(indices.astype(np.int64), offsets_of(sizes))
+        self._check(len(examples), num_clients)
+        dealt, lengths = self._plan(len(examples), len(examples), num_clients, seed)
+        return self._deal(labels_of(examples), dealt, lengths, num_clients)
 
     def split_test(
         self, test: Examples, train: Examples, num_clients: int, seed: int
     ) -> Partition | None:
         """Return the matching shards of the sorted test examples: nearly the same labels."""
-        shards = num_clients * self.per_client
-        if len(test) < shards:
+        if len(test) < num_clients * self.per_client:
             return None
-        drawn = len(train) // (len(train) // shards)
-        dealt = generator(seed, PURPOSE).permutation(drawn)[:shards]
-        cuts = np.arange(drawn + 1) * len(test) // drawn
-        order = np.argsort(labels_of(test), kind="stable").astype(np.int64)
-        lengths = np.diff(cuts)[dealt]
-        indices = order[_ranges(cuts[dealt], lengths)]
-        return Partition(indices, offsets_of(lengths.reshape(num_clients, -1).sum(axis=1)))
+        dealt, lengths = self._plan(len(train), len(test), num_clients, seed)
+        return self._deal(labels_of(test), dealt, lengths, num_clients)
+
+    def _plan(
+        self, n_train: int, n: int, num_clients: int, seed: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the shards dealt, client by client [K * per-client], and every shard's size."""
+        shards = num_clients * self.per_client
+        rng = generator(seed, PURPOSE)
+        if self.sigma:
+            dealt = rng.permutation(shards)
+            shares = np.empty(shards)
+            shares[dealt] = np.repeat(
+                log_normal_shares(rng, num_clients, self.sigma), self.per_client
+            )
+            return dealt, shares_to_sizes(shares, n, least=1)
+        # A remainder of a shard or more makes further shards to draw from, so that what is
+        # dropped is not always the last label.
+        size = n_train // shards
+        drawn = n_train // size
+        dealt = rng.permutation(drawn)[:shards]
+        if n == n_train:
+            return dealt, np.full(drawn, size)
+        return dealt, np.diff(np.arange(drawn + 1) * n // drawn)
+
+    def _deal(
+        self,
+        labels: NDArray[Any],
+        dealt: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        num_clients: int,
+    ) -> Partition:
+        order = np.argsort(labels, kind="stable").astype(np.int64)
+        starts = np.cumsum(lengths) - lengths
+        indices = order[_ranges(starts[dealt], lengths[dealt])]
+        return Partition(indices, offsets_of(lengths[dealt].reshape(num_clients, -1).sum(axis=1)))
 
     def _check(self, n: int, num_clients: int) -> None:
         shards = num_clients * self.per_client
@@ -73,7 +108,7 @@ class Shards(Partitioning):
                 f"Set num-clients to {n // self.per_client} or less."
             )
         left = n % shards
-        if left and not self.drop_remainder:
+        if left and not self.drop_remainder and not self.sigma:
             raise ConfigError(
                 f"{keys}: {shards} shards do not divide the {n} training examples evenly. "
                 f"To mend it, {_that_divide(n, num_clients, self.per_client)}"

@@ -1,0 +1,1 @@
+"""Partitions for other libraries; imported only by those who use them."""

@@ -1,0 +1,84 @@
+"""Clients that the data name."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedapp.data.base import Examples, Partition
+from fedapp.data.partition.base import PURPOSE, Partitioning, by_owner
+from fedapp.errors import ConfigError
+from fedapp.seeds import generator
+
+
+class Natural(Partitioning):
+    """One client for each author, role or other id in a column of the data.
+
+    Clients are numbered in the order of their sorted ids, as ``NaturalIdPartitioner`` of
+    flwr-datasets numbers them. A client's test examples are those with its id: Shakespeare's last
+    20 % of a role's lines (McMahan et al. 2017, section 3). Table 2's "balanced and IID"
+    Shakespeare over the same clients is ``iid`` with the same num-clients.
+    """
+
+    name: ClassVar[str] = "natural"
+
+    column: str = Field("", description="Column of client ids. Empty: the only one there is.")
+
+    def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:
+        """Return the examples of each id; with fewer clients than ids, of ids drawn at random.
+
+        Raises
+        ------
+        ConfigError
+            There is no such column, or it has fewer ids than ``num_clients``.
+        """
+        ids = self._ids(examples, num_clients, seed)
+        return by_owner(_owners(self._values(examples), ids), num_clients)
+
+    def split_test(
+        self, test: Examples, train: Examples, num_clients: int, seed: int
+    ) -> Partition | None:
+        """Return the test examples with each client's id; a client may have none."""
+        ids = self._ids(train, num_clients, seed)
+        return by_owner(_owners(self._values(test), ids), num_clients)
+
+    def natural_clients(self, examples: Examples) -> int:
+        """Return the number of different ids."""
+        return len(np.unique(self._values(examples)))
+
+    def _values(self, examples: Examples) -> NDArray[Any]:
+        columns = examples.groups
+        if not columns:
+            raise ConfigError(
+                "partitioner = 'natural': the data set has no column of client ids. "
+                "Choose another partitioner, for example partitioner='iid'."
+            )
+        column = self.column or (next(iter(columns)) if len(columns) == 1 else "")
+        if column not in columns:
+            raise ConfigError(
+                f"natural.column = {self.column!r}: must be one of the data set's columns "
+                f"{', '.join(sorted(columns))}."
+            )
+        return columns[column]
+
+    def _ids(self, train: Examples, num_clients: int, seed: int) -> NDArray[Any]:
+        """Return the clients' ids [K], sorted."""
+        ids = np.unique(self._values(train))
+        if num_clients > len(ids):
+            raise ConfigError(
+                f"num-clients = {num_clients}: the data have only {len(ids)} natural clients. "
+                f"Set num-clients to {len(ids)} or less."
+            )
+        if num_clients == len(ids):
+            return ids
+        drawn = generator(seed, PURPOSE).permutation(len(ids))[:num_clients]
+        return np.asarray(ids[np.sort(drawn)])
+
+
+def _owners(values: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the position in ``ids`` of each value [n], or -1."""
+    position = np.minimum(np.searchsorted(ids, values), len(ids) - 1)
+    return np.where(ids[position] == values, position, -1)

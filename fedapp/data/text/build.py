@@ -1,0 +1,170 @@
+"""From texts to a data set: next-character and next-word tasks, and labelled texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.config import RunConfig
+from fedapp.data.base import Dataset, Examples, Task
+from fedapp.data.groups import code_groups
+from fedapp.data.labels import checked_classes, hold_out_random
+from fedapp.data.sources.base import Source, Split
+from fedapp.data.text.clients import client_column, hold_out_last, join_windows
+from fedapp.data.text.sequences import compact, fit, unroll
+from fedapp.data.text.symbols import Characters, Symbols, most_frequent, words_of
+from fedapp.errors import DataError
+
+
+def build_labelled(config: RunConfig, source: Source) -> Dataset:
+    """Return texts with one label each: inputs [n, T], targets [n].
+
+    Raises
+    ------
+    DataError
+        Labels are negative or out of range.
+    """
+    source = hold_out_random(config, source)
+    num_classes = checked_classes(config, source)
+    steps = config.text_unroll or (64 if config.text_unit == "words" else 256)
+    splits = _lines(source, "")
+    symbols = _symbols(config, splits[0], 0)
+    labels = [split.labels for split in (source.train, source.test) if split]
+    examples = [
+        Examples(
+            fit(*symbols.encode(lines.texts), steps, symbols), targets, lines.codes, lines.names
+        )
+        for lines, targets in zip(splits, labels, strict=True)
+        if targets is not None
+    ]
+    task = Task(
+        kind="tokens",
+        input_shape=(steps,),
+        num_classes=num_classes,
+        labels=source.class_names,
+        num_symbols=symbols.count,
+        vocabulary=symbols.vocabulary,
+        one_label=True,
+    )
+    nothing = Examples(np.empty((0, steps), compact(symbols.count)), np.empty(0, np.int64))
+    return Dataset(config.dataset, task, examples[0], (*examples[1:], nothing)[0], "")
+
+
+def build_next_symbol(config: RunConfig, source: Source) -> Dataset:
+    """Return sequences in which every next symbol is to be predicted: inputs and targets [n, T].
+
+    A client's texts follow one another in the order of the rows; sequences never span clients.
+    ``groups["client_id"]`` says whose a sequence is; columns that are the same for all rows of a
+    client (play, role) are kept too.
+
+    Raises
+    ------
+    DataError
+        `client-key` names no column, or no training text has two symbols.
+    """
+    client = client_column(config, source.train)
+    splits = _held_out(config, _lines(join_windows(config, source, client), client))
+    words = config.text_unit == "words"
+    steps = config.text_unroll or (10 if words else 80)
+    limit = config.text_client_words if words else 0
+    symbols = _symbols(config, splits[0], limit)
+    train = _unrolled(splits[0], symbols, steps, limit)
+    if not len(train):
+        raise DataError(f"dataset = {config.dataset!r}: no client has a symbol to predict.")
+    nothing = np.empty((0, steps), compact(symbols.count))
+    test = _unrolled(splits[1], symbols, steps, 0) if splits[1:] else Examples(nothing, nothing)
+    task = Task(
+        kind="tokens",
+        input_shape=(steps,),
+        num_classes=symbols.count,
+        num_symbols=symbols.count,
+        vocabulary=symbols.vocabulary,
+    )
+    return Dataset(config.dataset, task, train, test, "")
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The texts of a split, whose they are ([n]), and their rows' codes in every column."""
+
+    texts: list[str]
+    owners: NDArray[np.int64]
+    codes: dict[str, NDArray[np.int32]]
+    names: dict[str, tuple[str, ...]]
+
+    def take(self, rows: NDArray[np.int64]) -> Lines:
+        """Return the given rows, in that order."""
+        texts = [self.texts[row] for row in rows.tolist()]
+        codes = {name: column[rows] for name, column in self.codes.items()}
+        return Lines(texts, self.owners[rows], codes, self.names)
+
+
+def _lines(source: Source, client: str) -> list[Lines]:
+    """Return the training and, if any, the test split; "client_id" is the client's code."""
+    splits = [source.train, source.test] if source.test else [source.train]
+    groups, names = code_groups(splits, always=client)
+    if client:
+        groups = [{**codes, "client_id": codes[client]} for codes in groups]
+        names = {**names, "client_id": names[client]}
+    return [
+        Lines(_texts(split), _owners(codes, len(split)), codes, names)
+        for split, codes in zip(splits, groups, strict=True)
+    ]
+
+
+def _owners(codes: dict[str, NDArray[np.int32]], n: int) -> NDArray[np.int64]:
+    return codes["client_id"].astype(np.int64) if "client_id" in codes else np.zeros(n, np.int64)
+
+
+def _held_out(config: RunConfig, splits: list[Lines]) -> list[Lines]:
+    if splits[1:] or not config.test_fraction:
+        return splits
+    return [splits[0].take(rows) for rows in hold_out_last(splits[0].owners, config.test_fraction)]
+
+
+def _unrolled(lines: Lines, symbols: Symbols, steps: int, limit: int) -> Examples:
+    """Return a split's sequences, each client's stream cut after ``limit`` symbols (0: not)."""
+    by_client = lines.take(np.argsort(lines.owners, kind="stable"))
+    stream, lengths = symbols.encode(by_client.texts)
+    whose = np.repeat(by_client.owners, lengths)
+    if limit:
+        stream, whose = _first(stream, whose, limit)
+    clients, first_row = np.unique(by_client.owners, return_index=True)
+    unrolled = unroll(
+        stream, np.bincount(whose, minlength=clients[-1] + 1)[clients], steps, symbols
+    )
+    groups = {}
+    for name, column in by_client.codes.items():
+        of_client = column[first_row]
+        if np.array_equal(np.repeat(of_client, np.bincount(by_client.owners)[clients]), column):
+            groups[name] = of_client[unrolled.owners]
+    names = {name: values for name, values in lines.names.items() if name in groups}
+    return Examples(unrolled.inputs, unrolled.targets, groups, names)
+
+
+def _first(
+    stream: NDArray[np.int32], whose: NDArray[np.int64], limit: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return the first ``limit`` symbols of every client of a stream that is sorted by client."""
+    starts = np.searchsorted(whose, whose)
+    kept = np.arange(len(whose)) - starts < limit
+    return stream[kept], whose[kept]
+
+
+def _symbols(config: RunConfig, lines: Lines, limit: int) -> Symbols:
+    """Return bytes, or the vocabulary of the first ``limit`` words of every client (0: of all)."""
+    if config.text_unit != "words":
+        return Characters()
+    words: dict[int, list[str]] = {}
+    for text, owner in zip(lines.texts, lines.owners.tolist(), strict=True):
+        words.setdefault(owner, []).extend(words_of(text))
+    return most_frequent(
+        (word for own in words.values() for word in own[: limit or None]), config.text_vocabulary
+    )
+
+
+def _texts(split: Split) -> list[str]:
+    texts: list[str] = split.inputs.to_pylist()
+    return texts

@@ -1,0 +1,107 @@
+"""Whose text it is: client columns, windows put together, and last lines held out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.config import RunConfig
+from fedapp.data.sources.base import CLIENT_NAMES, Source, Split
+from fedapp.errors import DataError
+
+
+def client_column(config: RunConfig, split: Split) -> str:
+    """Return the name of the column that says whose a row is, or "" where all is one client's.
+
+    Raises
+    ------
+    DataError
+        `client-key` names no column.
+    """
+    if config.client_key and config.client_key not in split.columns:
+        raise DataError(
+            f"client-key = {config.client_key!r}: dataset {config.dataset!r} has no such column. "
+            f"Its further columns: {', '.join(split.columns) or 'none'}."
+        )
+    usual = (name for name in CLIENT_NAMES if name in split.columns)
+    return config.client_key or next(usual, "")
+
+
+def join_windows(config: RunConfig, source: Source, client: str) -> Source:
+    """Return LEAF's windows (x: 80 characters, y: the next one) as the texts they were cut from.
+
+    Rows that go on where the client's row before ended become one text; other columns than the
+    client's are lost. Where a test split is to be held out, it is the end of each text.
+    """
+    if not _has_windows(source.train):
+        return source
+    train = _texts(source.train, client)
+    if source.test is not None:
+        return Source(_split(train, client), _split(_texts(source.test, client), client))
+    if not config.test_fraction:
+        return Source(_split(train, client), None)
+    cuts = [len(text) - int(config.test_fraction * len(text)) for _, text in train]
+    heads = [(who, text[:cut]) for (who, text), cut in zip(train, cuts, strict=True)]
+    tails = [(who, text[cut:]) for (who, text), cut in zip(train, cuts, strict=True) if text[cut:]]
+    return Source(_split(heads, client), _split(tails, client))
+
+
+def hold_out_last(
+    owners: NDArray[np.int64], fraction: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows for training and for testing: of each client's n rows the last part tests.
+
+    It is max(int(fraction * n), 1) rows (McMahan et al. 2017, section 3: the last 20 % of lines,
+    at least one); a client's only row stays for training.
+    """
+    order = np.argsort(owners, kind="stable")
+    sizes = np.bincount(owners)
+    rank = np.empty(len(owners), np.int64)
+    rank[order] = np.arange(len(owners)) - (np.cumsum(sizes) - sizes)[owners[order]]
+    held = np.where(sizes > 1, np.maximum((fraction * sizes).astype(np.int64), 1), 0)
+    testing = rank >= (sizes - held)[owners]
+    return np.flatnonzero(~testing), np.flatnonzero(testing)
+
+
+def _has_windows(split: Split) -> bool:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    following = split.columns.get("y")
+    if following is None or not (
+        pa.types.is_string(following.type) or pa.types.is_large_string(following.type)
+    ):
+        return False
+    return following.null_count == 0 and bool(
+        pc.all(pc.equal(pc.utf8_length(following), 1)).as_py()
+    )
+
+
+def _texts(split: Split, client: str) -> list[tuple[Any, str]]:
+    """Return (client, text) for every run of windows that overlap in all but one character."""
+    columns = [split.inputs, split.columns["y"]]
+    columns.append(split.columns[client] if client else split.columns["y"])
+    texts: list[tuple[Any, list[str]]] = []
+    latest: dict[Any, tuple[str, list[str]]] = {}
+    for start in range(0, len(split), 100_000):  # so that Python strings exist for a part at a time
+        rows = zip(*(column.slice(start, 100_000).to_pylist() for column in columns), strict=True)
+        for window, following, row_client in rows:
+            who = row_client if client else ""
+            expected, pieces = latest.get(who, ("", []))
+            if window != expected:
+                pieces = [window]
+                texts.append((who, pieces))
+            pieces.append(following)
+            latest[who] = (window[1:] + following, pieces)
+    return [(who, "".join(pieces)) for who, pieces in texts]
+
+
+def _split(texts: list[tuple[Any, str]], client: str) -> Split:
+    import pyarrow as pa
+
+    columns = {client: pa.chunked_array([pa.array([who for who, _ in texts])])} if client else {}
+    return Split(
+        pa.chunked_array([pa.array([text for _, text in texts], pa.string())]), None, columns
+    )

@@ -1,0 +1,100 @@
+"""Symbols: texts to numbers, as bytes with begin and end markers or as words of a vocabulary."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+BEGIN, END = 256, 257
+"""Markers around every line, beside the 256 bytes: 258 symbols (char-LSTM: 866,578 parameters)."""
+
+UNKNOWN = 0
+"""The word that stands for all words outside the vocabulary."""
+
+WORD = re.compile(r"\w+(?:['’-]\w+)*")
+
+
+@dataclass(frozen=True)
+class Symbols(ABC):
+    """How texts become symbols 0 ... count - 1.
+
+    ``vocabulary`` says what they are, short enough to be compared between nodes. ``unpredicted`` is
+    a symbol that is read but is no target that counts; ``padding`` fills up sequences.
+    """
+
+    count: int
+    vocabulary: str
+    unpredicted: int
+    padding: int
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the symbols of all texts one after another, and how many each text has."""
+
+
+@dataclass(frozen=True)
+class Characters(Symbols):
+    """Bytes of UTF-8 ("character" is a one-byte string, footnote 6), each line between markers.
+
+    The begin marker always follows the end marker: it is read but not predicted. So exactly the
+    characters and one line end a line are counted.
+    """
+
+    count: int = 258
+    vocabulary: str = "bytes"
+    unpredicted: int = BEGIN
+    padding: int = END
+
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return BEGIN, the bytes and END of every line."""
+        lines = [text.encode() for text in texts]
+        lengths = np.fromiter(map(len, lines), np.int64, len(lines)) + 2
+        ends = np.cumsum(lengths)
+        symbols = np.full(int(lengths.sum()), BEGIN, np.int32)
+        symbols[ends - 1] = END
+        inner = np.ones(len(symbols), np.bool_)
+        inner[ends - 1] = inner[ends - lengths] = False
+        symbols[inner] = np.frombuffer(b"".join(lines), np.uint8)
+        return symbols, lengths
+
+
+@dataclass(frozen=True)
+class Words(Symbols):
+    """The most frequent words; symbol 0 is any other word, symbol i the i-th most frequent one.
+
+    Words are lower case without punctuation. An unknown word is read but never predicted, so a
+    model gains nothing by guessing that a word is rare.
+    """
+
+    numbers: Mapping[str, int]
+
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return the words' numbers."""
+        words = [words_of(text) for text in texts]
+        lengths = np.fromiter(map(len, words), np.int64, len(words))
+        flat = (self.numbers.get(word, UNKNOWN) for line in words for word in line)
+        return np.fromiter(flat, np.int32, int(lengths.sum())), lengths
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in lower case; apostrophes and hyphens join, all else parts."""
+    return WORD.findall(text.lower())
+
+
+def most_frequent(words: Iterable[str], size: int) -> Words:
+    """Return the vocabulary of ``size`` symbols: the most frequent words, ties by alphabet.
+
+    One of the ``size`` symbols is the unknown word.
+    """
+    ranked = sorted(Counter(words).items(), key=lambda item: (-item[1], item[0]))[: size - 1]
+    chosen = [word for word, _ in ranked]
+    digest = hashlib.sha256("\n".join(chosen).encode()).hexdigest()[:16]
+    numbers = {word: rank for rank, word in enumerate(chosen, 1)}
+    return Words(len(numbers) + 1, f"words {digest}", UNKNOWN, UNKNOWN, numbers)

@@ -1,0 +1,82 @@
+"""``fedapp doctor``: what is installed, what Flower's actors will see, which command to use."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from fedapp.config import RunConfig
+from fedapp.training.setup import choose_device
+
+PACKAGES = ("fedapp", "flwr", "flwr-datasets", "ray", "torch", "torchvision", "numpy", "datasets")
+
+
+def examine(config: RunConfig, console: Console) -> None:
+    """Print what this machine has and the commands that use it."""
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in facts(config):
+        table.add_row(name, value)
+    console.print(table)
+    console.print("\n[bold]Commands[/]")
+    for why, command in commands(config):
+        console.print(f"  {why}:")
+        console.print(f"    {command}", highlight=False, soft_wrap=True, markup=False)
+
+
+def facts(config: RunConfig) -> list[tuple[str, str]]:
+    """Return what is there: packages, cores, GPUs, the device that training takes."""
+    rows = [("Python", platform.python_version())]
+    rows += [(name, _version(name)) for name in PACKAGES]
+    rows.append(("cores", str(_cores())))
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    rows.append(("GPUs", ", ".join(gpus) or "none"))
+    rows.append(("device", f"{choose_device(config)} (device = {config.device!r})"))
+    rows.append(("flwr command", shutil.which("flwr") or "not on PATH: activate the environment"))
+    rows.append(("Flower's state", os.environ.get("FLWR_HOME", "~/.flwr")))
+    return rows
+
+
+def commands(config: RunConfig) -> list[tuple[str, str]]:
+    """Return (purpose, command) pairs for this machine."""
+    share = 1 / _cores()
+    gpus = torch.cuda.device_count()
+    federation = f"num-supernodes={_cores()} client-resources-num-cpus=1"
+    if gpus:
+        federation += f" client-resources-num-gpus={max(gpus * share, 0.01):.2g}"
+    found = [
+        ("In this process, with a progress bar and breakpoints", "fedapp run"),
+        (
+            "In Flower's simulation, one actor a core"
+            + (
+                " and a share of the GPU each (an actor without a share sees no GPU)"
+                if gpus
+                else ""
+            ),
+            f'flwr run . --stream --federation-config "{federation}"',
+        ),
+    ]
+    if "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION" not in os.environ:
+        found.append(
+            (
+                "Before Flower's SuperLink starts, so that runs use this environment, not a new one",
+                "export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
+            )
+        )
+    return found
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,1 @@
+"""The run directory: metrics, checkpoints, plots, report, callbacks."""

@@ -1,0 +1,165 @@
+"""What a run leaves at its end: the model, the summary, the curves and the report."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Sequence
+from logging import INFO
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from flwr.common.logger import log
+from jinja2 import Environment
+
+from fedapp.analysis.curves import rounds_to_target
+from fedapp.config import RunConfig
+from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.curves import draw_curves
+from fedapp.runs.directory import RunDirectory
+from fedapp.runs.files import write_atomically, write_json
+from strategies.callbacks import Callback, Record, ServerState
+
+
+class Artefacts(Callback):
+    """Writes the model, ``summary.json``, the curves and ``report.html`` when the run ends."""
+
+    def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
+        self.directory, self.config = directory, config
+
+    def on_end(self, state: ServerState) -> None:
+        """Write the files and say where they are."""
+        content = safetensors.torch.save(
+            {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
+        )
+        write_atomically(self.directory.model, content)
+        summary = write_summary(self.directory, self.config)
+        if self.config.pictures:
+            write_report(self.directory, self.config, summary)
+        accuracy = summary["test_accuracy"]
+        if accuracy is not None:
+            log(INFO, "Test accuracy %.4f after %d rounds", accuracy, summary["rounds"])
+
+
+def write_summary(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
+    """Write ``summary.json`` from the metrics on disk and return what it holds."""
+    summary = summarise(read_metrics(directory.metrics), config)
+    write_json(directory.summary, summary)
+    return summary
+
+
+def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, Any]) -> None:
+    """Write the curves and the report from the metrics on disk."""
+    title = (
+        f"{config.algorithm}, {config.dataset.rstrip('/').rsplit('/', 1)[-1]} ({config.partitioner}), "
+        f"{config.model}: K = {config.num_clients}, C = {config.fraction_train:g}, "
+        f"{_local_work(config)}, η = {config.learning_rate:g}"
+    )
+    pictures = [directory.path / "curves.png", directory.path / "curves.svg"]
+    draw_curves(read_metrics(directory.metrics), config.target_accuracy, title, pictures)
+    write_atomically(
+        directory.path / "report.html", _page(directory, config, summary, title).encode()
+    )
+
+
+def _local_work(config: RunConfig) -> str:
+    work = f"I = {config.local_steps}" if config.local_steps else f"E = {config.local_epochs}"
+    return f"{work}, B = {config.batch_size or '∞'}"
+
+
+def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
+    """Return the run in a few numbers; None where there is nothing to say."""
+    scored = [r for r in records if r.get("test_accuracy") is not None]
+    best = max(scored, key=lambda r: r["test_accuracy"], default={})
+    trained = [r for r in records if r["round"] > 0]
+    last = scored[-1] if scored else {}
+    return {
+        "rounds": records[-1]["round"] if records else 0,
+        "test_accuracy": last.get("test_accuracy"),
+        "test_loss": last.get("test_loss"),
+        "best_test_accuracy": best.get("test_accuracy"),
+        "best_round": best.get("round"),
+        "target_accuracy": config.target_accuracy or None,
+        "rounds_to_target": _to_target(scored, config.target_accuracy),
+        "updates": _total(trained, "updates"),
+        "bytes_down": int(_total(trained, "bytes_down")),
+        "bytes_up": int(_total(trained, "bytes_up")),
+        "seconds": sum(sum_seconds(r) for r in records),
+        "seconds_a_round_median": _median([sum_seconds(r) for r in trained]),
+        "failures": sum(len(r.get("failures", {})) for r in trained),
+        "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def sum_seconds(record: Record) -> float:
+    """Return the wall seconds of one record."""
+    seconds = record["seconds"]
+    return float(seconds.get("round", seconds.get("evaluate", 0.0)))
+
+
+def _to_target(scored: Sequence[Record], target: float) -> float | None:
+    if not target:
+        return None
+    rounds = [r["round"] for r in scored]
+    return rounds_to_target(rounds, [r["test_accuracy"] for r in scored], target)
+
+
+def _total(records: Sequence[Record], key: str) -> float:
+    return float(sum(r.get(key) or 0 for r in records))
+
+
+def _median(values: Sequence[float]) -> float | None:
+    ordered = sorted(v for v in values if not math.isnan(v))
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def _page(directory: RunDirectory, config: RunConfig, summary: dict[str, Any], title: str) -> str:
+    return (
+        Environment(autoescape=True)
+        .from_string(PAGE)
+        .render(
+            title=title,
+            name=directory.path.name,
+            path=directory.path,
+            summary=summary,
+            config=config.to_run_config(),
+            curves=_inline_svg(directory.path / "curves.svg"),
+            partition=_inline_svg(directory.path / "partition.svg"),
+        )
+    )
+
+
+def _inline_svg(path: Path) -> str:
+    """Return an SVG without its XML head, or nothing where there is none."""
+    if not path.exists():
+        return ""
+    text = path.read_text()
+    return text[text.index("<svg") :]
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{{ name }}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+ body { font: 15px/1.5 system-ui, sans-serif; color: #222;
+   max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
+ h1 { font-size: 1.35rem } h2 { font-size: 1.05rem; margin-top: 2rem }
+ table { border-collapse: collapse }
+ td, th { padding: .2rem .9rem .2rem 0; text-align: left; border-bottom: 1px solid #eee }
+ td.n { font-variant-numeric: tabular-nums }
+ svg { max-width: 100%; height: auto }
+ code { color: #555 }
+</style></head><body>
+<h1>{{ title }}</h1>
+<p><code>{{ path }}</code></p>
+{{ curves | safe }}
+<h2>Summary</h2>
+<table>{% for key, value in summary.items() if value is not none %}
+<tr><th>{{ key | replace("_", " ") }}</th><td class="n">{{ value }}</td></tr>{% endfor %}</table>
+{% if partition %}<h2>Partition</h2>{{ partition | safe }}{% endif %}
+<h2>Configuration</h2>
+<table>{% for key, value in config.items() %}
+<tr><th><code>{{ key }}</code></th><td class="n">{{ value }}</td></tr>{% endfor %}</table>
+</body></html>
+"""

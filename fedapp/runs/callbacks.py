@@ -1,0 +1,197 @@
+"""Callbacks of the round loop: metrics to disk, checkpoints, TensorBoard, stopping, progress."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from logging import INFO
+from pathlib import Path
+from typing import Any
+
+from flwr.common.logger import log
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from torch.utils.tensorboard import SummaryWriter
+
+from fedapp.runs.checkpoint import save_checkpoint
+from fedapp.runs.directory import RunDirectory
+from fedapp.runs.files import write_atomically
+from strategies.callbacks import Callback, Record, ServerState
+
+
+def read_metrics(path: Path) -> list[Record]:
+    """Return the records of ``metrics.jsonl``; a last line that was cut off does not count."""
+    records: list[Record] = []
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                records.append(json.loads(line))
+            except ValueError:
+                break
+    return records
+
+
+class Metrics(Callback):
+    """Appends each round's record to ``metrics.jsonl`` as it happens."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.path = directory.metrics
+
+    def on_start(self, state: ServerState) -> None:
+        """Drop the rounds that a killed run did after the checkpoint; they will be run again."""
+        if self.path.exists():
+            done = state.round or -1
+            kept = [record for record in read_metrics(self.path) if record["round"] <= done]
+            write_atomically(self.path, "".join(map(_line, kept)).encode())
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        """Append one line."""
+        with self.path.open("a") as file:
+            file.write(_line(record))
+        return False
+
+
+def _line(record: Record) -> str:
+    return json.dumps(_without_nan(record)) + "\n"
+
+
+def _without_nan(value: Any) -> Any:
+    """Return ``value`` with nan and infinity as None, which JSON has a word for."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+class Checkpoints(Callback):
+    """Writes a checkpoint every ``every`` rounds (0: only at the end)."""
+
+    def __init__(self, directory: RunDirectory, every: int) -> None:
+        self.folder, self.every = directory.checkpoints, every
+        self._last = -1
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        """Write a checkpoint if it is time to."""
+        if self.every and state.round and state.round % self.every == 0:
+            self._save(state)
+        return False
+
+    def on_end(self, state: ServerState) -> None:
+        """Write the last checkpoint."""
+        if self._last != state.round:
+            self._save(state)
+
+    def _save(self, state: ServerState) -> None:
+        save_checkpoint(self.folder, state)
+        self._last = state.round
+
+
+class Board(Callback):
+    """Writes every number of a record as a TensorBoard scalar."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.folder = directory.path / "tensorboard"
+        self._writer: SummaryWriter | None = None
+
+    def on_start(self, state: ServerState) -> None:
+        """Open the event file; what was written of later rounds is purged."""
+        self._writer = SummaryWriter(
+            str(self.folder), purge_step=state.round + 1 if state.round else 0
+        )
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        """Write the record's numbers."""
+        numbers = {**record, **{f"seconds/{k}": v for k, v in record["seconds"].items()}}
+        for key, value in numbers.items():
+            if isinstance(value, int | float) and not isinstance(value, bool) and self._writer:
+                self._writer.add_scalar(key, value, record["round"])
+        return False
+
+    def on_end(self, state: ServerState) -> None:
+        """Close the event file."""
+        if self._writer:
+            self._writer.close()
+
+
+class StopAtTarget(Callback):
+    """Ends the run when the test accuracy reaches ``target``."""
+
+    def __init__(self, target: float) -> None:
+        self.target = target
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        """Say whether the target is reached."""
+        reached = bool(record.get("test_accuracy", 0.0) >= self.target)
+        if reached:
+            log(INFO, "Target accuracy %.4f is reached in round %d", self.target, state.round)
+        return reached
+
+
+class Report(Callback):
+    """Says how the run goes: a live bar in a terminal, a line a round elsewhere."""
+
+    def __init__(self, num_rounds: int, console: Console | None = None) -> None:
+        self.num_rounds = num_rounds
+        self.console = console or Console(file=sys.stderr)
+        self._accuracy = self._loss = math.nan
+        self._bar: Progress | None = None
+
+    def on_start(self, state: ServerState) -> None:
+        """Open the bar, where there is a terminal to draw it in."""
+        if not self.console.is_terminal or os.environ.get("TERM") == "dumb":
+            return
+        self._bar = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("accuracy {task.fields[accuracy]}  loss {task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self._bar.add_task("", total=self.num_rounds, completed=state.round, accuracy="-", loss="-")
+        self._bar.start()
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        """Show the round."""
+        self._accuracy = record.get("test_accuracy", self._accuracy)
+        self._loss = record.get("test_loss", self._loss)
+        accuracy, loss = f"{self._accuracy:.4f}", f"{self._loss:.4f}"
+        if self._bar is not None:
+            self._bar.update(
+                self._bar.task_ids[0], completed=record["round"], accuracy=accuracy, loss=loss
+            )
+        else:
+            log(INFO, _sentence(record, self.num_rounds))
+        return False
+
+    def on_end(self, state: ServerState) -> None:
+        """Close the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _sentence(record: Record, num_rounds: int) -> str:
+    parts = [f"round {record['round']}/{num_rounds}"]
+    for key, label in (
+        ("test_accuracy", "accuracy"),
+        ("test_loss", "loss"),
+        ("train_loss", "training loss"),
+    ):
+        if key in record:
+            parts.append(f"{label} {record[key]:.4f}")
+    if "replied" in record:
+        parts.append(f"{record['replied']} of {len(record['clients'])} clients")
+    parts.append(f"{record['seconds'].get('round', record['seconds']['evaluate']):.2f} s")
+    return ", ".join(parts)

@@ -1,0 +1,121 @@
+"""Checkpoints: safetensors beside a JSON that says what they are; nothing is pickled.
+
+``checkpoints/round-000010.safetensors`` holds ``theta/<name>`` and ``algorithm/<name>``;
+``round-000010.json`` holds the round, the format and the tensors' SHA-256, and is written last,
+so that a checkpoint without it does not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from logging import WARNING
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from flwr.common.logger import log
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fedapp.errors import CheckpointError
+from fedapp.runs.files import write_atomically, write_json
+from fedapp.training.algorithm import Tensors
+from strategies.callbacks import ServerState
+
+FORMAT = 1
+KEPT = 2
+"""How many checkpoints stay: the last, and the one before in case the last is damaged."""
+
+
+def save_checkpoint(folder: Path, state: ServerState) -> Path:
+    """Write ``state`` into ``folder`` and remove all but the last two checkpoints."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"round-{state.round:06d}.safetensors"
+    content = safetensors.torch.save(
+        {
+            **{f"theta/{name}": _plain(tensor) for name, tensor in state.theta.items()},
+            **{f"algorithm/{name}": _plain(tensor) for name, tensor in state.algorithm.items()},
+        }
+    )
+    write_atomically(path, content)
+    digest = hashlib.sha256(content).hexdigest()
+    write_json(
+        path.with_suffix(".json"), {"format": FORMAT, "round": state.round, "sha256": digest}
+    )
+    for old in _descriptions(folder)[KEPT:]:
+        old.unlink()
+        old.with_suffix(".safetensors").unlink(missing_ok=True)
+    return path
+
+
+def load_checkpoint(folder: Path) -> ServerState:
+    """Return the newest checkpoint in ``folder`` that is whole.
+
+    Raises
+    ------
+    CheckpointError
+        There is none; the message says what is wrong with each that is there.
+    """
+    problems = []
+    for description in _descriptions(folder):
+        try:
+            return _read(description)
+        except CheckpointError as error:
+            problems.append(str(error))
+            log(WARNING, "%s; trying the one before", error)
+    found = "\n  ".join(problems) or "there is none"
+    raise CheckpointError(
+        f"no checkpoint to resume from in {folder}:\n  {found}\n"
+        "Start again without resume, or point run-dir to a run that has one."
+    )
+
+
+def _descriptions(folder: Path) -> list[Path]:
+    return sorted(folder.glob("round-*.json"), reverse=True)
+
+
+def _read(description: Path) -> ServerState:
+    path = description.with_suffix(".safetensors")
+    try:
+        said: dict[str, Any] = json.loads(description.read_text())
+        content = path.read_bytes()
+        round_, format_, digest = int(said["round"]), said["format"], said["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {description} cannot be read: {error!r}") from error
+    if format_ != FORMAT:
+        raise CheckpointError(f"checkpoint {description} has format {format_!r}, not {FORMAT}")
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise CheckpointError(f"checkpoint {path} is damaged: its SHA-256 is not the one noted")
+    try:
+        tensors = safetensors.torch.load(content)
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
+    return ServerState(round_, _part(tensors, "theta/"), _part(tensors, "algorithm/"))
+
+
+def check_fits(state: ServerState, theta: Tensors, folder: Path) -> None:
+    """Refuse a checkpoint of another model.
+
+    Raises
+    ------
+    CheckpointError
+        Names, shapes or types differ from those of ``theta``.
+    """
+    mine = {name: (tuple(t.shape), str(t.dtype)) for name, t in theta.items()}
+    theirs = {name: (tuple(t.shape), str(t.dtype)) for name, t in state.theta.items()}
+    if mine != theirs:
+        odd = sorted(set(mine.items()) ^ set(theirs.items()))[0][0]
+        raise CheckpointError(
+            f"the checkpoint in {folder} is of another model: {odd!r} is {theirs.get(odd)} there and "
+            f"{mine.get(odd)} in this run"
+        )
+    state.theta = {name: state.theta[name] for name in theta}
+
+
+def _part(tensors: Tensors, prefix: str) -> Tensors:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().contiguous()

@@ -1,0 +1,94 @@
+"""The picture of a run: test accuracy and losses over the rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from strategies.callbacks import Record
+
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8A8A8A"
+"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
+
+
+def draw_curves(
+    records: Sequence[Record], target: float, title: str, paths: Sequence[Path]
+) -> None:
+    """Draw the curves of ``records`` into each of ``paths`` (PNG or SVG, by ending)."""
+    figure = Figure(figsize=(9.2, 3.7), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    _draw_accuracy(left, records, target)
+    _draw_losses(right, records)
+    for axes in (left, right):
+        axes.set_xlabel("communication round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        axes.grid(visible=True, color="#E6E6E6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.02)
+    figure.suptitle(title, fontsize=10, color="#333333")
+    for path in paths:
+        figure.savefig(path, dpi=150)
+
+
+def _series(records: Sequence[Record], key: str) -> tuple[list[int], list[float]]:
+    points = [(r["round"], r[key]) for r in records if r.get(key) is not None]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _draw_accuracy(axes: Axes, records: Sequence[Record], target: float) -> None:
+    rounds, accuracy = _series(records, "test_accuracy")
+    axes.plot(rounds, accuracy, color=BLUE, linewidth=1.6)
+    axes.set_ylabel("test accuracy")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    if target:
+        axes.axhline(target, color=GREY, linewidth=1, zorder=0)
+        axes.annotate(
+            f"target {target:.1%}",
+            (0.01, target),
+            xycoords=("axes fraction", "data"),
+            color=GREY,
+            fontsize=8,
+            va="bottom",
+        )
+    if accuracy:
+        best = max(range(len(accuracy)), key=accuracy.__getitem__)
+        axes.plot(rounds[best], accuracy[best], "o", color=BLUE, markersize=4)
+        axes.annotate(
+            f"best {accuracy[best]:.2%}, round {rounds[best]}",
+            (0.98, 0.06),
+            xycoords="axes fraction",
+            ha="right",
+            fontsize=9,
+            color=BLUE,
+        )
+
+
+def _draw_losses(axes: Axes, records: Sequence[Record]) -> None:
+    for key, label, color in (
+        ("test_loss", "test", BLUE),
+        ("train_loss", "training (clients' mean)", ORANGE),
+    ):
+        rounds, losses = _series(records, key)
+        if losses:
+            axes.plot(rounds, losses, color=color, linewidth=1.6, label=label)
+    rounds, losses = _series(records, "test_loss")
+    if losses:
+        least = min(range(len(losses)), key=losses.__getitem__)
+        axes.plot(rounds[least], losses[least], "o", color=BLUE, markersize=6, fillstyle="none")
+        axes.annotate(
+            f"least test loss {losses[least]:.3f}, round {rounds[least]}",
+            (0.98, 0.7),
+            xycoords="axes fraction",
+            ha="right",
+            fontsize=9,
+            color=BLUE,
+        )
+    axes.set_ylabel("loss")
+    axes.legend(frameon=False, loc="upper right")

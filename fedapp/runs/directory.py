@@ -1,0 +1,162 @@
+"""The run directory: one folder that holds all that a run is and gives."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fedapp
+from fedapp.config import RunConfig, Scalar, defaults, read_config
+from fedapp.errors import CheckpointError, ConfigError
+from fedapp.runs.files import write_atomically, write_json
+
+FREE_ON_RESUME = ("resume", "run-dir", "num-server-rounds", "node-timeout", "round-deadline")
+"""Keys that may differ between a run and its continuation."""
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths of a run's files."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """Settings as the user gave them, and what was found out for them (threads, device)."""
+        return self.path / "config.json"
+
+    @property
+    def metrics(self) -> Path:
+        """A line of JSON a round."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        """The final parameters."""
+        return self.path / "model.safetensors"
+
+    @property
+    def summary(self) -> Path:
+        """The run in a few numbers."""
+        return self.path / "summary.json"
+
+
+def create(config: RunConfig) -> RunDirectory:
+    """Make the folder of a new run.
+
+    Raises
+    ------
+    ConfigError
+        ``run-dir`` holds a run already, or cannot be written.
+    """
+    path = Path(config.run_dir).expanduser() if config.run_dir else _fresh(config)
+    directory = RunDirectory(path.absolute())
+    if directory.config.exists():
+        raise ConfigError(
+            f"run-dir = {str(path)!r}: holds a run already. Set resume=true to go on with it, or "
+            "choose another folder."
+        )
+    try:
+        directory.checkpoints.mkdir(parents=True, exist_ok=True)
+        (directory.path / ".writable").touch()
+        (directory.path / ".writable").unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"run-dir = {str(directory.path)!r}: cannot be written ({error.strerror}). Choose a "
+            "folder that can, for example run-dir='~/runs/first'."
+        ) from error
+    return directory
+
+
+def _fresh(config: RunConfig) -> Path:
+    """Return runs/<time>-<dataset>-<model>-<algorithm>, under $FEDAPP_RUNS or this folder."""
+    base = Path(os.environ.get("FEDAPP_RUNS", "runs")).expanduser()
+    stamp = datetime.datetime.now(tz=datetime.UTC).astimezone().strftime("%Y%m%d-%H%M%S")
+    data = Path(config.dataset).name
+    name = f"{stamp}-{data}-{config.model}-{config.algorithm}"
+    return next(
+        path
+        for i in range(1, 10_000)
+        if not (path := base / (name if i == 1 else f"{name}-{i}")).exists()
+    )
+
+
+def write_config(directory: RunDirectory, config: RunConfig, found: Mapping[str, Any]) -> None:
+    """Write ``config.json`` and ``resume.toml`` (a --run-config file that goes on with this run)."""
+    values = config.to_run_config()
+    names = ("flwr", "flwr-datasets", "torch", "numpy")
+    versions = {name: importlib.metadata.version(name) for name in names}
+    versions |= {"fedapp": fedapp.__version__, "python": platform.python_version()}
+    write_json(directory.config, {"config": values, "found": dict(found), "versions": versions})
+    again = {**values, "resume": True, "run-dir": str(directory.path)}
+    text = "".join(f"{_toml_key(key)} = {json.dumps(value)}\n" for key, value in again.items())
+    write_atomically(directory.path / "resume.toml", text.encode())
+
+
+def _toml_key(key: str) -> str:
+    return ".".join(
+        part if part.replace("-", "").isalnum() else f'"{part}"' for part in key.split(".")
+    )
+
+
+def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
+    """Return the configuration of the run in ``path`` and what was found out for it.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run, or its config.json is damaged.
+    """
+    file = RunDirectory(path).config
+    try:
+        stored = json.loads(file.read_text())
+        return read_config(stored["config"]), dict(stored["found"])
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"run-dir = {str(path)!r}: there is no run to resume ({file.name} is missing). Point "
+            "run-dir to a run's folder, or leave resume out."
+        ) from error
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise CheckpointError(f"{file} is damaged and cannot be read: {error!r}") from error
+
+
+def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
+    """Return the directory of the run that ``config`` resumes, and what was found out for it.
+
+    Raises
+    ------
+    ConfigError
+        A setting differs from the run's own; the message names each and the command that mends.
+    """
+    directory = RunDirectory(Path(config.run_dir).expanduser().absolute())
+    stored, found = read_stored(directory.path)
+    mine, theirs = config.to_run_config(), stored.to_run_config()
+    # Flower passes every key, the CLI only those given: a missing component parameter is its default.
+    differing = [
+        f"{key} = {_shown(mine, key)} (the run has {_shown(theirs, key)})"
+        for key in sorted(mine.keys() | theirs.keys())
+        if key not in FREE_ON_RESUME and _shown(mine, key) != _shown(theirs, key)
+    ]
+    if differing:
+        raise ConfigError(
+            f"resume = true: {directory.path} was made with other settings: {'; '.join(differing)}. "
+            f"Resume with `fedapp run --resume {directory.path}`, or "
+            f"`flwr run . --run-config {directory.path / 'resume.toml'}`."
+        )
+    return directory, found
+
+
+def _shown(values: Mapping[str, Scalar], key: str) -> str:
+    return repr(values.get(key, defaults().get(key)))

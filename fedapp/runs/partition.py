@@ -1,0 +1,91 @@
+"""``partition.json`` and the partition's picture, in a run directory or on the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from fedapp.config import RunConfig
+from fedapp.data import Dataset, Partition, load_dataset, load_partition
+from fedapp.errors import ConfigError
+from fedapp.holdings import Holdings
+from fedapp.runs.files import write_json
+from fedapp.runs.partition_picture import count_labels, draw_partition, partition_summary
+
+MOST_ROWS = 40
+"""Clients that the terminal's table lists."""
+
+
+def write_partition(folder: Path, config: RunConfig, holdings: Holdings) -> None:
+    """Write who holds what; nothing where the nodes' own data is not the server's to see."""
+    if holdings.partition is None:
+        return
+    targets, labels = _labelled(holdings.dataset)
+    write_json(
+        folder / "partition.json", _summary(config, holdings.partition, targets, len(labels))
+    )
+    if not config.pictures:
+        return
+    title = f"{Path(config.dataset).name}, {config.partitioner}, {config.num_clients} clients"
+    draw_partition(holdings.partition, targets, labels, folder / "partition", title)
+
+
+def _labelled(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return a label an example, and the labels' names; a sequence of tokens has but one label."""
+    targets = dataset.train.targets
+    if targets.ndim > 1 or np.issubdtype(targets.dtype, np.floating):
+        return np.zeros(len(targets), dtype=np.int64), ("examples",)
+    names = dataset.task.labels or tuple(map(str, range(dataset.task.num_classes)))
+    return np.asarray(targets, dtype=np.int64), names
+
+
+def _summary(
+    config: RunConfig, partition: Partition, targets: NDArray[Any], num_labels: int
+) -> dict[str, Any]:
+    scheme = {"name": config.partitioner, **config.component("partitioner").model_dump()}
+    return partition_summary(partition, targets, num_labels, scheme, config.seed)
+
+
+def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
+    """Print who holds what and how skewed it is, and draw it into ``picture``.
+
+    Raises
+    ------
+    ConfigError
+        ``num-clients`` is 0: each node has data of its own.
+    """
+    if not config.num_clients:
+        raise ConfigError(
+            "num-clients = 0: each node has data of its own, so there is nothing to split. "
+            "Set num-clients to the number of virtual clients."
+        )
+    dataset = load_dataset(config)
+    partition = load_partition(config, dataset, config.num_clients)
+    targets, labels = _labelled(dataset)
+    console.print(_table(partition, targets, labels))
+    summary = _summary(config, partition, targets, len(labels))
+    for key in ("num_examples", "size_ratio", "update_multiplier", "mean_total_variation"):
+        value = summary[key]
+        shown = f"{value:.4g}" if isinstance(value, float) else value
+        console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
+    title = f"{Path(config.dataset).name}, {config.partitioner}, {config.num_clients} clients"
+    for file in draw_partition(partition, targets, labels, picture.with_suffix(""), title):
+        console.print(f"picture: {file.absolute()}", highlight=False, soft_wrap=True)
+
+
+def _table(partition: Partition, targets: NDArray[Any], labels: tuple[str, ...]) -> Table:
+    matrix = count_labels(partition, targets, len(labels))
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("client", "n_k", *labels):
+        table.add_column(heading, justify="right")
+    for client, counts in list(zip(matrix.clients, matrix.counts, strict=True))[:MOST_ROWS]:
+        cells = [str(count) if count else "·" for count in counts]
+        table.add_row(str(client), str(counts.sum()), *cells)
+    if len(matrix.clients) > MOST_ROWS:
+        table.add_row("…", f"({partition.num_clients} clients)")
+    return table

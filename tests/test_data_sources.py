@@ -1,0 +1,168 @@
+"""Sources and the cache: what is read is what was written, once, and mapped afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from data_files import PIXELS, image_features, image_splits, png, write_image_folder, write_parquet
+
+from fedapp.config import read_config
+from fedapp.data import Dataset, load_dataset, load_node_data
+from fedapp.data.build import build_dataset
+
+CHANNELS_FIRST = PIXELS.transpose(0, 3, 1, 2)
+
+
+def load(folder: Path, **keys: object) -> Dataset:
+    keys = {name.replace("_", "-"): value for name, value in keys.items()}
+    cache = str(folder.parent / "cache")
+    return load_dataset(read_config({"dataset": str(folder), "data-cache": cache, **keys}))
+
+
+def test_parquet_images_are_exact(tmp_path):
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    data = load(folder)
+    assert data.task.kind == "image"
+    assert data.task.input_shape == (3, 5, 4)
+    assert data.task.num_classes == 2
+    assert data.task.labels == ("cat", "dog")
+    assert data.train.inputs.dtype == np.uint8
+    np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:4])
+    np.testing.assert_array_equal(data.test.inputs, CHANNELS_FIRST[4:])
+    assert data.train.targets.dtype == np.int64
+    assert data.train.targets.tolist() == [0, 1, 1, 0]
+
+
+def test_grey_images_have_one_channel_and_other_columns_become_groups(tmp_path):
+    columns = {
+        "image": [png(pixels[..., 0]) for pixels in PIXELS],
+        "label": [0, 2, 1, 0, 1, 0],
+        "writer": ["b", "a", "b", "c", "a", "b"],
+        "age": [30, 4, 30, 4, 5, 30],
+    }
+    train = {name: values[:4] for name, values in columns.items()}
+    test = {name: values[4:] for name, values in columns.items()}
+    features = {
+        "image": datasets.Image(),
+        "label": datasets.Value("int64"),
+        "writer": datasets.Value("string"),
+        "age": datasets.Value("int32"),
+    }
+    data = load(write_parquet(tmp_path / "set", {"train": train, "test": test}, features))
+    np.testing.assert_array_equal(data.train.inputs[:, 0], PIXELS[:4, ..., 0])
+    assert data.task.num_classes == 3
+    assert data.task.labels == ()
+    assert data.train.groups["writer"].tolist() == [1, 0, 1, 2]
+    assert data.test.groups["writer"].tolist() == [0, 1]
+    assert data.test.group_names == {"writer": ("a", "b", "c"), "age": ("4", "5", "30")}
+    assert data.train.groups["age"].tolist() == [2, 0, 2, 0]
+
+
+def test_image_folder(tmp_path):
+    data = load(write_image_folder(tmp_path / "set"))
+    assert data.task.labels == ("cat", "dog")
+    np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:2])
+    np.testing.assert_array_equal(data.test.inputs, CHANNELS_FIRST[2:4])
+    assert data.train.targets.tolist() == [0, 1]
+
+
+def test_second_start_maps_and_reads_nothing_else(tmp_path):
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    first = load(folder)
+    assert isinstance(first.train.inputs.base, np.memmap)
+    code = f"""
+import sys
+from fedapp.config import read_config
+from fedapp.data import load_dataset
+keys = {{"dataset": {str(folder)!r}, "data-cache": {str(tmp_path / "cache")!r}}}
+data = load_dataset(read_config(keys))
+assert data.fingerprint == {first.fingerprint!r}
+assert not {{"datasets", "pyarrow", "PIL"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "remove", "manifest"])
+def test_damaged_entry_is_made_again_with_a_warning(tmp_path, caplog, damage):
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    fingerprint = load(folder).fingerprint
+    entry = tmp_path / "cache" / fingerprint
+    if damage == "truncate":
+        os.truncate(entry / "train-inputs.npy", 150)
+    elif damage == "remove":
+        (entry / "test-targets.npy").unlink()
+    else:
+        (entry / "dataset.json").write_text("{")
+    data = load(folder)
+    assert "made again" in caplog.text
+    np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:4])
+    caplog.clear()
+    load(folder)
+    assert not caplog.text
+
+
+def test_content_and_settings_key_the_cache(tmp_path):
+    one = load(write_parquet(tmp_path / "one", image_splits(), image_features()))
+    same = load(write_parquet(tmp_path / "two", image_splits(), image_features()))
+    other = load(write_parquet(tmp_path / "three", image_splits(train=3), image_features()))
+    swapped = load(tmp_path / "one", train_split="test", test_split="train")
+    assert one.fingerprint == same.fingerprint
+    assert len({one.fingerprint, other.fingerprint, swapped.fingerprint}) == 3
+
+
+def test_starts_at_the_same_time_decode_once(tmp_path, monkeypatch):
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    built = []
+
+    def slowly(config, source):
+        built.append(source)
+        time.sleep(0.3)
+        return build_dataset(config, source)
+
+    monkeypatch.setattr("fedapp.data.build_dataset", slowly)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(load, [folder] * 4))
+    assert len(built) == 1
+    assert {int(data.train.inputs.sum()) for data in found} == {int(PIXELS[:4].sum())}
+    assert len([path for path in (tmp_path / "cache").iterdir() if path.is_dir()]) == 1
+
+
+def test_a_missing_test_split_can_be_held_out(tmp_path):
+    splits = {"train": {"image": [png(pixels) for pixels in PIXELS], "label": [0, 1] * 3}}
+    folder = write_parquet(tmp_path / "set", splits, image_features())
+    data = load(folder, test_fraction=0.34)
+    assert (len(data.train), len(data.test)) == (4, 2)
+    both = np.concatenate([data.train.inputs, data.test.inputs])
+    assert {image.tobytes() for image in both} == {image.tobytes() for image in CHANNELS_FIRST}
+
+
+def test_node_data_needs_no_test_split(tmp_path):
+    splits = {"train": image_splits()["train"]}
+    folder = write_parquet(tmp_path / "set", splits, image_features())
+    config = read_config({"data-cache": str(tmp_path / "cache")})
+    data = load_node_data(config, str(folder))
+    assert len(data.train) == 4
+    assert data.test.inputs.shape == (0, 3, 5, 4)
+    assert len(load_node_data(config, str(folder)).test) == 0
+
+
+@pytest.mark.data
+@pytest.mark.skipif("FEDAPP_DATA" not in os.environ, reason="needs the folder FEDAPP_DATA")
+@pytest.mark.parametrize(
+    ("name", "shape", "sizes"),
+    [("mnist", (1, 28, 28), (60000, 10000)), ("cifar10", (3, 32, 32), (50000, 10000))],
+)
+def test_real_images(name, shape, sizes):
+    data = load_dataset(read_config({"dataset": str(Path(os.environ["FEDAPP_DATA"]) / name)}))
+    assert data.task.input_shape == shape
+    assert (len(data.train), len(data.test)) == sizes
+    assert np.bincount(data.test.targets).sum() == 10000
+    assert data.task.num_classes == 10

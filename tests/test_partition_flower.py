@@ -1,0 +1,129 @@
+"""Our partitions are those of flwr-datasets, index set by index set, where it has the scheme."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from fedapp.data.base import Examples, Partition
+from fedapp.data.partition.base import PURPOSE
+from fedapp.data.partition.dirichlet import Dirichlet
+from fedapp.data.partition.iid import Iid
+from fedapp.data.partition.label_quantity import LabelQuantity
+from fedapp.data.partition.natural import Natural
+from fedapp.data.partition.sgm import Sgm
+from fedapp.data.partition.shards import Shards
+from fedapp.data.partition.sizes import Sizes
+from fedapp.seeds import generator
+
+partitioners = pytest.importorskip("flwr_datasets.partitioner")
+datasets = pytest.importorskip("datasets")
+
+N, K, SEED = 1_200, 12, 7
+LABELS = generator(0, "test-labels").integers(0, 10, N)
+ROLES = np.array([f"role-{i % K:02d}" for i in range(N)])
+EXAMPLES = Examples(LABELS, LABELS, {"role": ROLES})
+
+
+def rng() -> np.random.Generator:
+    """The generator from which our partition is drawn; flwr-datasets takes it as its seed."""
+    return generator(SEED, PURPOSE)
+
+
+def flower_sets(partitioner, order=None) -> list[list[int]]:
+    order = np.arange(N) if order is None else order
+    partitioner.dataset = datasets.Dataset.from_dict(
+        {"index": order, "label": LABELS[order], "role": ROLES[order]}
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [sorted(partitioner.load_partition(k)["index"]) for k in range(K)]
+
+
+def our_sets(partition: Partition) -> list[list[int]]:
+    return [sorted(partition.client(k).tolist()) for k in range(K)]
+
+
+@pytest.mark.parametrize(
+    ("ours", "flower"),
+    [
+        (
+            Shards(drop_remainder=True),
+            lambda: partitioners.ShardPartitioner(
+                K, "label", num_shards_per_partition=2, seed=rng()
+            ),
+        ),
+        (
+            Shards(per_client=7, drop_remainder=True),
+            lambda: partitioners.ShardPartitioner(
+                K, "label", num_shards_per_partition=7, seed=rng()
+            ),
+        ),
+        (
+            Dirichlet(alpha=0.2, min_size=20),
+            lambda: partitioners.DirichletPartitioner(
+                K, "label", alpha=0.2, min_partition_size=20, shuffle=False, seed=rng()
+            ),
+        ),
+        (
+            Dirichlet(alpha=0.2, self_balancing=True),
+            lambda: partitioners.DirichletPartitioner(
+                K,
+                "label",
+                alpha=0.2,
+                min_partition_size=1,
+                self_balancing=True,
+                shuffle=False,
+                seed=rng(),
+            ),
+        ),
+        (
+            LabelQuantity(labels=3),
+            lambda: partitioners.PathologicalPartitioner(
+                K,
+                "label",
+                num_classes_per_partition=3,
+                class_assignment_mode="first-deterministic",
+                shuffle=False,
+                seed=rng(),
+            ),
+        ),
+        (Natural(), lambda: partitioners.NaturalIdPartitioner("role")),
+    ],
+    ids=["shards-2", "shards-7", "dirichlet", "dirichlet-balanced", "label-quantity", "natural"],
+)
+def test_label_schemes_equal_flower(ours, flower):
+    assert our_sets(ours.split(EXAMPLES, K, SEED)) == flower_sets(flower())
+
+
+@pytest.mark.parametrize(
+    ("ours", "flower"),
+    [
+        (Iid(), lambda: partitioners.IidPartitioner(K)),
+        (Sizes(growth="linear"), lambda: partitioners.LinearPartitioner(K)),
+        (Sizes(growth="square"), lambda: partitioners.SquarePartitioner(K)),
+    ],
+    ids=["iid", "linear", "square"],
+)
+def test_size_schemes_equal_flower_on_shuffled_data(ours, flower):
+    order = rng().permutation(N)
+    assert our_sets(ours.split(EXAMPLES, K, SEED)) == flower_sets(flower(), order)
+
+
+def test_exponential_sizes_equal_flower():
+    partitioner = partitioners.ExponentialPartitioner(6)
+    partitioner.dataset = datasets.Dataset.from_dict({"index": range(N)})
+    sizes = [len(partitioner.load_partition(k)) for k in range(6)]
+    assert Sizes(growth="exponential").split(EXAMPLES, 6, SEED).sizes.tolist() == sizes
+
+
+@pytest.mark.parametrize("ours", [Sgm(), Dirichlet(), Natural()], ids=lambda p: p.name)
+def test_every_scheme_is_a_flower_partitioner(ours):
+    from fedapp.data.partition.adapters.flower import ComponentPartitioner
+
+    partitioner = ComponentPartitioner(ours, K, "label", SEED, column="role")
+    assert isinstance(partitioner, partitioners.Partitioner)
+    assert flower_sets(partitioner) == our_sets(ours.split(EXAMPLES, K, SEED))
+    assert partitioner.num_partitions == K
