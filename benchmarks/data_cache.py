@@ -25,23 +25,24 @@ LIBRARIES = ("datasets", "pyarrow", "PIL")
 Queue = multiprocessing.Queue
 
 
-def start(dataset: str, cache: str) -> tuple[Dataset, float, list[str]]:
-    """Return the data set, the seconds that loading took, and the libraries it imported."""
+def start(dataset: str, cache: str) -> tuple[Dataset, str]:
+    """Return the data set, and in words the time that loading took and what it imported."""
     config = read_config({"dataset": dataset, "data-cache": cache})
-    begin = time.perf_counter()
+    begin, begin_cpu = time.perf_counter(), time.process_time()
     data = load_dataset(config)
-    seconds = time.perf_counter() - begin
-    return data, seconds, [name for name in LIBRARIES if name in sys.modules]
+    seconds, cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
+    imported = ", ".join(name for name in LIBRARIES if name in sys.modules) or "no reading library"
+    return data, f"{seconds:.3f} s ({cpu:.3f} s of CPU), imported {imported}"
 
 
-def timed(dataset: str, cache: str, results: Queue[tuple[float, list[str]]]) -> None:
-    """Put the seconds and the imported libraries of one start."""
-    results.put(start(dataset, cache)[1:])
+def timed(dataset: str, cache: str, results: Queue[str]) -> None:
+    """Put the time of one start."""
+    results.put(start(dataset, cache)[1])
 
 
 def shared(dataset: str, cache: str, barrier: Barrier, results: Queue[tuple[int, int]]) -> None:
     """Read all arrays, wait for the other process, and put (RSS, PSS) of the mapped files."""
-    data, _, _ = start(dataset, cache)
+    data, _ = start(dataset, cache)
     for examples in (data.train, data.test):
         examples.inputs.sum()
         examples.targets.sum()
@@ -71,11 +72,8 @@ def main(folder: Annotated[str, typer.Argument(help="A data set's folder.")]) ->
         for name in ("first", "second"):
             process = context.Process(target=timed, args=(folder, cache, results))
             process.start()
-            seconds, libraries = results.get()
+            print(f"{name} start: {results.get()}")
             process.join()
-            print(
-                f"{name} start: {seconds:.3f} s, imported {', '.join(libraries) or 'none of them'}"
-            )
         barrier = context.Barrier(2)
         pair = [
             context.Process(target=shared, args=(folder, cache, barrier, results)) for _ in range(2)

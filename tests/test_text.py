@@ -119,8 +119,8 @@ def windows(client: str, text: str, width: int) -> list[dict[str, str]]:
 
 
 def test_leaf_windows_are_joined_to_the_same_kind_of_task(tmp_path):
-    rows = windows("romeo", "but soft what light", 5) + windows("juliet", "ay me", 3)
-    rows += windows("romeo", "she speaks", 5)
+    rows = windows("romeo", "but soft what light", 3) + windows("juliet", "ay me", 3)
+    rows += windows("romeo", "she speaks", 3)
     columns = {name: [row[name] for row in rows] for name in ("character_id", "x", "y")}
     data = load(write_parquet(tmp_path / "leaf", {"train": columns}), test_fraction=0.2)
     assert (data.task.kind, data.task.input_shape, data.task.num_classes) == ("tokens", (80,), 258)
