@@ -73,7 +73,7 @@ def _without_nan(value: Any) -> Any:
 
 
 class Checkpoints(Callback):
-    """Writes a checkpoint every ``every`` rounds (0: only at the end)."""
+    """Writes a checkpoint of theta_0 and every ``every`` rounds (0: only at the end)."""
 
     def __init__(self, directory: RunDirectory, every: int) -> None:
         self.folder, self.every = directory.checkpoints, every
@@ -81,7 +81,7 @@ class Checkpoints(Callback):
 
     def on_round(self, record: Record, state: ServerState) -> bool:
         """Write a checkpoint if it is time to."""
-        if self.every and state.round and state.round % self.every == 0:
+        if self.every and state.round % self.every == 0:
             self._save(state)
         return False
 
@@ -126,9 +126,13 @@ class StopAtTarget(Callback):
     def __init__(self, target: float) -> None:
         self.target = target
 
+    def reached(self, record: Record) -> bool:
+        """Return whether the round of ``record`` reached the target."""
+        return bool((record.get("test_accuracy") or 0.0) >= self.target)
+
     def on_round(self, record: Record, state: ServerState) -> bool:
         """Say whether the target is reached."""
-        reached = bool(record.get("test_accuracy", 0.0) >= self.target)
+        reached = self.reached(record)
         if reached:
             log(INFO, "Target accuracy %.4f is reached in round %d", self.target, state.round)
         return reached
