@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedapp.config import RunConfig, Scalar, defaults, option_fields, read_config
@@ -32,7 +33,9 @@ def main() -> None:
     try:
         app()
     except FedappError as error:
-        Console(stderr=True).print(f"[bold red]Error[/]: {error}", highlight=False, markup=True)
+        Console(stderr=True).print(
+            f"[bold red]Error[/]: {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         sys.exit(2)
 
 
