@@ -162,12 +162,13 @@ def keys() -> None:
 @app.command()
 def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
     """Write the summary, the curves and the report of a run again, from its metrics."""
-    from fedapp.runs.artefacts import write_report
+    from fedapp.runs.artefacts import write_report, write_summary
     from fedapp.runs.directory import RunDirectory, read_stored
 
     config, _ = read_stored(run_dir)
-    write_report(RunDirectory(run_dir.absolute()), config)
-    console.print(f"{run_dir.absolute() / 'report.html'}")
+    directory = RunDirectory(run_dir.absolute())
+    write_report(directory, config, write_summary(directory, config))
+    console.print(str(directory.path / "report.html"), highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,12 @@ class RunConfig(BaseModel):
     """The settings of one run, immutable; built with :func:`read_config`."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=kebab, validate_by_name=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=kebab,
+        validate_by_name=True,
     )
 
     # --- federation
@@ -148,6 +153,10 @@ class RunConfig(BaseModel):
         10, ge=0, description="Rounds between checkpoints. 0: only at the end."
     )
     run_dir: str = Field("", description="The run's folder. Empty: a new one under runs/.")
+    pictures: bool = Field(
+        default=True,
+        description="Draw the curves, the partition and the report. `fedapp report` does it later.",
+    )
     resume: bool = Field(False, description="Go on from the last checkpoint in run-dir.")
 
     # --- filled by read_config
@@ -223,12 +232,13 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
         One message that lists every wrong key: its value, what is allowed and how to mend it.
     """
     options = {key: value for key, value in values.items() if "." in key}
-    plain = {key: value for key, value in values.items() if "." not in key and key != "options"}
+    plain = {key: value for key, value in values.items() if "." not in key}
     problems = [*_unknown_keys(plain, options)]
     config = None
     try:
         known = {key: value for key, value in plain.items() if key in _aliases()}
-        config = RunConfig.model_validate({**known, "options": options})
+        complete = {key: field.get_default() for key, field in option_fields().items()} | options
+        config = RunConfig.model_validate({**known, "options": complete})
     except ValidationError as error:
         problems += [_describe(detail, RunConfig) for detail in error.errors()]
     if config is not None:
@@ -240,8 +250,7 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
 
 def defaults() -> dict[str, Scalar]:
     """Return every key with its default, the components' parameters included."""
-    plain = RunConfig().to_run_config()
-    return {**plain, **{key: field.get_default() for key, field in option_fields().items()}}
+    return read_config({}).to_run_config()
 
 
 @functools.cache

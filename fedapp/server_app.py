@@ -17,7 +17,7 @@ from fedapp.messages import to_arrays
 from fedapp.nodes import Nodes
 from fedapp.runs.artefacts import Artefacts
 from fedapp.runs.callbacks import Board, Checkpoints, Metrics, Report, StopAtTarget
-from fedapp.runs.checkpoint import check_fits, load_checkpoint
+from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import RunDirectory, create, reopen, write_config
 from fedapp.runs.partition import write_partition
 from fedapp.training.algorithm import Tensors
@@ -47,20 +47,23 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     log(INFO, "Run directory: %s", directory.path)
     nodes = _nodes(config, holdings)
     present = nodes.wait(grid)
+    algorithm = make_algorithm(config)
     if state is None:
-        found["nodes"] = len(present)
-        write_config(directory, config, found)
+        state = ServerState(0, theta, algorithm.start(theta))
+        # config.json makes the folder a run, so there is something to resume before it is one.
+        save_checkpoint(directory.checkpoints, state)
+        write_config(directory, config, {**found, "nodes": len(present)})
         write_partition(directory.path, config, holdings)
     strategy = FederatedStrategy(
         config,
-        make_algorithm(config),
+        algorithm,
         nodes,
         make_evaluator(config, holdings.dataset.task, holdings.dataset.test).score,
         [*standard_callbacks(directory, config), *(callbacks or [])],
-        resumed=state,
+        state,
     )
     torch.set_num_threads(config.threads)
-    strategy.start(grid, to_arrays(theta), config.num_server_rounds)
+    strategy.start(grid, to_arrays(state.theta), config.num_server_rounds)
     log(INFO, "Run directory: %s", directory.path)
     return directory
 

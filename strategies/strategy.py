@@ -49,15 +49,14 @@ class FederatedStrategy(Strategy):
         nodes: Nodes,
         score: Callable[[Tensors], Score] | None,
         callbacks: Sequence[Callback] = (),
-        resumed: ServerState | None = None,
+        state: ServerState | None = None,
     ) -> None:
         self.config = config
         self.algorithm = algorithm
         self.nodes = nodes
         self.score = score
         self.callbacks = callbacks
-        self.state = resumed or ServerState(0, {})
-        self._resumed = resumed is not None
+        self.state = state or ServerState(0, {})
         self._orders: list[tuple[int, TrainOrder]] = []
         self._record: Record = {}
 
@@ -271,13 +270,13 @@ class FederatedStrategy(Strategy):
         that this method inherits.
         """
         result = Result()
-        if not self._resumed:
+        if not self.state.theta:
             theta = to_tensors(initial_arrays)
             self.state = ServerState(0, theta, self.algorithm.start(theta))
         for callback in self.callbacks:
             callback.on_start(self.state)
         arrays = to_arrays(self.state.theta)
-        stop = not self._resumed and self._first_evaluation(grid, arrays)
+        stop = self.state.round == 0 and self._first_evaluation(grid, arrays)
         while self.state.round < num_rounds and not stop:
             arrays, stop = self._round(grid, arrays, result, num_rounds)
         for callback in self.callbacks:

@@ -34,28 +34,33 @@ class Artefacts(Callback):
             {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
         )
         write_atomically(self.directory.model, content)
-        summary = write_report(self.directory, self.config)
+        summary = write_summary(self.directory, self.config)
+        if self.config.pictures:
+            write_report(self.directory, self.config, summary)
         accuracy = summary["test_accuracy"]
         if accuracy is not None:
             log(INFO, "Test accuracy %.4f after %d rounds", accuracy, summary["rounds"])
 
 
-def write_report(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
-    """Write summary, curves and report from the metrics on disk; return the summary."""
-    records = read_metrics(directory.metrics)
-    summary = summarise(records, config)
+def write_summary(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
+    """Write ``summary.json`` from the metrics on disk and return what it holds."""
+    summary = summarise(read_metrics(directory.metrics), config)
     write_json(directory.summary, summary)
+    return summary
+
+
+def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, Any]) -> None:
+    """Write the curves and the report from the metrics on disk."""
     title = (
         f"{config.algorithm}, {config.dataset.rstrip('/').rsplit('/', 1)[-1]} ({config.partitioner}), "
         f"{config.model}: K = {config.num_clients}, C = {config.fraction_train:g}, "
         f"{_local_work(config)}, η = {config.learning_rate:g}"
     )
     pictures = [directory.path / "curves.png", directory.path / "curves.svg"]
-    draw_curves(records, config.target_accuracy, title, pictures)
+    draw_curves(read_metrics(directory.metrics), config.target_accuracy, title, pictures)
     write_atomically(
         directory.path / "report.html", _page(directory, config, summary, title).encode()
     )
-    return summary
 
 
 def _local_work(config: RunConfig) -> str:

@@ -49,7 +49,8 @@ class Metrics(Callback):
     def on_start(self, state: ServerState) -> None:
         """Drop the rounds that a killed run did after the checkpoint; they will be run again."""
         if self.path.exists():
-            kept = [record for record in read_metrics(self.path) if record["round"] <= state.round]
+            done = state.round or -1
+            kept = [record for record in read_metrics(self.path) if record["round"] <= done]
             write_atomically(self.path, "".join(map(_line, kept)).encode())
 
     def on_round(self, record: Record, state: ServerState) -> bool:
@@ -104,7 +105,9 @@ class Board(Callback):
 
     def on_start(self, state: ServerState) -> None:
         """Open the event file; what was written of later rounds is purged."""
-        self._writer = SummaryWriter(str(self.folder), purge_step=state.round + 1)
+        self._writer = SummaryWriter(
+            str(self.folder), purge_step=state.round + 1 if state.round else 0
+        )
 
     def on_round(self, record: Record, state: ServerState) -> bool:
         """Write the record's numbers."""
