@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fedapp.data import load_dataset
 from fedapp.holdings import read_holdings
 from fedapp.training.algorithm import WeightedMean, weighted_mean
-from fedapp.training.plan import client_generator
 from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.plan import client_generator
 from fedapp.training.setup import initial_parameters, make_module, make_trainer
 from tests.conftest import Run, largest_difference, metrics_of, model_of, small_config
 
