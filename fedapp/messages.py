@@ -2,8 +2,9 @@
 
 One TRAIN message a node, one reply a message. Message: ``arrays`` (theta), ``config`` (round,
 clients, learning rate, reply, where clients keep their state), ``extras`` (an algorithm's
-broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort), ``uploads``, ``metrics``, ``clients`` (the same per
-client, as lists), ``failures``. Reply ``each``: ``arrays.<k>`` for every client instead.
+broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort), ``uploads``,
+``metrics``, ``clients`` (the same per client, as lists), ``failures``. Reply ``each``:
+``arrays.<k>`` for every client instead.
 """
 
 from __future__ import annotations

@@ -160,24 +160,29 @@ class Algorithm(Component):
     """What a client keeps between its turns, for the tables."""
 
     neutral: ClassVar[Mapping[str, bool | int | float | str] | None] = None
-    """Hyper-parameters at which it is federated averaging; None: it has no such setting."""
+    """Hyper-parameters at which it is federated averaging; None: it has no such setting.
+
+    Empty: it is so by the data and the model (clients of one size, no normalisation layers).
+    """
 
     exact: ClassVar[bool] = True
     """Whether it converges to the optimum of the quadratic whose clients differ in b alone."""
 
     def require_fit(self, task: Task) -> None:
         """Raise ConfigError if the task lacks what this algorithm needs."""
-        if self.needs and task.kind == "quadratic":
+        symbols = task.kind == "tokens" and not task.one_label
+        if (self.needs and task.kind == "quadratic") or ("features" in self.needs and symbols):
+            found = "text to continue" if symbols else "a quadratic function"
             raise ConfigError(
-                f"algorithm = {self.name!r}: needs {' and '.join(sorted(self.needs))}, and this "
-                "data set is a quadratic function. Set dataset to one with labels, for example "
-                "dataset='digits'."
+                f"algorithm = {self.name!r}: needs examples with one label each, and this data set "
+                f"is {found}. Choose another dataset, for example dataset='digits', or "
+                "algorithm='fedavg'."
             )
 
     # ------------------------------------------------------------------ client rule
 
-    def first_state(self, anchor: Mapping[str, Tensor]) -> Tensors:
-        """Return the state of a client that has never had a turn."""
+    def first_state(self, turn: Turn) -> Tensors:
+        """Return the state of a client that has never had a turn; ``turn.state`` is empty."""
         return {}
 
     def begin(self, turn: Turn) -> Mapping[str, Tensor]:

@@ -123,7 +123,7 @@ def train_cohort(
             turn = _own_turn(shared, trainer, examples, states, client)
             outcome = trainer.client_update(turn, examples, plan, rng)
             _check_outcome(outcome)
-            if states is not None and trainer.algorithm.keeps_state and outcome.steps:
+            if states is not None and outcome.finish.state and outcome.steps:
                 states.write(client, outcome.finish.state)
         except Exception as error:
             failures[client] = f"{type(error).__name__}: {error}"
@@ -156,16 +156,16 @@ def _turn(
     plan: LocalPlan,
 ) -> Turn:
     """Return what is the same in the turns of all clients of the cohort."""
-    return Turn(
+    turn = Turn(
         anchor,
         broadcast,
-        trainer.algorithm.first_state(anchor),
         learning_rate=plan.learning_rate,
         round=order.round,
         momentum=plan.momentum,
         nesterov=plan.nesterov,
         normalisation=trainer.network.normalisation,
     )
+    return replace(turn, state=trainer.algorithm.first_state(turn))
 
 
 def _own_turn(
