@@ -197,5 +197,11 @@ def _sentence(record: Record, num_rounds: int) -> str:
             parts.append(f"{label} {record[key]:.4f}")
     if "replied" in record:
         parts.append(f"{record['replied']} of {len(record['clients'])} clients")
-    parts.append(f"{record['seconds'].get('round', record['seconds']['evaluate']):.2f} s")
+    parts.append(f"{_seconds(record):.2f} s")
     return ", ".join(parts)
+
+
+def _seconds(record: Record) -> float:
+    """Return the wall seconds of a round; of round 0, which only evaluates, those of that."""
+    seconds = record["seconds"]
+    return float(seconds["round"] if "round" in seconds else seconds["evaluate"])
