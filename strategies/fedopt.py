@@ -19,8 +19,8 @@ class FedOpt(Algorithm):
 
     Reddi et al. 2021 (ICLR), Algorithm 2: m <- beta1 m + (1 - beta1) Delta, v by the subclass,
     x <- x + eta m / (sqrt(v) + tau), eta being server-learning-rate, m_0 = 0, v_0 = tau^2. There is
-    no correction of bias: Flower's FedAdam and FedYogi multiply eta by
-    sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)) (Flower's FedAdagrad not), and start v at 0. Moves are
+    no correction of bias. Flower's own start v at 0, and its FedAdam multiplies eta by
+    sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)), so that they give other numbers. Moves are
     about eta an entry whatever the client learning rate is: start from server-learning-rate = 0.01.
     """
 

@@ -67,7 +67,7 @@ class FedPA(Algorithm):
 
     def _whiten(self, centred: Tensors, delta: Tensors) -> Tensors:
         """Return Delta - rho U (I + rho U'U)^-1 U'Delta, for U' = ``centred`` {name: [l, ...]}."""
-        rows = torch.cat([u.flatten(1) for u in centred.values()], 1)
+        rows = torch.cat([u.reshape(len(u), -1) for u in centred.values()], 1)
         along = rows @ torch.cat([delta[name].flatten() for name in centred])
         gram = torch.eye(len(rows), dtype=rows.dtype, device=rows.device) + self.rho * rows @ rows.T
         weights = self.rho * torch.linalg.solve(gram, along)
