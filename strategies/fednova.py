@@ -26,6 +26,7 @@ class FedNova(Algorithm):
     source: ClassVar[str] = "Wang et al. 2020, Eq. 8"
     neutral: ClassVar[Mapping[str, float]] = {}
     sends: ClassVar[str] = "Δ_k / ‖a_k‖₁, ‖a_k‖₁"
+    own_update: ClassVar[bool] = True
 
     def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
         """Return d_k in place of the update, and ||a_k||_1."""

@@ -121,6 +121,7 @@ def train_cohort(
             rng = client_generator(config.seed, order.round, client)
             examples = data_of(client)
             turn = _own_turn(shared, trainer, examples, states, client)
+            turn = replace(turn, drawn=trainer.algorithm.draw(turn, config.seed, client))
             outcome = trainer.client_update(turn, examples, plan, rng)
             _check_outcome(outcome)
             if states is not None and outcome.finish.state and outcome.steps:
