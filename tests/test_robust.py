@@ -34,7 +34,7 @@ SEVEN: dict[str, Any] = {
     "batch_size": 0,
     "local_epochs": 5,
     "learning_rate": 0.2,
-    "num_server_rounds": 8,
+    "num_server_rounds": 4,
     "precision": "float64",
     "pictures": False,
     "2nn.hidden": 200,
