@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import settings as settings_
 from hypothesis import strategies as st
 
 from fedapp.client_app import app as client_app
@@ -100,6 +101,7 @@ def test_only_what_a_resume_can_read_stays(tmp_path: Path) -> None:
     assert line.read(5) == 4.5
 
 
+@settings_(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(["turn", "checkpoint", "kill"]), max_size=25))
 def test_any_history_reads_as_if_it_had_never_been_killed(events: list[str]) -> None:
     """Files, pruned and rolled back, always give what a plain list of turns gives."""
