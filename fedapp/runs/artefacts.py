@@ -72,12 +72,13 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
     """Return the run in a few numbers; None where there is nothing to say."""
     scored = [r for r in records if r.get("test_accuracy") is not None]
     best = max(scored, key=lambda r: r["test_accuracy"], default={})
+    measured = [r for r in records if r.get("test_loss") is not None]
     trained = [r for r in records if r["round"] > 0]
     last = scored[-1] if scored else {}
     return {
         "rounds": records[-1]["round"] if records else 0,
         "test_accuracy": last.get("test_accuracy"),
-        "test_loss": last.get("test_loss"),
+        "test_loss": measured[-1]["test_loss"] if measured else None,
         "best_test_accuracy": best.get("test_accuracy"),
         "best_round": best.get("round"),
         "target_accuracy": config.target_accuracy or None,
