@@ -34,7 +34,9 @@ def main() -> None:
     try:
         app()
     except FedappError as error:
-        Console(stderr=True).print(f"[bold red]Error[/]: {escape(str(error))}", highlight=False)
+        Console(stderr=True).print(
+            f"[bold red]Error[/]: {escape(str(error))}", highlight=False, soft_wrap=True
+        )
         sys.exit(2)
 
 
