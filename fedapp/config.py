@@ -38,7 +38,7 @@ class RunConfig(BaseModel):
     )
 
     # --- federation
-    num_server_rounds: int = Field(30, ge=1, description="Rounds of communication, T.")
+    num_server_rounds: int = Field(50, ge=1, description="Rounds of communication, T.")
     num_clients: int = Field(
         20, ge=0, description="Clients, K. 0: each SuperNode is one client with data of its own."
     )
@@ -69,7 +69,7 @@ class RunConfig(BaseModel):
         "epoch",
         description="'epoch': reshuffled passes over the data; 'uniform': a random mini-batch a step.",
     )
-    learning_rate: float = Field(0.1, gt=0, description="Client learning rate, eta.")
+    learning_rate: float = Field(0.2, gt=0, description="Client learning rate, eta.")
     learning_rate_decay: float = Field(
         1.0, gt=0, le=1, description="Factor on eta after every round."
     )

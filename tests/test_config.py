@@ -215,7 +215,7 @@ def test_resuming_nothing(run: Run) -> None:
 
 def test_resuming_with_other_settings(run: Run) -> None:
     run()
-    with pytest.raises(ConfigError, match=r"learning-rate = 0.3 .the run has 0.1.") as error:
+    with pytest.raises(ConfigError, match=r"learning-rate = 0.3 .the run has 0.2.") as error:
         run(resume=True, learning_rate=0.3)
     assert "fedapp run --resume" in str(error.value)
 

@@ -72,7 +72,10 @@ def _make(config: RunConfig, folder: Path, name: str, build: Callable[[Path], Da
         found = _read(config, folder / name, name)  # another process may have made it meanwhile
         if found:
             return found
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".new-") as temporary:
+        prefix = f".new-{name}-"
+        for left_by_a_killed_process in folder.glob(f"{prefix}*"):
+            shutil.rmtree(left_by_a_killed_process)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=prefix) as temporary:
             scratch, entry = Path(temporary) / "scratch", Path(temporary) / "entry"
             scratch.mkdir()
             _write(build(scratch), entry)

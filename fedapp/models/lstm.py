@@ -13,9 +13,10 @@ from fedapp.models.peephole import PeepholeLSTM
 
 
 class CharLSTM(Model):
-    """The character LSTM: embedding 8, two peephole LSTM layers of 256 (McMahan et al. 2017, section 3).
+    """The character LSTM: embedding 8, two peephole LSTM layers of 256.
 
-    866,578 parameters for 258 symbols (256 bytes, a begin and an end marker)::
+    McMahan et al. 2017, section 3: 866,578 parameters for 258 symbols, which are the 256
+    bytes and two markers, begin and end::
 
         embedding          258 * 8                               2,064
         first LSTM layer   4 * 256 * (8 + 256 + 1) + 3 * 256   272,128
@@ -25,8 +26,8 @@ class CharLSTM(Model):
     That is the paper's number, and the only reading of it: V symbols cost 265 V, and only with
     the three peepholes of a unit and one bias a gate is the rest, 68,370, a multiple of 265.
     The embedding starts standard normal and the output layer uniform in +-1/sqrt(256), PyTorch's
-    defaults; the LSTM layers uniform in +-1/sqrt(256), with ``forget_bias`` added to the forget gates'
-    bias. The paper does not state its own.
+    defaults; the LSTM layers uniform in +-1/sqrt(256), with ``forget_bias`` added to the forget
+    gates' bias, 1 as in TensorFlow. The paper does not state its own.
     """
 
     name: ClassVar[str] = "char-lstm"
@@ -48,9 +49,9 @@ class CharLSTM(Model):
 
 
 class WordLSTM(Model):
-    """The word LSTM: embedding 192, one peephole LSTM layer of 256 (McMahan et al. 2017, section 3).
+    """The word LSTM: embedding 192, one peephole LSTM layer of 256.
 
-    4,950,544 parameters for 10,000 words::
+    McMahan et al. 2017, section 3: 4,950,544 parameters for 10,000 words::
 
         embedding   10,000 * 192                            1,920,000
         LSTM layer  4 * 256 * (192 + 256 + 1) + 3 * 256       460,544

@@ -129,9 +129,13 @@ class StopAtTarget(Callback):
     def __init__(self, target: float) -> None:
         self.target = target
 
+    def reached(self, record: Record) -> bool:
+        """Return whether the round of ``record`` reached the target."""
+        return bool((record.get("test_accuracy") or 0.0) >= self.target)
+
     def on_round(self, record: Record, state: ServerState) -> bool:
         """Say whether the target is reached."""
-        reached = bool(record.get("test_accuracy", 0.0) >= self.target)
+        reached = self.reached(record)
         if reached:
             log(INFO, "Target accuracy %.4f is reached in round %d", self.target, state.round)
         return reached

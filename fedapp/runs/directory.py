@@ -99,7 +99,8 @@ def write_config(directory: RunDirectory, config: RunConfig, found: Mapping[str,
     names = ("flwr", "flwr-datasets", "torch", "numpy")
     versions = {name: importlib.metadata.version(name) for name in names}
     versions |= {"fedapp": fedapp.__version__, "python": platform.python_version()}
-    write_json(directory.config, {"config": values, "found": dict(found), "versions": versions})
+    stored = {**values, "resume": False}
+    write_json(directory.config, {"config": stored, "found": dict(found), "versions": versions})
     again = {**values, "resume": True, "run-dir": str(directory.path)}
     text = "".join(f"{_toml_key(key)} = {json.dumps(value)}\n" for key, value in again.items())
     write_atomically(directory.path / "resume.toml", text.encode())
