@@ -185,7 +185,7 @@ def decode_reply(order: TrainOrder, message: Message, theta: Mapping[str, Tensor
         if metrics["server-round"] != order.round:
             raise ReplyError(f"it is a reply to round {metrics['server-round']}, not {order.round}")
         reports = tuple(_reports(content, order))
-        failures = _failures(content, order)
+        failures = _failures(content, order, reports)
     except (KeyError, TypeError, ValueError) as error:
         raise ReplyError(f"its records are malformed: {error!r}") from error
     arrays = content.array_records
@@ -218,10 +218,14 @@ def _reports(content: RecordDict, order: TrainOrder) -> Iterator[ClientReport]:
         )
 
 
-def _failures(content: RecordDict, order: TrainOrder) -> dict[int, str]:
+def _failures(
+    content: RecordDict, order: TrainOrder, reports: Sequence[ClientReport]
+) -> dict[int, str]:
+    """Return why each client of the order is without a report."""
     record = cast("dict[str, Sequence[Any]]", content.config_records["failures"])
-    failures = dict(zip(map(int, record["client"]), map(str, record["reason"]), strict=True))
-    return {client: reason for client, reason in failures.items() if client in order.clients}
+    said = dict(zip(map(int, record["client"]), map(str, record["reason"]), strict=True))
+    missing = set(order.clients) - {report.client for report in reports}
+    return {client: said.get(client, "its node does not mention it") for client in sorted(missing)}
 
 
 def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, Tensor]) -> Tensors:

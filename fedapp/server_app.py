@@ -16,7 +16,14 @@ from fedapp.holdings import Holdings, read_holdings
 from fedapp.messages import to_arrays
 from fedapp.nodes import Nodes
 from fedapp.runs.artefacts import Artefacts
-from fedapp.runs.callbacks import Board, Checkpoints, Metrics, Report, StopAtTarget
+from fedapp.runs.callbacks import (
+    Board,
+    Checkpoints,
+    Metrics,
+    Report,
+    StopAtTarget,
+    read_metrics,
+)
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import RunDirectory, create, reopen, write_config
 from fedapp.runs.partition import write_partition
@@ -51,10 +58,11 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     algorithm = make_algorithm(config, holdings.dataset.task)
     if state is None:
         state = ServerState(0, theta, algorithm.start(theta))
+        found["nodes"] = len(present)
         # config.json makes the folder a run, so there is something to resume before it is one.
         save_checkpoint(directory.checkpoints, state)
-        write_config(directory, config, {**found, "nodes": len(present)})
         write_partition(directory.path, config, holdings)
+    write_config(directory, config, found)
     strategy = FederatedStrategy(
         config,
         algorithm,
@@ -67,7 +75,7 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         else None,
     )
     torch.set_num_threads(config.threads)
-    strategy.start(grid, to_arrays(state.theta), config.num_server_rounds)
+    strategy.start(grid, to_arrays(state.theta), _last_round(config, directory, state))
     log(INFO, "Run directory: %s", directory.path)
     return directory
 
@@ -109,6 +117,16 @@ def _open(
     check_fits(state, theta, directory.checkpoints)
     log(INFO, "Resuming after round %d", state.round)
     return directory, found, state
+
+
+def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) -> int:
+    """Return T, or the round of the checkpoint if the run to resume had reached its target."""
+    if state.round and config.target_accuracy:
+        target = StopAtTarget(config.target_accuracy)
+        records = read_metrics(directory.metrics)
+        if any(target.reached(r) for r in records if r["round"] <= state.round):
+            return state.round
+    return config.num_server_rounds
 
 
 def _nodes(config: RunConfig, holdings: Holdings) -> Nodes:

@@ -107,8 +107,9 @@ class FederatedStrategy(Strategy):
         self._note(fold, failures)
         if len(fold.reports) < self.config.min_replies or fold.weight <= 0:
             self._stop_or_say(
-                f"round {server_round}: {len(fold.reports)} clients replied well, min-replies = "
-                f"{self.config.min_replies}; the model stays as it was"
+                f"round {server_round}: {len(fold.reports)} clients replied well, with a total "
+                f"weight of {fold.weight:g}; min-replies = {self.config.min_replies}; the model stays "
+                "as it was"
             )
             return None, None
         mean, uploads = fold.mean(self.algorithm)

@@ -1,0 +1,273 @@
+"""Clients that fail: left out by name, while the round goes on."""
+
+import io
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, Message, MessageType, RecordDict
+from in_process import client_app, metrics, model, run
+
+from fedapp.errors import RunError
+from fedapp.seeds import generator
+
+BROKEN = 1
+
+
+@pytest.fixture(autouse=True)
+def _no_pictures(monkeypatch):
+    monkeypatch.setattr("fedapp.server_app.write_partition", lambda *_: None)
+    monkeypatch.setattr("fedapp.runs.artefacts.write_report", lambda *_: {"test_accuracy": None})
+
+
+def breaking(damage):
+    """Return a ClientApp whose replies to TRAIN messages node BROKEN damages."""
+
+    def call(message, context):
+        reply = client_app(message, context)
+        if context.node_id == BROKEN and message.metadata.message_type == MessageType.TRAIN:
+            return damage(message, reply) or reply
+        return reply
+
+    return call
+
+
+def array(values):
+    return Array(np.asarray(values))
+
+
+def first(reply):
+    """Return the first array's name, its values, and the record that holds it."""
+    record = reply.content.array_records["arrays"]
+    name = next(iter(record))
+    return name, record[name].numpy().copy(), record
+
+
+def change(function):
+    def damage(message, reply):
+        name, values, record = first(reply)
+        record[name] = array(function(values))
+
+    return damage
+
+
+def raises(message, reply):
+    raise OSError("no space left on device")
+
+
+def drop(record):
+    def damage(message, reply):
+        del reply.content[record]
+
+    return damage
+
+
+def put(record, key, value):
+    def damage(message, reply):
+        reply.content[record][key] = value
+
+    return damage
+
+
+def rename(message, reply):
+    name, _, record = first(reply)
+    record["other"] = record.pop(name)
+
+
+def pickled(message, reply):
+    """Send an array of Python objects, which NumPy can only read by unpickling."""
+    name, _, record = first(reply)
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{}], dtype=object), allow_pickle=True)
+    record[name] = Array("float32", (1,), "numpy.ndarray", buffer.getvalue())
+
+
+def truncated(message, reply):
+    name, _, record = first(reply)
+    whole = record[name]
+    record[name] = Array(whole.dtype, tuple(whole.shape), whole.stype, whole.data[:-4])
+
+
+def strangers(message, reply):
+    """Report clients that the node was not asked to train."""
+    clients = reply.content["clients"]
+    clients["client"] = [k + 100 for k in clients["client"]]
+
+
+def empty(message, reply):
+    return Message(RecordDict(), reply_to=message)
+
+
+DAMAGES = {
+    "raises": (raises, "OSError: no space left on device"),
+    "nan": (change(lambda x: np.full_like(x, np.nan)), "nan or infinite"),
+    "infinite": (change(lambda x: np.full_like(x, -np.inf)), "nan or infinite"),
+    "other shape": (change(lambda x: x[:-1]), "has shape"),
+    "other type": (change(lambda x: x.astype(np.float64)), "has type torch.float64"),
+    "other name": (rename, "other arrays than the model's"),
+    "pickled": (pickled, "cannot be read"),
+    "truncated": (truncated, "cannot be read"),
+    "wrong round": (put("metrics", "server-round", 77), "a reply to round 77"),
+    "no arrays": (drop("arrays"), "'arrays' is missing"),
+    "no metrics": (drop("metrics"), "malformed"),
+    "no clients": (drop("clients"), "malformed"),
+    "no failures": (drop("failures"), "malformed"),
+    "no records": (empty, "malformed"),
+    "strangers": (strangers, "was not asked to train"),
+    "uneven columns": (put("clients", "weight", [1.0]), "malformed"),
+    "negative weight": (put("clients", "weight", [-1.0] * 3), "weight -1.0"),
+    "nan weight": (put("clients", "weight", [float("nan")] * 3), "weight nan"),
+}
+
+
+def cohorts(folder):
+    """Return the clients of round 1 that node BROKEN and the other one trained."""
+    record = metrics(folder)[1]
+    lost = sorted(map(int, record.get("failures", {})))
+    return lost, sorted(set(record["clients"]) - set(lost))
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_a_broken_node_is_left_out_by_name_and_the_round_goes_on(case, tmp_path):
+    damage, reason = DAMAGES[case]
+    folder = run(tmp_path / "run", call=breaking(damage), num_server_rounds=1)
+    record = metrics(folder)[1]
+    lost, good = cohorts(folder)
+    assert len(lost) == 3
+    assert len(good) == record["replied"] == 2
+    assert all(reason in text for text in record["failures"].values()), record["failures"]
+    assert record["model_changed"]
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in model(folder).values())
+
+
+def test_what_is_left_is_the_mean_of_the_good_clients_alone(tmp_path):
+    """The other node's reply counts in full, as if the lost clients had not been sampled."""
+    whole = run(tmp_path / "whole", num_server_rounds=1)
+    seen = {}
+
+    def keep(message, context):
+        reply = client_app(message, context)
+        if context.node_id != BROKEN and message.metadata.message_type == MessageType.TRAIN:
+            seen["theta"] = message.content.array_records["arrays"]
+            seen["mean"] = reply.content.array_records["arrays"]
+        elif message.metadata.message_type == MessageType.TRAIN:
+            raises(message, reply)
+        return reply
+
+    folder = run(tmp_path / "run", call=keep, num_server_rounds=1)
+    for name, tensor in model(folder).items():
+        expected = seen["theta"][name].numpy() + seen["mean"][name].numpy()
+        np.testing.assert_allclose(tensor.numpy(), expected, atol=1e-7)
+        assert not torch.equal(tensor, model(whole)[name])
+
+
+@pytest.mark.parametrize("reply", ["mean", "each"])
+def test_a_client_that_its_node_names_as_failed_is_left_out_alone(reply, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedapp.training.algorithm.Algorithm.reply", reply)
+    from fedapp.holdings import Holdings
+
+    drawn = metrics(run(tmp_path / "whole", num_server_rounds=1))[1]["clients"]
+    train = Holdings.train
+
+    def broken(self, client):
+        if client == drawn[0]:
+            raise ValueError("its disk is gone")
+        return train(self, client)
+
+    monkeypatch.setattr(Holdings, "train", broken)
+    record = metrics(run(tmp_path / "run", num_server_rounds=1))[1]
+    assert record["failures"] == {str(drawn[0]): "ValueError: its disk is gone"}
+    assert record["replied"] == 4
+
+
+def test_a_client_that_its_node_does_not_mention_is_named(tmp_path):
+    def forget(message, reply):
+        columns = reply.content["clients"]
+        for key in list(columns):
+            columns[key] = columns[key][:2]
+
+    record = metrics(run(tmp_path / "run", call=breaking(forget), num_server_rounds=1))[1]
+    assert list(record["failures"].values()) == ["its node does not mention it"]
+    assert record["replied"] == 4
+
+
+def test_an_update_of_one_client_in_each_that_is_missing_fails_its_node(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedapp.training.algorithm.Algorithm.reply", "each")
+
+    def lose(message, reply):
+        name = next(key for key in reply.content if key.startswith("arrays."))
+        del reply.content[name]
+
+    record = metrics(run(tmp_path / "run", call=breaking(lose), num_server_rounds=1))[1]
+    assert len(record["failures"]) == 3
+    assert all("is missing" in text for text in record["failures"].values())
+
+
+def test_on_failure_stop_ends_the_run_with_the_reason(tmp_path):
+    with pytest.raises(RunError, match=r"client \d failed \(.*no space left.*on-failure is 'stop'"):
+        run(tmp_path / "run", call=breaking(raises), on_failure="stop")
+
+
+def everyone(damage):
+    def call(message, context):
+        reply = client_app(message, context)
+        if message.metadata.message_type == MessageType.TRAIN:
+            damage(message, reply)
+        return reply
+
+    return call
+
+
+def test_a_round_without_any_good_reply_leaves_theta_as_it_was(tmp_path):
+    folder = run(tmp_path / "run", call=everyone(raises), num_server_rounds=2)
+    records = metrics(folder)
+    assert [r.get("model_changed") for r in records] == [None, False, False]
+    assert [r["test_loss"] for r in records] == [records[0]["test_loss"]] * 3
+    assert records[1]["train_loss"] is None
+    assert len(records[1]["failures"]) == len(records[1]["clients"]) == 5
+
+
+def test_a_round_with_fewer_than_min_replies_leaves_theta_as_it_was_and_says_so(tmp_path, caplog):
+    lost = run(tmp_path / "lost", call=breaking(raises), num_server_rounds=1, min_replies=3)
+    record = metrics(lost)[1]
+    assert (record["replied"], record["model_changed"]) == (2, False)
+    assert "round 1: 2 clients replied well, with a total weight of " in caplog.text
+    assert record["test_loss"] == metrics(lost)[0]["test_loss"]
+    enough = run(tmp_path / "enough", call=breaking(raises), num_server_rounds=1, min_replies=2)
+    assert metrics(enough)[1]["model_changed"]
+
+
+def test_too_few_replies_and_on_failure_stop_end_the_run(tmp_path):
+    """Clients without examples reply well but weigh nothing."""
+
+    def weightless(message, reply):
+        clients = reply.content["clients"]
+        clients["weight"] = [0.0] * len(clients["client"])
+
+    with pytest.raises(RunError, match=r"5 clients .* weight of 0.* stays as it was; on-failure"):
+        run(tmp_path / "run", call=everyone(weightless), on_failure="stop")
+
+
+def test_all_of_twenty_clients_are_trained_by_two_nodes(tmp_path):
+    """K is the run's own setting, whatever the number of nodes."""
+    trained = []
+
+    def watch(message, context):
+        if message.metadata.message_type == MessageType.TRAIN:
+            cohort = message.content.config_records["config"]["clients"]
+            trained.append((context.node_id, list(cohort)))
+        return client_app(message, context)
+
+    folder = run(tmp_path / "run", call=watch, num_clients=20, num_server_rounds=8)
+    drawn = [record["clients"] for record in metrics(folder)[1:]]
+    expected = [
+        sorted(map(int, generator(0, "sample", t).choice(20, 10, replace=False, shuffle=False)))
+        for t in range(1, 9)
+    ]
+    assert drawn == expected
+    assert set().union(*map(set, drawn)) == set(range(20))
+    for t, clients in enumerate(drawn):
+        (one, left), (two, right) = trained[2 * t : 2 * t + 2]
+        assert {one, two} == {1, 2}
+        assert sorted(left + right) == clients
+        assert abs(len(left) - len(right)) <= 1
