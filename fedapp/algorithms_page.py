@@ -45,6 +45,19 @@ come from one client that takes the steps in one turn with client momentum.
 """
 
 
+COLUMNS = (
+    "algorithm",
+    "paper",
+    "hyper-parameters",
+    "sends",
+    "keeps",
+    "FedAvg at",
+    "exact",
+    "trainers, engines",
+    "lines",
+)
+
+
 def algorithms_page() -> str:
     """Return the table of algorithms, their descriptions, and the line of descent, as Markdown."""
     family = next(family for family in FAMILIES if family.key == "algorithm")
@@ -52,8 +65,8 @@ def algorithms_page() -> str:
     trainers = [t for t in get_args(RunConfig.model_fields["trainer"].annotation) if t != "auto"]
     lines = [
         HEAD.format(trainers=", ".join(f"`{trainer}`" for trainer in trainers)),
-        "| algorithm | paper | hyper-parameters | sends | keeps | FedAvg at | exact | runs with | lines |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"| {' | '.join(COLUMNS)} |",
+        "| --- " * len(COLUMNS) + "|",
         *(_row(name, algorithm) for name, algorithm in found.items()),
         "",
         "## What each does, and where implementations differ",
@@ -89,7 +102,7 @@ def _row(name: str, algorithm: type[Algorithm]) -> str:
         algorithm.keeps or "—",
         _neutral(algorithm),
         "—" if algorithm.needs else "yes" if algorithm.exact else "near",
-        "all",
+        "all, all",
         str(code_lines(Path(inspect.getfile(algorithm)))),
     )
     return f"| {' | '.join(cells)} |"
