@@ -15,7 +15,7 @@ from jinja2 import Environment
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config import RunConfig
-from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.callbacks import read_metrics, wall_seconds
 from fedapp.runs.curves import draw_curves
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.files import write_atomically, write_json
@@ -91,8 +91,8 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
         **_privacy(trained),
         "bytes_down": int(_total(trained, "bytes_down")),
         "bytes_up": int(_total(trained, "bytes_up")),
-        "seconds": sum(sum_seconds(r) for r in records),
-        "seconds_a_round_median": _median([sum_seconds(r) for r in trained]),
+        "seconds": sum(wall_seconds(r) for r in records),
+        "seconds_a_round_median": _median([wall_seconds(r) for r in trained]),
         "failures": sum(len(r.get("failures", {})) for r in trained),
         "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -102,12 +102,6 @@ def _privacy(records: Sequence[Record]) -> dict[str, float | None]:
     """Return the privacy spent, of an algorithm that says it; epsilon is None without a bound."""
     said = [record for record in records if "delta" in record]
     return {key: said[-1][key] for key in ("epsilon", "delta")} if said else {}
-
-
-def sum_seconds(record: Record) -> float:
-    """Return the wall seconds of one record."""
-    seconds = record["seconds"]
-    return float(seconds.get("round", seconds.get("evaluate", 0.0)))
 
 
 def _to_target(scored: Sequence[Record], target: float) -> float | None:
