@@ -28,6 +28,14 @@ SMALL: dict[str, Scalar] = {
 }
 """K = 10, C = 0.5, E = 1, B = 10: a round takes a few hundredths of a second."""
 
+TWENTY: dict[str, Scalar] = {
+    **SMALL,
+    "num-server-rounds": 20,
+    "min-nodes": 2,
+    "node-timeout": 240.0,
+}
+"""Twenty rounds on two nodes, in every engine."""
+
 
 class LastFirstGrid(InlineGrid):
     """Answers the message sent last before the others."""
