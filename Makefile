@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run simulation test lint format types docs bench generate fab clean
+.PHONY: run simulation test lint format generate pins docs bench fab clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "$(PYTHON) is too old: Python 3.11 or later is needed. Try: make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
@@ -31,6 +33,12 @@ format: $(VENV)/.installed
 	$(BIN)/ruff format .
 
 generate: $(VENV)/.installed
+	$(BIN)/python -m fedapp.generate
+
+# The newest versions that pyproject.toml allows; the lowest Python, so that they hold for all.
+pins: $(VENV)/.installed
+	$(BIN)/uv --no-config pip compile pyproject.toml --extra dev --upgrade --python-version 3.11 \
+	    --python-platform linux --no-annotate --no-header --quiet --output-file constraints.txt
 	$(BIN)/python -m fedapp.generate
 
 docs: $(VENV)/.installed

@@ -2,15 +2,15 @@
 
 Forward and backward of the character model of McMahan et al. 2017 (258 symbols, embedding 8, two
 layers of 256), with its own layers and with ``torch.nn.LSTM`` of the same size in their place,
-which on the CPU is one oneDNN kernel a layer, without peepholes. The two take turns within one run;
-the ratio is that of the medians.
+which on the CPU is one oneDNN kernel a layer, without peepholes. The two take turns in one run.
 """
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, cast
 
 import torch
@@ -18,9 +18,12 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 
+from fedapp.data.base import Task
 from fedapp.models.lstm import TokenLSTM
 
 SYMBOLS, EMBEDDING, HIDDEN, LAYERS = 258, 8, 256, 2
+TASK = Task("tokens", (80,), SYMBOLS)
+WARM_UP = 3
 
 
 class FusedLSTM(nn.Module):
@@ -39,57 +42,61 @@ class FusedLSTM(nn.Module):
 
 
 def step(network: nn.Module, tokens: Tensor, targets: Tensor) -> None:
-    """Compute the loss and its gradient."""
+    """Forward and backward: compute the loss and its gradient."""
     network.zero_grad(set_to_none=True)
     F.cross_entropy(network(tokens), targets).backward()
 
 
-def inference(network: nn.Module, tokens: Tensor) -> None:
-    """Compute the logits only."""
+def inference(network: nn.Module, tokens: Tensor, targets: Tensor) -> None:
+    """Forward: compute the loss only."""
     with torch.no_grad():
-        network(tokens)
+        F.cross_entropy(network(tokens), targets)
 
 
-def alternating_seconds(
-    work: Sequence[Callable[[], None]], repeats: int, calls: int
-) -> list[float]:
-    """Return the median seconds of one call of each piece of work, measured in turns."""
-    times: list[list[float]] = [[] for _ in work]
-    for _ in range(repeats + 1):
-        for piece, measured in zip(work, times, strict=True):
-            start = time.perf_counter()
-            for _ in range(calls):
-                piece()
-            measured.append((time.perf_counter() - start) / calls)
-    return [statistics.median(measured[1:]) for measured in times]  # the first turn warms up
+def seconds(work: Callable[[], None]) -> float:
+    """Return the seconds that one call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def compare(ours: Callable[[], None], theirs: Callable[[], None], turns: int) -> str:
+    """Return both medians, and the median over the turns of the ratio, as columns of the table.
+
+    Each turn calls both once, so that a machine that is slow for a while is slow for both.
+    """
+    for _ in range(WARM_UP):
+        ours()
+        theirs()
+    pairs = [(seconds(ours), seconds(theirs)) for _ in range(turns)]
+    own, fused = (1e3 * statistics.median(times) for times in zip(*pairs, strict=True))
+    ratio = statistics.median(first / second for first, second in pairs)
+    return f"{own:9.1f} ms{fused:9.1f} ms{ratio:8.2f}"
 
 
 def main(
     batch: Annotated[int, typer.Option(help="Sequences a batch.")] = 10,
     length: Annotated[int, typer.Option(help="Steps a sequence.")] = 80,
     threads: Annotated[list[int] | None, typer.Option(help="CPU threads. [default: 1 2]")] = None,
-    repeats: Annotated[int, typer.Option(min=5, help="Turns of which the median is taken.")] = 9,
-    calls: Annotated[int, typer.Option(min=1, help="Calls in each turn.")] = 5,
+    turns: Annotated[int, typer.Option(min=5, help="Turns of which the medians are taken.")] = 25,
 ) -> None:
-    """Print one row for each number of threads: milliseconds a call, and the ratio."""
+    """Print milliseconds a call and the ratio, for each number of threads."""
     torch.manual_seed(0)
-    own, fused = TokenLSTM(SYMBOLS, EMBEDDING, HIDDEN, LAYERS, forget_bias=1.0), FusedLSTM()
+    own, fused = TokenLSTM(TASK, EMBEDDING, HIDDEN, LAYERS, forget_bias=1.0), FusedLSTM()
     tokens = torch.randint(SYMBOLS, (batch, length))
     targets = torch.randint(SYMBOLS, (batch, length))
     print(f"char-LSTM, batch {batch}, T = {length}, torch {torch.__version__}, float32, CPU")
     print(f"{'':22}{'threads':>8}{'peephole':>12}{'nn.LSTM':>12}{'ratio':>8}")
-    rows: dict[str, list[Callable[[], None]]] = {
-        "forward and backward": [
-            lambda: step(own, tokens, targets),
-            lambda: step(fused, tokens, targets),
-        ],
-        "forward": [lambda: inference(own, tokens), lambda: inference(fused, tokens)],
-    }
     for count in threads or [1, 2]:
         torch.set_num_threads(count)
-        for name, work in rows.items():
-            ours, theirs = (1e3 * s for s in alternating_seconds(work, repeats, calls))
-            print(f"{name:22}{count:8}{ours:9.1f} ms{theirs:9.1f} ms{ours / theirs:8.2f}")
+        for work in (step, inference):
+            name = (work.__doc__ or "").split(":")[0]
+            columns = compare(
+                functools.partial(work, own, tokens, targets),
+                functools.partial(work, fused, tokens, targets),
+                turns,
+            )
+            print(f"{name:22}{count:8}{columns}")
 
 
 if __name__ == "__main__":

@@ -12,20 +12,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import fedapp
 from fedapp.config import RunConfig, Scalar, defaults, option_fields, read_config
 from fedapp.errors import ConfigError, FedappError
 
 app = typer.Typer(
-    help="Federated averaging as its two papers describe it.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 console = Console()
-Settings = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Run-config keys, as in learning-rate=0.1"),
-]
+Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE | FILE.toml]...")]
+SETTINGS_HELP = (
+    "Settings are run-config keys, as in learning-rate=0.1, or TOML files of them; later ones win. "
+    "`fedapp keys` lists them."
+)
 
 
 def main() -> None:
@@ -37,6 +38,22 @@ def main() -> None:
             f"[bold red]Error[/]: {escape(str(error))}", highlight=False, soft_wrap=True
         )
         sys.exit(2)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedapp {fedapp.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version."),
+    ] = False,
+) -> None:
+    """Federated averaging as its two papers describe it."""
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
@@ -87,13 +104,13 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:
     return flat
 
 
-@app.command()
+@app.command(epilog=SETTINGS_HELP)
 def run(
     settings: Settings = None,
-    nodes: Annotated[int, typer.Option(min=1, help="In-process nodes.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes to spread the clients over.")] = 1,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
 ) -> None:
-    """Run federated averaging in this process."""
+    """Run federated averaging in this process; results go to a run directory, printed first."""
     from fedapp.client_app import app as client_app
     from fedapp.engines.inline import run_inline
     from fedapp.server_app import app as server_app
@@ -114,7 +131,7 @@ def _resumed(folder: Path, values: dict[str, Scalar]) -> tuple[dict[str, Scalar]
     return {**stored.to_run_config(), **again, **values}, int(found.get("nodes", 1))
 
 
-@app.command()
+@app.command(epilog=SETTINGS_HELP)
 def partition(
     settings: Settings = None,
     picture: Annotated[Path, typer.Option(help="Where to draw it.")] = Path("partition.png"),
@@ -125,7 +142,7 @@ def partition(
     show_partition(read_config(parse_settings(settings)), console, picture)
 
 
-@app.command()
+@app.command(epilog=SETTINGS_HELP)
 def doctor(settings: Settings = None) -> None:
     """Say what is installed, which device Flower's actors will see, and which command to use."""
     from fedapp.doctor import examine
@@ -147,12 +164,13 @@ def keys() -> None:
 @app.command()
 def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
     """Write the summary, the curves and the report of a run again, from its metrics."""
-    from fedapp.runs.artefacts import write_report
+    from fedapp.runs.artefacts import write_report, write_summary
     from fedapp.runs.directory import RunDirectory, read_stored
 
     config, _ = read_stored(run_dir)
-    write_report(RunDirectory(run_dir.absolute()), config)
-    console.print(f"{run_dir.absolute() / 'report.html'}")
+    directory = RunDirectory(run_dir.absolute())
+    write_report(directory, config, write_summary(directory, config))
+    console.print(str(directory.path / "report.html"), highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

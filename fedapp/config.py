@@ -29,11 +29,16 @@ class RunConfig(BaseModel):
     """The settings of one run, immutable; built with :func:`read_config`."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, alias_generator=kebab, validate_by_name=True
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        alias_generator=kebab,
+        validate_by_name=True,
     )
 
     # --- federation
-    num_server_rounds: int = Field(30, ge=1, description="Rounds of communication, T.")
+    num_server_rounds: int = Field(50, ge=1, description="Rounds of communication, T.")
     num_clients: int = Field(
         20, ge=0, description="Clients, K. 0: each SuperNode is one client with data of its own."
     )
@@ -64,7 +69,7 @@ class RunConfig(BaseModel):
         "epoch",
         description="'epoch': reshuffled passes over the data; 'uniform': a random mini-batch a step.",
     )
-    learning_rate: float = Field(0.1, gt=0, description="Client learning rate, eta.")
+    learning_rate: float = Field(0.2, gt=0, description="Client learning rate, eta.")
     learning_rate_decay: float = Field(
         1.0, gt=0, le=1, description="Factor on eta after every round."
     )
@@ -148,6 +153,10 @@ class RunConfig(BaseModel):
         10, ge=0, description="Rounds between checkpoints. 0: only at the end."
     )
     run_dir: str = Field("", description="The run's folder. Empty: a new one under runs/.")
+    pictures: bool = Field(
+        default=True,
+        description="Draw the curves, the partition and the report. `fedapp report` does it later.",
+    )
     resume: bool = Field(False, description="Go on from the last checkpoint in run-dir.")
 
     # --- filled by read_config
@@ -167,11 +176,13 @@ class RunConfig(BaseModel):
         """Return the component that ``key`` chooses, with this run's parameters."""
         family = next(family for family in FAMILIES if family.key == key)
         name = cast("str", getattr(self, key))
-        prefix = f"{name}."
+        prefix, component = f"{name}.", family.components()[name]
         values = {
             k.removeprefix(prefix): v for k, v in self.options.items() if k.startswith(prefix)
         }
-        return family.components()[name].model_validate(_snake(values))
+        # A data set and a model may share a name, and then the prefix.
+        own = {k: v for k, v in _snake(values).items() if k in component.model_fields}
+        return component.model_validate(own)
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Return every key and value, flat, as Flower's run-config holds them."""
@@ -223,12 +234,13 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
         One message that lists every wrong key: its value, what is allowed and how to mend it.
     """
     options = {key: value for key, value in values.items() if "." in key}
-    plain = {key: value for key, value in values.items() if "." not in key and key != "options"}
+    plain = {key: value for key, value in values.items() if "." not in key}
     problems = [*_unknown_keys(plain, options)]
     config = None
     try:
         known = {key: value for key, value in plain.items() if key in _aliases()}
-        config = RunConfig.model_validate({**known, "options": options})
+        complete = {key: field.get_default() for key, field in option_fields().items()} | options
+        config = RunConfig.model_validate({**known, "options": complete})
     except ValidationError as error:
         problems += [_describe(detail, RunConfig) for detail in error.errors()]
     if config is not None:
@@ -240,8 +252,7 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
 
 def defaults() -> dict[str, Scalar]:
     """Return every key with its default, the components' parameters included."""
-    plain = RunConfig().to_run_config()
-    return {**plain, **{key: field.get_default() for key, field in option_fields().items()}}
+    return read_config({}).to_run_config()
 
 
 @functools.cache

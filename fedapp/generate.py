@@ -11,9 +11,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 from fedapp.config import RunConfig, defaults, kebab, option_fields
-from fedapp.registry import FAMILIES
+from fedapp.registry import FAMILIES, Family
 
 ROOT = Path(__file__).resolve().parent.parent
 BEGIN, END = "# --- generated: {} ---", "# --- end of generated: {} ---"
@@ -50,43 +53,66 @@ def uv_constraints() -> str:
     return f"[tool.uv]\nconstraint-dependencies = [\n{rows}]"
 
 
+INTRODUCTION = """# Configuration
+
+Every run-config key, as `fedapp run KEY=VALUE` and `flwr run . --run-config "KEY=VALUE"` take it. Both
+also take a TOML file of keys. Flower wants text in quotes: `--run-config "model='2nn'"`. The values that
+`model`, `partitioner` and the like choose from are listed below, with their own parameters.
+
+`fedapp keys` prints the same list. A wrong value, an unknown key or a senseless combination is refused
+before anything starts. This page is generated from `RunConfig` and the components: `make generate`.
+"""
+
+
 def configuration_page() -> str:
     """Return the configuration reference as Markdown."""
-    lines = [
-        "# Configuration",
-        "",
-        "Every run-config key, as `fedapp run KEY=VALUE` and "
-        "`flwr run . --run-config \"KEY=VALUE\"` take it (text in quotes for Flower: `model='2nn'`).",
-        "This page is generated from `RunConfig` and the components; `fedapp keys` prints the same.",
-    ]
+    lines = [INTRODUCTION.rstrip()]
     for name, info in RunConfig.model_fields.items():
         if name == "options":
             continue
-        key = kebab(name)
-        if key in SECTIONS:
-            lines += [
-                "",
-                f"## {SECTIONS[key]}",
-                "",
-                "| key | default | meaning |",
-                "| --- | --- | --- |",
-            ]
-        lines.append(f"| `{key}` | `{json.dumps(info.get_default())}` | {info.description} |")
+        if kebab(name) in SECTIONS:
+            lines += ["", f"## {SECTIONS[kebab(name)]}", "", *KEYS_HEADING]
+        lines.append(_row(kebab(name), info))
     for family in FAMILIES:
-        lines += [
-            "",
-            f"## `{family.key}`",
-            "",
-            "| value | what it is | parameters |",
-            "| --- | --- | --- |",
-        ]
-        for name, component in family.components().items():
-            parameters = "<br>".join(
-                f"`{name}.{kebab(f)} = {json.dumps(i.get_default())}` {i.description}"
-                for f, i in component.model_fields.items()
-            )
-            lines.append(f"| `{name}` | {component.title()} | {parameters or '—'} |")
+        lines += _family_section(family)
     return "\n".join(lines) + "\n"
+
+
+KEYS_HEADING = ("| key | default | allowed | meaning |", "| --- | --- | --- | --- |")
+
+
+def _family_section(family: Family) -> list[str]:
+    components = family.components()
+    lines = ["", f"## Values of `{family.key}`", "", "| value | what it is |", "| --- | --- |"]
+    lines += [f"| `{name}` | {component.title()} |" for name, component in components.items()]
+    rows = [
+        _row(f"{name}.{kebab(field)}", info)
+        for name, component in components.items()
+        for field, info in component.model_fields.items()
+    ]
+    return [*lines, "", *KEYS_HEADING, *rows] if rows else lines
+
+
+def _row(key: str, info: FieldInfo) -> str:
+    default = json.dumps(info.get_default())
+    return f"| `{key}` | `{default}` | {_allowed(info)} | {info.description} |"
+
+
+def _allowed(info: FieldInfo) -> str:
+    """Say the type and the bounds of a field in a few words."""
+    if get_origin(info.annotation) is Literal:
+        return ", ".join(f"`{json.dumps(choice)}`" for choice in get_args(info.annotation))
+    bounds = " and ".join(
+        f"{sign} {getattr(bound, name):g}"
+        for bound in info.metadata
+        for name, sign in BOUNDS.items()
+        if getattr(bound, name, None) is not None
+    )
+    return f"{TYPES.get(info.annotation, 'text')} {bounds}".strip()
+
+
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+TYPES: dict[Any, str] = {bool: "`true` or `false`", int: "whole number", float: "number"}
 
 
 def _between(name: str, make: Callable[[], str]) -> Callable[[str], str]:

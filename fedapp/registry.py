@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict
 class Component(BaseModel):
     """Base of everything that the run-config chooses by name; fields are its parameters."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, alias_generator=None)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     name: ClassVar[str] = ""
 

@@ -24,9 +24,10 @@ from fedapp.runs.callbacks import (
     StopAtTarget,
     read_metrics,
 )
-from fedapp.runs.checkpoint import check_fits, load_checkpoint
+from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import RunDirectory, create, reopen, write_config
 from fedapp.runs.partition import write_partition
+from fedapp.runs.states import open_states
 from fedapp.training.algorithm import Tensors
 from fedapp.training.setup import (
     choose_device,
@@ -54,20 +55,27 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     log(INFO, "Run directory: %s", directory.path)
     nodes = _nodes(config, holdings)
     present = nodes.wait(grid)
+    algorithm = make_algorithm(config, holdings.dataset.task)
     if state is None:
+        state = ServerState(0, theta, algorithm.start(theta))
         found["nodes"] = len(present)
+        # config.json makes the folder a run, so there is something to resume before it is one.
+        save_checkpoint(directory.checkpoints, state)
         write_partition(directory.path, config, holdings)
     write_config(directory, config, found)
     strategy = FederatedStrategy(
         config,
-        make_algorithm(config),
+        algorithm,
         nodes,
         make_evaluator(config, holdings.dataset.task, holdings.dataset.test).score,
         [*standard_callbacks(directory, config), *(callbacks or [])],
-        resumed=state,
+        state,
+        open_states(directory, state.round, resumed=config.resume)
+        if algorithm.keeps_state
+        else None,
     )
     torch.set_num_threads(config.threads)
-    strategy.start(grid, to_arrays(theta), _last_round(config, directory, state))
+    strategy.start(grid, to_arrays(state.theta), _last_round(config, directory, state))
     log(INFO, "Run directory: %s", directory.path)
     return directory
 
@@ -111,9 +119,9 @@ def _open(
     return directory, found, state
 
 
-def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState | None) -> int:
+def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) -> int:
     """Return T, or the round of the checkpoint if the run to resume had reached its target."""
-    if state is not None and config.target_accuracy:
+    if state.round and config.target_accuracy:
         target = StopAtTarget(config.target_accuracy)
         records = read_metrics(directory.metrics)
         if any(target.reached(r) for r in records if r["round"] <= state.round):

@@ -30,6 +30,7 @@ from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.cohorts import CohortReply, TrainOrder, sample_clients, spread
 from fedapp.training.evaluation import Score
 from fedapp.training.plan import learning_rate, updates
+from fedapp.training.states import StateOrder
 from strategies.callbacks import Callback, Record, ServerState
 from strategies.folding import Fold, in_order
 
@@ -49,15 +50,16 @@ class FederatedStrategy(Strategy):
         nodes: Nodes,
         score: Callable[[Tensors], Score] | None,
         callbacks: Sequence[Callback] = (),
-        resumed: ServerState | None = None,
+        state: ServerState | None = None,
+        client_states: Callable[[], StateOrder] | None = None,
     ) -> None:
         self.config = config
         self.algorithm = algorithm
         self.nodes = nodes
         self.score = score
         self.callbacks = callbacks
-        self.state = resumed or ServerState(0, {})
-        self._resumed = resumed is not None
+        self.state = state or ServerState(0, {})
+        self.client_states = client_states
         self._orders: list[tuple[int, TrainOrder]] = []
         self._record: Record = {}
 
@@ -72,8 +74,9 @@ class FederatedStrategy(Strategy):
             self.config.seed, server_round, self.nodes.clients, self.config.fraction_train
         )
         rate = learning_rate(self.config, server_round)
+        states = self.client_states() if self.client_states else None
         self._orders = [
-            (node, TrainOrder(server_round, tuple(cohort), rate, self.algorithm.reply))
+            (node, TrainOrder(server_round, tuple(cohort), rate, self.algorithm.reply, states))
             for node, cohort in self._cohorts(sampled, present)
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
@@ -112,10 +115,12 @@ class FederatedStrategy(Strategy):
         mean, uploads = fold.mean(self.algorithm)
         step = ServerStep(
             round=server_round,
+            learning_rate=self._record["learning_rate"],
             server_learning_rate=self.config.server_learning_rate,
             update=self.config.update,
             num_clients=len(self.nodes.clients),
             participants=len(fold.reports),
+            share=min(fold.weight / self.nodes.total_weight, 1.0),
         )
         self.state.theta, self.state.algorithm = self.algorithm.apply(
             self.state.theta, mean, uploads, self.state.algorithm, step
@@ -272,13 +277,13 @@ class FederatedStrategy(Strategy):
         that this method inherits.
         """
         result = Result()
-        if not self._resumed:
+        if not self.state.theta:
             theta = to_tensors(initial_arrays)
             self.state = ServerState(0, theta, self.algorithm.start(theta))
         for callback in self.callbacks:
             callback.on_start(self.state)
         arrays = to_arrays(self.state.theta)
-        stop = not self._resumed and self._first_evaluation(grid, arrays)
+        stop = self.state.round == 0 and self._first_evaluation(grid, arrays)
         while self.state.round < num_rounds and not stop:
             arrays, stop = self._round(grid, arrays, result, num_rounds)
         for callback in self.callbacks:

@@ -1,20 +1,64 @@
-"""Fixtures that several test files share."""
+"""Shared fixtures: small runs in this process, away from the user's own files."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
+import torch
 from flower_processes import Federation, federation
+from in_process import metrics as metrics_of
+from in_process import model as model_of
+
+from fedapp.client_app import app as client_app
+from fedapp.config import read_config
+from fedapp.engines.inline import run_inline
+from fedapp.server_app import app as server_app
+
+Run = Callable[..., Path]
+
+SMALL = {
+    "num-server-rounds": 3,
+    "num-clients": 6,
+    "fraction-train": 0.5,
+    "local-epochs": 1,
+    "batch-size": 32,
+    "precision": "float64",
+    "pictures": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDAPP_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a small setting with ``settings`` over it; return the run directory."""
+
+    def start(name: str = "run", nodes: int = 1, **settings: Any) -> Path:
+        values = {key.replace("_", "-"): value for key, value in settings.items()}
+        folder = tmp_path / name
+        run_inline(server_app, client_app, {**SMALL, "run-dir": str(folder), **values}, nodes)
+        return folder
+
+    return start
 
 
 @pytest.fixture(scope="session")
-def simulation(tmp_path_factory):
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Return a SuperLink that simulates SuperNodes: two, which is Flower's default."""
     with federation(tmp_path_factory.mktemp("simulation"), simulation=True) as started:
         yield started
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item, call):
+def pytest_runtest_makereport(item: Any, call: Any) -> Any:
     """Show the logs of Flower's processes where a test that uses them fails."""
     report = yield
     if report.failed:
@@ -22,3 +66,17 @@ def pytest_runtest_makereport(item, call):
             if isinstance(value, Federation):
                 report.sections.append((f"logs of {name}", value.logs()))
     return report
+
+
+def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
+    """Return the largest absolute difference between two sets of parameters."""
+    assert a.keys() == b.keys()
+    return max(float((a[name] - b[name]).abs().max()) for name in a)
+
+
+def small_config(**settings: Any) -> Any:
+    """Return the small setting as a RunConfig."""
+    return read_config({**SMALL, **{k.replace("_", "-"): v for k, v in settings.items()}})
+
+
+__all__ = ["SMALL", "Run", "largest_difference", "metrics_of", "model_of", "small_config"]

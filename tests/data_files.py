@@ -7,6 +7,7 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pyarrow.parquet as pq
 from PIL import Image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (6, 5, 4, 3), dtype=np.uint8)
@@ -26,7 +27,11 @@ def write_parquet(
     folder.mkdir(parents=True, exist_ok=True)
     for split, columns in splits.items():
         kinds = datasets.Features(features) if features else None
-        datasets.Dataset.from_dict(columns, kinds).to_parquet(folder / f"{split}.parquet")
+        table = datasets.Dataset.from_dict(columns, kinds)
+        metadata = table.features.arrow_schema.metadata
+        pq.write_table(
+            table.data.table.replace_schema_metadata(metadata), folder / f"{split}.parquet"
+        )
     return folder
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
+import torch
 from data_files import PIXELS, image_features, image_splits, png, write_image_folder, write_parquet
 
 from fedapp.config import read_config
 from fedapp.data import Dataset, load_dataset, load_node_data
 from fedapp.data.build import build_dataset
+from fedapp.data.transforms.normalise import Normalise
 
 CHANNELS_FIRST = PIXELS.transpose(0, 3, 1, 2)
 
@@ -88,6 +90,12 @@ assert data.fingerprint == {first.fingerprint!r}
 assert not {{"datasets", "pyarrow", "PIL"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_stray_write_never_reaches_the_cache(tmp_path):
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    torch.from_numpy(load(folder).train.inputs).zero_()
+    np.testing.assert_array_equal(load(folder).train.inputs, CHANNELS_FIRST[:4])
 
 
 @pytest.mark.parametrize("damage", ["truncate", "remove", "manifest"])
@@ -166,3 +174,8 @@ def test_real_images(name, shape, sizes):
     assert (len(data.train), len(data.test)) == sizes
     assert np.bincount(data.test.targets).sum() == 10000
     assert data.task.num_classes == 10
+    sample = torch.tensor(data.train.inputs[::7])  # MNIST has a period of 10
+    normal = Normalise(preset=name).test(sample, torch.float32)
+    std, mean = torch.std_mean(normal, dim=(0, 2, 3), correction=0)
+    torch.testing.assert_close(mean, torch.zeros(shape[0]), atol=0.02, rtol=0)
+    torch.testing.assert_close(std, torch.ones(shape[0]), atol=0.02, rtol=0)

@@ -1,43 +1,17 @@
-"""Partitioners: hand-derived numbers, golden hashes, properties, hopeless settings."""
+"""IID, shards and Dirichlet: hand-derived numbers, errors, hopeless settings."""
 
 from __future__ import annotations
-
-import hashlib
 
 import numpy as np
 import pytest
 
 from fedapp.config import defaults, read_config
-from fedapp.data import load_dataset, load_partition
-from fedapp.data.base import Examples, Partition
+from fedapp.data import load_dataset, load_partition, natural_clients
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
-
-
-def labelled(targets) -> Examples:
-    targets = np.asarray(targets, dtype=np.int64)
-    return Examples(np.zeros((len(targets), 1), dtype=np.uint8), targets)
-
-
-def cycle(n: int, labels: int = 10) -> Examples:
-    """n examples whose labels go round: 0, 1, ..., 9, 0, ..."""
-    return labelled(np.arange(n) % labels)
-
-
-def assert_each_at_most_once(partition: Partition, n: int) -> None:
-    counts = np.bincount(partition.indices, minlength=n)
-    assert len(counts) == n
-    assert counts.max(initial=0) <= 1
-    assert partition.offsets[0] == 0
-    assert partition.offsets[-1] == len(partition.indices)
-    assert (partition.sizes >= 0).all()
-
-
-def digest(partition: Partition) -> str:
-    little = [partition.indices.astype("<i8"), partition.offsets.astype("<i8")]
-    return hashlib.sha256(b"".join(part.tobytes() for part in little)).hexdigest()[:16]
+from tests.partitions import assert_each_at_most_once, cycle, labelled
 
 
 def test_shards_of_mnist_shape():
@@ -124,6 +98,13 @@ def test_hopeless_dirichlet_ends_and_names_alpha_clients_and_minimum():
         Dirichlet(alpha=1e-6, min_size=10).split(cycle(1_000), 50, 0)
     for part in ("dirichlet.alpha = 1e-06", "num-clients = 50", "dirichlet.min-size = 10", "1000"):
         assert part in str(error.value)
+    # Ten labels, each with one client: at least 40 of 50 stay empty, which no further draw mends.
+    assert "none of 5 draws" in str(error.value)
+
+
+def test_an_unlucky_dirichlet_tries_as_often_as_it_may():
+    with pytest.raises(ConfigError, match=r"none of 7 draws .* left 10 clients with fewer"):
+        Dirichlet(alpha=1e-6, max_tries=7).split(cycle(1_000, labels=1), 11, 0)
 
 
 @pytest.mark.parametrize("partitioner", [Iid(), Shards(), Dirichlet()])
@@ -139,22 +120,10 @@ def test_iid_test_sets_of_cifar_shape():
     assert Iid().split_test(cycle(99), train, 100, 0) is None
 
 
-GOLDEN = [
-    (Iid(), "43d6a51f6df67ea6"),
-    (Shards(), "7104802c54517997"),
-    (Dirichlet(alpha=0.1), "c106343f2433c89d"),
-]
-
-
-@pytest.mark.parametrize(("partitioner", "expected"), GOLDEN, ids=lambda value: str(value))
-def test_golden_hash(partitioner, expected):
-    """The same indices on every machine, Python and NumPy version."""
-    assert digest(partitioner.split(cycle(6_000), 20, 42)) == expected
-
-
 def test_load_partition_fills_the_test_partition():
     config = read_config({**defaults(), "num-clients": 20})
     dataset = load_dataset(config)
+    assert natural_clients(config, dataset) is None
     partition = load_partition(config, dataset, 20)
     assert partition.sizes.sum() == len(dataset.train)
     assert partition.test.sizes.sum() == len(dataset.test)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
@@ -14,7 +15,12 @@ from fedapp.errors import ConfigError
 from fedapp.registry import FAMILIES, Component
 from fedapp.seeds import torch_seed
 
-KINDS = {"image": "images", "tokens": "sequences of tokens (text)", "vector": "vectors"}
+KINDS = {
+    "image": "images",
+    "tokens": "sequences of tokens (text)",
+    "vector": "vectors",
+    "quadratic": "quadratic functions",
+}
 """What a task of each kind holds, for messages."""
 
 
@@ -59,12 +65,14 @@ class Model(Component, ABC):
         """Return the mean cross-entropy over the targets that count: a scalar.
 
         ``mask`` [n] is 1 for real examples and 0 for the padding of a batch; targets equal to
-        IGNORE never count.
+        IGNORE never count. Nothing that counts gives 0.
         """
+        cross_entropy = functools.partial(F.cross_entropy, ignore_index=IGNORE)
+        counted = targets != IGNORE
         if mask is None:
-            return F.cross_entropy(outputs, targets, ignore_index=IGNORE)
-        losses = F.cross_entropy(outputs, targets, ignore_index=IGNORE, reduction="none")
-        weight = (targets != IGNORE) * mask.view(-1, *[1] * (targets.dim() - 1))
+            return cross_entropy(outputs, targets, reduction="sum") / counted.sum().clamp(min=1)
+        weight = counted * mask.view(-1, *[1] * (targets.dim() - 1))
+        losses = cross_entropy(outputs, targets, reduction="none")
         return (losses * weight).sum() / weight.sum().clamp(min=1)
 
     def hits(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

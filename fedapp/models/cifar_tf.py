@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import ClassVar, TypeVar, cast
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.data.base import Task
@@ -14,7 +15,7 @@ Layer = TypeVar("Layer", nn.Conv2d, nn.Linear)
 
 
 class CifarTF(Model):
-    """The TensorFlow tutorial's CIFAR-10 network (McMahan et al. 2017, section 3, CIFAR experiments).
+    """The TensorFlow tutorial's CIFAR-10 network (McMahan et al. 2017, section 3).
 
     conv1 5x5-64, ReLU, 3x3 max pooling of stride 2, local response normalisation; conv2 5x5-64,
     ReLU, local response normalisation, 3x3 max pooling of stride 2; fc 384, ReLU; fc 192, ReLU;
@@ -41,10 +42,10 @@ class CifarTF(Model):
                 pool1=_pool(height, width),
                 # Behind the pooling: the same values and gradients for a quarter of the work.
                 relu1=nn.ReLU(),
-                norm1=_normalise(),
+                norm1=_ResponseNorm(),
                 conv2=_start(nn.Conv2d(64, 64, 5, padding=2), 0.05, 0.1),
                 relu2=nn.ReLU(),
-                norm2=_normalise(),
+                norm2=_ResponseNorm(),
                 pool2=_pool(*halves[0]),
                 flatten=nn.Flatten(),
                 fc1=_start(nn.Linear(halves[1][0] * halves[1][1] * 64, 384), 0.04, 0.1),
@@ -71,9 +72,17 @@ def _pool(height: int, width: int) -> nn.MaxPool2d:
     return nn.MaxPool2d(3, 2, padding=(height % 2, width % 2), ceil_mode=True)
 
 
-def _normalise() -> nn.LocalResponseNorm:
-    """Return x / (1 + 0.001 / 9 * sum of x^2 over 9 neighbouring channels)^0.75.
+class _ResponseNorm(nn.Module):
+    """x / (1 + 0.001 / 9 * sum of x^2 over the channel and 4 neighbours on each side)^0.75.
 
-    PyTorch divides its ``alpha`` by the number of channels in the window, TensorFlow does not.
+    ``nn.LocalResponseNorm(9, 0.001, 0.75, 1)`` gives the same, but sums by 3-D pooling. With a 1x1
+    convolution by a band of ones a training step of the network takes two thirds of the time (CPU).
     """
-    return nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the normalised maps: [n, channels, H, W]."""
+        channels = inputs.shape[1]
+        band = inputs.new_ones(channels, channels).tril(4).triu(-4)[:, :, None, None]
+        sums = F.conv2d(inputs * inputs, band)
+        root = (1 + 0.001 / 9 * sums).rsqrt()
+        return inputs * root * root.sqrt()

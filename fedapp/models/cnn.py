@@ -30,7 +30,7 @@ class MnistCNN(Model):
     def build(self, task: Task) -> nn.Module:
         """Return the network: [n, channels, H, W] to [n, C]."""
         self.require_fit(task)
-        return two_convolutions(task, self.hidden)
+        return _two_convolutions(task, self.hidden)
 
 
 class SeoCNN(Model):
@@ -51,18 +51,18 @@ class SeoCNN(Model):
     def build(self, task: Task) -> nn.Module:
         """Return the network: [n, channels, H, W] to [n, C]."""
         self.require_fit(task)
-        return two_convolutions(task, self.hidden)
+        return _two_convolutions(task, self.hidden)
 
 
 class PflCNN(Model):
     """The CNN of pfl-research's CIFAR-10 benchmark: conv 3x3-32, conv 3x3-64, pool, fc 128.
 
-    Source: Granqvist et al. 2024 (pfl-research), ``simple_cnn``. No padding, ReLU after both
-    convolutions and the hidden layer, one 2x2 max pooling. On CIFAR-10 (27 + 1) 32 + (9 * 32 + 1) 64
-    + (14 * 14 * 64 + 1) 128 + (128 + 1) 10 = 1,626,442 parameters. As there, weights start uniform
-    after Glorot and biases from PyTorch's default, uniform in +-1/sqrt(fan-in). The original's
-    dropout (0.25 after the pooling, 0.5 after the hidden layer) is left out, because the same seed
-    must give the same run in every engine and trainer.
+    Source: ``simple_cnn`` of pfl-research (Granqvist et al. 2024). No padding, ReLU after both
+    convolutions and the hidden layer, one 2x2 max pooling. On CIFAR-10 (27 + 1) 32 +
+    (9 * 32 + 1) 64 + (14 * 14 * 64 + 1) 128 + (128 + 1) 10 = 1,626,442 parameters. As there,
+    weights start uniform after Glorot and Bengio and biases from PyTorch's default, uniform in
+    +-1/sqrt(fan-in). The original's dropout (0.25 after the pooling, 0.5 after the hidden layer) is
+    left out, because the same seed must give the same run in every engine and trainer.
     """
 
     name: ClassVar[str] = "pfl-cnn"
@@ -92,11 +92,11 @@ class PflCNN(Model):
         return network
 
 
-def two_convolutions(task: Task, hidden: int) -> nn.Sequential:
+def _two_convolutions(task: Task, hidden: int) -> nn.Sequential:
     """Return conv1 5x5-32 and conv2 5x5-64, each with ReLU and 2x2 max pooling, then fc1 and fc2.
 
-    The ReLU stands behind the pooling: both are monotone, so values and gradients are the same as in
-    the other order, for a quarter of the work.
+    The ReLU stands behind the pooling: both are monotone, so values and gradients are the same as
+    in the other order, for a quarter of the work.
     """
     channels, height, width = task.input_shape
     return nn.Sequential(

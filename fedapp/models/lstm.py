@@ -13,9 +13,10 @@ from fedapp.models.peephole import PeepholeLSTM
 
 
 class CharLSTM(Model):
-    """The character LSTM: embedding 8, two peephole LSTM layers of 256 (McMahan et al. 2017, section 3).
+    """The character LSTM: embedding 8, two peephole LSTM layers of 256.
 
-    866,578 parameters for 258 symbols (256 bytes, a begin and an end marker)::
+    McMahan et al. 2017, section 3: 866,578 parameters for 258 symbols, which are the 256
+    bytes and two markers, begin and end::
 
         embedding          258 * 8                               2,064
         first LSTM layer   4 * 256 * (8 + 256 + 1) + 3 * 256   272,128
@@ -25,8 +26,8 @@ class CharLSTM(Model):
     That is the paper's number, and the only reading of it: V symbols cost 265 V, and only with
     the three peepholes of a unit and one bias a gate is the rest, 68,370, a multiple of 265.
     The embedding starts standard normal and the output layer uniform in +-1/sqrt(256), PyTorch's
-    defaults; the LSTM layers uniform in +-1/sqrt(256), with ``forget_bias`` added to the forget gates'
-    bias. The paper does not state its own.
+    defaults; the LSTM layers uniform in +-1/sqrt(256), with ``forget_bias`` added to the forget
+    gates' bias, 1 as in TensorFlow. The paper does not state its own.
     """
 
     name: ClassVar[str] = "char-lstm"
@@ -40,17 +41,18 @@ class CharLSTM(Model):
     )
 
     def build(self, task: Task) -> nn.Module:
-        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T]."""
+        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T].
+
+        Where a sequence has one label, to its logits [n, C] after the last token.
+        """
         self.require_fit(task)
-        return TokenLSTM(
-            task.num_classes, self.embedding, self.hidden, self.layers, self.forget_bias
-        )
+        return TokenLSTM(task, self.embedding, self.hidden, self.layers, self.forget_bias)
 
 
 class WordLSTM(Model):
-    """The word LSTM: embedding 192, one peephole LSTM layer of 256 (McMahan et al. 2017, section 3).
+    """The word LSTM: embedding 192, one peephole LSTM layer of 256.
 
-    4,950,544 parameters for 10,000 words::
+    McMahan et al. 2017, section 3: 4,950,544 parameters for 10,000 words::
 
         embedding   10,000 * 192                            1,920,000
         LSTM layer  4 * 256 * (192 + 256 + 1) + 3 * 256       460,544
@@ -72,29 +74,36 @@ class WordLSTM(Model):
     )
 
     def build(self, task: Task) -> nn.Module:
-        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T]."""
+        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T].
+
+        Where a sequence has one label, to its logits [n, C] after the last token.
+        """
         self.require_fit(task)
-        return TokenLSTM(
-            task.num_classes, self.embedding, self.hidden, self.layers, self.forget_bias
-        )
+        return TokenLSTM(task, self.embedding, self.hidden, self.layers, self.forget_bias)
 
 
 class TokenLSTM(nn.Module):
-    """Predicts after each token the next one; the state is zero at the start of each sequence."""
+    """Predicts after each token the next one, or after the last one the sequence's label.
+
+    The state is zero at the start of each sequence; sequences with one label are padded on the left.
+    """
 
     def __init__(
-        self, symbols: int, embedding: int, hidden: int, layers: int, forget_bias: float
+        self, task: Task, embedding: int, hidden: int, layers: int, forget_bias: float
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(symbols, embedding)
+        self.one_label = task.one_label
+        self.embedding = nn.Embedding(task.num_symbols or task.num_classes, embedding)
         sizes = [embedding] + [hidden] * (layers - 1)
         self.layers = nn.ModuleList(PeepholeLSTM(size, hidden, forget_bias) for size in sizes)
-        self.output = nn.Linear(hidden, symbols)
+        self.output = nn.Linear(hidden, task.num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits: integers [n, T] to [n, C, T]."""
+        """Return the logits: integers [n, T] to [n, C, T], or [n, C] with one label a sequence."""
         # Steps first from here on, so that what the recurrence touches in a step is contiguous.
         hidden = cast("Tensor", self.embedding(tokens.t().long()))
         for layer in self.layers:
             hidden = layer(hidden)
+        if self.one_label:
+            return cast("Tensor", self.output(hidden[-1]))
         return cast("Tensor", self.output(hidden)).permute(1, 2, 0)

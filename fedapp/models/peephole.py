@@ -1,7 +1,7 @@
 """The peephole LSTM layer: one matrix product a step forward, and one backward.
 
-With i, f, g, o the gates, x_t the inputs and * element by element (Gers and Schmidhuber 2000; Sak et
-al. 2014, Eqs. 1-5; TensorFlow's ``LSTMCell(use_peepholes=True)``)::
+With gates i, f, g, o, inputs x_t and * element by element (Gers and Schmidhuber 2000; Sak et al.
+2014; TensorFlow's ``LSTMCell(use_peepholes=True)``)::
 
     i_t = sigmoid(W_i x_t + U_i h_{t-1} + b_i + p_i * c_{t-1})
     f_t = sigmoid(W_f x_t + U_f h_{t-1} + b_f + p_f * c_{t-1})
@@ -14,13 +14,14 @@ al. 2014, Eqs. 1-5; TensorFlow's ``LSTMCell(use_peepholes=True)``)::
 recurrence is one function with a derivative written by hand: everything that does not depend on the
 order of time (W x, all derivative factors, all weight gradients) is computed for all steps at once.
 
-Shapes in this file: T steps, n sequences, H units; ``...`` is nothing, or the number of clients whose
-stacked parameters are trained together under ``torch.func.vmap``.
+Shapes in this file: T steps, n sequences, H units; ``...`` is nothing, or the number of clients
+whose stacked parameters are trained together under ``torch.func.vmap``.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -31,11 +32,11 @@ from torch import Tensor, nn
 class PeepholeLSTM(nn.Module):
     """One layer, for sequences [T, n, D] that start from zero states; returns h [T, n, H].
 
-    4 H (D + H + 1) + 3 H parameters: ``weight_input`` [4H, D] and ``weight_hidden`` [4H, H] (gates in
-    the order i, f, g, o), one ``bias`` [4H], ``peephole`` [3, H] (i, f, o). All start uniform in
+    4 H (D + H + 1) + 3 H parameters: ``weight_input`` [4H, D] and ``weight_hidden`` [4H, H] (gates
+    in the order i, f, g, o), one ``bias`` [4H], ``peephole`` [3, H] (i, f, o). All start uniform in
     +-1/sqrt(H), PyTorch's default for LSTMs; ``forget_bias`` is added to b_f once, at the start,
-    which under gradient descent is the same as adding it in every step, as TensorFlow does.
-    The first derivative only: a second one raises a RuntimeError.
+    which without weight decay is the same as adding it in every step, as TensorFlow does.
+    It has a first derivative only: a second one raises a RuntimeError.
     """
 
     def __init__(self, input_size: int, hidden_size: int, forget_bias: float = 1.0) -> None:
@@ -69,10 +70,13 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
         ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs[1:], *output)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grads[0] is None:
+            return None, None, None
         apply = cast("Any", _RecurrenceBackward.apply)
         return cast("tuple[Tensor, ...]", apply(grads[0], *ctx.saved_tensors))
 
@@ -100,7 +104,7 @@ class _RecurrenceBackward(torch.autograd.Function):
         pass
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+    def backward(_ctx: Any, *_grads: Tensor) -> tuple[Tensor, ...]:
         raise RuntimeError("the peephole LSTM has no second derivative")
 
     @staticmethod
@@ -133,18 +137,20 @@ def _stack(
 
 def _run(gates: Tensor, weight: Tensor, peephole: Tensor) -> tuple[Tensor, ...]:
     """Return h, the gates' activations [T, ..., n, 4H], c and tanh(c) of all steps."""
-    activations = gates.clone(memory_format=torch.contiguous_format)
-    single = activations.unflatten(-1, (4, -1))
-    hidden, cells, tanh_cells = (torch.empty_like(single.select(-2, 0)) for _ in range(3))
-    whole, both = activations.unbind(0), single.narrow(-2, 0, 2).unbind(0)
-    i, f, g, o = (gate.unbind(0) for gate in single.unbind(-2))
+    activations = torch.empty_like(gates, memory_format=torch.contiguous_format)
+    gate = _by_gate(activations)
+    hidden, cells, tanh_cells = (torch.empty_like(gate.select(-2, 0)) for _ in range(3))
+    whole, both = activations.unbind(0), gate.narrow(-2, 0, 2).unbind(0)
+    i, f, g, o = (one.unbind(0) for one in gate.unbind(-2))
     h, c, tanh_c = hidden.unbind(0), cells.unbind(0), tanh_cells.unbind(0)
-    p_both, p_o = peephole.unsqueeze(-3).split((2, 1), dim=-2)
-    p_o, transposed = p_o.squeeze(-2), weight.mT
-    for t in range(len(whole)):
+    c_for_both = cells.unsqueeze(-2).unbind(0)
+    p_both, p_o = peephole.unsqueeze(-3).narrow(-2, 0, 2), peephole.narrow(-2, 2, 1)
+    add_product, transposed = _add_product(weight), weight.mT
+    whole[0].copy_(gates[0])
+    for t, inputs in enumerate(gates.unbind(0)):
         if t > 0:
-            _add_product(whole[t], h[t - 1], transposed)
-            both[t].addcmul_(c[t - 1].unsqueeze(-2), p_both)
+            add_product(inputs, h[t - 1], transposed, out=whole[t])
+            both[t].addcmul_(c_for_both[t - 1], p_both)
         both[t].sigmoid_()
         g[t].tanh_()
         torch.mul(i[t], g[t], out=c[t])
@@ -167,24 +173,25 @@ def _run_backward(
 ) -> tuple[Tensor, ...]:
     """Return the derivatives by the gates' inputs [T, ..., n, 4H], by U and by p.
 
-    ``deltas`` first holds the gates' derivative factors; the loop multiplies them by what comes back
-    from later steps, so that they end as the derivatives by the gates' inputs.
+    ``deltas`` first holds the gates' derivative factors; the loop multiplies them by what comes
+    back from later steps, so that they end as the derivatives by the gates' inputs.
     """
     before = torch.cat([torch.zeros_like(cells[:1]), cells[:-1]])
     deltas, to_cell, to_before = _factors(activations, peephole, before, tanh_cells)
-    single = deltas.unflatten(-1, (4, -1))
-    whole, first = deltas.unbind(0), single.narrow(-2, 0, 3).unbind(0)
-    last, dh = single.select(-2, 3).unbind(0), grad.clone(memory_format=torch.contiguous_format)
-    carry = torch.zeros_like(before[0])
+    gate = _by_gate(deltas)
+    whole, first = deltas.unbind(0), gate.narrow(-2, 0, 3).unbind(0)
+    last, dh = gate.select(-2, 3).unbind(0), grad.unbind(0)
+    add_product, carry = _add_product(weight), torch.zeros_like(before[0])
+    carry_for_first = carry.unsqueeze(-2)
     for t in range(len(whole) - 1, -1, -1):
-        if t + 1 < len(whole):
-            _add_product(dh[t], whole[t + 1], weight)
-        carry.addcmul_(dh[t], to_cell[t])
-        first[t].mul_(carry.unsqueeze(-2))
-        last[t].mul_(dh[t])
+        later = t + 1 < len(whole)
+        dh_t = add_product(dh[t], whole[t + 1], weight) if later else dh[t]
+        carry.addcmul_(dh_t, to_cell[t])
+        first[t].mul_(carry_for_first)
+        last[t].mul_(dh_t)
         carry.mul_(to_before[t])
-    by_weight = torch.einsum("t...ng,t...nh->...gh", deltas[1:], hidden[:-1])
-    di, df, _, do = single.unbind(-2)
+    by_weight = _rows(deltas[1:]).mT @ _rows(hidden[:-1])
+    di, df, _, do = gate.unbind(-2)
     by_peephole = [(d * c).sum((0, -2)) for d, c in ((di, before), (df, before), (do, cells))]
     return deltas, by_weight, torch.stack(by_peephole, -2)
 
@@ -197,10 +204,10 @@ def _factors(
     By the gates' inputs, of dc_t (i, f, g) and of dh_t (o): [T, ..., n, 4H]; from dh_t to dc_t, and
     from dc_t to dc_{t-1}: [T, ..., n, H].
     """
-    i, f, g, o = activations.unflatten(-1, (4, -1)).unbind(-2)
+    i, f, g, o = _by_gate(activations).unbind(-2)
     p_i, p_f, p_o = peephole.unsqueeze(-3).unbind(-2)
     factors = torch.empty_like(activations)
-    by_i, by_f, by_g, by_o = factors.unflatten(-1, (4, -1)).unbind(-2)
+    by_i, by_f, by_g, by_o = _by_gate(factors).unbind(-2)
     aten = torch.ops.aten
     aten.sigmoid_backward(g, i, grad_input=by_i)
     aten.sigmoid_backward(before, f, grad_input=by_f)
@@ -211,9 +218,16 @@ def _factors(
     return factors, to_cell, to_before
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add ``left @ right`` to ``total`` in place, for matrices or stacks of matrices."""
-    if total.dim() == 2:
-        total.addmm_(left, right)
-    else:
-        total.baddbmm_(left, right)
+def _by_gate(gates: Tensor) -> Tensor:
+    """View contiguous [..., 4H] as [..., 4, H]: i, f, g, o."""
+    return gates.view(*gates.shape[:-1], 4, gates.shape[-1] // 4)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """Bring [T, ..., n, m] to [..., T n, m]."""
+    return tensor.movedim(0, -3).flatten(-3, -2)
+
+
+def _add_product(weight: Tensor) -> Callable[..., Tensor]:
+    """Return the function (total, left, right) -> total + left @ right, of matrices or stacks."""
+    return cast("Callable[..., Tensor]", torch.addmm if weight.dim() == 2 else torch.baddbmm)

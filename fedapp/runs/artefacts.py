@@ -15,7 +15,7 @@ from jinja2 import Environment
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config import RunConfig
-from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.callbacks import read_metrics, wall_seconds
 from fedapp.runs.curves import draw_curves
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.files import write_atomically, write_json
@@ -34,28 +34,33 @@ class Artefacts(Callback):
             {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
         )
         write_atomically(self.directory.model, content)
-        summary = write_report(self.directory, self.config)
+        summary = write_summary(self.directory, self.config)
+        if self.config.pictures:
+            write_report(self.directory, self.config, summary)
         accuracy = summary["test_accuracy"]
         if accuracy is not None:
             log(INFO, "Test accuracy %.4f after %d rounds", accuracy, summary["rounds"])
 
 
-def write_report(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
-    """Write summary, curves and report from the metrics on disk; return the summary."""
-    records = read_metrics(directory.metrics)
-    summary = summarise(records, config)
+def write_summary(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
+    """Write ``summary.json`` from the metrics on disk and return what it holds."""
+    summary = summarise(read_metrics(directory.metrics), config)
     write_json(directory.summary, summary)
+    return summary
+
+
+def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, Any]) -> None:
+    """Write the curves and the report from the metrics on disk."""
     title = (
         f"{config.algorithm}, {config.dataset.rstrip('/').rsplit('/', 1)[-1]} ({config.partitioner}), "
         f"{config.model}: K = {config.num_clients}, C = {config.fraction_train:g}, "
         f"{_local_work(config)}, η = {config.learning_rate:g}"
     )
     pictures = [directory.path / "curves.png", directory.path / "curves.svg"]
-    draw_curves(records, config.target_accuracy, title, pictures)
+    draw_curves(read_metrics(directory.metrics), config.target_accuracy, title, pictures)
     write_atomically(
         directory.path / "report.html", _page(directory, config, summary, title).encode()
     )
-    return summary
 
 
 def _local_work(config: RunConfig) -> str:
@@ -67,12 +72,13 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
     """Return the run in a few numbers; None where there is nothing to say."""
     scored = [r for r in records if r.get("test_accuracy") is not None]
     best = max(scored, key=lambda r: r["test_accuracy"], default={})
+    measured = [r for r in records if r.get("test_loss") is not None]
     trained = [r for r in records if r["round"] > 0]
     last = scored[-1] if scored else {}
     return {
         "rounds": records[-1]["round"] if records else 0,
         "test_accuracy": last.get("test_accuracy"),
-        "test_loss": last.get("test_loss"),
+        "test_loss": measured[-1]["test_loss"] if measured else None,
         "best_test_accuracy": best.get("test_accuracy"),
         "best_round": best.get("round"),
         "target_accuracy": config.target_accuracy or None,
@@ -80,17 +86,11 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
         "updates": _total(trained, "updates"),
         "bytes_down": int(_total(trained, "bytes_down")),
         "bytes_up": int(_total(trained, "bytes_up")),
-        "seconds": sum(sum_seconds(r) for r in records),
-        "seconds_a_round_median": _median([sum_seconds(r) for r in trained]),
+        "seconds": sum(wall_seconds(r) for r in records),
+        "seconds_a_round_median": _median([wall_seconds(r) for r in trained]),
         "failures": sum(len(r.get("failures", {})) for r in trained),
         "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
     }
-
-
-def sum_seconds(record: Record) -> float:
-    """Return the wall seconds of one record."""
-    seconds = record["seconds"]
-    return float(seconds.get("round", seconds.get("evaluate", 0.0)))
 
 
 def _to_target(scored: Sequence[Record], target: float) -> float | None:

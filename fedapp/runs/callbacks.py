@@ -40,6 +40,12 @@ def read_metrics(path: Path) -> list[Record]:
     return records
 
 
+def wall_seconds(record: Record) -> float:
+    """Return the wall seconds of one round; round 0 is an evaluation alone."""
+    seconds = record["seconds"]
+    return float(seconds.get("round", seconds.get("evaluate", 0.0)))
+
+
 class Metrics(Callback):
     """Appends each round's record to ``metrics.jsonl`` as it happens."""
 
@@ -49,7 +55,8 @@ class Metrics(Callback):
     def on_start(self, state: ServerState) -> None:
         """Drop the rounds that a killed run did after the checkpoint; they will be run again."""
         if self.path.exists():
-            kept = [record for record in read_metrics(self.path) if record["round"] <= state.round]
+            done = state.round or -1
+            kept = [record for record in read_metrics(self.path) if record["round"] <= done]
             write_atomically(self.path, "".join(map(_line, kept)).encode())
 
     def on_round(self, record: Record, state: ServerState) -> bool:
@@ -73,7 +80,7 @@ def _without_nan(value: Any) -> Any:
 
 
 class Checkpoints(Callback):
-    """Writes a checkpoint of theta_0 and every ``every`` rounds (0: only at the end)."""
+    """Writes a checkpoint every ``every`` rounds (0: only at the end)."""
 
     def __init__(self, directory: RunDirectory, every: int) -> None:
         self.folder, self.every = directory.checkpoints, every
@@ -81,7 +88,7 @@ class Checkpoints(Callback):
 
     def on_round(self, record: Record, state: ServerState) -> bool:
         """Write a checkpoint if it is time to."""
-        if self.every and state.round % self.every == 0:
+        if self.every and state.round and state.round % self.every == 0:
             self._save(state)
         return False
 
@@ -104,7 +111,9 @@ class Board(Callback):
 
     def on_start(self, state: ServerState) -> None:
         """Open the event file; what was written of later rounds is purged."""
-        self._writer = SummaryWriter(str(self.folder), purge_step=state.round + 1)
+        self._writer = SummaryWriter(
+            str(self.folder), purge_step=state.round + 1 if state.round else 0
+        )
 
     def on_round(self, record: Record, state: ServerState) -> bool:
         """Write the record's numbers."""
@@ -194,5 +203,5 @@ def _sentence(record: Record, num_rounds: int) -> str:
             parts.append(f"{label} {record[key]:.4f}")
     if "replied" in record:
         parts.append(f"{record['replied']} of {len(record['clients'])} clients")
-    parts.append(f"{record['seconds'].get('round', record['seconds']['evaluate']):.2f} s")
+    parts.append(f"{wall_seconds(record):.2f} s")
     return ", ".join(parts)

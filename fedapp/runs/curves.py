@@ -27,7 +27,7 @@ def draw_curves(
     _draw_losses(right, records)
     for axes in (left, right):
         axes.set_xlabel("communication round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
         axes.grid(visible=True, color="#E6E6E6", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fedapp
-from fedapp.config import RunConfig, Scalar, defaults, read_config
+from fedapp.config import RunConfig, read_config
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs.files import write_atomically, write_json
 
@@ -144,11 +144,10 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
     directory = RunDirectory(Path(config.run_dir).expanduser().absolute())
     stored, found = read_stored(directory.path)
     mine, theirs = config.to_run_config(), stored.to_run_config()
-    # Flower passes every key, the CLI only those given: a missing component parameter is its default.
     differing = [
-        f"{key} = {_shown(mine, key)} (the run has {_shown(theirs, key)})"
-        for key in sorted(mine.keys() | theirs.keys())
-        if key not in FREE_ON_RESUME and _shown(mine, key) != _shown(theirs, key)
+        f"{key} = {mine[key]!r} (the run has {theirs[key]!r})"
+        for key in sorted(mine)
+        if key not in FREE_ON_RESUME and mine[key] != theirs[key]
     ]
     if differing:
         raise ConfigError(
@@ -157,7 +156,3 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
             f"`flwr run . --run-config {directory.path / 'resume.toml'}`."
         )
     return directory, found
-
-
-def _shown(values: Mapping[str, Scalar], key: str) -> str:
-    return repr(values.get(key, defaults().get(key)))

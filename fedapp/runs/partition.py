@@ -29,6 +29,8 @@ def write_partition(folder: Path, config: RunConfig, holdings: Holdings) -> None
     write_json(
         folder / "partition.json", _summary(config, holdings.partition, targets, len(labels))
     )
+    if not config.pictures:
+        return
     title = f"{Path(config.dataset).name}, {config.partitioner}, {config.num_clients} clients"
     draw_partition(holdings.partition, targets, labels, folder / "partition", title)
 

@@ -70,7 +70,7 @@ def count_labels(partition: Partition, targets: NDArray[Any], num_labels: int) -
             clients, label_counts(partition.indices, partition.offsets, labels, num_labels)
         )
     clients = np.arange(most) * partition.num_clients // most
-    indices = np.concatenate([partition.client(k) for k in clients])
+    indices = np.concatenate([partition.client(int(k)) for k in clients])
     offsets = np.concatenate([[0], np.cumsum(partition.sizes[clients])])
     return Matrix(clients, label_counts(indices, offsets, labels, num_labels))
 
@@ -277,8 +277,8 @@ def _color_bar(axes: Axes, image: AxesImage, width: float) -> None:
     """Draw the colour bar right of ``axes``, ``width`` of theirs wide."""
     # An inset keeps it close: a colour bar of its own would stand right of the legend.
     bar = axes.inset_axes((1 + width, 0, width, 1))
-    bar.figure.colorbar(image, cax=bar, label="share of the\nclient's examples")
-    bar.yaxis.label.set_size(8)
+    bar.figure.colorbar(image, cax=bar)
+    bar.set_ylabel("share of the\nclient's examples", fontsize=8)
     bar.tick_params(labelsize=8)
 
 
@@ -286,8 +286,8 @@ def _draw_histogram(axes: Axes, values: NDArray[Any], meaning: str) -> None:
     known = values[np.isfinite(values)]
     span = np.ptp(known)
     whole = np.issubdtype(known.dtype, np.integer) and span < HISTOGRAM_BINS
-    bins = np.arange(known.min(), known.max() + 2) - 0.5 if whole else HISTOGRAM_BINS
-    axes.hist(known, bins=bins, color=COLORS[0])
+    edges = (np.arange(known.min(), known.max() + 2) - 0.5).tolist() if whole else None
+    axes.hist(known, bins=edges or HISTOGRAM_BINS, color=COLORS[0])
     axes.set_xlabel(meaning)
     axes.set_ylabel("clients")
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))

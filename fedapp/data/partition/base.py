@@ -1,8 +1,9 @@
 """The interface of partitioners, and what they share.
 
 Why these are NumPy and not calls of ``flwr_datasets``: its partitioners keep a dict of Python
-lists and hand out one client at a time. For 100 clients that takes 2 s and the import another 2 to
-7 s, in every process that trains; here it takes 3 ms, and 1,000,000 clients take seconds. Where
+lists and hand out one client at a time. A Dirichlet split of 60,000 examples over 100 clients took
+2.4 s there and 3 ms here on the same machine; the import costs seconds more in every process that
+trains, and a million clients are beyond them. Where
 ``flwr_datasets`` has a scheme, the index sets are exactly those that its class gives with the same
 generator (``tests/test_partition_flower.py`` holds them equal), and ``adapters/flower.py`` offers
 every scheme as a subclass of its ``Partitioner``.

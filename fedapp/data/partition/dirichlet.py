@@ -20,6 +20,10 @@ from fedapp.data.partition.base import (
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 
+HOPELESS_TRIES, HOPELESS_CLIENTS = 5, 20
+"""Draws after which it is no use to go on, if each left so many clients too small: their number
+scatters little more than a Poisson variable, which is 0 with probability exp(-20) at most."""
+
 
 class Dirichlet(Partitioning):
     """Each label divided in proportions drawn from Dirichlet(alpha) (Seo et al. 2024, Fig. 8).
@@ -82,7 +86,8 @@ class Dirichlet(Partitioning):
         groups = [(np.flatnonzero(train == c), np.flatnonzero(test == c)) for c in np.unique(train)]
         owner = np.full(len(train), -1, dtype=np.int64)
         owner_test = np.full(len(test), -1, dtype=np.int64)
-        for _ in range(self.max_tries):
+        fewest = num_clients
+        for tried in range(1, self.max_tries + 1):
             sizes = np.zeros(num_clients, dtype=np.int64)
             for members, members_test in groups:
                 shares = rng.dirichlet(concentration)
@@ -91,13 +96,17 @@ class Dirichlet(Partitioning):
                 owner[members] = _divide(shares, len(members))
                 owner_test[members_test] = _divide(shares, len(members_test))
                 sizes += np.bincount(owner[members], minlength=num_clients)
-            if sizes.min() >= self.min_size:
+            fewest = min(fewest, int(np.count_nonzero(sizes < self.min_size)))
+            if fewest == 0:
                 return owner, owner_test
+            if tried >= HOPELESS_TRIES and fewest >= HOPELESS_CLIENTS:
+                break
         raise ConfigError(
-            f"dirichlet.alpha = {self.alpha}: none of dirichlet.max-tries = {self.max_tries} draws "
-            f"gave each of num-clients = {num_clients} clients dirichlet.min-size = "
-            f"{self.min_size} of the {len(train)} training examples. Raise dirichlet.alpha, or "
-            "lower num-clients or dirichlet.min-size (0 allows empty clients)."
+            f"dirichlet.alpha = {self.alpha}: none of {tried} draws (dirichlet.max-tries = "
+            f"{self.max_tries}) gave each of num-clients = {num_clients} clients "
+            f"dirichlet.min-size = {self.min_size} of the {len(train)} training examples; the best "
+            f"left {fewest} clients with fewer. Raise dirichlet.alpha, or lower num-clients or "
+            "dirichlet.min-size (0 allows empty clients)."
         )
 
     def _concentration(self, rng: np.random.Generator, num_clients: int) -> NDArray[np.float64]:

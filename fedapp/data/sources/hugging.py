@@ -100,17 +100,19 @@ def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _check_parquet(folder: Path) -> None:
-    """Name a truncated file, which the library's own message does not."""
+    """Name a truncated or empty file, which the library's own message does not."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     for path in sorted(folder.rglob("*.parquet")):
         try:
-            pq.ParquetFile(path).close()
+            rows = pq.read_metadata(path).num_rows
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path}: damaged or truncated Parquet file: {error} Copy or download it again."
             ) from error
+        if not rows:
+            raise DataError(f"{path}: has no examples. Fill it, or remove the file.")
 
 
 def _innermost(error: BaseException) -> str:

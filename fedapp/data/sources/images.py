@@ -16,6 +16,7 @@ from fedapp.errors import DataError
 GREY = ("1", "L", "LA")
 DEEP = ("I", "I;16", "I;16B", "I;16L", "F")
 ROWS_A_TASK = 512
+MOST_THREADS = 16
 
 
 def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
@@ -43,7 +44,7 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
                 np.asarray(image).reshape(first.height, first.width, channels).transpose(2, 0, 1)
             )
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:
         for _ in pool.map(fill, range(0, len(column), ROWS_A_TASK)):
             pass
     return images

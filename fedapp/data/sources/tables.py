@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedapp.config import RunConfig
@@ -108,7 +109,7 @@ def _labels(config: RunConfig, split: str, table: Any, key: str) -> NDArray[np.i
 def _texts(column: Any, where: str) -> Any:
     if column.null_count:
         raise DataError(f"{where}: {column.null_count} rows have no text. Remove or fill them.")
-    if not any(text.strip() for text in column.to_pylist()):
+    if pc.all(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py():
         raise DataError(f"{where}: every text is empty.")
     return column
 

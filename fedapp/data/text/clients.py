@@ -74,9 +74,9 @@ def _has_windows(split: Split) -> bool:
         pa.types.is_string(following.type) or pa.types.is_large_string(following.type)
     ):
         return False
-    return following.null_count == 0 and bool(
-        pc.all(pc.equal(pc.utf8_length(following), 1)).as_py()
-    )
+    lengths = pc.min_max(pc.utf8_length(split.inputs)).as_py()
+    one = pc.all(pc.equal(pc.utf8_length(following), 1)).as_py()
+    return bool(one and lengths["min"] == lengths["max"] and not following.null_count)
 
 
 def _texts(split: Split, client: str) -> list[tuple[Any, str]]:

@@ -1,0 +1,47 @@
+"""Sphinx: `make docs` builds this folder strictly into docs/_build/html."""
+
+import re
+
+import fedapp
+
+project = "fedapp"
+author = "The fedapp authors"
+release = fedapp.__version__
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.mathjax",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+]
+exclude_patterns = ["_build"]
+myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
+myst_heading_anchors = 3
+html_theme = "furo"
+html_title = f"fedapp {release}"
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#0072b2", "color-brand-content": "#0072b2"},
+    "dark_css_variables": {"color-brand-primary": "#56b4e9", "color-brand-content": "#56b4e9"},
+}
+html_show_copyright = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+napoleon_google_docstring = False
+# Pydantic's own methods and fields are not this project's interface.
+autodoc_default_options = {
+    "members": True,
+    "show-inheritance": True,
+    "exclude-members": "model_config, model_post_init",
+}
+
+
+def escape_stars(app, what, name, obj, options, lines):
+    """Keep shapes such as [n, *input_shape] from being read as emphasis, outside literals."""
+    for number, line in enumerate(lines):
+        parts = line.split("``")
+        parts[::2] = [re.sub(r"(?<![\\*\w])\*(?=\w)", r"\*", part) for part in parts[::2]]
+        lines[number] = "``".join(parts)
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", escape_stars)

@@ -1,0 +1,89 @@
+"""Normalisation by channel."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor
+
+from fedapp.data.transforms.base import Transform
+from fedapp.errors import ConfigError
+
+PRESETS = {
+    "half": ((0.5,), (0.5,)),
+    "mnist": ((0.1307,), (0.3081,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+}
+"""Mean and standard deviation by channel, of pixels in [0, 1], over each training set."""
+
+
+class Normalise(Transform):
+    """Bytes become floats in [0, 1], then (x - mean) / std by channel."""
+
+    name: ClassVar[str] = "normalise"
+
+    preset: Literal["half", "mnist", "cifar10", "cifar100", "imagenet"] = Field(
+        "half", description="Published statistics; 'half' (0.5 and 0.5) maps [0, 1] to [-1, 1]."
+    )
+    mean: str = Field(
+        "", description="Mean by channel, e.g. '0.49,0.48,0.45'. Empty: the preset's."
+    )
+    std: str = Field("", description="Deviation by channel, above 0. Empty: the preset's.")
+
+    @field_validator("mean", "std")
+    @classmethod
+    def _numbers(cls, value: str) -> str:
+        try:
+            _numbers(value)
+        except ValueError as error:
+            raise ValueError("must be numbers with commas between them, or empty.") from error
+        return value
+
+    @model_validator(mode="after")
+    def _complete(self) -> Normalise:
+        if len(_numbers(self.mean)) != len(_numbers(self.std)):
+            raise ValueError(
+                f"mean = {self.mean!r}, std = {self.std!r}: need as many numbers each. Give both "
+                "or neither."
+            )
+        if any(number <= 0 for number in _numbers(self.std)):
+            raise ValueError(f"std = {self.std!r}: must be above 0.")
+        return self
+
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return mean and standard deviation, one number for each channel or one for all."""
+        return (_numbers(self.mean), _numbers(self.std)) if self.mean else PRESETS[self.preset]
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return ``shape``.
+
+        Raises
+        ------
+        ConfigError
+            The inputs are no images, or have another number of channels than the statistics.
+        """
+        mean, _ = self.statistics()
+        if len(shape) != 3 or len(mean) not in (1, shape[0]):
+            raise ConfigError(
+                f"transform = 'normalise': has statistics of {len(mean)} channels, but the inputs "
+                f"have shape {shape}. Set normalise.preset, or normalise.mean and normalise.std, "
+                "to fit an image's channels, or transform='scale'."
+            )
+        return shape
+
+    def test(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the normalised images: [n, C, H, W]."""
+        from torchvision.transforms.v2.functional import normalize  # slow to import
+
+        mean, std = self.statistics()
+        scaled = super().test(inputs, dtype)
+        result: Tensor = normalize(scaled, list(mean), list(std))
+        return result
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(",")) if text else ()

@@ -1,0 +1,189 @@
+"""ClientUpdate and averaging on one parameter, worked by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedapp.config import participants
+from fedapp.data.base import Examples, Task
+from fedapp.data.transforms.base import Transform
+from fedapp.models.base import Model
+from fedapp.training.algorithm import Algorithm, Turn
+from fedapp.training.cohorts import TrainOrder, sample_clients, spread, train_cohort
+from fedapp.training.plan import LocalPlan, passes
+from fedapp.training.sequential import SequentialTrainer
+from tests.conftest import small_config
+
+
+class Scalar(nn.Module):
+    """One parameter w, which is the output for every example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.w.expand(len(inputs))
+
+
+class HalfSquare(Model):
+    """Loss (w - a)^2 / 2 for a target a: its gradient is w - a."""
+
+    def build(self, task: Task) -> nn.Module:
+        return Scalar()
+
+    def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        return ((outputs - targets) ** 2 / 2).mean()
+
+
+CLIENTS = {
+    0: Examples(np.zeros((1, 1)), np.array([1.0])),
+    1: Examples(np.zeros((3, 1)), np.array([3.0, 3.0, 3.0])),
+}
+
+
+def trainer() -> SequentialTrainer:
+    model = HalfSquare()
+    return SequentialTrainer(
+        Scalar(), model, Algorithm(), Transform(), torch.device("cpu"), torch.float64
+    )
+
+
+def one_round(theta: float = 0.0, rate: float = 0.5, **settings: Any) -> float:
+    """Return theta after one round of both clients."""
+    config = small_config(**settings)
+    order = TrainOrder(1, (0, 1), rate, "mean")
+    start = {"w": torch.tensor([theta], dtype=torch.float64)}
+    reply = train_cohort(config, trainer(), order, start, {}, CLIENTS.__getitem__)
+    return theta + float(reply.mean["w"])
+
+
+def test_one_step_weighted() -> None:
+    """Client 0 (n = 1, a = 1): 0 - 0.5 (0 - 1) = 0.5. Client 1 (n = 3, a = 3): 1.5.
+
+    Weighted: (1 * 0.5 + 3 * 1.5) / 4 = 1.25.
+    """
+    assert one_round(local_epochs=1, batch_size=0) == 1.25
+
+
+def test_one_step_uniform() -> None:
+    """Naive: (0.5 + 1.5) / 2 = 1."""
+    assert one_round(local_epochs=1, batch_size=0, weighting="uniform") == 1.0
+
+
+def test_two_epochs() -> None:
+    """Client 0: 0.5, then 0.5 + 0.5 * 0.5 = 0.75. Client 1: 1.5, then 2.25. (0.75 + 6.75) / 4."""
+    assert one_round(local_epochs=2, batch_size=0) == 1.875
+
+
+def test_partial_batch_is_kept() -> None:
+    """B = 2: client 1 steps on batches of 2 and 1 (0 -> 1.5 -> 2.25), client 0 once (0.5)."""
+    assert one_round(local_epochs=1, batch_size=2) == (0.5 + 3 * 2.25) / 4
+
+
+def test_local_steps_instead_of_epochs() -> None:
+    """I = 3 steps each: client 0: 0.5, 0.75, 0.875; client 1: 1.5, 2.25, 2.625."""
+    assert one_round(local_steps=3, local_epochs=5, batch_size=2) == (0.875 + 3 * 2.625) / 4
+
+
+def test_momentum_and_nesterov() -> None:
+    """Client 0, eta = 0.5, mu = 0.5, two steps from 0 towards 1.
+
+    Heavy ball: g = -1, v = -1, w = 0.5; g = -0.5, v = -1, w = 1. Nesterov: step -(g + mu v):
+    g = -1, v = -1, w = 0.75; g = -0.25, v = -0.75, w = 0.75 + 0.5 (0.25 + 0.375) = 1.0625.
+    """
+    assert update_of_client_0(momentum=0.5) == 1.0
+    assert update_of_client_0(momentum=0.5, nesterov=True) == 1.0625
+
+
+def test_weight_decay_and_clipping() -> None:
+    """From w = 2 towards 1: gradient 1; decay 0.5 adds 0.5 * 2; a norm of 0.25 is a step of 0.125."""
+    assert update_of_client_0(theta=2.0, epochs=1, weight_decay=0.5) == 2 - 0.5 * (1 + 1) - 2
+    assert update_of_client_0(theta=2.0, epochs=1, clip_norm=0.25) == pytest.approx(-0.125)
+
+
+def update_of_client_0(theta: float = 0.0, epochs: int = 2, **plan: Any) -> float:
+    settings = LocalPlan(epochs, 0, 0, "epoch", 0.5, **plan)
+    turn = Turn({"w": torch.tensor([theta], dtype=torch.float64)})
+    outcome = trainer().client_update(turn, CLIENTS[0], settings, np.random.default_rng(0))
+    return float(outcome.params["w"]) - theta
+
+
+def test_loss_is_the_mean_over_the_steps_before_each_step() -> None:
+    """Client 1, E = 2, B = inf: losses 9/2 at w = 0 and (1.5)^2 / 2 at w = 1.5."""
+    turn = Turn({"w": torch.zeros(1, dtype=torch.float64)})
+    plan = LocalPlan(2, 0, 0, "epoch", 0.5)
+    outcome = trainer().client_update(turn, CLIENTS[1], plan, np.random.default_rng(0))
+    assert outcome.loss == (4.5 + 1.125) / 2
+    assert (outcome.steps, outcome.examples) == (2, 3)
+
+
+def test_a_client_that_diverges_is_left_out_and_named() -> None:
+    config = small_config(local_epochs=400, batch_size=0)
+    order = TrainOrder(1, (0, 1), 1e30, "mean")
+    theta = {"w": torch.zeros(1, dtype=torch.float64)}
+    reply = train_cohort(config, trainer(), order, theta, {}, CLIENTS.__getitem__)
+    assert set(reply.failures) == {0, 1}
+    assert "diverged" in reply.failures[0]
+    assert reply.mean == {}
+
+
+@given(st.integers(1, 40), st.integers(0, 12), st.integers(1, 4), st.integers(0, 9), st.booleans())
+def test_passes(n: int, batch: int, epochs: int, steps: int, uniform: bool) -> None:
+    """Every epoch visits every example once; the number of steps is as planned."""
+    plan = LocalPlan(epochs, steps, batch, "uniform" if uniform else "epoch", 0.1)
+    orders = list(passes(plan, n, np.random.default_rng(1)))
+    size = plan.batch(n)
+    assert sum(-(-len(order) // size) for order in orders) == plan.num_steps(n)
+    for order in orders:
+        assert len(set(order.tolist())) == len(order)
+        assert set(order.tolist()) <= set(range(n))
+    if not steps and not uniform:
+        assert [sorted(order.tolist()) for order in orders] == [list(range(n))] * epochs
+
+
+def test_an_empty_client_takes_no_step() -> None:
+    assert list(passes(LocalPlan(3, 0, 4, "epoch", 0.1), 0, np.random.default_rng(0))) == []
+
+
+@pytest.mark.parametrize(
+    ("fraction", "clients", "m"),
+    [(0.29, 100, 29), (0.0, 100, 1), (1.0, 7, 7), (0.1, 5, 1), (0.57, 100, 57), (0.999, 10, 9)],
+)
+def test_m(fraction: float, clients: int, m: int) -> None:
+    """m = max(floor(C K + 1e-9), 1): 0.29 * 100 is 28.999... in floating point."""
+    assert participants(fraction, clients) == m
+
+
+def test_sampling_is_stateless_and_does_not_look_at_all_clients() -> None:
+    everyone = range(1_000_000_000)
+    drawn = sample_clients(7, 3, everyone, 1e-8)
+    assert drawn == sample_clients(7, 3, everyone, 1e-8)
+    assert len(set(drawn)) == 10
+    assert drawn != sample_clients(7, 4, everyone, 1e-8)
+    assert drawn != sample_clients(8, 3, everyone, 1e-8)
+
+
+def test_every_client_is_drawn_equally_often() -> None:
+    counts = np.zeros(10)
+    for round_ in range(2000):
+        counts[sample_clients(0, round_, range(10), 0.3)] += 1
+    assert counts.sum() == 6000
+    assert np.abs(counts - 600).max() < 5 * np.sqrt(2000 * 0.3 * 0.7)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 8))
+def test_spread(sizes: list[int], nodes: int) -> None:
+    """Every client is in one cohort; no cohort exceeds the least loaded by more than one client."""
+    cohorts = spread(range(len(sizes)), dict(enumerate(sizes)), nodes)
+    assert sorted(k for cohort in cohorts for k in cohort) == list(range(len(sizes)))
+    assert all(cohort == sorted(cohort) and cohort for cohort in cohorts)
+    loads = [sum(max(sizes[k], 1) for k in cohort) for cohort in cohorts]
+    assert max(loads) - min(loads) <= max(max(sizes), 1)

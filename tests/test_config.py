@@ -1,0 +1,317 @@
+"""The configuration: what is accepted, and what a user reads who got it wrong."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedapp.cli import parse_settings
+from fedapp.config import RunConfig, defaults, option_fields, read_config
+from fedapp.errors import CheckpointError, ConfigError, FedappError
+from fedapp.generate import ROOT, targets
+from fedapp.holdings import own_client
+from fedapp.registry import FAMILIES
+from tests.conftest import SMALL, Run
+
+BAD: list[tuple[dict[str, Any], list[str]]] = [
+    # values out of bounds
+    ({"num-server-rounds": 0}, ["num-server-rounds = 0", "greater than or equal to 1"]),
+    ({"num-clients": -1}, ["num-clients = -1", "greater than or equal to 0"]),
+    ({"fraction-train": 1.5}, ["fraction-train = 1.5", "less than or equal to 1"]),
+    ({"fraction-train": -0.1}, ["fraction-train = -0.1", "Client fraction"]),
+    ({"local-epochs": 0}, ["local-epochs = 0", "greater than or equal to 1"]),
+    ({"local-steps": -2}, ["local-steps = -2"]),
+    ({"batch-size": -10}, ["batch-size = -10", "0: all local data"]),
+    ({"learning-rate": 0.0}, ["learning-rate = 0.0", "greater than 0"]),
+    ({"learning-rate": float("nan")}, ["learning-rate = nan"]),
+    ({"learning-rate": float("inf")}, ["learning-rate = inf", "finite"]),
+    ({"learning-rate-decay": 1.01}, ["learning-rate-decay = 1.01", "less than or equal to 1"]),
+    ({"momentum": 1.0}, ["momentum = 1.0", "less than 1"]),
+    ({"weight-decay": -1e-4}, ["weight-decay = -0.0001"]),
+    ({"clip-norm": -1.0}, ["clip-norm = -1.0"]),
+    ({"server-learning-rate": 0.0}, ["server-learning-rate = 0.0"]),
+    ({"seed": -1}, ["seed = -1"]),
+    ({"threads": 0}, ["threads = 0"]),
+    ({"eval-every": -1}, ["eval-every = -1"]),
+    ({"target-accuracy": 97.0}, ["target-accuracy = 97.0", "less than or equal to 1"]),
+    ({"checkpoint-every": -5}, ["checkpoint-every = -5"]),
+    ({"min-nodes": 0}, ["min-nodes = 0"]),
+    ({"node-timeout": 0.0}, ["node-timeout = 0.0"]),
+    ({"round-deadline": -3.0}, ["round-deadline = -3.0"]),
+    ({"dataset": ""}, ["dataset = ''"]),
+    # values of the wrong type
+    ({"num-clients": "100"}, ["num-clients = '100'", "integer"]),
+    ({"num-clients": 10.5}, ["num-clients = 10.5", "integer"]),
+    ({"local-epochs": True}, ["local-epochs = True", "integer"]),
+    ({"nesterov": 1}, ["nesterov = 1", "boolean"]),
+    ({"learning-rate": "fast"}, ["learning-rate = 'fast'", "number"]),
+    # choices that do not exist
+    ({"weighting": "sizes"}, ["weighting = 'sizes'", "'examples' or 'uniform'"]),
+    ({"update": "gradient"}, ["update = 'gradient'", "'delta' or 'model'"]),
+    ({"batch-sampling": "shuffle"}, ["batch-sampling = 'shuffle'", "'epoch' or 'uniform'"]),
+    ({"precision": "float16"}, ["precision = 'float16'", "'float32' or 'float64'"]),
+    ({"device": "gpu"}, ["device = 'gpu'", "cuda:N"]),
+    ({"trainer": "fast"}, ["trainer = 'fast'"]),
+    ({"evaluation": "none"}, ["evaluation = 'none'"]),
+    ({"on-failure": "retry"}, ["on-failure = 'retry'", "'continue' or 'stop'"]),
+    ({"algorithm": "fedavgg"}, ["algorithm = 'fedavgg'", "Did you mean 'fedavg'"]),
+    ({"model": "3nn"}, ["model = '3nn'", "Did you mean '2nn'"]),
+    ({"partitioner": "dirichlett"}, ["partitioner = 'dirichlett'", "Did you mean 'dirichlet'"]),
+    ({"transform": "none"}, ["transform = 'none'", "scale"]),
+    # keys that do not exist
+    ({"learning_rate": 0.1}, ["learning_rate", "Did you mean 'learning-rate'"]),
+    ({"lr": 0.1}, ["lr = 0.1", "no such key", "fedapp keys"]),
+    ({"dirichlet.beta": 0.1}, ["dirichlet.beta", "no such key"]),
+    ({"options": 1}, ["options"]),
+    # parameters of components
+    ({"partitioner": "dirichlet", "dirichlet.alpha": 0.0}, ["dirichlet.alpha = 0.0"]),
+    ({"partitioner": "dirichlet", "dirichlet.alpha": "a"}, ["dirichlet.alpha = 'a'", "number"]),
+    ({"dirichlet.alpha": 0.1}, ["dirichlet.alpha = 0.1", "partitioner='dirichlet'"]),
+    ({"2nn.hidden": 0}, ["2nn.hidden = 0"]),
+    ({"partitioner": "shards", "shards.per-client": 0}, ["shards.per-client = 0"]),
+    # combinations that make no sense
+    ({"nesterov": True}, ["nesterov = true", "momentum=0.9"]),
+    ({"update": "model", "server-learning-rate": 0.5}, ["server-learning-rate = 0.5", "Option I"]),
+    ({"local-steps": 10, "local-epochs": 2}, ["local-steps = 10", "local-epochs = 2"]),
+    ({"resume": True}, ["resume = true", "run-dir"]),
+    ({"target-accuracy": 0.9, "eval-every": 0}, ["target-accuracy = 0.9", "eval-every"]),
+    ({"num-clients": 10, "fraction-train": 0.1, "min-replies": 2}, ["min-replies = 2"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "said"), BAD, ids=lambda v: str(v)[:60])
+def test_a_bad_setting_is_one_clear_error(settings: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_config(settings)
+    for words in said:
+        assert words in str(error.value)
+    assert "pydantic" not in str(error.value)
+
+
+def test_all_mistakes_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        read_config({"learning-rate": -1.0, "momentum": 2.0, "lr": 1, "2nn.hidden": -1})
+    said = str(error.value)
+    for key in ("learning-rate = -1.0", "momentum = 2.0", "lr = 1"):
+        assert key in said
+
+
+BAD_RUNS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"num-clients": 2000}, ["num-clients = 2000", "1440"]),
+    ({"partitioner": "shards", "num-clients": 7}, ["num-clients = 7", "shards.per-client"]),
+    ({"device": "cuda:7"}, ["device = 'cuda:7'", "GPU"]),
+    ({"dataset": "/no/such/folder"}, ["dataset", "/no/such/folder"]),
+    ({"model": "char-lstm"}, ["model = 'char-lstm'"]),
+    ({"node-timeout": 0.2, "min-nodes": 2}, ["min-nodes = 2", "only 1 fit node"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "said"), BAD_RUNS, ids=lambda v: str(v)[:60])
+def test_a_run_that_cannot_be_is_refused_before_training(
+    run: Run, tmp_path: Path, settings: dict[str, Any], said: list[str]
+) -> None:
+    with pytest.raises(FedappError) as error:
+        run(**settings)
+    for words in said:
+        assert words in str(error.value)
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(run: Run) -> None:
+    folder = run()
+    before = (folder / "metrics.jsonl").read_bytes()
+    with pytest.raises(ConfigError, match=r"run-dir .* holds a run already. Set resume=true"):
+        run()
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"run-dir = .*file.* cannot be written"):
+        run(run_dir=str(tmp_path / "file"))
+
+
+def damage_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"config": {')
+
+
+def empty_config(folder: Path) -> None:
+    (folder / "config.json").write_text("{}")
+
+
+def truncate_tensors(folder: Path) -> None:
+    for path in (folder / "checkpoints").glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:100])
+
+
+def flip_a_bit(folder: Path) -> None:
+    for path in (folder / "checkpoints").glob("*.safetensors"):
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(bytes(content))
+
+
+def drop_tensors(folder: Path) -> None:
+    for path in (folder / "checkpoints").glob("*.safetensors"):
+        path.unlink()
+
+
+def other_format(folder: Path) -> None:
+    for path in (folder / "checkpoints").glob("*.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
+
+
+def not_json(folder: Path) -> None:
+    for path in (folder / "checkpoints").glob("*.json"):
+        path.write_text("round 3")
+
+
+def no_checkpoints(folder: Path) -> None:
+    for path in (folder / "checkpoints").iterdir():
+        path.unlink()
+
+
+DAMAGES = [
+    (damage_config, ["config.json is damaged"]),
+    (empty_config, ["config.json is damaged", "config"]),
+    (truncate_tensors, ["damaged", "SHA-256"]),
+    (flip_a_bit, ["damaged", "SHA-256"]),
+    (drop_tensors, ["cannot be read"]),
+    (other_format, ["format 99"]),
+    (not_json, ["cannot be read"]),
+    (no_checkpoints, ["no checkpoint to resume from", "there is none"]),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGES, ids=lambda v: getattr(v, "__name__", ""))
+def test_a_damaged_run_is_not_resumed(run: Run, damage: Any, said: list[str]) -> None:
+    folder = run()
+    damage(folder)
+    with pytest.raises(CheckpointError) as error:
+        run(resume=True)
+    for words in said:
+        assert words in str(error.value)
+
+
+def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(run: Run) -> None:
+    whole = run("whole", num_server_rounds=4, checkpoint_every=1)
+    folder = run("run", num_server_rounds=4, checkpoint_every=1)
+    (folder / "checkpoints" / "round-000004.safetensors").write_bytes(b"")
+    (folder / "model.safetensors").unlink()
+    run("run", num_server_rounds=4, checkpoint_every=1, resume=True)
+    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_resuming_nothing(run: Run) -> None:
+    with pytest.raises(CheckpointError, match=r"no run to resume .config.json is missing"):
+        run(resume=True)
+
+
+def test_resuming_with_other_settings(run: Run) -> None:
+    run()
+    with pytest.raises(ConfigError, match=r"learning-rate = 0.3 .the run has 0.2.") as error:
+        run(resume=True, learning_rate=0.3)
+    assert "fedapp run --resume" in str(error.value)
+
+
+NODES = [
+    ({}, {"num-clients": 0}, "num-partitions = None"),
+    ({"partition-id": 5, "num-partitions": 5}, {"num-clients": 0}, "partition-id = 5"),
+    ({"data-path": "x"}, {"num-clients": 0}, "client-id = None"),
+    ({"data-path": "x", "client-id": -1}, {"num-clients": 0}, "client-id = -1"),
+    ({"data-path": "x", "client-id": "a"}, {"num-clients": 0}, "client-id = 'a'"),
+    ({"data-path": "x", "client-id": 0}, {"num-clients": 5}, "num-clients = 5"),
+]
+
+
+@pytest.mark.parametrize(("node_config", "settings", "said"), NODES)
+def test_a_node_config_that_does_not_fit(
+    node_config: dict[str, Any], settings: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        own_client(read_config(settings), node_config)
+    assert said in str(error.value)
+
+
+# ---------------------------------------------------------------------- what is accepted
+
+
+def test_defaults_are_a_run() -> None:
+    assert read_config(defaults()) == read_config({})
+
+
+def test_whole_numbers_are_numbers() -> None:
+    """`learning-rate=1` in a run-config is an int; it means 1.0."""
+    assert read_config({"learning-rate": 1}).learning_rate == 1.0
+
+
+def test_a_config_survives_its_own_run_config() -> None:
+    config = read_config({**SMALL, "partitioner": "dirichlet", "dirichlet.alpha": 0.3})
+    assert read_config(config.to_run_config()).to_run_config() == config.to_run_config()
+
+
+@given(st.dictionaries(st.text(max_size=12), st.one_of(st.integers(), st.text(), st.floats())))
+def test_any_mapping_is_a_config_or_a_clear_error(values: dict[str, Any]) -> None:
+    try:
+        assert isinstance(read_config(values), RunConfig)
+    except ConfigError as error:
+        assert str(error)  # noqa: PT017
+
+
+def test_every_key_has_a_meaning() -> None:
+    for field in [*RunConfig.model_fields.values(), *option_fields().values()]:
+        assert field.description
+
+
+def test_component_names_are_unique_over_the_families() -> None:
+    names = [name for family in FAMILIES for name in family.components()]
+    assert len(names) == len(set(names))
+
+
+def test_generated_files_are_up_to_date() -> None:
+    for path, steps in targets().items():
+        text = path.read_text()
+        for step in steps:
+            text = step(text)
+        assert text == path.read_text(), f"{path.name}: run `make generate`"
+
+
+def test_pyproject_holds_every_key_with_its_default() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= (
+            {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+        )
+    assert flat == defaults()
+
+
+# ---------------------------------------------------------------------- the command line's values
+
+
+def test_settings_on_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "more.toml"
+    file.write_text("seed = 3\n[dirichlet]\nalpha = 0.2\n")
+    values = parse_settings(
+        ["learning-rate=0.3", "model=2nn", "nesterov=true", 'a="b c"', str(file)]
+    )
+    assert values == {
+        "learning-rate": 0.3,
+        "model": "2nn",
+        "nesterov": True,
+        "a": "b c",
+        "seed": 3,
+        "dirichlet.alpha": 0.2,
+    }
+
+
+@pytest.mark.parametrize("setting", ["learning-rate", "--fast", "no-such-file.toml"])
+def test_a_word_that_is_no_setting(setting: str) -> None:
+    with pytest.raises(ConfigError, match=setting):
+        parse_settings([setting])

@@ -1,0 +1,119 @@
+"""The examples of CONTRIBUTING.md, run as they stand there."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedapp import config as configuration
+from fedapp import registry
+from fedapp.config import read_config
+from fedapp.data import load_dataset, load_partition
+from fedapp.errors import ConfigError
+from fedapp.generate import config_table, configuration_page
+from fedapp.training.algorithm import Batch, Turn
+from fedapp.training.setup import make_algorithm, make_module
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "CONTRIBUTING.md").read_text()
+Adopt = Callable[[str, str], None]
+
+
+def block(pattern: str) -> str:
+    """Return the code block that contains ``pattern``."""
+    blocks = re.findall(r"```(?:python|diff)\n(.*?)```", TEXT, re.DOTALL)
+    (found,) = [code for code in blocks if pattern in code]
+    return str(found)
+
+
+@pytest.fixture
+def adopt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Adopt]:
+    """Put an example's code into a package as one more file, for one test."""
+    modules: list[str] = []
+
+    def forget() -> None:
+        registry._scan.cache_clear()
+        configuration.option_fields.cache_clear()
+
+    def put(package: str, module: str) -> None:
+        folder = tmp_path / package
+        folder.mkdir()
+        (folder / f"{module}.py").write_text(block(f'"{module}"'))
+        parent = importlib.import_module(package)
+        monkeypatch.setattr(parent, "__path__", [*parent.__path__, str(folder)])
+        modules.append(f"{package}.{module}")
+        forget()
+
+    yield put
+    for name in modules:
+        sys.modules.pop(name, None)
+    monkeypatch.undo()
+    forget()
+
+
+def test_partitioner(adopt: Adopt) -> None:
+    adopt("fedapp.data.partition", "slices")
+    config = read_config({"partitioner": "slices", "slices.keep": 0.5, "num-clients": 100})
+    dataset = load_dataset(config)
+    partition = load_partition(config, dataset, 100)
+    # 1,433 digits over 100 clients: 33 slices of 15 and 67 of 14, and both keep 7.
+    assert partition.sizes.tolist() == [7] * 100
+    assert partition.client(1).tolist() == list(range(15, 22))
+    assert "slices.keep = 1.0  # Share of its slice that a client keeps." in config_table()
+    assert "Contiguous slices, in the order in which the data are stored." in configuration_page()
+    with pytest.raises(ConfigError, match=r"slices\.keep = 0"):
+        read_config({"partitioner": "slices", "slices.keep": 0})
+
+
+def test_model(adopt: Adopt) -> None:
+    adopt("fedapp.models", "bottleneck")
+    config = read_config({"model": "bottleneck", "bottleneck.width": 3})
+    module = make_module(config, load_dataset(config).task)
+    # 64 pixels to 3 units to 10 classes, with biases.
+    assert sum(p.numel() for p in module.parameters()) == 65 * 3 + 4 * 10
+
+
+def test_algorithm(adopt: Adopt) -> None:
+    adopt("strategies", "signs")
+    algorithm = make_algorithm(read_config({"algorithm": "signs", "signs.scale": 0.5}))
+    params = {"w": torch.tensor([3.0, -2.0, 0.0])}
+    batch = Batch(torch.empty(0), torch.empty(0))
+    direction, loss = algorithm.gradient(
+        lambda at, _: (dict(at), torch.tensor(1.0)), params, batch, Turn(anchor=params)
+    )
+    assert direction["w"].tolist() == [0.5, -0.5, 0.0]
+    assert loss == 1
+
+
+def test_key(tmp_path: Path) -> None:
+    for name in ("fedapp", "strategies"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "docs").mkdir()
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    patch = tmp_path / "key.diff"
+    patch.write_text(block("warmup_rounds"))
+    subprocess.run(["git", "apply", patch.name], cwd=tmp_path, check=True)
+    code = (
+        "from fedapp.generate import main; main([])\n"
+        "from fedapp.config import read_config\n"
+        "from fedapp.training.plan import learning_rate\n"
+        "config = read_config({'warmup-rounds': 3, 'learning-rate': 0.4})\n"
+        "print([round(learning_rate(config, t), 6) for t in (1, 2, 4, 5)])"
+    )
+    run = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(
+        run, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "[0.1, 0.2, 0.4, 0.4]", done.stderr
+    table = (tmp_path / "pyproject.toml").read_text()
+    assert "warmup-rounds = 0  # Rounds over which eta grows to its value." in table
+    assert "`warmup-rounds`" in (tmp_path / "docs" / "configuration.md").read_text()

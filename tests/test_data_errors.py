@@ -1,0 +1,247 @@
+"""Everything a user can do wrong with data: one clear message that names the key or the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from data_files import (
+    PIXELS,
+    image_features,
+    image_splits,
+    png,
+    write_image_folder,
+    write_parquet,
+)
+from PIL import Image
+from test_data_sources import load
+
+from fedapp.config import read_config
+from fedapp.data import Task, load_dataset, load_node_data
+from fedapp.data.agreement import task_differences
+from fedapp.errors import DataError
+
+INTEGERS = {"image": datasets.Image(), "label": datasets.Value("int64")}
+PICTURES = [png(pixels) for pixels in PIXELS]
+
+
+def pets(folder: Path) -> Path:
+    return write_parquet(folder, image_splits(), image_features())
+
+
+def truncated(folder: Path) -> Path:
+    path = pets(folder) / "train.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    return folder
+
+
+def labelled(folder: Path, train: list, test: list, kind: str = "int64") -> Path:
+    features = {"image": datasets.Image(), "label": datasets.Value(kind)}
+    splits = {
+        "train": {"image": PICTURES[: len(train)], "label": train},
+        "test": {"image": PICTURES[: len(test)], "label": test},
+    }
+    return write_parquet(folder, splits, features)
+
+
+def pictures(folder: Path, train: list, test: list) -> Path:
+    splits = {
+        "train": {"image": train, "label": [0] * len(train)},
+        "test": {"image": test, "label": [0] * len(test)},
+    }
+    return write_parquet(folder, splits, INTEGERS)
+
+
+def texts(folder: Path, lines: list, **columns: list) -> Path:
+    features = {"text": datasets.Value("string")}
+    features |= {name: datasets.Value("string") for name in columns}
+    return write_parquet(
+        folder, {s: {"text": lines, **columns} for s in ("train", "test")}, features
+    )
+
+
+def broken_image(folder: Path) -> Path:
+    write_image_folder(folder)
+    (folder / "train" / "dog" / "0.png").write_bytes(b"no image")
+    return folder
+
+
+def no_test_images(folder: Path) -> Path:
+    write_image_folder(folder)
+    for path in (folder / "test").rglob("*.png"):
+        path.unlink()
+    return folder
+
+
+def file_only(folder: Path) -> Path:
+    folder.write_text("x")
+    return folder
+
+
+def empty(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def readme_only(folder: Path) -> Path:
+    empty(folder)
+    (folder / "notes.bin").write_text("nothing")
+    return folder
+
+
+def deep(folder: Path) -> Path:
+    for split in ("train", "test"):
+        (folder / split / "a").mkdir(parents=True)
+        Image.fromarray(np.zeros((3, 3), np.uint16)).save(folder / split / "a" / "0.png")
+    return folder
+
+
+CASES = [
+    ("missing folder", lambda folder: folder, {}, r"dataset = '.*set': there is no such folder"),
+    ("a file", file_only, {}, r"dataset = '.*set': is a file"),
+    ("empty folder", empty, {}, r"dataset = '.*set': cannot be read"),
+    ("folder without data", readme_only, {}, r"dataset = '.*set': cannot be read"),
+    ("truncated file", truncated, {}, r"train\.parquet: damaged or truncated"),
+    ("training split", pets, {"train_split": "fit"}, r"train-split = 'fit'.*has: .*test"),
+    ("test split", pets, {"test_split": "dev"}, r"test-split = 'dev'.*train.*test-fraction"),
+    ("input column", pets, {"input_key": "img"}, r"input-key = 'img'.*image \(image\), label"),
+    ("label column", pets, {"label_key": "class"}, r"label-key = 'class'.*image \(image\), label"),
+    ("input type", pets, {"input_key": "label"}, r"input-key = 'label'.*neither images nor text"),
+    (
+        "label type",
+        lambda f: labelled(f, ["a"], ["b"], "string"),
+        {},
+        r"label-key = 'label'.*integers",
+    ),
+    (
+        "float label",
+        lambda f: labelled(f, [0.5], [1.0], "float32"),
+        {},
+        r"label-key = 'label'.*float",
+    ),
+    ("no label", lambda f: labelled(f, [0, None], [0]), {}, r"label-key = 'label'.*1 rows without"),
+    (
+        "negative",
+        lambda f: labelled(f, [0, -1], [0]),
+        {},
+        r"label-key = 'label'.*label -1 in row 1",
+    ),
+    (
+        "out of range",
+        lambda f: labelled(f, [0, 1], [0, 2]),
+        {},
+        r"'test'.*label 2 in row 1.*0 to 1",
+    ),
+    ("no examples", lambda f: labelled(f, [], [0]), {}, r"train\.parquet: has no examples"),
+    ("no test examples", lambda f: labelled(f, [0], []), {}, r"test\.parquet: has no examples"),
+    ("no test images", no_test_images, {}, r"test-split = 'test'.*no examples"),
+    (
+        "mixed sizes",
+        lambda f: pictures(f, [PICTURES[0], png(PIXELS[1][:3])], PICTURES[:1]),
+        {},
+        r"'image': images of mixed sizes: row 1 is 4x3, row 0 is 4x5",
+    ),
+    (
+        "mixed splits",
+        lambda f: pictures(f, PICTURES[:2], [png(PIXELS[1][:3])]),
+        {},
+        r"test-split = 'test'.*\(3, 3, 4\).*\(3, 5, 4\)",
+    ),
+    (
+        "mixed modes",
+        lambda f: pictures(f, [png(PIXELS[0][..., 0]), PICTURES[0]], PICTURES[:1]),
+        {},
+        r"row 1.*coloured",
+    ),
+    (
+        "missing image",
+        lambda f: pictures(f, [PICTURES[0], None], PICTURES[:1]),
+        {},
+        r"row 1.*no image",
+    ),
+    ("broken image", broken_image, {}, r"row 1 \(.*dog/0\.png\): not a readable image"),
+    ("deep image", deep, {}, r"a/0\.png\): I;16 pixels"),
+    ("empty text", lambda f: texts(f, ["", " "]), {}, r"'text': every text is empty"),
+    ("missing text", lambda f: texts(f, ["a", None]), {}, r"'text': 1 rows have no text"),
+    ("client column", lambda f: texts(f, ["a"]), {"client_key": "who"}, r"client-key = 'who'"),
+    (
+        "missing client",
+        lambda f: texts(f, ["a", "b"], author=["x", None]),
+        {},
+        r"client-key = 'author'",
+    ),
+    ("hold out all", pets, {"test_split": "x", "test_fraction": 0.99}, None),
+    (
+        "hold out nothing left",
+        lambda f: write_parquet(f, {"train": image_splits(train=1)["train"]}, image_features()),
+        {"test_fraction": 0.5},
+        r"test-fraction = 0\.5.*leaves no training example",
+    ),
+    ("subset", pets, {"dataset_subset": "no-such"}, r"dataset = '.*set'.*no-such"),
+]
+
+
+@pytest.mark.parametrize(
+    ("make", "keys", "said"), [c[1:] for c in CASES], ids=[c[0] for c in CASES]
+)
+def test_data_error(tmp_path, make, keys, said):
+    folder = make(tmp_path / "set")
+    if said is None:
+        assert len(load(folder, **keys).train) == 1
+        return
+    with pytest.raises(DataError, match=said):
+        load(folder, **keys)
+
+
+def test_cache_folder_that_cannot_be_used(tmp_path):
+    folder = pets(tmp_path / "set")
+    (tmp_path / "blocked").write_text("a file")
+    config = read_config(
+        {"dataset": str(folder), "data-cache": str(tmp_path / "blocked" / "cache")}
+    )
+    with pytest.raises(DataError, match=r"data-cache = .*blocked.*FEDAPP_CACHE"):
+        load_dataset(config)
+
+
+@pytest.mark.parametrize("make", [lambda folder: folder, empty])
+def test_node_data_names_the_nodes_key(tmp_path, make):
+    folder = make(tmp_path / "set")
+    with pytest.raises(DataError, match=r"data-path = '.*set'"):
+        load_node_data(read_config({"data-cache": str(tmp_path / "cache")}), str(folder))
+
+
+def test_a_node_with_one_class_keeps_the_label_set(tmp_path):
+    folder = write_image_folder(tmp_path / "set", classes=("cat",))
+    (folder / "train" / "dog").mkdir()
+    data = load(folder)
+    assert data.task.labels == ("cat", "dog")
+
+
+MNIST = Task("image", (1, 28, 28), 10)
+PETS = Task("image", (3, 5, 4), 2, ("cat", "dog"))
+WORDS = Task("tokens", (10,), 100, num_symbols=100, vocabulary="words 1")
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "said"),
+    [
+        (MNIST, MNIST, []),
+        (MNIST, Task("image", (1, 28, 28), 7), []),
+        (MNIST, Task("image", (1, 28, 28), 12), ["12 classes instead of 10"]),
+        (
+            PETS,
+            Task("image", (3, 5, 4), 2, ("cat", "cow")),
+            ["labels (cat, cow) instead of (cat, dog)"],
+        ),
+        (PETS, Task("image", (1, 5, 4), 2), ["input shape (1, 5, 4) instead of (3, 5, 4)"]),
+        (
+            WORDS,
+            Task("tokens", (10,), 100, (), 100, "words 2"),
+            ["vocabulary 'words 2' instead of 'words 1'"],
+        ),
+    ],
+)
+def test_task_differences(expected, found, said):
+    assert task_differences(expected, found) == said

@@ -1,0 +1,177 @@
+"""IDX files, CIFAR's files, CSV and hub names: the formats beside Parquet and image folders."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+from pathlib import Path
+from types import SimpleNamespace
+
+import datasets
+import huggingface_hub.constants
+import numpy as np
+import pytest
+from data_files import image_features, image_splits
+from test_data_sources import load
+
+from fedapp.config import read_config
+from fedapp.data import load_dataset
+from fedapp.data.sources.idx import read_idx
+from fedapp.data.sources.plain_pickle import read_plain_pickle
+from fedapp.errors import DataError
+
+RECORDS = np.random.default_rng(1).integers(0, 256, (4, 3072), dtype=np.uint8)
+LABELS = [3, 0, 9, 3]
+TEN = [f"class{number}" for number in range(10)]
+
+
+def idx(array: np.ndarray) -> bytes:
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + struct.pack(f">{array.ndim}i", *array.shape)
+        + array.tobytes()
+    )
+
+
+def python2_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
+    """Return a batch as Python 2's cPickle writes it, protocol 2: the form of CIFAR's files."""
+
+    def text(value: bytes) -> bytes:
+        return b"U" + bytes([len(value)]) + value
+
+    shape = b"M" + struct.pack("<H", len(pixels)) + b"M\x00\x0c\x86"
+    dtype = b"cnumpy\ndtype\nq\x06" + text(b"u1") + b"K\x00K\x01\x87Rq\x07(K\x03" + text(b"|")
+    dtype += b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    array = b"cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85" + text(
+        b"b"
+    )
+    data = b"T" + struct.pack("<i", pixels.nbytes) + pixels.tobytes()
+    array += b"\x87Rq\x05(K\x01" + shape + dtype + b"\x89" + data + b"tb"
+    numbers = b"]q\x02(" + b"".join(bytes([ord("K"), label]) for label in labels) + b"e"
+    return b"\x80\x02}q\x01(" + text(b"labels") + numbers + text(b"data") + array + b"u."
+
+
+def python2_names(names: list[str]) -> bytes:
+    items = b"".join(b"U" + bytes([len(name)]) + name.encode() for name in names)
+    return b"\x80\x02}q\x01U\x0blabel_namesq\x02]q\x03(" + items + b"es."
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_mnist_idx_files(tmp_path, packed):
+    folder = tmp_path / "mnist"
+    folder.mkdir()
+    pixels = RECORDS[:, : 28 * 28].reshape(4, 28, 28)
+    for prefix, part in (("train", slice(0, 3)), ("t10k", slice(3, 4))):
+        for kind, array in (("images-idx3", pixels), ("labels-idx1", np.array(LABELS, np.uint8))):
+            data = idx(array[part])
+            name = f"{prefix}-{kind}-ubyte"
+            path = folder / (f"{name}.gz" if packed else name)
+            path.write_bytes(gzip.compress(data) if packed else data)
+    data = load(folder)
+    np.testing.assert_array_equal(data.train.inputs[:, 0], pixels[:3])
+    np.testing.assert_array_equal(data.test.inputs[:, 0], pixels[3:])
+    assert data.train.targets.tolist() == [3, 0, 9]
+    assert data.task.num_classes == 10
+
+
+@pytest.mark.parametrize("version", ["bin", "python"])
+def test_cifar10_files(tmp_path, version):
+    folder = tmp_path / "cifar" / "cifar-10-batches"
+    folder.mkdir(parents=True)
+    for name, part in (("data_batch_1", slice(0, 2)), ("data_batch_2", 2), ("test_batch", 3)):
+        rows = np.atleast_2d(RECORDS[part])
+        labels = np.atleast_1d(np.array(LABELS, np.uint8)[part])
+        if version == "bin":
+            records = np.concatenate([labels[:, None], rows], axis=1)
+            (folder / f"{name}.bin").write_bytes(records.tobytes())
+        else:
+            (folder / name).write_bytes(python2_batch(rows, labels.tolist()))
+    if version == "bin":
+        (folder / "batches.meta.txt").write_text("\n".join(TEN) + "\n\n")
+    else:
+        (folder / "batches.meta").write_bytes(python2_names(TEN))
+    data = load(tmp_path / "cifar")
+    np.testing.assert_array_equal(data.train.inputs, RECORDS[:3].reshape(3, 3, 32, 32))
+    np.testing.assert_array_equal(data.test.inputs, RECORDS[3:].reshape(1, 3, 32, 32))
+    assert data.train.targets.tolist() == [3, 0, 9]
+    assert data.task.labels == tuple(TEN)
+
+
+def test_cifar100_binary_has_two_labels(tmp_path):
+    folder = tmp_path / "cifar100"
+    folder.mkdir()
+    two = np.array([[1, 3], [0, 2], [1, 1], [0, 0]], np.uint8)
+    records = np.concatenate([two, RECORDS], axis=1)
+    (folder / "train.bin").write_bytes(records[:3].tobytes())
+    (folder / "test.bin").write_bytes(records[3:].tobytes())
+    (folder / "coarse_label_names.txt").write_text("animal\nplant\n")
+    (folder / "fine_label_names.txt").write_text("ant\nbee\nfir\noak\n")
+    data = load(folder)
+    assert data.train.targets.tolist() == [3, 2, 1]
+    assert data.task.labels == ("ant", "bee", "fir", "oak")
+    assert data.train.groups["coarse_label"].tolist() == [1, 0, 1]
+    assert load(folder, label_key="coarse_label").task.labels == ("animal", "plant")
+
+
+class Evil:
+    def __reduce__(self):
+        return (Path.touch, (Path("pickle-was-run"),))
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_no_code_in_a_pickle_is_run(tmp_path, monkeypatch, protocol):
+    monkeypatch.chdir(tmp_path)
+    for content in ({"data": Evil()}, Evil(), [Evil], {"data": np.zeros(3, "O")}):
+        (tmp_path / "batch").write_bytes(pickle.dumps(content, protocol))
+        with pytest.raises(DataError, match=r"batch.*binary version"):
+            read_plain_pickle(tmp_path / "batch")
+    assert [path.name for path in tmp_path.iterdir()] == ["batch"]
+
+
+def test_every_truncation_of_a_pickle_is_refused(tmp_path):
+    whole = python2_batch(RECORDS[:1], [1])
+    for length in (*range(0, 200, 7), len(whole) - 1):
+        (tmp_path / "batch").write_bytes(whole[:length])
+        with pytest.raises(DataError, match="batch"):
+            read_plain_pickle(tmp_path / "batch")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "not an IDX"), (b"\x00\x00\x0d\x01\x00\x00\x00\x00", "not an IDX"), (None, "truncated")],
+)
+def test_damaged_idx_files(tmp_path, content, said):
+    path = tmp_path / "train-images-idx3-ubyte"
+    path.write_bytes(idx(np.zeros((2, 3, 3), np.uint8))[:-1] if content is None else content)
+    with pytest.raises(DataError, match=rf"train-images.*{said}"):
+        read_idx(path)
+
+
+def test_hub_name_reads_what_the_builder_gives(tmp_path, monkeypatch):
+    splits = {
+        name: datasets.Dataset.from_dict(columns, datasets.Features(image_features()))
+        for name, columns in image_splits().items()
+    }
+    builder = SimpleNamespace(
+        config=SimpleNamespace(name="default"),
+        hash="revision-1",
+        download_and_prepare=lambda: None,
+        as_dataset=lambda: datasets.DatasetDict(splits),
+    )
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda name, subset: builder)
+    keys = {"dataset": "someone/pets", "data-cache": str(tmp_path)}
+    first = load_dataset(read_config(keys))
+    assert (len(first.train), len(first.test)) == (4, 2)
+    assert load_dataset(read_config(keys)).fingerprint == first.fingerprint
+    builder.hash = "revision-2"
+    assert load_dataset(read_config(keys)).fingerprint != first.fingerprint
+
+
+def test_hub_name_without_network_says_what_to_set(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    config = read_config({"dataset": "someone/nothing-here", "data-cache": str(tmp_path)})
+    with pytest.raises(
+        DataError, match=r"dataset = 'someone/nothing-here'.*Set dataset to the folder"
+    ):
+        load_dataset(config)

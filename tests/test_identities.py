@@ -1,0 +1,171 @@
+"""Identities of the papers: what must be equal to what, whatever the numbers are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedapp.data import load_dataset
+from fedapp.holdings import read_holdings
+from fedapp.training.algorithm import WeightedMean, weighted_mean
+from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.plan import client_generator
+from fedapp.training.setup import initial_parameters, make_module, make_trainer
+from tests.conftest import Run, largest_difference, metrics_of, model_of, small_config
+
+EXACT = 1e-12
+"""float64 rounding of sums that are taken in another order."""
+
+
+def test_full_batch_fedavg_is_one_gradient_step_on_the_union(run: Run) -> None:
+    """E = 1, B = infinity, C = 1: FedAvg = FedSGD = gradient descent (McMahan, section 2).
+
+    Every client steps once on its mean loss; weighted by n_k / n, the mean of the steps is a step
+    on the mean loss over the union of all data.
+    """
+    folder = run(num_server_rounds=2, fraction_train=1.0, batch_size=0, learning_rate=0.5)
+    config = small_config()
+    train = load_dataset(config).train
+    module = make_module(config, load_dataset(config).task)
+    inputs, targets = torch.from_numpy(train.inputs).double(), torch.from_numpy(train.targets)
+    for _ in range(2):
+        module.zero_grad()
+        F.cross_entropy(module(inputs), targets).backward()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter -= 0.5 * parameter.grad
+    assert largest_difference(model_of(folder), dict(module.named_parameters())) < EXACT
+
+
+def test_option_one_with_server_rate_one_is_option_two(run: Run) -> None:
+    """theta + mean(theta_k - theta) = mean(theta_k) (Seo, Algorithm 3, line 12)."""
+    one = run("one", update="delta", server_learning_rate=1.0)
+    two = run("two", update="model")
+    assert largest_difference(model_of(one), model_of(two)) < EXACT
+
+
+def test_server_rate_scales_the_first_step(run: Run) -> None:
+    """After one round, theta_1 - theta_0 is proportional to eta_g (Option I)."""
+    start = initial_parameters(small_config(), load_dataset(small_config()).task)
+    full = model_of(run("full", num_server_rounds=1))
+    half = model_of(run("half", num_server_rounds=1, server_learning_rate=0.5))
+    for name, theta in start.items():
+        torch.testing.assert_close(half[name] - theta, (full[name] - theta) / 2, rtol=0, atol=EXACT)
+
+
+def test_one_client_is_plain_sgd(run: Run) -> None:
+    """K = 1: the rounds are epochs of centralised SGD over the same batches."""
+    folder = run(num_clients=1, num_server_rounds=2, local_epochs=2, learning_rate=0.2)
+    config = small_config(num_clients=1)
+    holdings = read_holdings(config, None)
+    train = holdings.train(0)
+    module = make_module(config, holdings.dataset.task)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
+    inputs, targets = torch.from_numpy(train.inputs).double(), torch.from_numpy(train.targets)
+    for round_ in (1, 2):
+        rng = client_generator(0, round_, 0)
+        for _ in range(2):
+            for index in np.split(order := rng.permutation(len(train)), range(32, len(order), 32)):
+                optimizer.zero_grad()
+                F.cross_entropy(module(inputs[index]), targets[index]).backward()
+                optimizer.step()
+    assert largest_difference(model_of(folder), dict(module.named_parameters())) < EXACT
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 5])
+def test_the_mean_of_cohort_means_is_the_mean(run: Run, nodes: int) -> None:
+    """How the clients are spread over nodes does not matter."""
+    one = run("one", nodes=1, fraction_train=1.0)
+    many = run("many", nodes=nodes, fraction_train=1.0)
+    assert largest_difference(model_of(one), model_of(many)) < EXACT
+    drawn = [[r.get("clients") for r in metrics_of(folder)] for folder in (one, many)]
+    assert drawn[0] == drawn[1]
+
+
+def test_weighting_by_examples_and_uniform(run: Run) -> None:
+    """The mean of the clients' models is weighted by n_k, or not at all (Seo, section 4.2.2)."""
+    skewed = {"partitioner": "dirichlet", "dirichlet.alpha": 0.3, "fraction_train": 1.0}
+    config = small_config(**skewed)
+    holdings = read_holdings(config, None)
+    task = holdings.dataset.task
+    theta, trainer = initial_parameters(config, task), make_trainer(config, task)
+    sizes = holdings.partition.sizes.tolist()
+    assert len(set(sizes)) == len(sizes)
+    models = []
+    for k in range(config.num_clients):
+        order = TrainOrder(1, (k,), config.learning_rate, "mean")
+        reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
+        models.append({name: theta[name] + reply.mean[name] for name in theta})
+    for weighting, weights in (("examples", sizes), ("uniform", [1] * len(sizes))):
+        folder = run(weighting, num_server_rounds=1, weighting=weighting, **skewed)
+        expected = {
+            name: sum(w * m[name] for w, m in zip(weights, models, strict=True)) / sum(weights)
+            for name in theta
+        }
+        assert largest_difference(model_of(folder), expected) < EXACT
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(-5, 5), st.floats(0.1, 9)), min_size=1, max_size=9),
+    st.data(),
+)
+def test_weighted_mean_of_weighted_means(
+    terms: list[tuple[float, float]], data: st.DataObject
+) -> None:
+    """sum w_i x_i / sum w_i does not depend on how the terms are grouped."""
+    values = [{"x": torch.tensor([x], dtype=torch.float64)} for x, _ in terms]
+    weights = [w for _, w in terms]
+    cut = data.draw(st.integers(0, len(terms)))
+    outer = WeightedMean()
+    for part in (slice(0, cut), slice(cut, None)):
+        if values[part]:
+            outer.add(weighted_mean(values[part], weights[part]), sum(weights[part]))
+    expected = sum(w * x for x, w in terms) / sum(weights)
+    assert float(outer.mean()["x"]) == pytest.approx(expected, abs=1e-12)
+
+
+# ---------------------------------------------------------------------- evaluation and own data
+
+
+def test_evaluation_on_the_clients_is_evaluation_on_the_union(run: Run) -> None:
+    """IID clients' own test sets are a partition of the test set: the means over both are equal."""
+    for record in metrics_of(run(nodes=2, evaluation="both")):
+        assert record["client_accuracy"] == pytest.approx(record["test_accuracy"], abs=1e-12)
+        assert record["client_loss"] == pytest.approx(record["test_loss"], abs=1e-12)
+        assert record["client_worst_accuracy"] <= record["test_accuracy"]
+
+
+def test_nodes_that_are_clients_train_as_virtual_clients_do(run: Run) -> None:
+    """num-clients = 0: node i of N holds partition i, and the run is that of K = N clients."""
+    nodes = run("nodes", nodes=6, num_clients=0)
+    virtual = run("virtual", nodes=1, num_clients=6)
+    assert largest_difference(model_of(nodes), model_of(virtual)) < EXACT
+    assert [r.get("clients") for r in metrics_of(nodes)] == [
+        r.get("clients") for r in metrics_of(virtual)
+    ]
+
+
+def test_u_is_logged_as_both_papers_define_it(run: Run) -> None:
+    """u = E n_k / B (McMahan) and eta u (Seo, Eq. 3), averaged as the updates are: n_k = 240."""
+    record = metrics_of(run(local_epochs=2, batch_size=32, learning_rate=0.1))[1]
+    assert record["updates"] == pytest.approx(2 * 240 / 32)
+    assert record["effective_updates"] == pytest.approx(0.1 * 2 * 240 / 32)
+    assert record["steps"] == 3 * 2 * 8
+    assert record["bytes_down"] == record["bytes_up"]
+
+
+def test_the_learning_rate_decays_by_round(run: Run) -> None:
+    records = metrics_of(run(learning_rate=0.4, learning_rate_decay=0.5))[1:]
+    assert [record["learning_rate"] for record in records] == [0.4, 0.2, 0.1]
+
+
+def test_a_run_stops_at_its_target(run: Run) -> None:
+    folder = run(num_server_rounds=50, target_accuracy=0.5, fraction_train=1.0, batch_size=10)
+    accuracies = [record["test_accuracy"] for record in metrics_of(folder)]
+    assert accuracies[-1] >= 0.5 > max(accuracies[:-1])
+    assert len(accuracies) < 51

@@ -1,0 +1,143 @@
+"""The partition's picture and summary; the papers' partitions of the real data."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedapp.analysis.partition import label_counts, labels_per_client
+from fedapp.data.base import Examples, Partition
+from fedapp.data.partition.dirichlet import Dirichlet
+from fedapp.data.partition.iid import Iid
+from fedapp.data.partition.shards import Shards
+from fedapp.runs import partition_picture
+from fedapp.runs.partition_picture import (
+    count_labels,
+    draw_comparison,
+    draw_partition,
+    partition_summary,
+)
+from tests.partitions import cycle
+
+LABELS = tuple("0123456789")
+
+
+def size_of_png(path: Path) -> tuple[int, int]:
+    head = path.read_bytes()[:24]
+    assert head.startswith(b"\x89PNG")
+    return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
+
+
+@pytest.mark.parametrize("num_clients", [1, 10, 100, 400])
+def test_pictures_for_few_and_many_clients(tmp_path, num_clients, recwarn):
+    partition = Dirichlet(alpha=0.3, min_size=0).split(cycle(4_000), num_clients, 0)
+    png, svg = draw_partition(partition, cycle(4_000).targets, LABELS, tmp_path / "p", "a title")
+    width, height = size_of_png(png)
+    assert width > 1_000
+    assert height > 700
+    text = svg.read_text()
+    assert "</svg>" in text
+    assert len(text) < 500_000
+    assert not [w for w in recwarn if issubclass(w.category, (UserWarning, RuntimeWarning))]
+
+
+def test_a_picture_is_the_same_file_each_time(tmp_path):
+    partition = Iid().split(cycle(100), 5, 0)
+    files = [
+        draw_partition(partition, cycle(100).targets, LABELS, tmp_path / name, endings=(".svg",))[0]
+        for name in ("one", "two")
+    ]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_many_labels_and_empty_clients_can_be_drawn(tmp_path):
+    targets = np.arange(1_000) % 300
+    partition = Partition(np.arange(1_000), np.array([0, 0, 400, 1_000]))
+    names = tuple(f"word {i}" for i in range(300))
+    assert all(p.exists() for p in draw_partition(partition, targets, names, tmp_path / "p"))
+
+
+def test_comparison_is_as_wide_as_its_partitions(tmp_path):
+    examples = cycle(1_000)
+    parts = {f"alpha {a:g}": Dirichlet(alpha=a).split(examples, 10, 0) for a in (0.5, 1.0, 10.0)}
+    widths = [
+        size_of_png(draw_comparison(some, examples.targets, LABELS, tmp_path / "c")[0])[0]
+        for some in (dict(list(parts.items())[:1]), parts)
+    ]
+    assert widths[1] > 2 * widths[0]
+
+
+def test_summary_of_a_partition_by_hand():
+    partition = Partition(
+        np.array([0, 2, 1]), np.array([0, 2, 3]), test=Partition(np.array([0]), np.array([0, 1, 1]))
+    )
+    targets = np.array([0, 1, 0])
+    summary = partition_summary(partition, targets, 2, {"partitioner": "iid"}, seed=7)
+    assert json.loads(json.dumps(summary)) == {
+        "scheme": {"partitioner": "iid"},
+        "seed": 7,
+        "num_clients": 2,
+        "num_examples": 3,
+        "sizes": {"min": 1, "median": 1.5, "mean": 1.5, "max": 2, "empty": 0},
+        "size_ratio": 2.0,
+        # (4 + 1) / 3 over 3 / 2.
+        "update_multiplier": pytest.approx(10 / 9),
+        # Globally 2/3 and 1/3: the first client is 1/3 away, the second 2/3.
+        "mean_total_variation": pytest.approx(1 / 2),
+        "clients_measured": 2,
+        "clients_by_number_of_labels": {"1": 2},
+        "test_sizes": {"min": 0, "median": 0.5, "mean": 0.5, "max": 1, "empty": 1},
+        "label_counts": [[2, 0], [0, 1]],
+    }
+
+
+def test_summary_of_many_clients_lists_no_counts_and_may_have_no_ratio():
+    partition = Partition(np.arange(10), np.array([0] * 1_001 + [10]))
+    summary = partition_summary(partition, np.zeros(10, dtype=np.int64), 1, {}, 0)
+    assert "label_counts" not in summary
+    assert summary["size_ratio"] is None
+    assert summary["sizes"]["empty"] == 1_000
+
+
+def test_very_many_clients_are_measured_by_a_sample(monkeypatch):
+    monkeypatch.setattr(partition_picture, "MOST_CELLS", 40)
+    examples = cycle(100)
+    matrix = count_labels(Iid().split(examples, 20, 0), examples.targets, 10)
+    assert matrix.clients.tolist() == [0, 5, 10, 15]
+    assert matrix.counts.sum(axis=1).tolist() == [5, 5, 5, 5]
+
+
+def test_the_label_of_a_token_sequence_is_its_first_target():
+    targets = np.array([[2, 0, -1], [1, 1, 1]])
+    matrix = count_labels(Partition(np.array([0, 1]), np.array([0, 1, 2])), targets, 3)
+    assert matrix.counts.tolist() == [[0, 0, 1], [0, 1, 0]]
+
+
+def real_labels(name: str, split: str) -> Examples:
+    if "FEDAPP_DATA" not in os.environ:
+        pytest.skip("needs FEDAPP_DATA, the folder with mnist and cifar10")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (file,) = (Path(os.environ["FEDAPP_DATA"]) / name).glob(f"{split}-*.parquet")
+    labels = parquet.read_table(file, columns=["label"])["label"].to_numpy()
+    return Examples(labels, labels)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "own", "test"), [("mnist", 600, 100), ("cifar10", 500, 100)])
+def test_a_hundred_iid_clients_of_the_papers_data(name, own, test):
+    train, rest = real_labels(name, "train"), real_labels(name, "test")
+    assert set(Iid().split(train, 100, 0).sizes) == {own}
+    assert set(Iid().split_test(rest, train, 100, 0).sizes) == {test}
+
+
+@pytest.mark.data
+def test_most_clients_of_mnist_shards_have_exactly_two_digits():
+    train = real_labels("mnist", "train")
+    partition = Shards().split(train, 100, 0)
+    counts = label_counts(partition.indices, partition.offsets, train.targets, 10)
+    assert set(partition.sizes) == {600}
+    assert labels_per_client(counts) == {1: 13, 2: 79, 3: 8}

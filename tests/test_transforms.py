@@ -1,0 +1,138 @@
+"""Transforms: hand-derived numbers, published statistics, and equal draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedapp.config import read_config
+from fedapp.data import load_transform
+from fedapp.data.transforms.cifar24 import Cifar24, whiten
+from fedapp.data.transforms.normalise import Normalise
+from fedapp.errors import ConfigError
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def images(n: int = 3, channels: int = 3, size: int = 32, seed: int = 0) -> torch.Tensor:
+    shape = (n, channels, size, size)
+    return torch.randint(0, 256, shape, generator=generator(seed), dtype=torch.uint8)
+
+
+def test_scale_gives_the_unit_interval():
+    transform = load_transform(read_config({}))
+    inputs = torch.tensor([0, 51, 255], dtype=torch.uint8)
+    torch.testing.assert_close(
+        transform.test(inputs, torch.float64), torch.tensor([0, 0.2, 1]).double()
+    )
+
+
+def test_normalise_by_hand():
+    config = read_config(
+        {"transform": "normalise", "normalise.mean": "0.2,0.4", "normalise.std": "0.1,0.5"}
+    )
+    pixels = torch.tensor([[[[51]], [[255]]]], dtype=torch.uint8)
+    result = load_transform(config).test(pixels, torch.float64)
+    assert result.flatten().tolist() == pytest.approx([0.0, 1.2])
+
+
+def test_normalise_presets():
+    pixels = torch.tensor([[[[0, 255]]]], dtype=torch.uint8)
+    assert Normalise().test(pixels, torch.float32).flatten().tolist() == [-1, 1]
+    black = Normalise(preset="mnist").test(pixels, torch.float64).flatten()[0]
+    assert black == pytest.approx(-0.1307 / 0.3081)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"normalise.mean": "0.1,x"}, "normalise.mean = '0.1,x'"),
+        ({"normalise.mean": "0.1"}, "std = ''"),
+        ({"normalise.mean": "0.1", "normalise.std": "0"}, "above 0"),
+    ],
+)
+def test_normalise_refuses(keys, said):
+    with pytest.raises(ConfigError, match=said):
+        read_config({"transform": "normalise", **keys})
+
+
+@pytest.mark.parametrize(
+    ("transform", "shape"),
+    [
+        (Normalise(preset="cifar10"), (1, 28, 28)),
+        (Normalise(), (80,)),
+        (Cifar24(), (3, 20, 32)),
+        (Cifar24(), (80,)),
+    ],
+)
+def test_shapes_that_do_not_fit(transform, shape):
+    with pytest.raises(ConfigError, match=str(shape[0])):
+        transform.output_shape(shape)
+
+
+def test_whitening_by_hand():
+    pair = torch.tensor([[[[1.0, 3.0]]], [[[7.0, 7.0]]]])
+    # mean 2, std 1; the image of one colour is divided by 1 / sqrt(2), not by 0
+    assert whiten(pair).flatten().tolist() == [-1, 1, 0, 0]
+
+
+def test_cifar24_at_test_time_is_the_whitened_centre():
+    pixels = images()
+    result = Cifar24().test(pixels, torch.float64)
+    assert tuple(result.shape[1:]) == Cifar24().output_shape((3, 32, 32)) == (3, 24, 24)
+    centre = pixels[:, :, 4:28, 4:28].double().flatten(1).numpy()
+    expected = (centre - centre.mean(1, keepdims=True)) / centre.std(1, keepdims=True)
+    np.testing.assert_allclose(result.flatten(1).numpy(), expected, atol=1e-12)
+
+
+@given(st.integers(0, 2**32), st.integers(24, 33), st.integers(1, 3))
+def test_cifar24_training_images_are_crops(seed, size, channels):
+    """Up to flip and contrast by channel, a training image is a 24x24 part of its source."""
+    pixels = images(2, channels, size, seed)
+    result = Cifar24().train(pixels, torch.float64, generator(seed))
+    assert result.shape == (2, channels, 24, 24)
+    torch.testing.assert_close(result.mean((1, 2, 3)), torch.zeros(2).double(), atol=1e-9, rtol=0)
+    torch.testing.assert_close(
+        result.std((1, 2, 3), correction=0), torch.ones(2).double(), atol=1e-9, rtol=0
+    )
+    parts = pixels[0, 0].double().unfold(0, 24, 1).unfold(1, 24, 1).reshape(-1, 24, 24)
+    parts = torch.cat([parts, parts.flip(2)]).flatten(1)
+    one = result[0, 0].flatten()
+    correlations = torch.corrcoef(torch.cat([one[None], parts]))[0, 1:]
+    assert correlations.max() == pytest.approx(1)
+
+
+def test_cifar24_draws_depend_on_the_generator_alone():
+    pixels, transform = images(), Cifar24()
+    one, same, other = (transform.train(pixels, torch.float32, generator(s)) for s in (1, 1, 2))
+    double = transform.train(pixels, torch.float64, generator(1))
+    floats = transform.train(pixels.float() / 255, torch.float32, generator(1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    torch.testing.assert_close(one.double(), double, atol=1e-4, rtol=0)
+    torch.testing.assert_close(one, floats, atol=1e-4, rtol=0)
+
+
+def test_cifar24_flips_half_and_reaches_every_corner():
+    ramp = torch.arange(32 * 32).reshape(1, 1, 32, 32).expand(4000, 1, 32, 32).float() / 1024
+    from fedapp.data.transforms.cifar24 import _crop_and_flip
+
+    parts = _crop_and_flip(ramp, torch.rand(4000, 5, generator=generator()))
+    flipped = parts[:, 0, 0, 0] > parts[:, 0, 0, 1]
+    assert flipped.float().mean() == pytest.approx(0.5, abs=0.03)
+    corners = torch.minimum(parts[:, 0, 0, 0], parts[:, 0, 0, -1]) * 1024
+    assert len(corners.unique()) == 81
+    assert (corners.min(), corners.max()) == (0, 8 * 32 + 8)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_cifar24_agrees_between_devices():
+    pixels, transform = images(64), Cifar24()
+    here = transform.train(pixels, torch.float32, generator(3))
+    there = transform.train(pixels.cuda(), torch.float32, generator(3)).cpu()
+    torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-5)
