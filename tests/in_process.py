@@ -25,6 +25,7 @@ SMALL: dict[str, Scalar] = {
     "num-server-rounds": 3,
     "2nn.hidden": 16,
     "device": "cpu",
+    "pictures": False,
 }
 """K = 10, C = 0.5, E = 1, B = 10: a round takes a few hundredths of a second."""
 

@@ -47,7 +47,7 @@ def killed_run(folder, point, round_, **options):
 
 KILLS = [
     ("while_training", 1, 0),
-    ("after_checkpoint", 0, 0),
+    ("in_the_line_of_metrics", 0, 0),
     ("after_checkpoint", 6, 6),
     ("while_training", 8, 6),
     ("in_the_checkpoints_tensors", 6, 3),
