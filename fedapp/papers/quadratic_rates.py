@@ -1,0 +1,158 @@
+"""Gradient descent, heavy ball and Nesterov on the notes' quadratic, measured and promised.
+
+``python -m fedapp.papers.quadratic_rates PICTURE`` runs them, as federated rounds over ten clients
+that differ, and draws f(x_t) - f* beside the bounds.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from fedapp.analysis.rates import Method, accelerated, bound, gradient_descent, heavy_ball
+from fedapp.client_app import app as client_app
+from fedapp.config import read_config
+from fedapp.data.embedded.quadratic import (
+    MATRIX,
+    OPTIMUM,
+    SMOOTHNESS,
+    STRONG_CONVEXITY,
+    VECTOR,
+)
+from fedapp.engines.inline import InlineGrid
+from fedapp.server_app import run
+from strategies.callbacks import Callback, Record, ServerState
+
+Array = NDArray[np.float64]
+METHODS = tuple(
+    make(STRONG_CONVEXITY, SMOOTHNESS) for make in (gradient_descent, heavy_ball, accelerated)
+)
+COLOURS = ("#8A8A8A", "#0072B2", "#D55E00")
+
+
+class Trace(Callback):
+    """Keeps theta of every round."""
+
+    def __init__(self) -> None:
+        self.points: list[Array] = []
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        """Keep theta."""
+        self.points.append(state.theta["x"].double().numpy().copy())
+        return False
+
+
+def on_the_server(method: Method, steps: int) -> Array:
+    """Return x_0 .. x_steps [steps + 1, 2]: one full-batch local step, momentum on the server."""
+    values = {
+        "algorithm": "fedavgm",
+        "fedavgm.momentum": method.momentum,
+        "fedavgm.nesterov": method.nesterov,
+        "num-clients": 10,
+        "local-epochs": 1,
+        "num-server-rounds": steps,
+    }
+    return _trace(method, values)
+
+
+def on_the_client(method: Method, steps: int) -> Array:
+    """Return x_0 and x_steps [2, 2]: one client, ``steps`` local steps with momentum, one round."""
+    values = {
+        "momentum": method.momentum,
+        "nesterov": method.nesterov,
+        "num-clients": 1,
+        "quadratic.clients": 1,
+        "local-epochs": steps,
+        "num-server-rounds": 1,
+    }
+    return _trace(method, values)
+
+
+def _trace(method: Method, values: dict[str, Any]) -> Array:
+    with tempfile.TemporaryDirectory() as folder:
+        everything = {
+            "dataset": "quadratic",
+            "model": "quadratic",
+            "partitioner": "natural",
+            "fraction-train": 1.0,
+            "batch-size": 0,
+            "learning-rate": method.step,
+            "precision": "float64",
+            "device": "cpu",
+            "pictures": False,
+            "checkpoint-every": 0,
+            "run-dir": str(Path(folder) / "run"),
+            **values,
+        }
+        trace = Trace()
+        run(InlineGrid(client_app, everything, [{}]), read_config(everything), [trace])
+    return np.stack(trace.points)
+
+
+def excess(points: Array) -> Array:
+    """Return f(x) - f* = (x - x*)'A(x - x*) / 2 for points [n, 2]: [n]."""
+    away = points - OPTIMUM
+    return np.asarray(np.einsum("ni,ij,nj->n", away, MATRIX, away) / 2)
+
+
+def measured(method: Method, steps: int) -> Array:
+    """Return f(x_t) - f* for t = 0 .. steps, as federated rounds: [steps + 1].
+
+    What PyTorch's form of Nesterov's method carries are the points y_t at which gradients are
+    taken; the theorem is on x_t = y_(t-1) - eta grad f(y_(t-1)), with x_0 = y_0.
+    """
+    points = on_the_server(method, steps)
+    if method.nesterov:
+        stepped = points - method.step * (points @ MATRIX - VECTOR)
+        points = np.concatenate([points[:1], stepped[:-1]])
+    return excess(points)
+
+
+def promised(method: Method, steps: int) -> Array:
+    """Return the bound on f(x_t) - f* from x_0 = 0, for t = 0 .. steps: [steps + 1]."""
+    start = np.zeros((1, 2))
+    distance = float(np.linalg.norm(OPTIMUM))
+    return bound(method, float(excess(start)[0]), distance, STRONG_CONVEXITY, steps)
+
+
+def draw(path: Path, steps: int = 16) -> None:
+    """Draw measured gaps (points) and bounds (lines) into ``path``."""
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    for method, colour in zip(METHODS, COLOURS, strict=True):
+        label = f"{method.name}: η = {method.step:.3f}, β = {method.momentum:.3f}"
+        axes.semilogy(promised(method, steps), color=colour, linewidth=1.4)
+        axes.semilogy(measured(method, steps), "o", color=colour, markersize=4, label=label)
+    axes.set_xlabel("communication round t (one full-batch local step)")
+    axes.set_ylabel("$f(x_t) - f^*$")
+    axes.set_ylim(1e-16, 3)
+    axes.set_xlim(-0.3, steps + 0.3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_title(
+        f"The notes' quadratic over 10 clients: points measured, lines the bounds; "
+        f"M / m = {SMOOTHNESS / STRONG_CONVEXITY:.2f}",
+        fontsize=9,
+    )
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(visible=True, color="#E6E6E6", linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=150)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Draw the picture into the file that the first argument names."""
+    draw(Path(arguments[0] if arguments else "quadratic-rates.png"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,164 @@
+"""The line of descent: presets and the identities between them; rates on the quadratic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedapp.algorithms_page import algorithms_page, code_lines
+from fedapp.analysis.rates import heavy_ball
+from fedapp.config import read_config
+from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY
+from fedapp.papers.quadratic_rates import METHODS, measured, on_the_client, on_the_server, promised
+from strategies.presets import PRESETS, Preset
+from tests.conftest import largest_difference
+from tests.test_algorithms import ALGORITHMS, run_to
+
+DIGITS: dict[str, Any] = {
+    "model": "linear",
+    "num-clients": 4,
+    "num-server-rounds": 2,
+    "learning-rate": 0.5,
+    "precision": "float64",
+    "pictures": False,
+    "eval-every": 0,
+}
+BY_NAME = {preset.name: preset for preset in PRESETS}
+EXACT = 1e-12
+
+
+def play(folder: Path, name: str, **more: Any) -> dict[str, torch.Tensor]:
+    more = {key.replace("_", "-"): value for key, value in more.items()}
+    return run_to(folder / name, {**DIGITS, **BY_NAME[name].settings, **more})
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
+def test_every_preset_is_a_configuration(preset: Preset) -> None:
+    config = read_config({**preset.settings})
+    assert {k: config.to_run_config()[k] for k in preset.settings} == dict(preset.settings)
+
+
+def test_gradient_descent_large_batches_and_fedsgd_are_one(tmp_path: Path) -> None:
+    """A step on all data, whether one client has it, or four send models, or four send gradients."""
+    descent = play(tmp_path, "Gradient descent")
+    together = play(tmp_path, "Large-batch synchronous SGD", partitioner="dirichlet")
+    gradients = play(tmp_path, "FedSGD", partitioner="dirichlet", fraction_train=1.0)
+    assert largest_difference(descent, together) < EXACT
+    assert largest_difference(descent, gradients) < EXACT
+
+
+def test_fedsgd_divides_its_work_as_it_likes(tmp_path: Path) -> None:
+    """Batches of 100 and two epochs give the full-batch gradient at theta too."""
+    whole = play(tmp_path, "FedSGD")
+    parts = run_to(
+        tmp_path / "parts",
+        {**DIGITS, "algorithm": "fedsgd", "local-epochs": 2, "batch-size": 100},
+    )
+    assert largest_difference(whole, parts) < EXACT
+
+
+def test_parallel_sgd_is_local_sgd_with_one_step(tmp_path: Path) -> None:
+    """Seo's Algorithm 2 with I = 1 is Algorithm 1: the mean of steps is a step on the mean."""
+    parallel = play(tmp_path, "Parallel SGD")
+    local = play(tmp_path, "Local SGD", local_steps=1)
+    assert largest_difference(parallel, local) < EXACT
+
+
+def test_options_1_and_2_are_one(tmp_path: Path) -> None:
+    one, two = play(tmp_path, "FedAvg, Option I"), play(tmp_path, "FedAvg, Option II")
+    assert largest_difference(one, two) < EXACT
+
+
+def test_one_shot_averaging_is_the_mean_of_models_trained_alone(tmp_path: Path) -> None:
+    """With one client of the four at a time the one round gives that client's model.
+
+    The digits split evenly over IID clients but for one example: weights n_k / n.
+    """
+    shot = play(tmp_path, "One-shot averaging", local_epochs=2)
+    config = read_config({**DIGITS, "local-epochs": 2})
+    from fedapp.holdings import read_holdings
+    from fedapp.training.cohorts import TrainOrder, train_cohort
+    from fedapp.training.setup import initial_parameters, make_trainer
+
+    holdings = read_holdings(config, None)
+    task = holdings.dataset.task
+    theta, trainer = initial_parameters(config, task), make_trainer(config, task)
+    mean = {name: torch.zeros_like(tensor) for name, tensor in theta.items()}
+    for client in range(4):
+        order = TrainOrder(1, (client,), 0.5, "mean")
+        alone = train_cohort(config, trainer, order, theta, {}, holdings.train)
+        share = len(holdings.train(client)) / len(holdings.dataset.train)
+        for name in mean:
+            mean[name] += share * (theta[name] + alone.mean[name])
+    assert largest_difference(shot, mean) < EXACT
+
+
+def test_heavy_ball_on_the_server_is_momentum_over_rounds(tmp_path: Path) -> None:
+    """One full-batch step a round and FedAvgM: as many steps of one client with momentum."""
+    server = play(tmp_path, "Heavy ball on the server", local_epochs=1, batch_size=0, **EVERYONE)
+    client = play(
+        tmp_path,
+        "Heavy ball on the clients",
+        num_clients=1,
+        local_epochs=2,
+        batch_size=0,
+        num_server_rounds=1,
+    )
+    assert largest_difference(server, client) < EXACT
+
+
+EVERYONE = {"fraction_train": 1.0}
+
+
+def test_m_and_big_m_are_the_eigenvalues() -> None:
+    assert np.linalg.eigvalsh(MATRIX) == pytest.approx([STRONG_CONVEXITY, SMOOTHNESS], abs=1e-14)
+    assert pytest.approx(11) == STRONG_CONVEXITY * SMOOTHNESS  # det A
+    assert pytest.approx(7) == STRONG_CONVEXITY + SMOOTHNESS  # trace A
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_measured_gaps_keep_the_bounds(method: Any) -> None:
+    """To 1e-5 of them: the last gaps are 1e-13 and their points rounded to 1e-16."""
+    found, bounds = measured(method, 12), promised(method, 12)
+    assert (found <= bounds * (1 + 1e-5)).all()
+    assert found[0] == pytest.approx(15 / 22)
+
+
+def test_gradient_descent_falls_as_fast_as_its_bound() -> None:
+    """Both ends of the spectrum contract by (kappa - 1) / (kappa + 1) = sqrt 5 / 7."""
+    found = measured(METHODS[0], 6)
+    assert found[1:] / found[:-1] == pytest.approx(5 / 49, rel=1e-8)
+
+
+def test_heavy_ball_has_double_roots_at_both_ends() -> None:
+    """r^2 - (1 + beta - eta lambda) r + beta has r = +- sqrt beta for lambda = m, M."""
+    method = heavy_ball(STRONG_CONVEXITY, SMOOTHNESS)
+    for curvature, root in ((STRONG_CONVEXITY, method.rate), (SMOOTHNESS, -method.rate)):
+        middle = 1 + method.momentum - method.step * curvature
+        assert middle == pytest.approx(2 * root)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_momentum_on_one_client_gives_the_servers_iterates(method: Any) -> None:
+    server, client = on_the_server(method, 5), on_the_client(method, 5)
+    assert np.abs(server[-1] - client[-1]).max() < 1e-15
+
+
+def test_the_page_lists_every_algorithm() -> None:
+    page = algorithms_page()
+    for name in ALGORITHMS:
+        assert f"| [`{name}`](#{name}) |" in page
+        assert f"### `{name}`" in page
+
+
+def test_code_lines(tmp_path: Path) -> None:
+    """Imports, the signature, the return: neither docstrings, comments nor blank lines."""
+    path = tmp_path / "a.py"
+    path.write_text(
+        '"""Doc\n\nmore."""\n\nimport a\n\n\ndef f():\n    """Doc."""\n    # no\n    return 1\n'
+    )
+    assert code_lines(path) == 3
