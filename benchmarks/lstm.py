@@ -18,9 +18,11 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 
+from fedapp.data.base import Task
 from fedapp.models.lstm import TokenLSTM
 
 SYMBOLS, EMBEDDING, HIDDEN, LAYERS = 258, 8, 256, 2
+TASK = Task("tokens", (80,), SYMBOLS)
 WARM_UP = 3
 
 
@@ -80,7 +82,7 @@ def main(
 ) -> None:
     """Print milliseconds a call and the ratio, for each number of threads."""
     torch.manual_seed(0)
-    own, fused = TokenLSTM(SYMBOLS, EMBEDDING, HIDDEN, LAYERS, forget_bias=1.0), FusedLSTM()
+    own, fused = TokenLSTM(TASK, EMBEDDING, HIDDEN, LAYERS, forget_bias=1.0), FusedLSTM()
     tokens = torch.randint(SYMBOLS, (batch, length))
     targets = torch.randint(SYMBOLS, (batch, length))
     print(f"char-LSTM, batch {batch}, T = {length}, torch {torch.__version__}, float32, CPU")

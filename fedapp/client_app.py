@@ -12,9 +12,10 @@ from flwr.clientapp import ClientApp
 from fedapp.config import RunConfig, read_config
 from fedapp.holdings import Holdings, own_client, read_holdings
 from fedapp.messages import decode_clients, decode_order, encode_reply, encode_scores, to_tensors
-from fedapp.training.cohorts import train_cohort
+from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.setup import make_evaluator, make_trainer
+from fedapp.training.states import ClientStates, node_folder, shared_folder
 
 app = ClientApp()
 
@@ -26,8 +27,19 @@ def train(message: Message, context: Context) -> Message:
     order, theta, extras = decode_order(message.content)
     torch.set_num_threads(config.threads)
     trainer = _trainer(_key(context))
-    reply = train_cohort(config, trainer, order, theta, extras, holdings.train)
+    states = _states(order, holdings, context)
+    reply = train_cohort(config, trainer, order, theta, extras, holdings.train, states)
     return Message(encode_reply(order, reply), reply_to=message)
+
+
+def _states(order: TrainOrder, holdings: Holdings, context: Context) -> ClientStates | None:
+    """Return where this round's clients keep their state, if their algorithm keeps any."""
+    if order.states is None:
+        return None
+    if holdings.own is None:
+        return ClientStates(shared_folder(order.states), order.states, order.round)
+    folder = node_folder(order.states, str(context.node_config.get("state-path", "")))
+    return ClientStates(folder, order.states, order.round)
 
 
 @app.evaluate()

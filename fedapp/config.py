@@ -176,11 +176,13 @@ class RunConfig(BaseModel):
         """Return the component that ``key`` chooses, with this run's parameters."""
         family = next(family for family in FAMILIES if family.key == key)
         name = cast("str", getattr(self, key))
-        prefix = f"{name}."
+        prefix, component = f"{name}.", family.components()[name]
         values = {
             k.removeprefix(prefix): v for k, v in self.options.items() if k.startswith(prefix)
         }
-        return family.components()[name].model_validate(_snake(values))
+        # A data set and a model may share a name, and then the prefix.
+        own = {k: v for k, v in _snake(values).items() if k in component.model_fields}
+        return component.model_validate(own)
 
     def to_run_config(self) -> dict[str, Scalar]:
         """Return every key and value, flat, as Flower's run-config holds them."""

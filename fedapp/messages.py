@@ -1,9 +1,10 @@
 """The wire: what server and clients send each other, as Flower records.
 
 One TRAIN message a node, one reply a message. Message: ``arrays`` (theta), ``config`` (round,
-clients, learning rate, reply), ``extras`` (an algorithm's broadcast). Reply ``mean``: ``arrays``
-(the weighted mean update of the cohort), ``uploads``, ``metrics``, ``clients`` (the same per
-client, as lists), ``failures``. Reply ``each``: ``arrays.<k>`` for every client instead.
+clients, learning rate, reply, where clients keep their state), ``extras`` (an algorithm's
+broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort), ``uploads``,
+``metrics``, ``clients`` (the same per client, as lists), ``failures``. Reply ``each``:
+``arrays.<k>`` for every client instead.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor
 from fedapp.training.algorithm import Tensors
 from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
+from fedapp.training.states import StateOrder
 
 EACH = "arrays."
 
@@ -79,12 +81,35 @@ def encode_order(order: TrainOrder, theta: ArrayRecord, extras: Tensors) -> Reco
             "clients": list(order.clients),
             "learning-rate": order.learning_rate,
             "reply": order.reply,
+            **_state_keys(order.states),
         }
     )
     content = RecordDict({"arrays": theta, "config": config})
     if extras:
         content["extras"] = to_arrays(extras)
     return content
+
+
+def _state_keys(states: StateOrder | None) -> dict[str, str | list[int]]:
+    if states is None:
+        return {}
+    return {
+        "state-run": states.run_id,
+        "state-folder": states.folder,
+        "state-starts": list(states.starts),
+        "state-checkpoints": list(states.checkpoints),
+    }
+
+
+def _states(config: Mapping[str, Any]) -> StateOrder | None:
+    if "state-run" not in config:
+        return None
+    return StateOrder(
+        run_id=str(config["state-run"]),
+        folder=str(config["state-folder"]),
+        starts=tuple(config["state-starts"]),
+        checkpoints=tuple(config["state-checkpoints"]),
+    )
 
 
 def decode_order(content: RecordDict) -> tuple[TrainOrder, Tensors, Tensors]:
@@ -95,6 +120,7 @@ def decode_order(content: RecordDict) -> tuple[TrainOrder, Tensors, Tensors]:
         clients=tuple(config["clients"]),
         learning_rate=float(config["learning-rate"]),
         reply=config["reply"],
+        states=_states(config),
     )
     extras = content.array_records.get("extras")
     theta = to_tensors(content.array_records["arrays"])

@@ -57,6 +57,14 @@ class Nodes:
         source = self._sizes if self._virtual_sizes is None else self._virtual_sizes
         return {client: int(source[client]) for client in clients}
 
+    @property
+    def total_weight(self) -> float:
+        """Weight of all clients known: n with weighting by examples, K if it is uniform."""
+        if self.config.weighting == "uniform":
+            return float(len(self.clients))
+        sizes = self._sizes.values() if self._virtual_sizes is None else self._virtual_sizes
+        return float(sum(sizes))
+
     def node_of(self, client: int) -> int:
         """Return the node that is ``client`` (``num-clients = 0`` only)."""
         return self._node_of[client]

@@ -27,6 +27,7 @@ from fedapp.runs.callbacks import (
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import RunDirectory, create, reopen, write_config
 from fedapp.runs.partition import write_partition
+from fedapp.runs.states import open_states
 from fedapp.training.algorithm import Tensors
 from fedapp.training.setup import (
     choose_device,
@@ -54,7 +55,7 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     log(INFO, "Run directory: %s", directory.path)
     nodes = _nodes(config, holdings)
     present = nodes.wait(grid)
-    algorithm = make_algorithm(config)
+    algorithm = make_algorithm(config, holdings.dataset.task)
     if state is None:
         state = ServerState(0, theta, algorithm.start(theta))
         found["nodes"] = len(present)
@@ -69,6 +70,9 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         make_evaluator(config, holdings.dataset.task, holdings.dataset.test).score,
         [*standard_callbacks(directory, config), *(callbacks or [])],
         state,
+        open_states(directory, state.round, resumed=config.resume)
+        if algorithm.keeps_state
+        else None,
     )
     torch.set_num_threads(config.threads)
     strategy.start(grid, to_arrays(state.theta), _last_round(config, directory, state))

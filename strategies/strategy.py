@@ -30,6 +30,7 @@ from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.cohorts import CohortReply, TrainOrder, sample_clients, spread
 from fedapp.training.evaluation import Score
 from fedapp.training.plan import learning_rate, updates
+from fedapp.training.states import StateOrder
 from strategies.callbacks import Callback, Record, ServerState
 from strategies.folding import Fold, in_order
 
@@ -50,6 +51,7 @@ class FederatedStrategy(Strategy):
         score: Callable[[Tensors], Score] | None,
         callbacks: Sequence[Callback] = (),
         state: ServerState | None = None,
+        client_states: Callable[[], StateOrder] | None = None,
     ) -> None:
         self.config = config
         self.algorithm = algorithm
@@ -57,6 +59,7 @@ class FederatedStrategy(Strategy):
         self.score = score
         self.callbacks = callbacks
         self.state = state or ServerState(0, {})
+        self.client_states = client_states
         self._orders: list[tuple[int, TrainOrder]] = []
         self._record: Record = {}
 
@@ -71,8 +74,9 @@ class FederatedStrategy(Strategy):
             self.config.seed, server_round, self.nodes.clients, self.config.fraction_train
         )
         rate = learning_rate(self.config, server_round)
+        states = self.client_states() if self.client_states else None
         self._orders = [
-            (node, TrainOrder(server_round, tuple(cohort), rate, self.algorithm.reply))
+            (node, TrainOrder(server_round, tuple(cohort), rate, self.algorithm.reply, states))
             for node, cohort in self._cohorts(sampled, present)
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
@@ -111,10 +115,12 @@ class FederatedStrategy(Strategy):
         mean, uploads = fold.mean(self.algorithm)
         step = ServerStep(
             round=server_round,
+            learning_rate=self._record["learning_rate"],
             server_learning_rate=self.config.server_learning_rate,
             update=self.config.update,
             num_clients=len(self.nodes.clients),
             participants=len(fold.reports),
+            share=min(fold.weight / self.nodes.total_weight, 1.0),
         )
         self.state.theta, self.state.algorithm = self.algorithm.apply(
             self.state.theta, mean, uploads, self.state.algorithm, step

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from flower_processes import Federation, federation
+from in_process import metrics as metrics_of
+from in_process import model as model_of
 
 from fedapp.client_app import app as client_app
 from fedapp.config import read_config
 from fedapp.engines.inline import run_inline
-from fedapp.runs.callbacks import read_metrics
 from fedapp.server_app import app as server_app
 
 Run = Callable[..., Path]
@@ -48,19 +50,22 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
-def model_of(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the final parameters of a run."""
-    from safetensors.torch import load_file
+@pytest.fixture(scope="session")
+def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """Return a SuperLink that simulates SuperNodes: two, which is Flower's default."""
+    with federation(tmp_path_factory.mktemp("simulation"), simulation=True) as started:
+        yield started
 
-    return load_file(folder / "model.safetensors")
 
-
-def metrics_of(folder: Path) -> list[dict[str, Any]]:
-    """Return a run's records without the times, which differ from run to run."""
-    return [
-        {key: value for key, value in record.items() if key != "seconds"}
-        for record in read_metrics(folder / "metrics.jsonl")
-    ]
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: Any, call: Any) -> Any:
+    """Show the logs of Flower's processes where a test that uses them fails."""
+    report = yield
+    if report.failed:
+        for name, value in getattr(item, "funcargs", {}).items():
+            if isinstance(value, Federation):
+                report.sections.append((f"logs of {name}", value.logs()))
+    return report
 
 
 def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
@@ -72,3 +77,6 @@ def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -
 def small_config(**settings: Any) -> Any:
     """Return the small setting as a RunConfig."""
     return read_config({**SMALL, **{k.replace("_", "-"): v for k, v in settings.items()}})
+
+
+__all__ = ["SMALL", "Run", "largest_difference", "metrics_of", "model_of", "small_config"]

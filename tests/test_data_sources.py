@@ -92,6 +92,12 @@ assert not {{"datasets", "pyarrow", "PIL"}} & set(sys.modules)
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_a_stray_write_never_reaches_the_cache(tmp_path):
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    torch.from_numpy(load(folder).train.inputs).zero_()
+    np.testing.assert_array_equal(load(folder).train.inputs, CHANNELS_FIRST[:4])
+
+
 @pytest.mark.parametrize("damage", ["truncate", "remove", "manifest"])
 def test_damaged_entry_is_made_again_with_a_warning(tmp_path, caplog, damage):
     folder = write_parquet(tmp_path / "set", image_splits(), image_features())

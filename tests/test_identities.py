@@ -127,3 +127,45 @@ def test_weighted_mean_of_weighted_means(
             outer.add(weighted_mean(values[part], weights[part]), sum(weights[part]))
     expected = sum(w * x for x, w in terms) / sum(weights)
     assert float(outer.mean()["x"]) == pytest.approx(expected, abs=1e-12)
+
+
+# ---------------------------------------------------------------------- evaluation and own data
+
+
+def test_evaluation_on_the_clients_is_evaluation_on_the_union(run: Run) -> None:
+    """IID clients' own test sets are a partition of the test set: the means over both are equal."""
+    for record in metrics_of(run(nodes=2, evaluation="both")):
+        assert record["client_accuracy"] == pytest.approx(record["test_accuracy"], abs=1e-12)
+        assert record["client_loss"] == pytest.approx(record["test_loss"], abs=1e-12)
+        assert record["client_worst_accuracy"] <= record["test_accuracy"]
+
+
+def test_nodes_that_are_clients_train_as_virtual_clients_do(run: Run) -> None:
+    """num-clients = 0: node i of N holds partition i, and the run is that of K = N clients."""
+    nodes = run("nodes", nodes=6, num_clients=0)
+    virtual = run("virtual", nodes=1, num_clients=6)
+    assert largest_difference(model_of(nodes), model_of(virtual)) < EXACT
+    assert [r.get("clients") for r in metrics_of(nodes)] == [
+        r.get("clients") for r in metrics_of(virtual)
+    ]
+
+
+def test_u_is_logged_as_both_papers_define_it(run: Run) -> None:
+    """u = E n_k / B (McMahan) and eta u (Seo, Eq. 3), averaged as the updates are: n_k = 240."""
+    record = metrics_of(run(local_epochs=2, batch_size=32, learning_rate=0.1))[1]
+    assert record["updates"] == pytest.approx(2 * 240 / 32)
+    assert record["effective_updates"] == pytest.approx(0.1 * 2 * 240 / 32)
+    assert record["steps"] == 3 * 2 * 8
+    assert record["bytes_down"] == record["bytes_up"]
+
+
+def test_the_learning_rate_decays_by_round(run: Run) -> None:
+    records = metrics_of(run(learning_rate=0.4, learning_rate_decay=0.5))[1:]
+    assert [record["learning_rate"] for record in records] == [0.4, 0.2, 0.1]
+
+
+def test_a_run_stops_at_its_target(run: Run) -> None:
+    folder = run(num_server_rounds=50, target_accuracy=0.5, fraction_train=1.0, batch_size=10)
+    accuracies = [record["test_accuracy"] for record in metrics_of(folder)]
+    assert accuracies[-1] >= 0.5 > max(accuracies[:-1])
+    assert len(accuracies) < 51

@@ -17,13 +17,14 @@ class Task:
     """What a model has to know of a data set, and what every client must agree on.
 
     ``input_shape`` is the shape of one example before transforms: (C, H, W) for images, (T,) for
-    token sequences, (d,) for vectors. ``num_classes`` counts labels, or symbols where every token
-    is to be predicted. Token tasks: ``num_symbols`` counts the symbols that inputs are made of,
+    token sequences, (d,) for vectors; (d, d + 1) for quadratic functions in d unknowns (A
+    beside b). ``num_classes`` counts labels, or symbols where every token is to be predicted. Token
+    tasks: ``num_symbols`` counts the symbols that inputs are made of,
     ``vocabulary`` says what they are ("bytes", or a digest of the words), and ``one_label`` is true
     where a whole sequence has one label.
     """
 
-    kind: Literal["image", "tokens", "vector"]
+    kind: Literal["image", "tokens", "vector", "quadratic"]
     input_shape: tuple[int, ...]
     num_classes: int
     labels: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The cache: arrays decoded once, then mapped read-only by every process.
+"""The cache: arrays decoded once, then mapped by every process.
 
 An entry is a folder named by the hash of the content and of the settings that shape the arrays. It
 is written beside its place and moved there as a whole, so a reader sees all of it or nothing;
@@ -158,8 +158,9 @@ def _load(entry: Path, described: dict[str, Any]) -> NDArray[Any]:
         raise CacheDamageError(
             f"{path.name} has {path.stat().st_size} bytes, not {described['bytes']}"
         )
-    # An array without elements cannot be mapped.
-    array = np.load(path, mmap_mode=None if 0 in described["shape"] else "r", allow_pickle=False)
+    # Copy on write: PyTorch ignores that an array is read-only, and a stray write would kill the
+    # process. So it changes one page of this process and never the file. Empty arrays cannot be mapped.
+    array = np.load(path, mmap_mode=None if 0 in described["shape"] else "c", allow_pickle=False)
     if array.shape != tuple(described["shape"]) or array.dtype.str != described["dtype"]:
         raise CacheDamageError(f"{path.name} holds {array.dtype} {array.shape}")
     return np.asarray(array)

@@ -15,7 +15,12 @@ from fedapp.errors import ConfigError
 from fedapp.registry import FAMILIES, Component
 from fedapp.seeds import torch_seed
 
-KINDS = {"image": "images", "tokens": "sequences of tokens (text)", "vector": "vectors"}
+KINDS = {
+    "image": "images",
+    "tokens": "sequences of tokens (text)",
+    "vector": "vectors",
+    "quadratic": "quadratic functions",
+}
 """What a task of each kind holds, for messages."""
 
 

@@ -41,11 +41,12 @@ class CharLSTM(Model):
     )
 
     def build(self, task: Task) -> nn.Module:
-        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T]."""
+        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T].
+
+        Where a sequence has one label, to its logits [n, C] after the last token.
+        """
         self.require_fit(task)
-        return TokenLSTM(
-            task.num_classes, self.embedding, self.hidden, self.layers, self.forget_bias
-        )
+        return TokenLSTM(task, self.embedding, self.hidden, self.layers, self.forget_bias)
 
 
 class WordLSTM(Model):
@@ -73,29 +74,36 @@ class WordLSTM(Model):
     )
 
     def build(self, task: Task) -> nn.Module:
-        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T]."""
+        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T].
+
+        Where a sequence has one label, to its logits [n, C] after the last token.
+        """
         self.require_fit(task)
-        return TokenLSTM(
-            task.num_classes, self.embedding, self.hidden, self.layers, self.forget_bias
-        )
+        return TokenLSTM(task, self.embedding, self.hidden, self.layers, self.forget_bias)
 
 
 class TokenLSTM(nn.Module):
-    """Predicts after each token the next one; the state is zero at the start of each sequence."""
+    """Predicts after each token the next one, or after the last one the sequence's label.
+
+    The state is zero at the start of each sequence; sequences with one label are padded on the left.
+    """
 
     def __init__(
-        self, symbols: int, embedding: int, hidden: int, layers: int, forget_bias: float
+        self, task: Task, embedding: int, hidden: int, layers: int, forget_bias: float
     ) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(symbols, embedding)
+        self.one_label = task.one_label
+        self.embedding = nn.Embedding(task.num_symbols or task.num_classes, embedding)
         sizes = [embedding] + [hidden] * (layers - 1)
         self.layers = nn.ModuleList(PeepholeLSTM(size, hidden, forget_bias) for size in sizes)
-        self.output = nn.Linear(hidden, symbols)
+        self.output = nn.Linear(hidden, task.num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits: integers [n, T] to [n, C, T]."""
+        """Return the logits: integers [n, T] to [n, C, T], or [n, C] with one label a sequence."""
         # Steps first from here on, so that what the recurrence touches in a step is contiguous.
         hidden = cast("Tensor", self.embedding(tokens.t().long()))
         for layer in self.layers:
             hidden = layer(hidden)
+        if self.one_label:
+            return cast("Tensor", self.output(hidden[-1]))
         return cast("Tensor", self.output(hidden)).permute(1, 2, 0)

@@ -15,7 +15,7 @@ from jinja2 import Environment
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config import RunConfig
-from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.callbacks import read_metrics, wall_seconds
 from fedapp.runs.curves import draw_curves
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.files import write_atomically, write_json
@@ -72,12 +72,13 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
     """Return the run in a few numbers; None where there is nothing to say."""
     scored = [r for r in records if r.get("test_accuracy") is not None]
     best = max(scored, key=lambda r: r["test_accuracy"], default={})
+    measured = [r for r in records if r.get("test_loss") is not None]
     trained = [r for r in records if r["round"] > 0]
     last = scored[-1] if scored else {}
     return {
         "rounds": records[-1]["round"] if records else 0,
         "test_accuracy": last.get("test_accuracy"),
-        "test_loss": last.get("test_loss"),
+        "test_loss": measured[-1]["test_loss"] if measured else None,
         "best_test_accuracy": best.get("test_accuracy"),
         "best_round": best.get("round"),
         "target_accuracy": config.target_accuracy or None,
@@ -85,17 +86,11 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
         "updates": _total(trained, "updates"),
         "bytes_down": int(_total(trained, "bytes_down")),
         "bytes_up": int(_total(trained, "bytes_up")),
-        "seconds": sum(sum_seconds(r) for r in records),
-        "seconds_a_round_median": _median([sum_seconds(r) for r in trained]),
+        "seconds": sum(wall_seconds(r) for r in records),
+        "seconds_a_round_median": _median([wall_seconds(r) for r in trained]),
         "failures": sum(len(r.get("failures", {})) for r in trained),
         "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
     }
-
-
-def sum_seconds(record: Record) -> float:
-    """Return the wall seconds of one record."""
-    seconds = record["seconds"]
-    return float(seconds.get("round", seconds.get("evaluate", 0.0)))
 
 
 def _to_target(scored: Sequence[Record], target: float) -> float | None:

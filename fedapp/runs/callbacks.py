@@ -40,6 +40,12 @@ def read_metrics(path: Path) -> list[Record]:
     return records
 
 
+def wall_seconds(record: Record) -> float:
+    """Return the wall seconds of one round; round 0 is an evaluation alone."""
+    seconds = record["seconds"]
+    return float(seconds.get("round", seconds.get("evaluate", 0.0)))
+
+
 class Metrics(Callback):
     """Appends each round's record to ``metrics.jsonl`` as it happens."""
 
@@ -197,5 +203,5 @@ def _sentence(record: Record, num_rounds: int) -> str:
             parts.append(f"{label} {record[key]:.4f}")
     if "replied" in record:
         parts.append(f"{record['replied']} of {len(record['clients'])} clients")
-    parts.append(f"{record['seconds'].get('round', record['seconds']['evaluate']):.2f} s")
+    parts.append(f"{wall_seconds(record):.2f} s")
     return ", ".join(parts)

@@ -71,6 +71,11 @@ def load_checkpoint(folder: Path) -> ServerState:
     )
 
 
+def kept_rounds(folder: Path) -> list[int]:
+    """Return the rounds of the checkpoints in ``folder``, newest first."""
+    return [int(path.stem.removeprefix("round-")) for path in _descriptions(folder)]
+
+
 def _descriptions(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.json"), reverse=True)
 

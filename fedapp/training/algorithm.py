@@ -14,10 +14,26 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
+from fedapp.data.base import IGNORE, Task
+from fedapp.errors import ConfigError
 from fedapp.registry import Component
+from fedapp.training.tensors import Tensors, add
 
-Tensors = dict[str, Tensor]
-"""Named tensors: parameters, gradients, updates, or an algorithm's own state."""
+__all__ = [
+    "Algorithm",
+    "Batch",
+    "Differentiate",
+    "Finish",
+    "Network",
+    "Objective",
+    "ServerStep",
+    "Tensors",
+    "Turn",
+    "WeightedMean",
+    "mean_over_targets",
+    "mean_update",
+    "weighted_mean",
+]
 
 
 @dataclass(frozen=True)
@@ -36,6 +52,10 @@ class Network(Protocol):
         """Return the logits: [b, C] or [b, C, T]."""
         ...
 
+    def features(self, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits and the representation: what the last linear layer is given."""
+        ...
+
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the mean loss over the targets that count: a scalar."""
         ...
@@ -46,13 +66,23 @@ class Turn:
     """What is fixed while one client trains in one round.
 
     ``anchor`` is theta as received; ``broadcast`` what the server sends besides it; ``state`` what
-    this client kept from its last turn (``Algorithm.first_state`` before the first).
+    this client kept from its last turn (``Algorithm.first_state`` before the first). ``memory`` is
+    what ``Algorithm.remember`` carries from one local step to the next. ``learning_rate``,
+    ``momentum`` and ``nesterov`` are the local optimizer's. ``label_counts`` [C] says how many
+    targets of each class the client holds; it is there for algorithms that need it.
+    ``normalisation`` names the parameters of normalisation layers.
     """
 
     anchor: Mapping[str, Tensor]
     broadcast: Mapping[str, Tensor] = field(default_factory=dict)
     state: Mapping[str, Tensor] = field(default_factory=dict)
     learning_rate: float = 0.0
+    round: int = 0
+    momentum: float = 0.0
+    nesterov: bool = False
+    label_counts: Tensor | None = None
+    normalisation: frozenset[str] = frozenset()
+    memory: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,32 +90,55 @@ class Finish:
     """What a client's turn leaves behind besides its parameters.
 
     ``upload`` is averaged over the clients by the server with the same weights as the updates;
-    ``state`` is kept for the client's next turn.
+    ``state`` is kept for the client's next turn; ``update`` is sent in place of Delta_k or theta_k
+    (with the parameters' names, shapes and types), where an algorithm sends something else.
     """
 
     upload: Tensors = field(default_factory=dict)
     state: Tensors = field(default_factory=dict)
+    update: Tensors | None = None
 
 
 @dataclass(frozen=True)
 class ServerStep:
-    """What the server rule may use besides tensors."""
+    """What the server rule may use besides tensors.
+
+    ``share`` is the part of all clients' weight that took part in this round: |S_t| / K with
+    uniform weighting, sum over S_t of n_k / n with weighting by examples.
+    """
 
     round: int
+    learning_rate: float
     server_learning_rate: float
     update: Literal["delta", "model"]
     num_clients: int
     participants: int
+    share: float
 
 
-Differentiate = Callable[[Mapping[str, Tensor], Batch], tuple[Tensors, Tensor]]
-"""(params, batch) to (gradient of the local objective, its value without a graph)."""
+Objective = Callable[[Network, Mapping[str, Tensor], Batch, Turn], Tensor]
+"""(network, params, batch, turn) to a scalar, as ``Algorithm.loss``."""
+
+
+class Differentiate(Protocol):
+    """What a trainer gives an algorithm to take gradients with."""
+
+    def __call__(
+        self, params: Mapping[str, Tensor], batch: Batch, objective: Objective | None = None
+    ) -> tuple[Tensors, Tensor]:
+        """Return the gradient of the objective (None: the local one), and its value, no graph."""
+        ...
+
+
+Need = Literal["classes", "features"]
 
 
 class Algorithm(Component):
     """Federated averaging; subclasses override the parts in which they differ.
 
-    The fields of a subclass are its hyper-parameters (run-config keys ``<name>.<field>``).
+    The fields of a subclass are its hyper-parameters (run-config keys ``<name>.<field>``). Client
+    rules are pure functions of tensors, without branches on their values, so that they also run
+    under ``torch.func.vmap`` and ``torch.func.grad``.
     """
 
     reply: ClassVar[Literal["mean", "each"]] = "mean"
@@ -94,11 +147,47 @@ class Algorithm(Component):
     keeps_state: ClassVar[bool] = False
     """Whether clients keep tensors from one turn to the next."""
 
+    needs: ClassVar[frozenset[Need]] = frozenset()
+    """What the task must have: "classes" (a label an output) or "features" (a last linear layer)."""
+
+    source: ClassVar[str] = "McMahan et al. 2017, Algorithm 1"
+    """Paper and equation, for the tables."""
+
+    sends: ClassVar[str] = "Δ_k or θ_k"
+    """What a client sends, for the tables."""
+
+    keeps: ClassVar[str] = ""
+    """What a client keeps between its turns, for the tables."""
+
+    neutral: ClassVar[Mapping[str, bool | int | float | str] | None] = None
+    """Hyper-parameters at which it is federated averaging; None: it has no such setting.
+
+    Empty: it is so by the data and the model (clients of one size, no normalisation layers).
+    """
+
+    exact: ClassVar[bool] = True
+    """Whether it converges to the optimum of the quadratic whose clients differ in b alone."""
+
+    def require_fit(self, task: Task) -> None:
+        """Raise ConfigError if the task lacks what this algorithm needs."""
+        symbols = task.kind == "tokens" and not task.one_label
+        if (self.needs and task.kind == "quadratic") or ("features" in self.needs and symbols):
+            found = "text to continue" if symbols else "a quadratic function"
+            raise ConfigError(
+                f"algorithm = {self.name!r}: needs examples with one label each, and this data set "
+                f"is {found}. Choose another dataset, for example dataset='digits', or "
+                "algorithm='fedavg'."
+            )
+
     # ------------------------------------------------------------------ client rule
 
-    def first_state(self, anchor: Mapping[str, Tensor]) -> Tensors:
-        """Return the state of a client that has never had a turn."""
+    def first_state(self, turn: Turn) -> Tensors:
+        """Return the state of a client that has never had a turn; ``turn.state`` is empty."""
         return {}
+
+    def begin(self, turn: Turn) -> Mapping[str, Tensor]:
+        """Return the parameters from which the client starts: theta."""
+        return turn.anchor
 
     def loss(
         self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
@@ -109,11 +198,18 @@ class Algorithm(Component):
     def gradient(
         self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn
     ) -> tuple[Tensors, Tensor]:
-        """Return the direction that a local step descends, and the objective's value."""
+        """Return the direction that a local step descends, and the objective's value.
+
+        The direction may hold further names besides the parameters', for ``remember``.
+        """
         return differentiate(params, batch)
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int) -> Finish:
-        """Return what the client uploads and keeps after ``steps`` local steps."""
+    def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
+        """Return ``turn.memory`` for the next step; ``params`` are those after this step."""
+        return {}
+
+    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+        """Return what the client uploads and keeps after ``steps`` local steps (a scalar)."""
         return Finish()
 
     # ------------------------------------------------------------------ server rule
@@ -145,8 +241,20 @@ class Algorithm(Component):
         """
         if step.update == "model":
             return mean, state
-        rate = step.server_learning_rate
-        return {name: theta[name] + rate * mean[name] for name in theta}, state
+        return add(theta, mean, step.server_learning_rate), state
+
+
+def mean_update(theta: Mapping[str, Tensor], mean: Tensors, step: ServerStep) -> Tensors:
+    """Return the mean Delta_k, whether clients send Delta_k (Option I) or theta_k (Option II)."""
+    return mean if step.update == "delta" else add(mean, theta, -1.0)
+
+
+def mean_over_targets(values: Tensor, batch: Batch) -> Tensor:
+    """Return the mean of ``values`` [b] or [b, T] over the targets that count: a scalar."""
+    counted = (batch.targets != IGNORE).to(values.dtype)
+    if batch.mask is not None:
+        counted = counted * batch.mask.view(-1, *[1] * (counted.dim() - 1))
+    return (values * counted).sum() / counted.sum().clamp(min=1)
 
 
 class WeightedMean:

@@ -6,9 +6,10 @@ import heapq
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from fedapp.seeds import generator
 from fedapp.training.algorithm import Tensors, Turn, WeightedMean
 from fedapp.training.plan import LocalPlan, client_generator
 from fedapp.training.sequential import Outcome, SequentialTrainer
+from fedapp.training.states import ClientStates, StateOrder
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class TrainOrder:
     clients: tuple[int, ...]
     learning_rate: float
     reply: Literal["mean", "each"]
+    states: StateOrder | None = None
 
 
 @dataclass(frozen=True)
@@ -96,20 +99,18 @@ def train_cohort(
     theta: Mapping[str, Tensor],
     broadcast: Mapping[str, Tensor],
     data_of: Callable[[int], Examples],
+    states: ClientStates | None = None,
 ) -> CohortReply:
     """Train the order's clients, in ascending order, and fold their updates.
 
     A client that raises, or whose parameters are no longer finite, is left out of the mean and
-    named in ``failures``.
+    named in ``failures``. ``states`` is where clients keep what their algorithm keeps; without it
+    every turn is a client's first.
     """
     device, plan = trainer.device, LocalPlan.of(config, order.learning_rate)
     anchor = {name: tensor.to(device) for name, tensor in theta.items()}
-    turn = Turn(
-        anchor,
-        {name: tensor.to(device) for name, tensor in broadcast.items()},
-        {},
-        plan.learning_rate,
-    )
+    extras = {name: tensor.to(device) for name, tensor in broadcast.items()}
+    shared = _turn(trainer, anchor, extras, order, plan)
     mean, uploads = WeightedMean(), WeightedMean()
     each: dict[int, Tensors] = {}
     reports: list[ClientReport] = []
@@ -118,13 +119,17 @@ def train_cohort(
         began = time.perf_counter()
         try:
             rng = client_generator(config.seed, order.round, client)
-            outcome = trainer.client_update(turn, data_of(client), plan, rng)
+            examples = data_of(client)
+            turn = _own_turn(shared, trainer, examples, states, client)
+            outcome = trainer.client_update(turn, examples, plan, rng)
             _check_outcome(outcome)
+            if states is not None and outcome.finish.state and outcome.steps:
+                states.write(client, outcome.finish.state)
         except Exception as error:
             failures[client] = f"{type(error).__name__}: {error}"
             continue
         weight = float(outcome.examples) if config.weighting == "examples" else 1.0
-        update = _update(config, outcome.params, anchor)
+        update = outcome.finish.update or _update(config, outcome.params, anchor)
         if order.reply == "each":
             each[client] = update
         else:
@@ -143,6 +148,51 @@ def train_cohort(
     )
 
 
+def _turn(
+    trainer: SequentialTrainer,
+    anchor: Tensors,
+    broadcast: Tensors,
+    order: TrainOrder,
+    plan: LocalPlan,
+) -> Turn:
+    """Return what is the same in the turns of all clients of the cohort."""
+    turn = Turn(
+        anchor,
+        broadcast,
+        learning_rate=plan.learning_rate,
+        round=order.round,
+        momentum=plan.momentum,
+        nesterov=plan.nesterov,
+        normalisation=trainer.network.normalisation,
+    )
+    return replace(turn, state=trainer.algorithm.first_state(turn))
+
+
+def _own_turn(
+    turn: Turn,
+    trainer: SequentialTrainer,
+    examples: Examples,
+    states: ClientStates | None,
+    client: int,
+) -> Turn:
+    """Return the turn with what the client kept, and with what it knows of its data."""
+    if states is not None and trainer.algorithm.keeps_state:
+        kept = states.read(client, turn.state)
+        if kept is not None:
+            kept = {name: tensor.to(trainer.device) for name, tensor in kept.items()}
+            turn = replace(turn, state=kept)
+    if "classes" in trainer.algorithm.needs:
+        turn = replace(turn, label_counts=_label_counts(trainer, examples))
+    return turn
+
+
+def _label_counts(trainer: SequentialTrainer, examples: Examples) -> Tensor:
+    """Return how many targets of each class there are: [C]."""
+    counted = examples.targets[examples.targets >= 0].astype(np.int64)
+    counts = np.bincount(counted, minlength=trainer.num_classes)
+    return torch.as_tensor(counts, dtype=trainer.dtype, device=trainer.device)
+
+
 def _update(config: RunConfig, params: Tensors, anchor: Mapping[str, Tensor]) -> Tensors:
     """Return Delta_k = theta_k - theta (Option I) or theta_k (Option II)."""
     if config.update == "model":
@@ -151,7 +201,9 @@ def _update(config: RunConfig, params: Tensors, anchor: Mapping[str, Tensor]) ->
 
 
 def _check_outcome(outcome: Outcome) -> None:
-    tensors = [*outcome.params.values(), *outcome.finish.upload.values()]
+    finish = outcome.finish
+    sent = (outcome.params, finish.upload, finish.state, finish.update or {})
+    tensors = [tensor for part in sent for tensor in part.values()]
     if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors) or (
         outcome.steps and not math.isfinite(outcome.loss)
     ):

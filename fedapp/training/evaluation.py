@@ -16,7 +16,10 @@ from fedapp.training.batches import to_device
 
 @dataclass(frozen=True)
 class Score:
-    """Mean loss and accuracy over the ``count`` targets that count (tokens, or examples)."""
+    """Mean loss and accuracy over the ``count`` targets that count (tokens, or examples).
+
+    The accuracy is nan where there is nothing to predict (a function to minimise).
+    """
 
     loss: float
     accuracy: float
@@ -62,4 +65,4 @@ class Evaluator:
         if total == 0:
             return Score(float("nan"), float("nan"), 0)
         loss = float(torch.stack(losses).sum()) / total
-        return Score(loss, int(sum(map(int, hits))) / total, total)
+        return Score(loss, float(torch.stack(hits).double().sum()) / total, total)

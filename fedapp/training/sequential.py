@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,17 @@ from torch.func import functional_call
 
 from fedapp.data.base import Examples
 from fedapp.data.transforms.base import Transform
+from fedapp.errors import ConfigError
 from fedapp.models.base import Model
-from fedapp.training.algorithm import Algorithm, Batch, Finish, Tensors, Turn
+from fedapp.training.algorithm import (
+    Algorithm,
+    Batch,
+    Differentiate,
+    Finish,
+    Objective,
+    Tensors,
+    Turn,
+)
 from fedapp.training.batches import batches
 from fedapp.training.plan import LocalPlan
 
@@ -40,12 +50,57 @@ class LiveNetwork:
         self.module = module
         self.loss = model.loss
         self.params: Tensors = dict(module.named_parameters())
+        self.normalisation = normalisation_names(module)
 
     def outputs(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Return the logits at ``params``: [b, C] or [b, C, T]."""
         if params is self.params:
             return self.module(inputs)  # type: ignore[no-any-return]
         return functional_call(self.module, dict(params), (inputs,))  # type: ignore[no-any-return]
+
+    def features(self, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits, and what the last linear layer is given: [b, d] or [T, b, d].
+
+        Raises
+        ------
+        ConfigError
+            The network has no linear layer.
+        """
+        return with_features(self.module, lambda: self.outputs(params, inputs))
+
+
+def normalisation_names(module: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that belong to normalisation layers."""
+    kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+    return frozenset(
+        f"{prefix}.{name}" if prefix else name
+        for prefix, layer in module.named_modules()
+        if isinstance(layer, kinds)
+        for name, _ in layer.named_parameters(recurse=False)
+    )
+
+
+def with_features(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return what ``run`` returns, and what ``module``'s last linear layer was given meanwhile.
+
+    Raises
+    ------
+    ConfigError
+        The network has no linear layer.
+    """
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise ConfigError(
+            "algorithm: needs the representation before a network's last linear layer, and this "
+            "model has none. Choose another model, or algorithm='fedavg'."
+        )
+    seen: list[Tensor] = []
+    handle = linear[-1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        outputs = run()
+    finally:
+        handle.remove()
+    return outputs, seen[-1]
 
 
 class LocalOptimizer:
@@ -94,7 +149,9 @@ class SequentialTrainer:
         transform: Transform,
         device: torch.device,
         dtype: torch.dtype,
+        num_classes: int = 0,
     ) -> None:
+        self.num_classes = num_classes
         self.network = LiveNetwork(module.to(device=device, dtype=dtype).train(), model)
         self.algorithm = algorithm
         self.transform = transform
@@ -112,16 +169,18 @@ class SequentialTrainer:
         live = self.network.params
         values = list(live.values())
         with torch.no_grad():
-            torch._foreach_copy_(values, [turn.anchor[name] for name in live])
+            start = self.algorithm.begin(turn)
+            torch._foreach_copy_(values, [start[name] for name in live])
         optimizer = LocalOptimizer(plan)
         losses: list[Tensor] = []
         sizes: list[int] = []
         for batch in batches(examples, plan, rng, self.transform, self.device, self.dtype):
-            direction, loss = self.algorithm.gradient(
-                lambda params, at: self._differentiate(params, at, turn), live, batch, turn
-            )
+            direction, loss = self.algorithm.gradient(self._differentiate(turn), live, batch, turn)
             with torch.no_grad():
                 optimizer.step(values, [direction[name] for name in live])
+                memory = self.algorithm.remember(live, direction, turn)
+            if memory:
+                turn = dataclasses.replace(turn, memory=memory)
             losses.append(loss)
             sizes.append(len(batch.targets))
         with torch.no_grad():
@@ -129,14 +188,19 @@ class SequentialTrainer:
             finish = self.algorithm.finish(params, turn, len(sizes))
         return Outcome(params, len(examples), len(sizes), _mean_loss(losses, sizes), finish)
 
-    def _differentiate(
-        self, params: Mapping[str, Tensor], batch: Batch, turn: Turn
-    ) -> tuple[Tensors, Tensor]:
-        if params is not self.network.params:
-            params = {name: tensor.detach().requires_grad_() for name, tensor in params.items()}
-        loss = self.algorithm.loss(self.network, params, batch, turn)
-        gradients = torch.autograd.grad(loss, list(params.values()))
-        return dict(zip(params, gradients, strict=True)), loss.detach()
+    def _differentiate(self, turn: Turn) -> Differentiate:
+        """Return the function with which the algorithm takes gradients in ``turn``."""
+
+        def differentiate(
+            params: Mapping[str, Tensor], batch: Batch, objective: Objective | None = None
+        ) -> tuple[Tensors, Tensor]:
+            if params is not self.network.params:
+                params = {name: t.detach().requires_grad_() for name, t in params.items()}
+            loss = (objective or self.algorithm.loss)(self.network, params, batch, turn)
+            gradients = torch.autograd.grad(loss, list(params.values()))
+            return dict(zip(params, gradients, strict=True)), loss.detach()
+
+        return differentiate
 
 
 def _mean_loss(losses: list[Tensor], sizes: list[int]) -> float:

@@ -43,9 +43,18 @@ def make_model(config: RunConfig) -> Model:
     return cast("Model", config.component("model"))
 
 
-def make_algorithm(config: RunConfig) -> Algorithm:
-    """Return the algorithm that ``config`` names, with its hyper-parameters."""
-    return cast("Algorithm", config.component("algorithm"))
+def make_algorithm(config: RunConfig, task: Task | None = None) -> Algorithm:
+    """Return the algorithm that ``config`` names, with its hyper-parameters.
+
+    Raises
+    ------
+    ConfigError
+        ``task`` lacks what the algorithm needs.
+    """
+    algorithm = cast("Algorithm", config.component("algorithm"))
+    if task is not None:
+        algorithm.require_fit(task)
+    return algorithm
 
 
 def make_module(config: RunConfig, task: Task) -> nn.Module:
@@ -65,10 +74,11 @@ def make_trainer(config: RunConfig, task: Task) -> SequentialTrainer:
     return SequentialTrainer(
         make_module(config, task),
         make_model(config),
-        make_algorithm(config),
+        make_algorithm(config, task),
         load_transform(config),
         choose_device(config),
         DTYPES[config.precision],
+        task.num_classes,
     )
 
 

@@ -25,7 +25,9 @@ class Natural(Partitioning):
 
     name: ClassVar[str] = "natural"
 
-    column: str = Field("", description="Column of client ids. Empty: the only one there is.")
+    column: str = Field(
+        "", description="Column of client ids. Empty: client_id, or the only one there is."
+    )
 
     def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:
         """Return the examples of each id; with fewer clients than ids, of ids drawn at random.
@@ -56,7 +58,9 @@ class Natural(Partitioning):
                 "partitioner = 'natural': the data set has no column of client ids. "
                 "Choose another partitioner, for example partitioner='iid'."
             )
-        column = self.column or (next(iter(columns)) if len(columns) == 1 else "")
+        column = self.column or ("client_id" if "client_id" in columns else "")
+        if not column and len(columns) == 1:
+            column = next(iter(columns))
         if column not in columns:
             raise ConfigError(
                 f"natural.column = {self.column!r}: must be one of the data set's columns "

@@ -1,0 +1,190 @@
+"""What clients keep between their turns: files named (client, round), never ``Context.state``.
+
+``<folder>/<client>/round-000012.attempt-0.safetensors`` is what the client kept after its turn in
+round 12. An attempt is one start of the server: resuming a run from its checkpoint of round c
+begins the next attempt, and what earlier attempts wrote after round c no longer counts. A round
+reads the newest file of an earlier round that counts, so running a round again gives the same.
+
+Of a client's files, those stay that some resume could read: the newest, and the newest up to each
+checkpoint that is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fedapp.errors import CheckpointError, ConfigError
+from fedapp.runs.files import write_atomically
+from fedapp.training.tensors import Tensors
+
+NAME = re.compile(r"round-(\d+)\.attempt-(\d+)\.safetensors")
+RUN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+@dataclass(frozen=True)
+class StateOrder:
+    """What the server tells the nodes about the states of this run.
+
+    ``folder`` is the run directory's folder of states, for virtual clients; a node that is a
+    client keeps its own, under the name ``run_id``. ``starts[a]`` is the round of the checkpoint
+    from which attempt a began (0 for the first); ``checkpoints`` are the rounds of those kept.
+    """
+
+    run_id: str
+    folder: str
+    starts: tuple[int, ...]
+    checkpoints: tuple[int, ...]
+
+
+@dataclass(frozen=True, order=True)
+class _Entry:
+    round: int
+    attempt: int
+    path: Path
+
+
+class ClientStates:
+    """Reads and writes the states of the clients of one node, in the round ``round_``."""
+
+    def __init__(self, folder: Path, order: StateOrder, round_: int) -> None:
+        self.folder = folder
+        self.order = order
+        self.round = round_
+
+    def read(self, client: int, like: Mapping[str, Tensor]) -> Tensors | None:
+        """Return what ``client`` kept from its last turn, or None if it has had none.
+
+        Raises
+        ------
+        CheckpointError
+            The file is damaged, or holds other tensors than ``like``.
+        """
+        earlier = [entry for entry in self._living(client) if entry.round < self.round]
+        if not earlier:
+            return None
+        tensors = _read(max(earlier).path)
+        mine = {name: (tuple(t.shape), t.dtype) for name, t in like.items()}
+        theirs = {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}
+        if mine != theirs:
+            raise CheckpointError(
+                f"state file {max(earlier).path}: holds other tensors than this algorithm and model "
+                f"keep. {_MEND}"
+            )
+        return tensors
+
+    def write(self, client: int, state: Mapping[str, Tensor]) -> None:
+        """Write what ``client`` keeps after this round, and remove what no resume can read."""
+        folder = self.folder / str(client)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: t.detach().cpu().contiguous() for name, t in sorted(state.items())}
+        attempt = len(self.order.starts) - 1
+        path = folder / f"round-{self.round:06d}.attempt-{attempt}.safetensors"
+        content = safetensors.torch.save(tensors, metadata={"sha256": _digest(tensors)})
+        write_atomically(path, content)
+        self._prune(client)
+
+    def _prune(self, client: int) -> None:
+        living = self._living(client)
+        wanted = {
+            max((e for e in living if e.round <= point), default=None)
+            for point in (*self.order.checkpoints, self.round)
+        }
+        for entry in self._entries(client):
+            if entry not in wanted:
+                entry.path.unlink(missing_ok=True)
+
+    def _living(self, client: int) -> list[_Entry]:
+        """Return the files that count: no later attempt began from before their round."""
+        starts = self.order.starts
+        return [
+            entry
+            for entry in self._entries(client)
+            if entry.round <= self.round
+            and entry.attempt < len(starts)
+            and all(entry.round <= start for start in starts[entry.attempt + 1 :])
+        ]
+
+    def _entries(self, client: int) -> list[_Entry]:
+        found = []
+        for path in (self.folder / str(client)).glob("round-*.safetensors"):
+            match = NAME.fullmatch(path.name)
+            if match:
+                found.append(_Entry(int(match[1]), int(match[2]), path))
+        return found
+
+
+_MEND = (
+    "Resume the run from its last checkpoint, or remove the file: the client then goes on from "
+    "what it kept before."
+)
+
+
+def _read(path: Path) -> Tensors:
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            noted = (file.metadata() or {}).get("sha256")
+    except (OSError, SafetensorError, ValueError) as error:
+        raise CheckpointError(f"state file {path}: cannot be read ({error}). {_MEND}") from error
+    if noted != _digest(tensors):
+        raise CheckpointError(f"state file {path}: is damaged, its SHA-256 is another. {_MEND}")
+    return tensors
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def node_folder(order: StateOrder, state_path: str) -> Path:
+    """Return where a node that is a client keeps its states of this run.
+
+    Under ``state_path`` (node-config ``state-path``), else $FEDAPP_STATE, else
+    ~/.local/state/fedapp; in a folder of the run's own, which may be removed when the run is over.
+
+    Raises
+    ------
+    ConfigError
+        The server's name of the run is no plain name, or the folder cannot be made.
+    """
+    if not RUN_ID.fullmatch(order.run_id):
+        raise ConfigError(f"state-run = {order.run_id!r}: must be letters, digits and dashes.")
+    base = state_path or os.environ.get("FEDAPP_STATE", "~/.local/state/fedapp")
+    folder = Path(base).expanduser() / order.run_id
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"state-path = {base!r}: {folder} cannot be made ({error.strerror}). Start the "
+            "SuperNode with --node-config 'state-path=\"FOLDER\"' and a folder that it may write."
+        ) from error
+    return folder
+
+
+def shared_folder(order: StateOrder) -> Path:
+    """Return the folder of virtual clients' states, in the run directory.
+
+    Raises
+    ------
+    ConfigError
+        This node does not see the run directory.
+    """
+    folder = Path(order.folder)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"run-dir: this node does not see {folder}, where the virtual clients of an algorithm "
+            "with state keep it. Set run-dir to a folder that the server and every node share."
+        )
+    return folder

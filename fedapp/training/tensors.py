@@ -1,0 +1,50 @@
+"""Arithmetic of named tensors: pure, differentiable, and at home under ``torch.func.vmap``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]
+"""Named tensors: parameters, gradients, updates, or an algorithm's own state."""
+
+TINY = 1e-12
+"""Added to norms that divide, so that a zero gradient gives a zero direction and no nan."""
+
+
+def zeros_like(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Return zeros of the same names, shapes and types."""
+    return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+
+
+def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float | Tensor = 1.0) -> Tensors:
+    """Return ``a + scale * b``, for the names of ``a``."""
+    return {name: tensor + scale * b[name] for name, tensor in a.items()}
+
+
+def scaled(tensors: Mapping[str, Tensor], scale: float | Tensor) -> Tensors:
+    """Return ``scale * tensors``."""
+    return {name: scale * tensor for name, tensor in tensors.items()}
+
+
+def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    """Return the inner product over all names of ``a``: a scalar."""
+    return torch.stack([(tensor * b[name]).sum() for name, tensor in a.items()]).sum()
+
+
+def norm(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the L2 norm over all names: a scalar."""
+    return dot(tensors, tensors).sqrt()
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Return the tensors under the names ``prefix/name``."""
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def part(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
+    """Return the tensors whose names begin with ``prefix/``, without it."""
+    start = f"{prefix}/"
+    return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}

@@ -1,0 +1,79 @@
+"""FedDyn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from fedapp.training.algorithm import (
+    Algorithm,
+    Batch,
+    Finish,
+    Network,
+    ServerStep,
+    Tensors,
+    Turn,
+    mean_update,
+)
+from fedapp.training.tensors import add, dot, scaled, zeros_like
+
+
+class FedDyn(Algorithm):
+    """A dynamic regulariser aligns the clients' optima with the global one.
+
+    Acar et al. 2021 (ICLR), Algorithm 1: client k minimises L_k(w) - <g_k, w> + alpha / 2
+    ||w - theta||^2 and keeps g_k - alpha (w - theta); the server keeps h and sets theta to the mean
+    model - h / alpha. The paper's h adds up -alpha / m times the updates (m: all clients); here
+    share / weight as in ``scaffold``, which is the same with uniform weighting. alpha = 0 has no
+    h / alpha and is federated averaging. The authors' code adds weight decay of 1e-3 besides.
+    """
+
+    name: ClassVar[str] = "feddyn"
+    source: ClassVar[str] = "Acar et al. 2021, Algorithm 1"
+    keeps: ClassVar[str] = "∇L_k estimate g_k"
+    keeps_state: ClassVar[bool] = True
+    neutral: ClassVar[Mapping[str, float]] = {"alpha": 0.0}
+
+    alpha: float = Field(0.1, ge=0, description="Weight of the regulariser.")
+
+    def first_state(self, turn: Turn) -> Tensors:
+        """Return g_k = 0."""
+        return zeros_like(turn.anchor)
+
+    def loss(
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+    ) -> Tensor:
+        """Return L_k(w) - <g_k, w> + alpha / 2 ||w - theta||^2."""
+        drift = add(params, turn.anchor, -1.0)
+        linear = dot(params, turn.state)
+        return (
+            super().loss(network, params, batch, turn) - linear + self.alpha / 2 * dot(drift, drift)
+        )
+
+    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+        """Return g_k - alpha (w - theta) to keep."""
+        drift = add(params, turn.anchor, -1.0)
+        return Finish(state=add(scaled(drift, -self.alpha), turn.state))
+
+    def start(self, theta: Mapping[str, Tensor]) -> Tensors:
+        """Return h = 0."""
+        return zeros_like(theta)
+
+    def apply(
+        self,
+        theta: Mapping[str, Tensor],
+        mean: Tensors,
+        upload: Tensors,
+        state: Tensors,
+        step: ServerStep,
+    ) -> tuple[Tensors, Tensors]:
+        """Return theta + mean update - h / alpha, with h <- h - alpha * share * mean update."""
+        if not self.alpha:
+            return super().apply(theta, mean, upload, state, step)
+        update = mean_update(theta, mean, step)
+        h = add(state, update, -self.alpha * step.share)
+        moved = add(theta, update, step.server_learning_rate)
+        return add(moved, scaled(h, -1 / self.alpha)), h

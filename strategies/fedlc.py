@@ -1,0 +1,42 @@
+"""FedLC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedapp.training.algorithm import Algorithm, Batch, Need, Network, Turn
+
+RAREST = 1e-8
+"""Count in place of 0: a class that the client lacks then leaves the softmax (tau * 100)."""
+
+
+class FedLC(Algorithm):
+    """Logits are calibrated by how many examples of each class the client holds.
+
+    Zhang et al. 2022 (ICML), section 4, L_Cal: cross-entropy of f_c(x) - tau n_c^(-1/4). The paper
+    prints the sum in the denominator over the other classes only, which has no lower bound; as in
+    the implementations in use, it is the softmax over all classes here, so that tau = 0 is
+    federated averaging. Classes that the client lacks count 1e-8 examples, which takes them out.
+    """
+
+    name: ClassVar[str] = "fedlc"
+    source: ClassVar[str] = "Zhang et al. 2022, section 4"
+    needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
+    neutral: ClassVar[Mapping[str, float]] = {"tau": 0.0}
+
+    tau: float = Field(1.0, ge=0, description="Strength of the calibration.")
+
+    def loss(
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+    ) -> Tensor:
+        """Return the task's loss of the calibrated logits."""
+        logits = network.outputs(params, batch.inputs)
+        counts = torch.zeros(logits.shape[1]) if turn.label_counts is None else turn.label_counts
+        margin = self.tau * counts.clamp(min=RAREST) ** -0.25
+        margin = margin.view(-1, *[1] * (logits.dim() - 2))
+        return network.loss(logits - margin, batch.targets, batch.mask)

@@ -1,0 +1,48 @@
+"""FedNova."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedapp.training.algorithm import Algorithm, Finish, ServerStep, Tensors, Turn
+from fedapp.training.tensors import add, scaled
+
+
+class FedNova(Algorithm):
+    """Normalised averaging: clients that take more steps do not pull harder.
+
+    Wang et al. 2020 (NeurIPS), Eq. 8 and section 4: theta + tau_eff sum of p_k d_k, where
+    d_k = Delta_k / ||a_k||_1 and tau_eff = sum of p_k ||a_k||_1. ||a_k||_1 sums what each local
+    gradient contributes: K for plain SGD, (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho) for momentum
+    rho (section 4.1), with rho^2 for the second rho in Nesterov's form. It equals federated
+    averaging where all clients take the same number of steps.
+    """
+
+    name: ClassVar[str] = "fednova"
+    source: ClassVar[str] = "Wang et al. 2020, Eq. 8"
+    neutral: ClassVar[Mapping[str, float]] = {}
+    sends: ClassVar[str] = "Δ_k / ‖a_k‖₁, ‖a_k‖₁"
+
+    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+        """Return d_k in place of the update, and ||a_k||_1."""
+        first = next(iter(params.values()))
+        count = torch.as_tensor(steps, dtype=first.dtype, device=first.device)
+        rho, lead = turn.momentum, turn.momentum * (turn.momentum if turn.nesterov else 1.0)
+        weight = (count - lead * (1 - rho**count) / (1 - rho)) / (1 - rho)
+        normalised = scaled(add(params, turn.anchor, -1.0), 1 / weight.clamp(min=1))
+        return Finish(upload={"weight": weight}, update=normalised)
+
+    def apply(
+        self,
+        theta: Mapping[str, Tensor],
+        mean: Tensors,
+        upload: Tensors,
+        state: Tensors,
+        step: ServerStep,
+    ) -> tuple[Tensors, Tensors]:
+        """Return theta + eta_g * tau_eff * mean of d_k."""
+        return add(theta, mean, step.server_learning_rate * upload["weight"]), state

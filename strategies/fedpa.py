@@ -1,0 +1,90 @@
+"""FedPA."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedapp.training.algorithm import Algorithm, Finish, ServerStep, Tensors, Turn
+from fedapp.training.tensors import add, scaled
+
+
+class FedPA(Algorithm):
+    """Posterior averaging: clients send Sigma_k^-1 (mu_k - theta) of samples of local SGD.
+
+    Al-Shedivat et al. 2021 (ICLR), Algorithms 3 and 4: after ``burn-in`` local steps, the mean of
+    each ``steps-per-sample`` iterates is a sample of client k's posterior; mu is the samples' mean
+    and Sigma the shrinkage estimate r I + (1 - r) S with r = 1 / (1 + (l - 1) rho), S the sample
+    covariance of l samples. The paper solves for the update by a recursion in l; here the same comes
+    from the Woodbury identity, (Delta - rho U (I + rho U'U)^-1 U'Delta) / r with U the centred
+    samples and Delta = mu - theta. Steps after the last sample do not count; a client that takes
+    too few steps for a sample sends theta_k - theta, as all do in the first ``burn-in-rounds``.
+    """
+
+    name: ClassVar[str] = "fedpa"
+    source: ClassVar[str] = "Al-Shedivat et al. 2021, Algorithms 3, 4"
+    sends: ClassVar[str] = "Σ_k⁻¹ (μ_k - θ)"
+    neutral: ClassVar[Mapping[str, float]] = {"burn_in_rounds": 10**9}
+
+    samples: int = Field(5, ge=1, description="Samples a client, l.")
+    steps_per_sample: int = Field(2, ge=1, description="Local steps averaged to a sample.")
+    burn_in: int = Field(0, ge=0, description="Local steps before the first sample.")
+    burn_in_rounds: int = Field(0, ge=0, description="First rounds of plain federated averaging.")
+    rho: float = Field(0.01, ge=0, description="Shrinkage: 0 takes the covariance as I.")
+
+    def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
+        """Return the samples' sums {name: [l, ...]} and the steps done, with this step's iterate."""
+        if turn.round <= self.burn_in_rounds:
+            return {}
+        first = next(iter(params.values()))
+        done = turn.memory["steps"] if turn.memory else torch.zeros_like(first.sum())
+        sample = torch.div(done - self.burn_in, self.steps_per_sample, rounding_mode="floor")
+        chosen = torch.arange(self.samples, device=first.device) == sample
+        sums = {n: _along_first(chosen, p) * p / self.steps_per_sample for n, p in params.items()}
+        if turn.memory:
+            sums = add(sums, turn.memory)
+        return sums | {"steps": done + 1}
+
+    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+        """Return Sigma^-1 (mu - theta) in place of the update."""
+        drift = add(params, turn.anchor, -1.0)
+        if not turn.memory:
+            return Finish(update=drift)
+        left = turn.memory["steps"] - self.burn_in
+        numbers = torch.arange(1, self.samples + 1, device=left.device)
+        whole = (numbers * self.steps_per_sample <= left).to(left.dtype)
+        count = whole.sum()
+        taken = {name: _along_first(whole, p) * turn.memory[name] for name, p in params.items()}
+        mean = {name: t.sum(0) / count.clamp(min=1) for name, t in taken.items()}
+        centred = {n: _along_first(whole, m) * (taken[n] - m) for n, m in mean.items()}
+        delta = add(mean, turn.anchor, -1.0)
+        update = scaled(self._whiten(centred, delta), 1 + (count - 1) * self.rho)
+        return Finish(update={n: torch.where(count > 0, u, drift[n]) for n, u in update.items()})
+
+    def _whiten(self, centred: Tensors, delta: Tensors) -> Tensors:
+        """Return Delta - rho U (I + rho U'U)^-1 U'Delta, for U' = ``centred`` {name: [l, ...]}."""
+        rows = torch.cat([u.reshape(len(u), -1) for u in centred.values()], 1)
+        along = rows @ torch.cat([delta[name].flatten() for name in centred])
+        gram = torch.eye(len(rows), dtype=rows.dtype, device=rows.device) + self.rho * rows @ rows.T
+        weights = self.rho * torch.linalg.solve(gram, along)
+        return {n: d - torch.tensordot(weights, centred[n], 1) for n, d in delta.items()}
+
+    def apply(
+        self,
+        theta: Mapping[str, Tensor],
+        mean: Tensors,
+        upload: Tensors,
+        state: Tensors,
+        step: ServerStep,
+    ) -> tuple[Tensors, Tensors]:
+        """Return theta + eta_g * mean of what the clients sent."""
+        return add(theta, mean, step.server_learning_rate), state
+
+
+def _along_first(values: Tensor, like: Tensor) -> Tensor:
+    """Return ``values`` [l] with as many further dimensions as ``like`` has."""
+    return values.view(-1, *[1] * like.dim())

@@ -1,0 +1,34 @@
+"""FedProx."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from fedapp.training.algorithm import Algorithm, Batch, Network, Turn
+from fedapp.training.tensors import add, dot
+
+
+class FedProx(Algorithm):
+    """A proximal term keeps local models near theta: mu / 2 ||w - theta||^2.
+
+    Li et al. 2020 (MLSys), Eq. 2: client k inexactly minimises F_k(w) + mu / 2 ||w - theta||^2. The
+    paper averages uniformly over clients drawn with probability p_k; here clients are drawn
+    uniformly and averaged by `weighting`, as most implementations do.
+    """
+
+    name: ClassVar[str] = "fedprox"
+    source: ClassVar[str] = "Li et al. 2020, Eq. 2, Algorithm 2"
+    neutral: ClassVar[Mapping[str, float]] = {"mu": 0.0}
+
+    mu: float = Field(0.01, ge=0, description="Weight of the proximal term.")
+
+    def loss(
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+    ) -> Tensor:
+        """Return the task's loss plus mu / 2 ||w - theta||^2."""
+        drift = add(params, turn.anchor, -1.0)
+        return super().loss(network, params, batch, turn) + self.mu / 2 * dot(drift, drift)

@@ -1,0 +1,64 @@
+"""FedSGD with gradients sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedapp.training.algorithm import (
+    Algorithm,
+    Batch,
+    Differentiate,
+    Finish,
+    ServerStep,
+    Tensors,
+    Turn,
+)
+from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
+
+
+class FedSGD(Algorithm):
+    """Clients send the gradient of their mean loss at theta; the server takes the step.
+
+    McMahan et al. 2017, section 2: w <- w - eta sum of n_k / n g_k. Batches only divide the work:
+    the gradients of all examples that a client visits are averaged, all at theta, so that with
+    whole epochs g_k is the full-batch gradient whatever E and B are. The local optimizer's other
+    settings (momentum, weight-decay, clip-norm) have no part in it.
+    """
+
+    name: ClassVar[str] = "fedsgd"
+    source: ClassVar[str] = "McMahan et al. 2017, section 2"
+    sends: ClassVar[str] = "∇F_k(θ)"
+
+    def gradient(
+        self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+    ) -> tuple[Tensors, Tensor]:
+        """Return a direction of zero, and the batch's gradient at theta for ``remember``."""
+        gradient, loss = differentiate(turn.anchor, batch)
+        size = batch.targets.shape[0] if batch.mask is None else batch.mask.sum()
+        summed = prefixed("sum", scaled(gradient, size))
+        return zeros_like(gradient) | summed | {"size": loss * 0 + size}, loss
+
+    def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
+        """Return the sum of the examples' gradients, and their number."""
+        seen = {name: tensor for name, tensor in direction.items() if name not in params}
+        return add(seen, turn.memory) if turn.memory else seen
+
+    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+        """Return g_k in place of an update."""
+        if not turn.memory:
+            return Finish(update=zeros_like(params))
+        return Finish(update=scaled(part("sum", turn.memory), 1 / turn.memory["size"]))
+
+    def apply(
+        self,
+        theta: Mapping[str, Tensor],
+        mean: Tensors,
+        upload: Tensors,
+        state: Tensors,
+        step: ServerStep,
+    ) -> tuple[Tensors, Tensors]:
+        """Return theta - eta_g * eta * mean gradient."""
+        return add(theta, mean, -step.server_learning_rate * step.learning_rate), state

@@ -1,0 +1,65 @@
+"""MOON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor
+
+from fedapp.training.algorithm import (
+    Algorithm,
+    Batch,
+    Finish,
+    Need,
+    Network,
+    Tensors,
+    Turn,
+    mean_over_targets,
+)
+
+
+class Moon(Algorithm):
+    """Model-contrastive: representations go to the global model's, away from the last local one's.
+
+    Li, He and Song 2021 (CVPR), Eq. 3 and Algorithm 1: the loss gains mu times
+    -log(exp(sim(z, z_glob) / T) / (exp(sim(z, z_glob) / T) + exp(sim(z, z_prev) / T))) with cosine
+    similarities. z is what the last linear layer is given: the paper adds a projection head to its
+    networks, here the networks stay those of the papers. z_prev is of the model that the client
+    ended its last turn with; before its first turn it is theta, where both similarities are equal
+    and the term's gradient is zero. (The authors' code has no previous model in round 1, with the
+    same effect, and compares a client that was not drawn yet with its initial weights.)
+    """
+
+    name: ClassVar[str] = "moon"
+    source: ClassVar[str] = "Li, He, Song 2021, Eq. 3, Algorithm 1"
+    keeps: ClassVar[str] = "its last local model"
+    keeps_state: ClassVar[bool] = True
+    needs: ClassVar[frozenset[Need]] = frozenset({"features"})
+    neutral: ClassVar[Mapping[str, float]] = {"mu": 0.0}
+
+    mu: float = Field(1.0, ge=0, description="Weight of the contrastive term.")
+    temperature: float = Field(0.5, gt=0, description="Temperature of the similarities.")
+
+    def first_state(self, turn: Turn) -> Tensors:
+        """Return theta, in place of a previous local model."""
+        return dict(turn.anchor)
+
+    def loss(
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+    ) -> Tensor:
+        """Return the task's loss plus mu times the contrastive term."""
+        logits, z = network.features(params, batch.inputs)
+        with torch.no_grad():
+            _, z_global = network.features(turn.anchor, batch.inputs)
+            _, z_previous = network.features(turn.state, batch.inputs)
+        nearer = F.cosine_similarity(z, z_global, -1) - F.cosine_similarity(z, z_previous, -1)
+        contrast = mean_over_targets(F.softplus(-nearer / self.temperature), batch)
+        return network.loss(logits, batch.targets, batch.mask) + self.mu * contrast
+
+    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+        """Return the local model to keep."""
+        return Finish(state=dict(params))

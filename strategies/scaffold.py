@@ -1,0 +1,105 @@
+"""SCAFFOLD."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedapp.training.algorithm import (
+    Algorithm,
+    Batch,
+    Differentiate,
+    Finish,
+    ServerStep,
+    Tensors,
+    Turn,
+    mean_update,
+)
+from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
+
+
+class Scaffold(Algorithm):
+    """Control variates correct the drift of each local step: g - c_k + c.
+
+    Karimireddy et al. 2020 (ICML), Algorithm 1 with Eqs. 3 to 5. All variates start at zero, as the
+    authors' experiments do (with c_k = g_k(x_0), the theory's start, every client would need a turn
+    before the first round). The paper's server adds |S| / N times the mean of c_k+ - c_k to c;
+    implementations that divide by |S| make c too large when few clients take part. Here the
+    factor is the share of the weight that took part: |S| / N with uniform weighting, and with
+    weighting by examples sum of n_k over S / n, so that c stays the weighted mean of all c_k.
+    Option II takes x - y_k over K eta as the mean local gradient, which it is for plain SGD: leave
+    momentum, weight-decay and clip-norm at 0. The server's rate is server-learning-rate.
+    """
+
+    name: ClassVar[str] = "scaffold"
+    source: ClassVar[str] = "Karimireddy et al. 2020, Algorithm 1"
+    sends: ClassVar[str] = "Δ_k, c_k⁺ - c_k; gets θ, c"
+    keeps: ClassVar[str] = "c_k"
+    keeps_state: ClassVar[bool] = True
+
+    option: Literal["I", "II"] = Field(
+        "II",
+        description="c_k: 'I' the gradient at theta (twice the work), 'II' the mean local one.",
+    )
+
+    def first_state(self, turn: Turn) -> Tensors:
+        """Return c_k = 0."""
+        return zeros_like(turn.anchor)
+
+    def gradient(
+        self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+    ) -> tuple[Tensors, Tensor]:
+        """Return g(y) - c_k + c; with Option I also g(x), for ``remember``."""
+        gradient, loss = differentiate(params, batch)
+        direction = add(add(gradient, turn.state, -1.0), turn.broadcast)
+        if self.option == "I":
+            at_theta, _ = differentiate(turn.anchor, batch)
+            direction |= prefixed("at-theta", scaled(at_theta, _size(batch)))
+            direction["size"] = _size(batch).to(loss.dtype)
+        return direction, loss
+
+    def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
+        """Return the sum of the examples' gradients at theta, and their number (Option I)."""
+        seen = {name: g for name, g in direction.items() if name not in params}
+        return add(seen, turn.memory) if turn.memory else seen
+
+    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+        """Return c_k+ to keep and c_k+ - c_k to send."""
+        if self.option == "I" and turn.memory:
+            variate = scaled(part("at-theta", turn.memory), 1 / turn.memory["size"])
+        else:
+            walked = add(turn.anchor, params, -1.0)
+            mean = scaled(walked, 1 / (torch.as_tensor(steps).clamp(min=1) * turn.learning_rate))
+            variate = add(add(turn.state, turn.broadcast, -1.0), mean)
+        return Finish(upload=add(variate, turn.state, -1.0), state=variate)
+
+    def start(self, theta: Mapping[str, Tensor]) -> Tensors:
+        """Return c = 0."""
+        return zeros_like(theta)
+
+    def broadcast(self, state: Mapping[str, Tensor]) -> Tensors:
+        """Return c."""
+        return dict(state)
+
+    def apply(
+        self,
+        theta: Mapping[str, Tensor],
+        mean: Tensors,
+        upload: Tensors,
+        state: Tensors,
+        step: ServerStep,
+    ) -> tuple[Tensors, Tensors]:
+        """Return x + eta_g * mean of y_k - x, and c + share * mean of c_k+ - c_k."""
+        update = mean_update(theta, mean, step)
+        return add(theta, update, step.server_learning_rate), add(state, upload, step.share)
+
+
+def _size(batch: Batch) -> Tensor:
+    """Return the number of examples in the batch: a scalar."""
+    if batch.mask is not None:
+        return batch.mask.sum()
+    return torch.as_tensor(batch.targets.shape[0])

@@ -1,0 +1,162 @@
+"""Runs in processes of their own that are killed at a chosen point.
+
+The processes are forked from a server that has imported PyTorch and Flower once, and share
+nothing else with each other.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from fedapp.config import Scalar
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["killed", "in_process", "fedapp.cli", "fedapp.runs.artefacts"])
+SECONDS = 120
+
+
+def die() -> None:
+    """End this process as `kill -9` and the kernel's memory killer do."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _before_replacing(name: str) -> None:
+    """Die when the file `name` is written beside its place and not yet moved there."""
+    replace = Path.replace
+
+    def dying(self: Path, target: Path) -> Path:
+        if Path(target).name == name:
+            die()
+        return replace(self, target)
+
+    Path.replace = dying
+
+
+def after_checkpoint(round_: int) -> None:
+    """Die when the checkpoint of a round is whole."""
+    from fedapp.runs import callbacks
+
+    save = callbacks.save_checkpoint
+
+    def dying(folder: Path, state: Any) -> None:
+        save(folder, state)
+        if state.round == round_:
+            die()
+
+    callbacks.save_checkpoint = dying
+
+
+def while_training(round_: int) -> None:
+    """Die when two clients of a round have trained and the third begins."""
+    from fedapp.training import cohorts
+
+    make, turns = cohorts.client_generator, []
+
+    def dying(seed: int, current: int, client: int) -> Any:
+        if current == round_:
+            turns.append(client)
+            if len(turns) == 3:
+                die()
+        return make(seed, current, client)
+
+    cohorts.client_generator = dying
+
+
+def in_the_checkpoints_tensors(round_: int) -> None:
+    """Die when a checkpoint's tensors are not yet in their place."""
+    _before_replacing(f"round-{round_:06d}.safetensors")
+
+
+def before_the_checkpoints_description(round_: int) -> None:
+    """Die between a checkpoint's tensors and the JSON that makes them count."""
+    _before_replacing(f"round-{round_:06d}.json")
+
+
+def in_the_line_of_metrics(round_: int) -> None:
+    """Die when half of a round's line is written."""
+    from fedapp.runs.callbacks import Metrics, _line
+
+    write = Metrics.on_round
+
+    def dying(self: Metrics, record: dict[str, Any], state: Any) -> bool:
+        if state.round == round_:
+            with self.path.open("a") as file:
+                line = _line(record)
+                file.write(line[: len(line) // 2])
+            die()
+        return write(self, record, state)
+
+    Metrics.on_round = dying
+
+
+def in_the_last_files(round_: int) -> None:
+    """Die between the last checkpoint and the final model."""
+    _before_replacing("model.safetensors")
+
+
+POINTS = {
+    point.__name__: point
+    for point in (
+        after_checkpoint,
+        while_training,
+        in_the_checkpoints_tensors,
+        before_the_checkpoints_description,
+        in_the_line_of_metrics,
+        in_the_last_files,
+    )
+}
+
+
+def _skip_pictures() -> None:
+    """They take seconds, and have tests of their own."""
+    from fedapp import server_app
+    from fedapp.runs import artefacts
+
+    server_app.write_partition = lambda *_: None
+    artefacts.draw_curves = lambda *_: None
+
+
+def _start(settings: list[str], nodes: int, last_first: bool, resume: Path | None) -> None:
+    from in_process import LastFirstGrid
+
+    from fedapp import cli
+    from fedapp.engines import inline
+
+    _skip_pictures()
+    if last_first:
+        inline.InlineGrid = LastFirstGrid
+    cli.run(settings, nodes, resume)
+
+
+def _child(
+    point: str | None, round_: int, settings: list[str], nodes: int, last_first: bool, resume: Any
+) -> None:
+    if point is not None:
+        POINTS[point](round_)
+    _start(settings, nodes, last_first, resume)
+
+
+def run(
+    settings: dict[str, Scalar],
+    *,
+    nodes: int = 1,
+    last_first: bool = False,
+    resume: Path | None = None,
+    kill: tuple[str, int] | None = None,
+) -> int:
+    """Call `fedapp run` with the settings in a new process and return its exit code."""
+    words = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in settings.items()]
+    point, round_ = kill or (None, 0)
+    process = PROCESSES.Process(
+        target=_child, args=(point, round_, words, nodes, last_first, resume)
+    )
+    process.start()
+    process.join(SECONDS)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    return int(process.exitcode)

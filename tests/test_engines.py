@@ -1,0 +1,139 @@
+"""Every engine carries the same run: the same clients each round, the same parameters."""
+
+import re
+
+import killed
+import numpy as np
+import pytest
+import torch
+from data_files import png, write_parquet
+from flower_processes import federation
+from in_process import SMALL, metrics, model
+
+from fedapp.data.embedded.digits import Digits
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
+
+TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
+WAIT = {"min-nodes": 2, "node-timeout": 240.0}
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    """Return a SuperLink with two SuperNodes for virtual clients, and one with data of its own."""
+    folder = tmp_path_factory.mktemp("deployment")
+    write_digits(folder / "node-0", slice(0, 300))
+    with federation(folder, simulation=False) as started:
+        started.start_node("virtual-a")
+        started.start_node("virtual-b")
+        started.start_node("own-0", data_path=str(folder / "node-0"), client_id=0)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory):
+    """Return the folder of `fedapp run`, run once, by settings and number of nodes."""
+    folders = {}
+
+    def of(nodes, **settings):
+        key = (nodes, *settings.items())
+        if key not in folders:
+            folders[key] = tmp_path_factory.mktemp("in-process") / "run"
+            values = {**SMALL, **settings, "run-dir": folders[key]}
+            assert killed.run(values, nodes=nodes) == 0
+        return folders[key]
+
+    return of
+
+
+# A round of a deployment takes about 8 s, whatever the clients do: a SuperNode asks for messages
+# every 3 s, and starts a process that imports PyTorch for each. So it gets fewer rounds.
+RUNS = [
+    ("one node in process", "float64", 20),
+    ("one node in process", "float32", 20),
+    ("simulation", "float64", 20),
+    ("simulation", "float32", 20),
+    ("deployment", "float32", 4),
+]
+
+
+@pytest.mark.parametrize(("engine", "precision", "rounds"), RUNS)
+def test_engines_agree(engine, precision, rounds, request, in_process):
+    settings = {"precision": precision, "num-server-rounds": rounds}
+    reference = in_process(2, **settings)
+    if engine == "one node in process":
+        folder = in_process(1, **settings)
+    else:
+        flower = request.getfixturevalue(engine)
+        flower.run({**SMALL, **WAIT, **settings}, f"{engine}-{precision}")
+        folder = flower.folder / f"{engine}-{precision}"
+    records, expected = metrics(folder), metrics(reference)
+    assert len(records) == rounds + 1
+    assert [r.get("clients") for r in records] == [r.get("clients") for r in expected]
+    assert all(len(r["clients"]) == r["replied"] == 5 for r in records[1:])
+    mine, theirs = model(folder), model(reference)
+    assert list(mine) == list(theirs)
+    for name, tensor in mine.items():
+        assert tensor.dtype == getattr(torch, precision)
+        distance = float((tensor - theirs[name]).abs().max())
+        assert distance <= TOLERANCE[precision], f"{name} differs by {distance}"
+
+
+def test_the_simulation_trains_k_clients_with_its_two_nodes(simulation):
+    settings = {"num-clients": 20, "fraction-train": 1.0, "num-server-rounds": 1}
+    simulation.run({**SMALL, **settings}, "twenty")
+    record = metrics(simulation.folder / "twenty")[1]
+    assert record["clients"] == list(range(20))
+    assert record["replied"] == 20
+    assert "2 simulated SuperNodes" in (simulation.folder / "twenty.log").read_text()
+
+
+def test_a_node_with_data_of_its_own_trains_no_virtual_client(deployment):
+    log = (deployment.folder / "deployment-float32.log").read_text()
+    refused = re.findall(r"Node \d+ is refused: (.*)", log)
+    assert len(refused) == 1
+    assert "num-clients = 10: this node has data of its own (data-path = " in refused[0]
+
+
+def write_digits(folder, part, names=tuple("0123456789")):
+    """Write some of the digits as pictures in `train.parquet` and `test.parquet`."""
+    import datasets
+
+    splits = {}
+    dataset = Digits().load()
+    for split, examples in (("train", dataset.train), ("test", dataset.test)):
+        pixels = (examples.inputs[part, 0] * 255).astype(np.uint8)
+        labels = [int(label) for label in examples.targets[part]]
+        splits[split] = {"image": [png(image) for image in pixels], "label": labels}
+    features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=list(names))}
+    return write_parquet(folder, splits, features)
+
+
+def test_nodes_that_are_clients(deployment):
+    """`num-clients = 0`: every node its own folder; the server reads a third for its test set."""
+    folder = deployment.folder
+    write_digits(folder / "server", slice(0, 100))
+    write_digits(folder / "node-1", slice(300, 500))
+    write_digits(folder / "other", slice(0, 50), names=[f"digit {i}" for i in range(10)])
+    deployment.start_node("own-1", data_path=str(folder / "node-1"), client_id=1)
+    deployment.start_node("own-1-again", data_path=str(folder / "node-1"), client_id=1)
+    deployment.start_node("other", data_path=str(folder / "other"), client_id=2)
+    settings = {
+        **SMALL,
+        **WAIT,
+        "num-clients": 0,
+        "fraction-train": 1.0,
+        "num-server-rounds": 2,
+        "dataset": str(folder / "server"),
+        "data-cache": str(folder / "cache"),
+    }
+    deployment.run(settings, "own")
+    records = metrics(folder / "own")
+    assert [r["clients"] for r in records[1:]] == [[0, 1]] * 2
+    assert [r["examples"] for r in records[1:]] == [500] * 2
+    log = (folder / "own.log").read_text()
+    refused = dict.fromkeys(re.findall(r"Node \d+ is refused: (.*)", log))
+    reasons = "\n".join(refused)
+    assert re.search(r"client-id = 1: node \d+ is that client already", reasons)
+    assert re.search(r"labels = 'digit 0.*but the server has '0", reasons, re.DOTALL)
+    assert "num-clients = 0 and no data-path" in reasons

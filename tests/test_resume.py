@@ -1,0 +1,139 @@
+"""A killed run that is resumed ends with the very bits that the uninterrupted run ends with."""
+
+import json
+import shutil
+import signal
+
+import killed
+import pytest
+from in_process import SMALL, metrics
+
+from fedapp.config import read_config
+from fedapp.errors import CheckpointError, ConfigError
+from fedapp.runs.directory import reopen
+
+ROUNDS, EVERY = 11, 3
+SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}
+
+
+def final(folder):
+    """Return the bytes of the final model and the metrics without the clock's."""
+    return (folder / "model.safetensors").read_bytes(), metrics(folder)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return the uninterrupted runs by their number of nodes."""
+    folders = {}
+
+    def of(nodes):
+        if nodes not in folders:
+            folders[nodes] = tmp_path_factory.mktemp("whole") / f"nodes-{nodes}"
+            settings = {**SETTINGS, "run-dir": folders[nodes]}
+            assert killed.run(settings, nodes=nodes) == 0
+        return folders[nodes]
+
+    return of
+
+
+def killed_run(folder, point, round_, **options):
+    code = killed.run({**SETTINGS, "run-dir": folder}, kill=(point, round_), **options)
+    assert code == -signal.SIGKILL
+    assert not (folder / "summary.json").exists()
+
+
+KILLS = [
+    ("while_training", 1, 0),
+    ("after_checkpoint", 0, 0),
+    ("after_checkpoint", 6, 6),
+    ("while_training", 8, 6),
+    ("in_the_checkpoints_tensors", 6, 3),
+    ("before_the_checkpoints_description", 9, 6),
+    ("in_the_line_of_metrics", 7, 6),
+    ("in_the_line_of_metrics", 9, 6),
+    ("in_the_last_files", 11, 11),
+]
+
+
+@pytest.mark.parametrize(("point", "round_", "goes_on_after"), KILLS)
+def test_a_killed_run_resumes_to_the_same_bits(point, round_, goes_on_after, tmp_path, whole):
+    folder = tmp_path / "run"
+    killed_run(folder, point, round_)
+    kept = sorted(path.stem for path in (folder / "checkpoints").glob("round-*.json"))
+    assert kept[-1] == f"round-{goes_on_after:06d}"
+    assert killed.run({}, resume=folder) == 0
+    assert final(folder) == final(whole(1))
+
+
+def test_replies_in_another_order_give_the_same_bits(tmp_path, whole):
+    folder = tmp_path / "run"
+    killed_run(folder, "while_training", 5, nodes=3, last_first=True)
+    assert killed.run({}, resume=folder, last_first=False) == 0
+    assert final(folder) == final(whole(3))
+    assert killed.run({**SETTINGS, "run-dir": tmp_path / "late"}, nodes=3, last_first=True) == 0
+    assert final(tmp_path / "late") == final(whole(3))
+
+
+def test_a_run_killed_twice_resumes_to_the_same_bits(tmp_path, whole):
+    folder = tmp_path / "run"
+    killed_run(folder, "in_the_line_of_metrics", 5)
+    assert killed.run({}, resume=folder, kill=("while_training", 10)) == -signal.SIGKILL
+    assert killed.run({}, resume=folder) == 0
+    assert final(folder) == final(whole(1))
+
+
+def test_a_damaged_last_checkpoint_gives_way_to_the_one_before(tmp_path, whole):
+    folder = tmp_path / "run"
+    killed_run(folder, "while_training", 8)
+    last = folder / "checkpoints" / "round-000006.safetensors"
+    last.write_bytes(last.read_bytes()[:-1])
+    assert killed.run({}, resume=folder) == 0
+    assert final(folder) == final(whole(1))
+
+
+def test_resume_extends_the_number_of_rounds(tmp_path, whole):
+    folder = tmp_path / "run"
+    assert killed.run({**SETTINGS, "run-dir": folder, "num-server-rounds": 5}) == 0
+    assert killed.run({"num-server-rounds": ROUNDS}, resume=folder) == 0
+    assert final(folder) == final(whole(1))
+    assert json.loads((folder / "config.json").read_text())["config"]["num-server-rounds"] == ROUNDS
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path, whole):
+    folder = tmp_path / "run"
+    shutil.copytree(whole(1), folder)
+    (folder / "model.safetensors").unlink()
+    assert killed.run({}, resume=folder) == 0
+    assert final(folder) == final(whole(1))
+
+
+def test_a_run_killed_after_it_reached_its_target_does_not_go_on(tmp_path, whole):
+    reached = metrics(whole(1))[7]["test_accuracy"]
+    first = next(r["round"] for r in metrics(whole(1)) if r["test_accuracy"] >= reached)
+    folder = tmp_path / "run"
+    settings = {**SETTINGS, "run-dir": folder, "target-accuracy": reached}
+    assert killed.run(settings, kill=("in_the_last_files", 0)) == -signal.SIGKILL
+    assert killed.run({}, resume=folder) == 0
+    assert metrics(folder) == metrics(whole(1))[: first + 1]
+
+
+def test_other_settings_are_refused_by_key(whole):
+    folder = whole(1)
+    stored = json.loads((folder / "config.json").read_text())["config"]
+    other = {"learning-rate": 0.3, "seed": 7, "2nn.hidden": 17}
+    free = {"num-server-rounds": 99, "node-timeout": 1.0}
+    values = {**stored, "resume": True, "run-dir": str(folder)}
+    with pytest.raises(ConfigError) as error:
+        reopen(read_config({**values, **other, **free}))
+    for key, value in other.items():
+        assert f"{key} = {value!r} (the run has {stored[key]!r})" in str(error.value)
+    for key in free:
+        assert f"{key} =" not in str(error.value)
+    assert f"fedapp run --resume {folder}" in str(error.value)
+    reopen(read_config({**values, **free}))
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path):
+    config = read_config({"resume": True, "run-dir": str(tmp_path)})
+    with pytest.raises(CheckpointError, match="there is no run to resume"):
+        reopen(config)
