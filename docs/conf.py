@@ -15,7 +15,7 @@ extensions = [
     "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 html_theme = "furo"
 html_title = f"fedapp {release}"
@@ -35,13 +35,13 @@ autodoc_default_options = {
 }
 
 
-def escape_stars(app, what, name, obj, options, lines):
-    """Keep shapes such as [n, *input_shape] from being read as emphasis, outside literals."""
+def escape_markup(app, what, name, obj, options, lines):
+    """Keep [n, *input_shape] and |S_t| from being read as markup, outside literals."""
     for number, line in enumerate(lines):
         parts = line.split("``")
-        parts[::2] = [re.sub(r"(?<![\\*\w])\*(?=\w)", r"\*", part) for part in parts[::2]]
+        parts[::2] = [re.sub(r"(?<![\\*\w])\*(?=\w)|\|", r"\\\g<0>", part) for part in parts[::2]]
         lines[number] = "``".join(parts)
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", escape_stars)
+    app.connect("autodoc-process-docstring", escape_markup)
