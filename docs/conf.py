@@ -2,6 +2,9 @@
 
 import re
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
 import fedapp
 
 project = "fedapp"
@@ -10,13 +13,13 @@ release = fedapp.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"fedapp {release}"
 html_theme_options = {
@@ -43,5 +46,14 @@ def escape_markup(app, what, name, obj, options, lines):
         lines[number] = "``".join(parts)
 
 
+def visit_math(self, node):
+    """Write MathML, which browsers draw themselves: formulas need no script and no network."""
+    block = isinstance(node, nodes.math_block)
+    formula = tex2mathml(node.astext(), as_block=block)
+    self.body.append(f'<div class="math">{formula}</div>' if block else formula)
+    raise nodes.SkipNode
+
+
 def setup(app):
     app.connect("autodoc-process-docstring", escape_markup)
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
