@@ -44,16 +44,22 @@ def escape_markup(app, what, name, obj, options, lines):
         parts = line.split("``")
         parts[::2] = [re.sub(r"(?<![\\*\w])\*(?=\w)|\|", r"\\\g<0>", part) for part in parts[::2]]
         lines[number] = "``".join(parts)
+    # Napoleon would take what stands before a colon for the attribute's type.
+    if what in ("attribute", "data", "property"):
+        lines[:1] = [line.replace(": ", " – ", 1) for line in lines[:1]]
+
+
+BLOCK = "text-align: center; margin: 1rem 0; padding: 0.4rem 0; overflow-x: auto"
 
 
 def visit_math(self, node):
     """Write MathML, which browsers draw themselves: formulas need no script and no network."""
     block = isinstance(node, nodes.math_block)
     formula = tex2mathml(node.astext(), as_block=block)
-    self.body.append(f'<div class="math">{formula}</div>' if block else formula)
+    self.body.append(f'<div style="{BLOCK}">{formula}</div>' if block else formula)
     raise nodes.SkipNode
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", escape_markup)
+    app.connect("autodoc-process-docstring", escape_markup, priority=400)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
