@@ -106,9 +106,10 @@ def own_client(config: RunConfig, node_config: Mapping[str, Scalar]) -> OwnClien
 def _number(node_config: Mapping[str, Scalar], key: str, why: str) -> int:
     value = node_config.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        example = 2 if key == "num-partitions" else 0
         raise ConfigError(
             f"{key} = {value!r}: must be a whole number from 0, because {why}. "
-            f"Start the SuperNode with --node-config '... {key}=0'."
+            f"Start the SuperNode with --node-config '... {key}={example}'."
         )
     return value
 

@@ -20,6 +20,9 @@ from fedapp.messages import exchange
 QUERY_SECONDS = 120.0
 """Longest wait for a node's answer to a query: a device may have to start Python and PyTorch."""
 
+SILENCE_SECONDS = 900.0
+"""How long a node that did not answer is left alone, so that it does not hold up every round."""
+
 
 class Nodes:
     """Which nodes are fit for this run, and which clients they are.
@@ -39,6 +42,7 @@ class Nodes:
         self._sizes: dict[int, int] = {}
         self._node_of: dict[int, int] = {}
         self._fit: set[int] = set()
+        self._ask_again: dict[int, float] = {}
 
     @property
     def virtual(self) -> bool:
@@ -96,7 +100,9 @@ class Nodes:
         for client in [k for k, node in self._node_of.items() if node not in connected]:
             del self._node_of[client], self._sizes[client]
         self._fit &= connected
-        newcomers = sorted(connected - self._fit - self.refused.keys())
+        known = self._fit | self.refused.keys()
+        now = time.monotonic()
+        newcomers = sorted(n for n in connected - known if self._ask_again.get(n, now) <= now)
         if newcomers:
             self._ask(grid, newcomers)
         return sorted(self._fit)
@@ -105,6 +111,7 @@ class Nodes:
         messages = [
             Message(RecordDict(), node, MessageType.QUERY, ttl=QUERY_SECONDS) for node in nodes
         ]
+        self._ask_again |= dict.fromkeys(nodes, time.monotonic() + SILENCE_SECONDS)
         for reply in exchange(grid, messages, QUERY_SECONDS):
             node = reply.metadata.src_node_id
             problem = self._admit(node, reply)

@@ -208,6 +208,14 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(run: Run) -> Non
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
+def test_damaged_metrics_are_not_dropped_in_silence(run: Run) -> None:
+    folder = run()
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    (folder / "metrics.jsonl").write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
+    with pytest.raises(CheckpointError, match=r"metrics.jsonl, line 2, is damaged"):
+        run(resume=True, num_server_rounds=5)
+
+
 def test_resuming_nothing(run: Run) -> None:
     with pytest.raises(CheckpointError, match=r"no run to resume .config.json is missing"):
         run(resume=True)

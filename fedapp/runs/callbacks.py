@@ -22,6 +22,7 @@ from rich.progress import (
 )
 from torch.utils.tensorboard import SummaryWriter
 
+from fedapp.errors import CheckpointError
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.files import write_atomically
@@ -29,14 +30,24 @@ from strategies.callbacks import Callback, Record, ServerState
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """Return the records of ``metrics.jsonl``; a last line that was cut off does not count."""
+    """Return the records of ``metrics.jsonl``; a last line that was cut off does not count.
+
+    Raises
+    ------
+    CheckpointError
+        A line before the last is damaged.
+    """
+    lines = path.read_text().splitlines() if path.exists() else []
     records: list[Record] = []
-    if path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                records.append(json.loads(line))
-            except ValueError:
-                break
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                raise CheckpointError(
+                    f"{path}, line {number}, is damaged: {error}. Remove the lines from there on: "
+                    "a resumed run goes on from its last checkpoint and writes later rounds anew."
+                ) from error
     return records
 
 
