@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from flwr.serverapp.strategy import Bulyan as Rule
@@ -22,6 +23,7 @@ class Bulyan(RobustRule):
 
     name: ClassVar[str] = "bulyan"
     source: ClassVar[str] = "El Mhamdi et al. 2018, section 4"
+    neutral: ClassVar[Mapping[str, float]] = {"num_malicious": 0}
 
     num_malicious: int = Field(1, ge=0, description="Malicious clients a round to withstand, f.")
 
