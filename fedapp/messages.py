@@ -168,8 +168,13 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
     return content
 
 
-def decode_reply(order: TrainOrder, message: Message, theta: Mapping[str, Tensor]) -> CohortReply:
-    """Return a reply that fits the order and theta.
+def decode_reply(
+    order: TrainOrder,
+    message: Message,
+    theta: Mapping[str, Tensor],
+    upload: Mapping[str, Tensor] | None = None,
+) -> CohortReply:
+    """Return a reply that fits the order, theta, and what the algorithm uploads besides.
 
     Raises
     ------
@@ -194,8 +199,7 @@ def decode_reply(order: TrainOrder, message: Message, theta: Mapping[str, Tensor
         mean = _checked("arrays", arrays, theta)
     if order.reply == "each":
         each = {r.client: _checked(f"{EACH}{r.client}", arrays, theta) for r in reports}
-    uploads = to_tensors(arrays["uploads"]) if "uploads" in arrays else {}
-    _check_finite("uploads", uploads)
+    uploads = _checked("uploads", arrays, upload) if upload and reports else {}
     return CohortReply(mean, uploads, each, reports, failures, size_of(content))
 
 
@@ -234,7 +238,8 @@ def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, T
     tensors = to_tensors(arrays[name])
     if tensors.keys() != theta.keys():
         odd = sorted(tensors.keys() ^ theta.keys())
-        raise ReplyError(f"{name}: other arrays than the model's: {', '.join(odd[:4])}")
+        owner = "the algorithm's" if name == "uploads" else "the model's"
+        raise ReplyError(f"{name}: other arrays than {owner}: {', '.join(odd[:4])}")
     for key, tensor in tensors.items():
         if tensor.shape != theta[key].shape:
             raise ReplyError(

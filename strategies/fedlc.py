@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -36,7 +35,8 @@ class FedLC(Algorithm):
     ) -> Tensor:
         """Return the task's loss of the calibrated logits."""
         logits = network.outputs(params, batch.inputs)
-        counts = torch.zeros(logits.shape[1]) if turn.label_counts is None else turn.label_counts
-        margin = self.tau * counts.clamp(min=RAREST) ** -0.25
+        if turn.label_counts is None:
+            raise ValueError("the trainer gives no label counts")
+        margin = self.tau * turn.label_counts.clamp(min=RAREST) ** -0.25
         margin = margin.view(-1, *[1] * (logits.dim() - 2))
         return network.loss(logits - margin, batch.targets, batch.mask)

@@ -62,6 +62,7 @@ class FederatedStrategy(Strategy):
         self.state = state or ServerState(0, {})
         self.client_states = client_states
         self._orders: list[tuple[int, TrainOrder]] = []
+        self._upload: Tensors = {}
         self._record: Record = {}
 
     # ------------------------------------------------------------------ training
@@ -82,6 +83,7 @@ class FederatedStrategy(Strategy):
             for node, cohort in self._cohorts(sampled, present)
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
+        self._upload = self.algorithm.upload_like(self.state.theta, extras)
         messages = [
             self._message(encode_order(order, arrays, extras), node, MessageType.TRAIN)
             for node, order in self._orders
@@ -172,7 +174,7 @@ class FederatedStrategy(Strategy):
             if order is None:
                 continue
             try:
-                yield index_of[node], decode_reply(order, message, self.state.theta)
+                yield index_of[node], decode_reply(order, message, self.state.theta, self._upload)
             except ReplyError as error:
                 failures |= dict.fromkeys(order.clients, str(error))
                 yield index_of[node], None

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
 from fedapp.client_app import app as client_app
@@ -127,6 +128,15 @@ def test_is_deterministic_and_resumes_exactly(name: str, tmp_path: Path) -> None
     assert metrics_of(tmp_path / "whole") == metrics_of(again)
 
 
+@EVERY
+def test_options_1_and_2_agree(name: str, tmp_path: Path) -> None:
+    """Whether clients send updates or models, server rules see the same, up to rounding."""
+    values = settings(name, num_server_rounds=2)
+    one = run_to(tmp_path / "one", {**values, "server-learning-rate": 1.0})
+    two = run_to(tmp_path / "two", {**values, "server-learning-rate": 1.0, "update": "model"})
+    assert largest_difference(one, two) < 1e-9
+
+
 class KillAfter(Callback):
     """Ends the process's run as Ctrl-C does, after a round."""
 
@@ -179,6 +189,27 @@ def test_survives_a_missing_and_a_broken_client(name: str, tmp_path: Path) -> No
     assert records[2]["model_changed"]
     assert records[3]["replied"] == 2 * half
     assert all(bool(t.isfinite().all()) for t in model_of(tmp_path / "run").values())
+
+
+class TamperingGrid(InlineGrid):
+    """Node 2 uploads a variate of another shape."""
+
+    def _answer(self, message: Message) -> Message:
+        reply = super()._answer(message)
+        if message.metadata.dst_node_id == 2 and reply.content.array_records:
+            reply.content["uploads"] = ArrayRecord({"x": Array(np.zeros(3))})
+        return reply
+
+
+def test_a_wrong_upload_is_dropped_and_named(tmp_path: Path) -> None:
+    values = settings("scaffold", run_dir=str(tmp_path / "run"))
+    nodes = [{"partition-id": i, "num-partitions": 4} for i in range(4)]
+    bad = TamperingGrid(client_app, values, nodes)
+    server_app(bad, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values))
+    for record in metrics_of(tmp_path / "run")[1:]:
+        assert record["replied"] == 3
+        (reason,) = record["failures"].values()
+        assert "uploads: 'x' has shape (3,), not (2,)" in reason
 
 
 NEUTRAL = [name for name, algorithm in ALGORITHMS.items() if algorithm.neutral is not None]

@@ -17,7 +17,7 @@ from fedapp.data.base import Examples
 from fedapp.holdings import read_holdings
 from fedapp.training.algorithm import Algorithm, Batch, Differentiate, Objective, Turn
 from fedapp.training.plan import LocalPlan
-from fedapp.training.sequential import with_features
+from fedapp.training.sequential import normalisation_names, with_features
 from fedapp.training.setup import initial_parameters, make_model, make_module, make_trainer
 from tests.test_algorithms import EVERY, settings
 
@@ -113,6 +113,20 @@ def opening_turn(algorithm: Algorithm, theta: dict[str, Tensor], classes: int) -
         state={name: tensor + 0.02 for name, tensor in algorithm.first_state(turn).items()},
         label_counts=counts if classes else None,
     )
+
+
+def test_which_parameters_are_of_normalisation_layers() -> None:
+    module = nn.Sequential(nn.Linear(2, 4), nn.GroupNorm(2, 4), nn.Sequential(nn.LayerNorm(4)))
+    wanted = {"1.weight", "1.bias", "2.0.weight", "2.0.bias"}
+    assert normalisation_names(module) == wanted
+
+
+def test_features_are_what_the_last_linear_layer_is_given() -> None:
+    module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
+    inputs = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    outputs, features = with_features(module, lambda: module(inputs))
+    assert torch.equal(features, module[:2](inputs))
+    assert torch.equal(outputs, module(inputs))
 
 
 def test_a_model_without_a_last_layer_has_no_features() -> None:

@@ -8,7 +8,7 @@ algorithm by name. A new algorithm is one file in ``strategies/`` with one subcl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
 import torch
@@ -242,6 +242,12 @@ class Algorithm(Component):
     def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
         """Return what the client uploads and keeps after ``steps`` local steps (a scalar)."""
         return Finish()
+
+    def upload_like(self, theta: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]) -> Tensors:
+        """Return tensors of the names, shapes and types that ``finish`` uploads."""
+        turn = Turn(theta, broadcast, learning_rate=1.0)
+        turn = replace(turn, state=self.first_state(turn))
+        return self.finish(theta, turn, 1).upload
 
     # ------------------------------------------------------------------ server rule
 

@@ -107,10 +107,8 @@ def train_cohort(
     named in ``failures``. ``states`` is where clients keep what their algorithm keeps; without it
     every turn is a client's first.
     """
-    device, plan = trainer.device, LocalPlan.of(config, order.learning_rate)
-    anchor = {name: tensor.to(device) for name, tensor in theta.items()}
-    extras = {name: tensor.to(device) for name, tensor in broadcast.items()}
-    shared = _turn(trainer, anchor, extras, order, plan)
+    plan = LocalPlan.of(config, order.learning_rate)
+    shared = _turn(trainer, theta, broadcast, order, plan)
     mean, uploads = WeightedMean(), WeightedMean()
     each: dict[int, Tensors] = {}
     reports: list[ClientReport] = []
@@ -118,19 +116,12 @@ def train_cohort(
     for client in sorted(order.clients):
         began = time.perf_counter()
         try:
-            rng = client_generator(config.seed, order.round, client)
-            examples = data_of(client)
-            turn = _own_turn(shared, trainer, examples, states, client)
-            turn = replace(turn, drawn=trainer.algorithm.draw(turn, config.seed, client))
-            outcome = trainer.client_update(turn, examples, plan, rng)
-            _check_outcome(outcome)
-            if states is not None and outcome.finish.state and outcome.steps:
-                states.write(client, outcome.finish.state)
+            outcome = _train_client(config, trainer, shared, plan, client, data_of(client), states)
         except Exception as error:
             failures[client] = f"{type(error).__name__}: {error}"
             continue
         weight = float(outcome.examples) if config.weighting == "examples" else 1.0
-        update = outcome.finish.update or _update(config, outcome.params, anchor)
+        update = outcome.finish.update or _update(config, outcome.params, shared.anchor)
         if order.reply == "each":
             each[client] = update
         else:
@@ -151,15 +142,15 @@ def train_cohort(
 
 def _turn(
     trainer: SequentialTrainer,
-    anchor: Tensors,
-    broadcast: Tensors,
+    theta: Mapping[str, Tensor],
+    broadcast: Mapping[str, Tensor],
     order: TrainOrder,
     plan: LocalPlan,
 ) -> Turn:
-    """Return what is the same in the turns of all clients of the cohort."""
+    """Return what is the same in the turns of all clients of the cohort, on the device."""
     turn = Turn(
-        anchor,
-        broadcast,
+        {name: tensor.to(trainer.device) for name, tensor in theta.items()},
+        {name: tensor.to(trainer.device) for name, tensor in broadcast.items()},
         learning_rate=plan.learning_rate,
         round=order.round,
         momentum=plan.momentum,
@@ -167,6 +158,26 @@ def _turn(
         normalisation=trainer.network.normalisation,
     )
     return replace(turn, state=trainer.algorithm.first_state(turn))
+
+
+def _train_client(
+    config: RunConfig,
+    trainer: SequentialTrainer,
+    shared: Turn,
+    plan: LocalPlan,
+    client: int,
+    examples: Examples,
+    states: ClientStates | None,
+) -> Outcome:
+    """Give one client its turn, and keep its state if the turn went well."""
+    turn = _own_turn(shared, trainer, examples, states, client)
+    turn = replace(turn, drawn=trainer.algorithm.draw(turn, config.seed, client))
+    rng = client_generator(config.seed, shared.round, client)
+    outcome = trainer.client_update(turn, examples, plan, rng)
+    _check_outcome(outcome)
+    if states is not None and outcome.finish.state and outcome.steps:
+        states.write(client, outcome.finish.state)
+    return outcome
 
 
 def _own_turn(
