@@ -225,7 +225,7 @@ def test_a_round_with_fewer_than_min_replies_leaves_theta_as_it_was_and_says_so(
     lost = run(tmp_path / "lost", call=breaking(raises), num_server_rounds=1, min_replies=3)
     record = metrics(lost)[1]
     assert (record["replied"], record["model_changed"]) == (2, False)
-    assert "round 1: 2 clients replied well, with a total weight of " in caplog.text
+    assert "round 1: 2 clients replied well, " in caplog.text
     assert record["test_loss"] == metrics(lost)[0]["test_loss"]
     enough = run(tmp_path / "enough", call=breaking(raises), num_server_rounds=1, min_replies=2)
     assert metrics(enough)[1]["model_changed"]
@@ -238,7 +238,7 @@ def test_too_few_replies_and_on_failure_stop_end_the_run(tmp_path):
         clients = reply.content["clients"]
         clients["weight"] = [0.0] * len(clients["client"])
 
-    with pytest.raises(RunError, match=r"5 clients .* weight of 0.* stays as it was; on-failure"):
+    with pytest.raises(RunError, match=r"5 clients .* 0 of them with a weight.* stays as it was; on-failure"):
         run(tmp_path / "run", call=everyone(weightless), on_failure="stop")
 
 
