@@ -25,7 +25,7 @@ def describe_updates(
 
     ``similarity``: by layer, the cosine averaged over all pairs of clients (Seo et al. 2024,
     Figure 13). ``distance_mean`` and ``distance_max``: of the clients' models from their weighted
-    mean, in L2. ``client_loss``: Figure 12's traces.
+    mean, in L2. ``client_train_loss``: Figure 12's traces.
     """
     sent, weights = fold.each()
     if update == "model" and not algorithm.own_update:
@@ -36,5 +36,5 @@ def describe_updates(
         "similarity": layer_similarity(sent),
         "distance_mean": sum(apart) / len(apart),
         "distance_max": max(apart),
-        "client_loss": {str(r.client): r.loss for r in sorted(fold.reports, key=by_id)},
+        "client_train_loss": {str(r.client): r.loss for r in sorted(fold.reports, key=by_id)},
     }

@@ -134,11 +134,11 @@ def test_the_record_changes_nothing_else(run: Run, algorithm: str, nodes: int) -
             "similarity",
             "distance_mean",
             "distance_max",
-            "client_loss",
+            "client_train_loss",
         }
         assert set(ours["similarity"]) == {"1", "3", "5"}
         assert ours["distance_max"] >= ours["distance_mean"] > 0
-        assert list(ours["client_loss"]) == ["0", "1", "2", "3", "4"]
+        assert list(ours["client_train_loss"]) == ["0", "1", "2", "3", "4"]
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fednova", "fedsgd"])
@@ -160,7 +160,7 @@ def test_updates_agree_more_where_data_is_iid(run: Run) -> None:
 
 
 def record(round_: int, losses: dict[str, Any], similarity: dict[str, Any]) -> dict[str, Any]:
-    return {"round": round_, "client_loss": losses, "similarity": similarity}
+    return {"round": round_, "client_train_loss": losses, "similarity": similarity}
 
 
 def test_traces_are_of_the_five_clients_that_trained_most() -> None:

@@ -82,7 +82,7 @@ def loss_traces(records: Sequence[Record]) -> dict[str, tuple[list[int], list[fl
 
     A client without examples, or whose loss is not finite, has no point in that round.
     """
-    said = [(r["round"], r["client_loss"]) for r in records if "client_loss" in r]
+    said = [(r["round"], r["client_train_loss"]) for r in records if "client_train_loss" in r]
     turns = Counter(k for _, losses in said for k, loss in losses.items() if loss is not None)
     chosen = sorted(sorted(turns, key=lambda k: (-turns[k], int(k)))[:CLIENTS], key=int)
     return {
