@@ -238,7 +238,9 @@ def test_too_few_replies_and_on_failure_stop_end_the_run(tmp_path):
         clients = reply.content["clients"]
         clients["weight"] = [0.0] * len(clients["client"])
 
-    with pytest.raises(RunError, match=r"5 clients .* 0 of them with a weight.* stays as it was; on-failure"):
+    with pytest.raises(
+        RunError, match=r"5 clients .* 0 of them with a weight.* stays as it was; on-failure"
+    ):
         run(tmp_path / "run", call=everyone(weightless), on_failure="stop")
 
 

@@ -246,7 +246,7 @@ class Algorithm(Component):
     def upload_like(self, theta: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]) -> Tensors:
         """Return tensors of the names, shapes and types that ``finish`` uploads."""
         turn = Turn(theta, broadcast, learning_rate=1.0)
-        turn = replace(turn, state=self.first_state(turn))
+        turn = replace(turn, state=self.first_state(turn), drawn=self.draw(turn, 0, 0))
         return self.finish(theta, turn, 1).upload
 
     # ------------------------------------------------------------------ server rule
