@@ -2,6 +2,9 @@
 
 import re
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
 import fedapp
 
 project = "fedapp"
@@ -10,13 +13,13 @@ release = fedapp.__version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
 exclude_patterns = ["_build"]
-myst_enable_extensions = ["amsmath", "colon_fence", "dollarmath"]
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
+html_math_renderer = "mathml"
 html_theme = "furo"
 html_title = f"fedapp {release}"
 html_theme_options = {
@@ -35,13 +38,28 @@ autodoc_default_options = {
 }
 
 
-def escape_stars(app, what, name, obj, options, lines):
-    """Keep shapes such as [n, *input_shape] from being read as emphasis, outside literals."""
+def escape_markup(app, what, name, obj, options, lines):
+    """Keep [n, *input_shape] and |S_t| from being read as markup, outside literals."""
     for number, line in enumerate(lines):
         parts = line.split("``")
-        parts[::2] = [re.sub(r"(?<![\\*\w])\*(?=\w)", r"\*", part) for part in parts[::2]]
+        parts[::2] = [re.sub(r"(?<![\\*\w])\*(?=\w)|\|", r"\\\g<0>", part) for part in parts[::2]]
         lines[number] = "``".join(parts)
+    # Napoleon would take what stands before a colon for the attribute's type.
+    if what in ("attribute", "data", "property"):
+        lines[:1] = [line.replace(": ", " – ", 1) for line in lines[:1]]
+
+
+BLOCK = "text-align: center; margin: 1rem 0; padding: 0.4rem 0; overflow-x: auto"
+
+
+def visit_math(self, node):
+    """Write MathML, which browsers draw themselves: formulas need no script and no network."""
+    block = isinstance(node, nodes.math_block)
+    formula = tex2mathml(node.astext(), as_block=block)
+    self.body.append(f'<div style="{BLOCK}">{formula}</div>' if block else formula)
+    raise nodes.SkipNode
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", escape_stars)
+    app.connect("autodoc-process-docstring", escape_markup, priority=400)
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))

@@ -1,4 +1,4 @@
-"""The command line: ``fedapp run | partition | doctor | keys | report``."""
+"""The command line: ``fedapp run | partition | doctor | keys | updates | report``."""
 
 from __future__ import annotations
 
@@ -159,6 +159,18 @@ def keys() -> None:
         field = fields.get(key) or option_fields()[key]
         table.add_row(key, repr(default), field.description)
     console.print(table)
+
+
+@app.command()
+def updates(
+    run_dirs: Annotated[list[Path], typer.Argument(help="Folders of runs to compare.")],
+    to: Annotated[Path, typer.Option(help="The folder to draw into.")] = Path(),
+) -> None:
+    """Draw how clients' updates agreed, and their losses, in runs with record-updates=true."""
+    from fedapp.runs.update_pictures import draw_updates, read_runs
+
+    for path in draw_updates(read_runs(run_dirs), to.absolute()):
+        console.print(str(path), highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -153,6 +153,10 @@ class RunConfig(BaseModel):
         10, ge=0, description="Rounds between checkpoints. 0: only at the end."
     )
     run_dir: str = Field("", description="The run's folder. Empty: a new one under runs/.")
+    record_updates: bool = Field(
+        False,
+        description="Record each round how clients' updates agree; the server then gets each of them.",
+    )
     pictures: bool = Field(
         default=True,
         description="Draw the curves, the partition and the report. `fedapp report` does it later.",
@@ -245,6 +249,7 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
         problems += [_describe(detail, RunConfig) for detail in error.errors()]
     if config is not None:
         problems += _component_problems(config)
+        problems += _misfits(config) if not problems else ()
     if problems or config is None:
         raise ConfigError("\n".join(problems))
     return config
@@ -287,6 +292,12 @@ def _component_problems(config: RunConfig) -> Iterator[str]:
             yield _unknown_choice(family, name, known)
         for other, component in known.items():
             yield from _option_problems(config, family, other, component, other in chosen)
+
+
+def _misfits(config: RunConfig) -> Iterator[str]:
+    for family in FAMILIES:
+        if getattr(config, family.key) in family.components():
+            yield from config.component(family.key).misfits(config)
 
 
 def _unknown_choice(family: Family, name: str, known: Mapping[str, Any]) -> str:

@@ -85,7 +85,7 @@ KEYS_HEADING = ("| key | default | allowed | meaning |", "| --- | --- | --- | --
 def _family_section(family: Family) -> list[str]:
     components = family.components()
     lines = ["", f"## Values of `{family.key}`", "", "| value | what it is |", "| --- | --- |"]
-    lines += [f"| `{name}` | {component.title()} |" for name, component in components.items()]
+    lines += [f"| `{name}` | {_cell(each.title())} |" for name, each in components.items()]
     rows = [
         _row(f"{name}.{kebab(field)}", info)
         for name, component in components.items()
@@ -96,7 +96,12 @@ def _family_section(family: Family) -> list[str]:
 
 def _row(key: str, info: FieldInfo) -> str:
     default = json.dumps(info.get_default())
-    return f"| `{key}` | `{default}` | {_allowed(info)} | {info.description} |"
+    return f"| `{key}` | `{default}` | {_allowed(info)} | {_cell(str(info.description))} |"
+
+
+def _cell(text: str) -> str:
+    """Return a text as it can stand in a cell of a Markdown table."""
+    return text.replace("|", "\\|")
 
 
 def _allowed(info: FieldInfo) -> str:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from fedapp.config import RunConfig
 
 
 class Component(BaseModel):
@@ -30,6 +33,10 @@ class Component(BaseModel):
     def title(cls) -> str:
         """Return the first line of the docstring, for tables and help texts."""
         return (cls.__doc__ or cls.name).strip().splitlines()[0]
+
+    def misfits(self, config: RunConfig) -> Iterable[str]:
+        """Say which other settings do not go with this component: one message each."""
+        return ()
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ same clients, the same batches and the same initial weights.
 from __future__ import annotations
 
 import hashlib
+import secrets
 
 import numpy as np
 
@@ -23,3 +24,12 @@ def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.r
 def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int:
     """Return a 63-bit seed for a ``torch.Generator``, derived in the same way."""
     return int(generator(seed, purpose, round_, client).integers(2**63 - 1))
+
+
+def secret_generator() -> np.random.Generator:
+    """Return a generator that nobody else can make: seeded by the operating system.
+
+    For noise that must protect against those who know the run's seed; a resumed run draws other
+    numbers.
+    """
+    return np.random.default_rng(secrets.randbits(256))

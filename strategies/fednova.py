@@ -27,6 +27,7 @@ class FedNova(Algorithm):
     neutral: ClassVar[Mapping[str, float]] = {}
     neutral_by: ClassVar[str] = "equal sizes"
     sends: ClassVar[str] = "Δ_k / ‖a_k‖₁, ‖a_k‖₁"
+    own_update: ClassVar[bool] = True
 
     def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
         """Return d_k in place of the update, and ||a_k||_1."""

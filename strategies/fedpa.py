@@ -28,6 +28,7 @@ class FedPA(Algorithm):
     name: ClassVar[str] = "fedpa"
     source: ClassVar[str] = "Al-Shedivat et al. 2021, Algorithms 3, 4"
     sends: ClassVar[str] = "Σ_k⁻¹ (μ_k - θ)"
+    own_update: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, float]] = {"burn_in_rounds": 10**9}
 
     samples: int = Field(5, ge=1, description="Samples a client, l.")

@@ -31,6 +31,7 @@ class FedSGD(Algorithm):
     name: ClassVar[str] = "fedsgd"
     source: ClassVar[str] = "McMahan et al. 2017, section 2"
     sends: ClassVar[str] = "∇F_k(θ)"
+    own_update: ClassVar[bool] = True
 
     def gradient(
         self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn

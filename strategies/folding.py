@@ -37,15 +37,23 @@ class Fold:
         """Total weight of the clients that replied well."""
         return sum(report.weight for report in self.reports)
 
+    @property
+    def usable(self) -> int:
+        """How many clients replied well and have a weight."""
+        return sum(report.weight > 0 for report in self.reports)
+
     def mean(self, algorithm: Algorithm) -> tuple[Tensors, Tensors]:
         """Return the aggregated update and the mean of the uploads."""
         uploads = self._uploads.mean() if self._uploads.total_weight > 0 else {}
-        if algorithm.reply == "mean":
+        if not self._each:
             return self._mean.mean(), uploads
+        return algorithm.aggregate(*self.each()), uploads
+
+    def each(self) -> tuple[list[Tensors], list[float]]:
+        """Return the single clients' updates, in client order, and their weights."""
         weights = {report.client: report.weight for report in self.reports}
         clients = sorted(self._each)
-        updates = [self._each[client] for client in clients]
-        return algorithm.aggregate(updates, [weights[client] for client in clients]), uploads
+        return [self._each[client] for client in clients], [weights[client] for client in clients]
 
     def average(self, value_of: Sequence[float]) -> float:
         """Return the mean of one value a report, weighted as the updates are."""

@@ -31,6 +31,7 @@ from fedapp.training.cohorts import CohortReply, TrainOrder, sample_clients, spr
 from fedapp.training.evaluation import Score
 from fedapp.training.plan import learning_rate, updates
 from fedapp.training.states import StateOrder
+from strategies.agreement import describe_updates
 from strategies.callbacks import Callback, Record, ServerState
 from strategies.folding import Fold, in_order
 
@@ -76,8 +77,9 @@ class FederatedStrategy(Strategy):
         )
         rate = learning_rate(self.config, server_round)
         states = self.client_states() if self.client_states else None
+        reply = "each" if self.config.record_updates else self.algorithm.reply
         self._orders = [
-            (node, TrainOrder(server_round, tuple(cohort), rate, self.algorithm.reply, states))
+            (node, TrainOrder(server_round, tuple(cohort), rate, reply, states))
             for node, cohort in self._cohorts(sampled, present)
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
@@ -98,8 +100,8 @@ class FederatedStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Fold the replies as they come and apply the server rule.
 
-        Returns (None, None), and leaves theta as it is, if fewer than ``min-replies`` clients
-        replied well.
+        Returns (None, None), and leaves theta as it is, if fewer clients than ``min-replies``, or
+        than the algorithm needs, replied well.
         """
         fold = Fold()
         failures: dict[int, str] = {}
@@ -107,28 +109,39 @@ class FederatedStrategy(Strategy):
             fold.add(reply)
         failures |= fold.failures
         self._note(fold, failures)
-        if len(fold.reports) < self.config.min_replies or fold.weight <= 0:
+        needed = self.algorithm.min_updates
+        if len(fold.reports) < self.config.min_replies or fold.usable < needed:
             self._stop_or_say(
-                f"round {server_round}: {len(fold.reports)} clients replied well, with a total "
-                f"weight of {fold.weight:g}; min-replies = {self.config.min_replies}; the model stays "
-                "as it was"
+                f"round {server_round}: {len(fold.reports)} clients replied well, {fold.usable} of them "
+                f"with a weight; min-replies = {self.config.min_replies}, and algorithm = "
+                f"{self.algorithm.name!r} needs {needed}; the model stays as it was"
             )
             return None, None
+        if self.config.record_updates:
+            self._record |= describe_updates(
+                fold, self.algorithm, self.state.theta, self.config.update
+            )
         mean, uploads = fold.mean(self.algorithm)
-        step = ServerStep(
-            round=server_round,
+        step = self._step(fold)
+        self.state.theta, self.state.algorithm = self.algorithm.apply(
+            self.state.theta, mean, uploads, self.state.algorithm, step
+        )
+        self._record |= {"model_changed": True, **self.algorithm.report(self.state.algorithm, step)}
+        return to_arrays(self.state.theta), MetricRecord({"train-loss": self._record["train_loss"]})
+
+    def _step(self, fold: Fold) -> ServerStep:
+        """Return what the server rule may know of this round."""
+        return ServerStep(
+            round=self.state.round + 1,
             learning_rate=self._record["learning_rate"],
             server_learning_rate=self.config.server_learning_rate,
             update=self.config.update,
             num_clients=len(self.nodes.clients),
             participants=len(fold.reports),
             share=min(fold.weight / self.nodes.total_weight, 1.0),
+            sampled=len(self._record["clients"]),
+            seed=self.config.seed,
         )
-        self.state.theta, self.state.algorithm = self.algorithm.apply(
-            self.state.theta, mean, uploads, self.state.algorithm, step
-        )
-        self._record["model_changed"] = True
-        return to_arrays(self.state.theta), MetricRecord({"train-loss": self._record["train_loss"]})
 
     def _present(self, server_round: int, grid: Grid) -> list[int]:
         present = self.nodes.present(grid)

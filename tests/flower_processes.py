@@ -14,6 +14,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from fedapp.config import Scalar
 
@@ -45,25 +46,45 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def _process_table() -> dict[int, tuple[int, str]]:
-    """Return parent and time of start of every process."""
+class Row(NamedTuple):
+    """A process as `ps` shows it; its time of start tells it from a later one of its number."""
+
+    parent: int
+    start: str
+    command: str
+
+
+def _process_table() -> dict[int, Row]:
+    """Return every process by its id."""
     lines = subprocess.run(
-        ["ps", "-axo", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True
+        ["ps", "-axww", "-o", "pid=,ppid=,lstart=,command="],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.splitlines()
-    rows = (line.split(None, 2) for line in lines)
-    return {int(pid): (int(parent), start) for pid, parent, start in rows}
+    words = (line.split(None, 7) for line in lines)
+    return {int(w[0]): Row(int(w[1]), " ".join(w[2:7]), " ".join(w[7:])) for w in words}
 
 
-def descendants(pid: int) -> dict[int, str]:
-    """Return a process and all its descendants with their times of start, the process first."""
+def descendants(pid: int) -> dict[int, Row]:
+    """Return a process and all its descendants."""
     table = _process_table()
-    found = {pid: table[pid][1]} if pid in table else {}
+    found = {pid: table[pid]} if pid in table else {}
     grown = True
     while grown:
-        more = {p: start for p, (up, start) in table.items() if up in found and p not in found}
+        more = {p: row for p, row in table.items() if row.parent in found and p not in found}
         found |= more
         grown = bool(more)
     return found
+
+
+def kill(processes: Mapping[int, Row]) -> None:
+    """End those of the processes that are still there, at once."""
+    table = _process_table()
+    for pid, row in processes.items():
+        if pid in table and table[pid].start == row.start:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 class Federation:
@@ -108,34 +129,38 @@ class Federation:
         ports = ["--host", "127.0.0.1", "--port", str(free_port())]
         self.start(name, "flower-supernode", *superlink, *ports, *options)
 
-    def run(self, settings: Mapping[str, Scalar], name: str = "run") -> None:
-        """Run the app to its end, streaming its log into `<name>.log`."""
-        values = {"run-dir": str(self.folder / name), **settings}
-        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
-        (self.folder / f"{name}.toml").write_text(text)
-        self.run_toml(self.folder / f"{name}.toml", name)
+    def run(self, settings: Mapping[str, Scalar], name: str) -> Path:
+        """Run the app to its end, its log in `<name>.log`, and return the run's folder.
 
-    def run_toml(self, settings: Path, name: str) -> None:
-        """Run the app with a file of settings to its end."""
-        self.begin(settings, name).wait(RUN_SECONDS)
-        if not (self.folder / name / "summary.json").exists():
-            raise AssertionError(f"the run {name!r} did not end well:\n{self.logs()}")
+        A run of a name is done once: tests that look at the same run share it.
+        """
+        folder = self.folder / name
+        if not (folder / "summary.json").exists():
+            self.wait_for(self.begin(self.write_settings(settings, name), name), name)
+        return folder
+
+    def write_settings(self, settings: Mapping[str, Scalar], name: str) -> Path:
+        """Write the settings of a run in the folder `<name>` as a --run-config file."""
+        values = {"run-dir": str(self.folder / name), **settings}
+        path = self.folder / f"{name}.toml"
+        path.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in values.items()))
+        return path
 
     def begin(self, settings: Path, name: str) -> subprocess.Popen[bytes]:
-        """Begin a run with a file of settings."""
+        """Begin a run with a --run-config file."""
         command = ["flwr", "run", str(ROOT), "here", "--run-config", str(settings), "--stream"]
         return self.start(name, *command)
 
-    def kill_run(self) -> None:
-        """End what the SuperLink started, all but its own helpers, as `kill -9` does."""
-        superlink = self._processes[0].pid
-        table = subprocess.run(
-            ["ps", "-axo", "pid=,args="], capture_output=True, text=True, check=True
-        ).stdout.splitlines()
-        commands = {int(row.split(None, 1)[0]): row.split(None, 1)[1] for row in table}
-        for pid in descendants(superlink):
-            if "flwr-simulation" in commands.get(pid, ""):
-                os.kill(pid, signal.SIGKILL)
+    def wait_for(self, process: subprocess.Popen[bytes], name: str) -> None:
+        """Wait for the end of the run in the folder `<name>`."""
+        process.wait(RUN_SECONDS)
+        if not (self.folder / name / "summary.json").exists():
+            raise AssertionError(f"the run {name!r} did not end well:\n{self.logs()}")
+
+    def kill_simulation(self) -> None:
+        """Kill the process in which the ServerApp of a simulation runs, as `kill -9` does."""
+        rows = descendants(self._processes[0].pid).items()
+        kill({pid: row for pid, row in rows if "flwr-simulation" in row.command})
 
     def logs(self) -> str:
         """Return the ends of all logs."""
@@ -146,18 +171,14 @@ class Federation:
 
     def stop(self) -> None:
         """End every process that was started, and its descendants."""
-        started = {pid: s for p in self._processes for pid, s in descendants(p.pid).items()}
+        started = {pid: r for p in self._processes for pid, r in descendants(p.pid).items()}
         for process in reversed(self._processes):
             process.terminate()
         end = time.monotonic() + STOP_SECONDS
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(end - time.monotonic(), 0.1))
-        alive = _process_table()
-        for pid, start in started.items():
-            if pid in alive and alive[pid][1] == start:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        kill(started)
         for process in self._processes:
             process.wait(STOP_SECONDS)
 

@@ -25,8 +25,17 @@ SMALL: dict[str, Scalar] = {
     "num-server-rounds": 3,
     "2nn.hidden": 16,
     "device": "cpu",
+    "pictures": False,
 }
 """K = 10, C = 0.5, E = 1, B = 10: a round takes a few hundredths of a second."""
+
+TWENTY: dict[str, Scalar] = {
+    **SMALL,
+    "num-server-rounds": 20,
+    "min-nodes": 2,
+    "node-timeout": 240.0,
+}
+"""Twenty rounds on two nodes, in every engine."""
 
 
 class LastFirstGrid(InlineGrid):

@@ -111,22 +111,12 @@ POINTS = {
 }
 
 
-def _skip_pictures() -> None:
-    """They take seconds, and have tests of their own."""
-    from fedapp import server_app
-    from fedapp.runs import artefacts
-
-    server_app.write_partition = lambda *_: None
-    artefacts.draw_curves = lambda *_: None
-
-
 def _start(settings: list[str], nodes: int, last_first: bool, resume: Path | None) -> None:
     from in_process import LastFirstGrid
 
     from fedapp import cli
     from fedapp.engines import inline
 
-    _skip_pictures()
     if last_first:
         inline.InlineGrid = LastFirstGrid
     cli.run(settings, nodes, resume)

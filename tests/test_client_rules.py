@@ -112,6 +112,7 @@ def opening_turn(algorithm: Algorithm, theta: dict[str, Tensor], classes: int) -
         broadcast={name: tensor + 0.01 for name, tensor in extras.items()},
         state={name: tensor + 0.02 for name, tensor in algorithm.first_state(turn).items()},
         label_counts=counts if classes else None,
+        drawn=algorithm.draw(turn, 0, 0),
     )
 
 

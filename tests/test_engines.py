@@ -8,14 +8,13 @@ import pytest
 import torch
 from data_files import png, write_parquet
 from flower_processes import federation
-from in_process import SMALL, metrics, model
+from in_process import SMALL, TWENTY, metrics, model
 
 from fedapp.data.embedded.digits import Digits
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
-WAIT = {"min-nodes": 2, "node-timeout": 240.0}
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +63,8 @@ def test_engines_agree(engine, precision, rounds, request, in_process):
     if engine == "one node in process":
         folder = in_process(1, **settings)
     else:
-        flower = request.getfixturevalue(engine)
-        flower.run({**SMALL, **WAIT, **settings}, f"{engine}-{precision}")
-        folder = flower.folder / f"{engine}-{precision}"
+        name = f"{precision}-{rounds}"
+        folder = request.getfixturevalue(engine).run({**TWENTY, **settings}, name)
     records, expected = metrics(folder), metrics(reference)
     assert len(records) == rounds + 1
     assert [r.get("clients") for r in records] == [r.get("clients") for r in expected]
@@ -81,15 +79,15 @@ def test_engines_agree(engine, precision, rounds, request, in_process):
 
 def test_the_simulation_trains_k_clients_with_its_two_nodes(simulation):
     settings = {"num-clients": 20, "fraction-train": 1.0, "num-server-rounds": 1}
-    simulation.run({**SMALL, **settings}, "twenty")
-    record = metrics(simulation.folder / "twenty")[1]
+    record = metrics(simulation.run({**SMALL, **settings}, "clients"))[1]
     assert record["clients"] == list(range(20))
     assert record["replied"] == 20
-    assert "2 simulated SuperNodes" in (simulation.folder / "twenty.log").read_text()
+    assert "2 simulated SuperNodes" in (simulation.folder / "clients.log").read_text()
 
 
 def test_a_node_with_data_of_its_own_trains_no_virtual_client(deployment):
-    log = (deployment.folder / "deployment-float32.log").read_text()
+    deployment.run({**TWENTY, "num-server-rounds": 4}, "float32-4")
+    log = (deployment.folder / "float32-4.log").read_text()
     refused = re.findall(r"Node \d+ is refused: (.*)", log)
     assert len(refused) == 1
     assert "num-clients = 10: this node has data of its own (data-path = " in refused[0]
@@ -119,16 +117,14 @@ def test_nodes_that_are_clients(deployment):
     deployment.start_node("own-1-again", data_path=str(folder / "node-1"), client_id=1)
     deployment.start_node("other", data_path=str(folder / "other"), client_id=2)
     settings = {
-        **SMALL,
-        **WAIT,
+        **TWENTY,
         "num-clients": 0,
         "fraction-train": 1.0,
         "num-server-rounds": 2,
         "dataset": str(folder / "server"),
         "data-cache": str(folder / "cache"),
     }
-    deployment.run(settings, "own")
-    records = metrics(folder / "own")
+    records = metrics(deployment.run(settings, "own"))
     assert [r["clients"] for r in records[1:]] == [[0, 1]] * 2
     assert [r["examples"] for r in records[1:]] == [500] * 2
     log = (folder / "own.log").read_text()

@@ -14,12 +14,6 @@ from fedapp.seeds import generator
 BROKEN = 1
 
 
-@pytest.fixture(autouse=True)
-def _no_pictures(monkeypatch):
-    monkeypatch.setattr("fedapp.server_app.write_partition", lambda *_: None)
-    monkeypatch.setattr("fedapp.runs.artefacts.write_report", lambda *_: {"test_accuracy": None})
-
-
 def breaking(damage):
     """Return a ClientApp whose replies to TRAIN messages node BROKEN damages."""
 

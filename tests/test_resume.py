@@ -3,10 +3,13 @@
 import json
 import shutil
 import signal
+import subprocess
+import sys
+import time
 
 import killed
 import pytest
-from in_process import SMALL, metrics
+from in_process import SMALL, TWENTY, metrics
 
 from fedapp.config import read_config
 from fedapp.errors import CheckpointError, ConfigError
@@ -44,7 +47,7 @@ def killed_run(folder, point, round_, **options):
 
 KILLS = [
     ("while_training", 1, 0),
-    ("after_checkpoint", 0, 0),
+    ("in_the_line_of_metrics", 0, 0),
     ("after_checkpoint", 6, 6),
     ("while_training", 8, 6),
     ("in_the_checkpoints_tensors", 6, 3),
@@ -115,6 +118,45 @@ def test_a_run_killed_after_it_reached_its_target_does_not_go_on(tmp_path, whole
     assert killed.run(settings, kill=("in_the_last_files", 0)) == -signal.SIGKILL
     assert killed.run({}, resume=folder) == 0
     assert metrics(folder) == metrics(whole(1))[: first + 1]
+
+
+def wait_for_rounds(folder, count, process):
+    """Wait until a run has written the lines of `count` rounds, and is still there."""
+    end = time.monotonic() + 240
+    path = folder / "metrics.jsonl"
+    while not path.exists() or path.read_text().count("\n") < count:
+        assert time.monotonic() < end
+        assert process.poll() is None
+        time.sleep(0.005)
+
+
+@pytest.mark.process
+def test_the_command_killed_from_outside_resumes_to_the_same_bits(tmp_path, whole):
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "fedapp.cli", "run"]
+    words = [f"{key}={value}" for key, value in {**SETTINGS, "run-dir": folder}.items()]
+    with subprocess.Popen([*command, *words], cwd=tmp_path) as process:
+        wait_for_rounds(folder, 6, process)
+        process.kill()
+    assert not (folder / "model.safetensors").exists()
+    subprocess.run([*command, "--resume", str(folder)], cwd=tmp_path, check=True)
+    assert final(folder) == final(whole(1))
+
+
+@pytest.mark.process
+@pytest.mark.timeout(900)
+def test_a_killed_simulation_resumes_with_its_file_of_settings(simulation):
+    whole = simulation.run({**TWENTY, "precision": "float32"}, "float32-20")
+    folder = simulation.folder / "killed"
+    settings = simulation.write_settings({**TWENTY, "checkpoint-every": 3}, "killed")
+    process = simulation.begin(settings, "killed")
+    wait_for_rounds(folder, 9, process)
+    simulation.kill_simulation()
+    process.terminate()
+    assert not (folder / "model.safetensors").exists()
+    simulation.wait_for(simulation.begin(folder / "resume.toml", "killed"), "killed")
+    assert "Resuming after round" in (simulation.folder / "killed.log").read_text()
+    assert final(folder) == final(whole)
 
 
 def test_other_settings_are_refused_by_key(whole):

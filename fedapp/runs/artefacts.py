@@ -19,6 +19,7 @@ from fedapp.runs.callbacks import read_metrics, wall_seconds
 from fedapp.runs.curves import draw_curves
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.files import write_atomically, write_json
+from fedapp.runs.update_pictures import draw_updates
 from strategies.callbacks import Callback, Record, ServerState
 
 
@@ -57,7 +58,10 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
         f"{_local_work(config)}, η = {config.learning_rate:g}"
     )
     pictures = [directory.path / "curves.png", directory.path / "curves.svg"]
-    draw_curves(read_metrics(directory.metrics), config.target_accuracy, title, pictures)
+    records = read_metrics(directory.metrics)
+    draw_curves(records, config.target_accuracy, title, pictures)
+    if any("similarity" in record for record in records):
+        draw_updates({config.algorithm: records}, directory.path)
     write_atomically(
         directory.path / "report.html", _page(directory, config, summary, title).encode()
     )
@@ -84,6 +88,7 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
         "target_accuracy": config.target_accuracy or None,
         "rounds_to_target": _to_target(scored, config.target_accuracy),
         "updates": _total(trained, "updates"),
+        **_privacy(trained),
         "bytes_down": int(_total(trained, "bytes_down")),
         "bytes_up": int(_total(trained, "bytes_up")),
         "seconds": sum(wall_seconds(r) for r in records),
@@ -91,6 +96,12 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
         "failures": sum(len(r.get("failures", {})) for r in trained),
         "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _privacy(records: Sequence[Record]) -> dict[str, float | None]:
+    """Return the privacy spent, of an algorithm that says it; epsilon is None without a bound."""
+    said = [record for record in records if "delta" in record]
+    return {key: said[-1][key] for key in ("epsilon", "delta")} if said else {}
 
 
 def _to_target(scored: Sequence[Record], target: float) -> float | None:
@@ -121,6 +132,8 @@ def _page(directory: RunDirectory, config: RunConfig, summary: dict[str, Any], t
             config=config.to_run_config(),
             curves=_inline_svg(directory.path / "curves.svg"),
             partition=_inline_svg(directory.path / "partition.svg"),
+            losses=_inline_svg(directory.path / "client-losses.svg"),
+            similarity=_inline_svg(directory.path / "similarity.svg"),
         )
     )
 
@@ -153,6 +166,8 @@ PAGE = """<!doctype html>
 <table>{% for key, value in summary.items() if value is not none %}
 <tr><th>{{ key | replace("_", " ") }}</th><td class="n">{{ value }}</td></tr>{% endfor %}</table>
 {% if partition %}<h2>Partition</h2>{{ partition | safe }}{% endif %}
+{% if similarity %}<h2>Clients' training loss</h2>{{ losses | safe }}
+<h2>Cosine similarity of clients' updates, by layer</h2>{{ similarity | safe }}{% endif %}
 <h2>Configuration</h2>
 <table>{% for key, value in config.items() %}
 <tr><th><code>{{ key }}</code></th><td class="n">{{ value }}</td></tr>{% endfor %}</table>

@@ -7,13 +7,14 @@ algorithm by name. A new algorithm is one file in ``strategies/`` with one subcl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from fedapp.config import RunConfig, participants
 from fedapp.data.base import IGNORE, Task
 from fedapp.errors import ConfigError
 from fedapp.registry import Component
@@ -70,7 +71,8 @@ class Turn:
     what ``Algorithm.remember`` carries from one local step to the next. ``learning_rate``,
     ``momentum`` and ``nesterov`` are the local optimizer's. ``label_counts`` [C] says how many
     targets of each class the client holds; it is there for algorithms that need it.
-    ``normalisation`` names the parameters of normalisation layers.
+    ``normalisation`` names the parameters of normalisation layers. ``drawn`` is what
+    ``Algorithm.draw`` drew for this turn.
     """
 
     anchor: Mapping[str, Tensor]
@@ -83,6 +85,7 @@ class Turn:
     label_counts: Tensor | None = None
     normalisation: frozenset[str] = frozenset()
     memory: Mapping[str, Tensor] = field(default_factory=dict)
+    drawn: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,8 @@ class ServerStep:
     """What the server rule may use besides tensors.
 
     ``share`` is the part of all clients' weight that took part in this round: |S_t| / K with
-    uniform weighting, sum over S_t of n_k / n with weighting by examples.
+    uniform weighting, sum over S_t of n_k / n with weighting by examples. ``sampled`` is m, of
+    whom ``participants`` replied well; ``seed`` is the run's.
     """
 
     round: int
@@ -114,6 +118,8 @@ class ServerStep:
     num_clients: int
     participants: int
     share: float
+    sampled: int = 0
+    seed: int = 0
 
 
 Objective = Callable[[Network, Mapping[str, Tensor], Batch, Turn], Tensor]
@@ -143,6 +149,9 @@ class Algorithm(Component):
 
     reply: ClassVar[Literal["mean", "each"]] = "mean"
     """What a node sends: the weighted mean of its cohort's updates, or each client's update."""
+
+    own_update: ClassVar[bool] = False
+    """Whether clients send something of their own, whether ``update`` is "delta" or "model"."""
 
     keeps_state: ClassVar[bool] = False
     """Whether clients keep tensors from one turn to the next."""
@@ -182,7 +191,26 @@ class Algorithm(Component):
                 "algorithm='fedavg'."
             )
 
+    @property
+    def min_updates(self) -> int:
+        """Fewest clients' updates from which the server rule makes something."""
+        return 1
+
+    def misfits(self, config: RunConfig) -> Iterable[str]:
+        """Say if fewer clients train a round than the server rule needs."""
+        clients = participants(config.fraction_train, config.num_clients)
+        if config.num_clients and clients < self.min_updates:
+            yield (
+                f"algorithm = {self.name!r}: needs updates from {self.min_updates} clients a round, and "
+                f"only {clients} train (max(floor(fraction-train * num-clients), 1)). Raise "
+                "fraction-train or num-clients, or let it withstand fewer malicious clients."
+            )
+
     # ------------------------------------------------------------------ client rule
+
+    def draw(self, turn: Turn, seed: int, client: int) -> Tensors:
+        """Return what ``client`` draws at random for its turn, beforehand: ``turn.drawn``."""
+        return {}
 
     def first_state(self, turn: Turn) -> Tensors:
         """Return the state of a client that has never had a turn; ``turn.state`` is empty."""
@@ -219,6 +247,7 @@ class Algorithm(Component):
         """Return tensors of the names, shapes and types that ``finish`` uploads."""
         turn = Turn(theta, broadcast, learning_rate=1.0)
         turn = replace(turn, state=self.first_state(turn))
+        turn = replace(turn, drawn=self.draw(turn, 0, 0))
         return self.finish(theta, turn, 1).upload
 
     # ------------------------------------------------------------------ server rule
@@ -232,7 +261,10 @@ class Algorithm(Component):
         return {}
 
     def aggregate(self, updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
-        """Combine single clients' updates, in client order (only with ``reply = "each"``)."""
+        """Combine single clients' updates, in client order.
+
+        Only with ``reply = "each"``, or with ``record-updates``, for which this must stay the mean.
+        """
         return weighted_mean(updates, weights)
 
     def apply(
@@ -251,6 +283,10 @@ class Algorithm(Component):
         if step.update == "model":
             return mean, state
         return add(theta, mean, step.server_learning_rate), state
+
+    def report(self, state: Mapping[str, Tensor], step: ServerStep) -> dict[str, float]:
+        """Return what a round's record says of the algorithm, by name."""
+        return {}
 
 
 def mean_update(theta: Mapping[str, Tensor], mean: Tensors, step: ServerStep) -> Tensors:

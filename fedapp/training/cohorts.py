@@ -116,8 +116,13 @@ def train_cohort(
     for client in sorted(order.clients):
         began = time.perf_counter()
         try:
+            examples = data_of(client)
+            turn = _own_turn(shared, trainer, examples, states, client)
+            turn = replace(turn, drawn=trainer.algorithm.draw(turn, config.seed, client))
             rng = client_generator(config.seed, order.round, client)
-            outcome = _train_client(trainer, shared, plan, rng, client, data_of(client), states)
+            outcome = trainer.client_update(turn, examples, plan, rng)
+            _check_outcome(outcome)
+            _keep(outcome, states, client)
         except Exception as error:
             failures[client] = f"{type(error).__name__}: {error}"
             continue
@@ -161,22 +166,10 @@ def _turn(
     return replace(turn, state=trainer.algorithm.first_state(turn))
 
 
-def _train_client(
-    trainer: SequentialTrainer,
-    shared: Turn,
-    plan: LocalPlan,
-    rng: np.random.Generator,
-    client: int,
-    examples: Examples,
-    states: ClientStates | None,
-) -> Outcome:
-    """Give one client its turn, and keep its state if the turn went well."""
-    turn = _own_turn(shared, trainer, examples, states, client)
-    outcome = trainer.client_update(turn, examples, plan, rng)
-    _check_outcome(outcome)
+def _keep(outcome: Outcome, states: ClientStates | None, client: int) -> None:
+    """Write down what the client keeps, if it has had a step."""
     if states is not None and outcome.finish.state and outcome.steps:
         states.write(client, outcome.finish.state)
-    return outcome
 
 
 def _own_turn(

@@ -1,0 +1,155 @@
+"""Pictures of how clients' updates agree: Seo et al. 2024, Figures 12 and 13, of any runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedapp.errors import DataError
+from fedapp.runs.callbacks import read_metrics
+from strategies.callbacks import Record
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
+GREY = "#C9C9C9"
+ENDINGS = (".png", ".svg")
+CLIENTS = 5
+"""How many clients Figure 12 traces."""
+COLUMNS = 4
+
+Runs = Mapping[str, Sequence[Record]]
+"""The records of runs, by title."""
+
+
+def read_runs(folders: Sequence[Path]) -> Runs:
+    """Return the records of the runs in ``folders``, by the folders' names.
+
+    Raises
+    ------
+    DataError
+        A folder has no round that was recorded with ``record-updates = true``.
+    """
+    runs = {}
+    for folder in folders:
+        records = read_metrics(folder / "metrics.jsonl")
+        if not any("similarity" in record for record in records):
+            raise DataError(
+                f"{folder}: its metrics.jsonl does not say how updates agree. Run it again with "
+                "record-updates=true."
+            )
+        runs[folder.resolve().name] = records
+    return runs
+
+
+def draw_updates(runs: Runs, folder: Path, endings: Sequence[str] = ENDINGS) -> list[Path]:
+    """Draw ``client-losses`` (Figure 12) and ``similarity`` (Figure 13) into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [
+        *_save(_losses(runs), folder / "client-losses", endings),
+        *_save(_similarity(runs), folder / "similarity", endings),
+    ]
+
+
+def _losses(runs: Runs) -> Figure:
+    """Draw a row of panels a run: the training loss of each of five clients, the others in grey."""
+    traces = {title: loss_traces(records) for title, records in runs.items()}
+    columns = max(map(len, traces.values()))
+    figure, grid = _figure(1.95 * columns + 0.6, 1.75 * len(runs) + 0.7, len(runs), columns)
+    for row, (title, clients) in zip(grid, traces.items(), strict=True):
+        row[0].set_ylabel(f"{title}\ntraining loss", fontsize=9)
+        for axes in row[len(clients) :]:
+            axes.set_visible(False)
+        for axes, (client, points) in zip(row, clients.items(), strict=False):
+            for others in clients.values():
+                axes.plot(*others, color=GREY, linewidth=0.8)
+            axes.plot(*points, color=COLORS[0], linewidth=1.6)
+            axes.set_title(f"client {client}", fontsize=9, color="#333333")
+            axes.set_ylim(bottom=0)
+    for axes in grid[-1]:
+        axes.set_xlabel("round", fontsize=9)
+    return figure
+
+
+def loss_traces(records: Sequence[Record]) -> dict[str, tuple[list[int], list[float]]]:
+    """Return rounds and training losses of the five clients that trained most often.
+
+    A client without examples, or whose loss is not finite, has no point in that round.
+    """
+    said = [(r["round"], r["client_loss"]) for r in records if "client_loss" in r]
+    turns = Counter(k for _, losses in said for k, loss in losses.items() if loss is not None)
+    chosen = sorted(sorted(turns, key=lambda k: (-turns[k], int(k)))[:CLIENTS], key=int)
+    return {
+        client: (
+            [round_ for round_, losses in said if losses.get(client) is not None],
+            [losses[client] for _, losses in said if losses.get(client) is not None],
+        )
+        for client in chosen
+    }
+
+
+def _similarity(runs: Runs) -> Figure:
+    """Draw a panel a layer: the mean cosine of all pairs of clients over the rounds, a line a run."""
+    curves = {title: similarity_curves(records) for title, records in runs.items()}
+    layers = list(dict.fromkeys(layer for found in curves.values() for layer in found))
+    columns = min(len(layers), COLUMNS)
+    rows = -(-len(layers) // columns)
+    figure, grid = _figure(2.5 * columns + 0.6, 2.3 * rows + 0.4, rows, columns)
+    panels = [axes for row in grid for axes in row]
+    for axes in panels[len(layers) :]:
+        axes.set_visible(False)
+    for axes, layer in zip(panels, layers, strict=False):
+        for color, (title, found) in zip(COLORS, curves.items(), strict=False):
+            axes.plot(*found.get(layer, ([], [])), color=color, linewidth=1.4, label=title)
+        axes.axhline(0, color=GREY, linewidth=0.8, zorder=0)
+        title = f"layer {layer}" if layer.isdigit() else layer
+        axes.set_title(title, fontsize=9, color="#333333")
+        axes.set_xlabel("round", fontsize=9)
+    for row in grid:
+        row[0].set_ylabel("cosine similarity", fontsize=9)
+    if len(runs) > 1:
+        panels[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def similarity_curves(records: Sequence[Record]) -> dict[str, tuple[list[int], list[float]]]:
+    """Return rounds and mean cosine similarities by layer, where there are any."""
+    curves: dict[str, tuple[list[int], list[float]]] = {}
+    for record in records:
+        for layer, value in record.get("similarity", {}).items():
+            rounds, values = curves.setdefault(layer, ([], []))
+            if value is not None:
+                rounds.append(record["round"])
+                values.append(value)
+    return curves
+
+
+def _figure(
+    width: float, height: float, rows: int, columns: int
+) -> tuple[Figure, list[list[Axes]]]:
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).tolist()
+    for axes in (axes for row in grid for axes in row):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        axes.tick_params(labelsize=8)
+        axes.grid(visible=True, color="#E6E6E6", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.02)
+    return figure, grid
+
+
+def _save(figure: Figure, path: Path, endings: Sequence[str]) -> list[Path]:
+    files = [path.with_suffix(ending) for ending in endings]
+    for file in files:
+        # Without a salt and with a date, the same picture is another SVG file each time.
+        with mpl.rc_context({"svg.hashsalt": "updates"}):
+            figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else {})
+    return files

@@ -1,0 +1,31 @@
+"""The coordinate-wise trimmed mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from flwr.serverapp.strategy import FedTrimmedAvg as Rule
+from flwr.serverapp.strategy import Strategy
+from pydantic import Field
+
+from strategies.robust import RobustRule
+
+
+class FedTrimmedAvg(RobustRule):
+    """The mean of each coordinate without its smallest and largest values.
+
+    Yin et al. 2018 (ICML), Definition 2 and Algorithm 1, option II: of m values the floor(beta m)
+    smallest and as many of the largest are dropped, so it withstands that many malicious clients
+    (none if beta m < 1). Every client has one vote: `weighting` has no part in it.
+    """
+
+    name: ClassVar[str] = "fedtrimmedavg"
+    source: ClassVar[str] = "Yin et al. 2018, Definition 2"
+    neutral: ClassVar[Mapping[str, float]] = {"beta": 0.0}
+
+    beta: float = Field(0.2, ge=0, lt=0.5, description="Share of the values dropped at either end.")
+
+    def rule(self) -> Strategy:
+        """Return Flower's FedTrimmedAvg."""
+        return Rule(beta=self.beta)

@@ -1,0 +1,33 @@
+"""Krum."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from flwr.serverapp.strategy import Krum as Rule
+from flwr.serverapp.strategy import Strategy
+from pydantic import Field
+
+from strategies.robust import RobustRule
+
+
+class Krum(RobustRule):
+    """The one update that is nearest to the others, of f clients that may be malicious.
+
+    Blanchard et al. 2017 (NeurIPS), section 4: the update with the least sum of squared distances to
+    its n - f - 2 nearest ones; it needs n >= 2 f + 3. `weighting` has no part in it.
+    """
+
+    name: ClassVar[str] = "krum"
+    source: ClassVar[str] = "Blanchard et al. 2017, section 4"
+
+    num_malicious: int = Field(1, ge=0, description="Malicious clients a round to withstand, f.")
+
+    @property
+    def min_updates(self) -> int:
+        """2 f + 3."""
+        return 2 * self.num_malicious + 3
+
+    def rule(self) -> Strategy:
+        """Return Flower's Krum."""
+        return Rule(num_malicious_nodes=self.num_malicious)

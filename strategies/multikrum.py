@@ -1,0 +1,35 @@
+"""Multi-Krum."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from flwr.serverapp.strategy import MultiKrum as Rule
+from flwr.serverapp.strategy import Strategy
+from pydantic import Field
+
+from strategies.robust import RobustRule
+
+
+class MultiKrum(RobustRule):
+    """The mean of the updates that are nearest to the others, of f clients that may be malicious.
+
+    Blanchard et al. 2017 (NeurIPS), section 4: the mean, by `weighting`, of the updates with the
+    least Krum scores. It needs n >= 2 f + 3, and for the updates that it averages to stay among
+    those that Krum vouches for, at most n - f - 2 of them (Damaskinos et al. 2019, AggregaThor).
+    """
+
+    name: ClassVar[str] = "multikrum"
+    source: ClassVar[str] = "Blanchard et al. 2017, section 4"
+
+    num_malicious: int = Field(1, ge=0, description="Malicious clients a round to withstand, f.")
+    num_selected: int = Field(3, ge=1, description="Updates that are averaged.")
+
+    @property
+    def min_updates(self) -> int:
+        """The larger of 2 f + 3 and f + 2 + the number of updates averaged."""
+        return self.num_malicious + 2 + max(self.num_malicious + 1, self.num_selected)
+
+    def rule(self) -> Strategy:
+        """Return Flower's MultiKrum."""
+        return Rule(num_malicious_nodes=self.num_malicious, num_nodes_to_select=self.num_selected)

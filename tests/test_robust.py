@@ -1,0 +1,161 @@
+"""Robust rules as algorithms: by hand, against a client that lies, and with too few clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, Message
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedapp.client_app import app as client_app
+from fedapp.config import read_config
+from fedapp.data.embedded.quadratic import OPTIMUM
+from fedapp.errors import ConfigError
+from fedapp.training.algorithm import Algorithm
+from fedapp.training.setup import make_algorithm
+from tests.conftest import largest_difference, metrics_of, model_of
+from tests.in_process import run
+
+RULES = ("bulyan", "fedmedian", "fedtrimmedavg", "krum", "multikrum")
+EVERY = pytest.mark.parametrize("name", RULES)
+SEVEN: dict[str, Any] = {
+    "dataset": "quadratic",
+    "model": "quadratic",
+    "partitioner": "natural",
+    "quadratic.clients": 7,
+    "quadratic.heterogeneity": 0.1,
+    "num_clients": 7,
+    "fraction_train": 1.0,
+    "batch_size": 0,
+    "local_epochs": 5,
+    "learning_rate": 0.2,
+    "num_server_rounds": 4,
+    "precision": "float64",
+    "pictures": False,
+    "2nn.hidden": 200,
+}
+
+
+@pytest.fixture(autouse=True)
+def _task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend to be a ServerApp's process: Flower stamps messages with its task."""
+    for name, value in (("_run_id", 1), ("_task_id", 1), ("_node_id", SUPERLINK_NODE_ID)):
+        monkeypatch.setattr(TaskIdentity, name, value)
+
+
+def algorithm(name: str, **options: Any) -> Algorithm:
+    given = {f"{name}.{key.replace('_', '-')}": value for key, value in options.items()}
+    return make_algorithm(
+        read_config({"algorithm": name, "num-clients": 100, "fraction-train": 1.0, **given})
+    )
+
+
+LINE = (0.0, 1.0, 2.0, 3.0, 4.0, 9.0, 100.0)
+"""Updates of one number. Sums of squares to the 4 nearest (f = 1): 30, 15, 10, 15, 30, 174, huge."""
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("fedmedian", {}, 3.0),
+        # floor(0.2 * 7) = 1 dropped at either end: (1 + 2 + 3 + 4 + 9) / 5.
+        ("fedtrimmedavg", {"beta": 0.2}, 3.8),
+        ("krum", {}, 2.0),
+        # 2, and 1 and 3 that tie: weighted 3, 2, 4 (the weights are 1 .. 7 in order).
+        ("multikrum", {"num_selected": 3}, (2 * 1 + 3 * 2 + 4 * 3) / 9),
+        # Selected 0 .. 4, their median is 2; the 7 - 4 nearest values to it are 1, 2, 3.
+        ("bulyan", {}, 2.0),
+    ],
+)
+def test_by_hand(name: str, options: dict[str, Any], expected: float) -> None:
+    updates = [{"w": torch.tensor([x])} for x in LINE]
+    found = algorithm(name, **options).aggregate(updates, [1, 2, 3, 4, 5, 6, 7])
+    assert found["w"].tolist() == pytest.approx([expected], rel=1e-6)
+
+
+@EVERY
+def test_clients_without_examples_have_no_say(name: str) -> None:
+    updates = [{"w": torch.tensor([x])} for x in LINE]
+    empty = [{"w": torch.zeros(1)}] * 3
+    rule = algorithm(name)
+    with_them = rule.aggregate(updates + empty, [1.0] * 7 + [0.0] * 3)
+    assert with_them["w"] == rule.aggregate(updates, [1.0] * 7)["w"]
+
+
+def lying(message: Message, context: Any) -> Message:
+    """Answer as clients do, but client 3 sends its update plus 1000."""
+    reply = client_app(message, context)
+    record = reply.content.array_records.get("arrays.3")
+    for name in record or ():
+        record[name] = Array(record[name].numpy() + 1000)
+    return reply
+
+
+def play(folder: Path, name: str, nodes: int = 2, **settings: Any) -> dict[str, torch.Tensor]:
+    values = {**SEVEN, "algorithm": name, **settings}
+    return model_of(run(folder, nodes, lying, **values))
+
+
+@EVERY
+def test_one_liar_of_seven_does_no_harm(name: str, tmp_path: Path) -> None:
+    """Over two nodes; the honest clients' optima are some 0.1 around the optimum of all."""
+    optimum = {"x": torch.from_numpy(OPTIMUM)}
+    assert largest_difference(play(tmp_path / "rule", name), optimum) < 0.25
+
+
+def test_one_liar_of_seven_ruins_the_mean(tmp_path: Path) -> None:
+    """With record-updates FedAvg's clients too are seen one by one, so that one can lie."""
+    optimum = {"x": torch.from_numpy(OPTIMUM)}
+    found = play(tmp_path / "mean", "fedavg", record_updates=True)
+    assert largest_difference(found, optimum) > 100
+
+
+@EVERY
+def test_nodes_and_options_make_no_difference(name: str, tmp_path: Path) -> None:
+    one = play(tmp_path / "one", name, nodes=1)
+    assert largest_difference(one, play(tmp_path / "three", name, nodes=3)) == 0.0
+    models = play(tmp_path / "models", name, update="model")
+    assert largest_difference(one, models) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "needed"),
+    [
+        ("krum", {"krum.num-malicious": 2}, 7),
+        ("multikrum", {"multikrum.num-selected": 4}, 7),
+        ("multikrum", {"multikrum.num-malicious": 2}, 7),
+        ("bulyan", {"bulyan.num-malicious": 1}, 7),
+    ],
+)
+def test_too_few_clients_are_refused_before_the_start(
+    name: str, options: dict[str, Any], needed: int
+) -> None:
+    values = {"algorithm": name, "num-clients": 12, "fraction-train": 0.5, **options}
+    pattern = (
+        rf"algorithm = '{name}': needs updates from {needed} clients a round, and only 6 train"
+    )
+    with pytest.raises(ConfigError, match=pattern):
+        read_config(values)
+    assert read_config({**values, "num-clients": 14}).num_clients == 14
+
+
+def test_a_round_with_too_few_good_replies_leaves_the_model(tmp_path: Path) -> None:
+    """Bulyan needs seven; client 3's update is not finite in any round."""
+
+    def broken(message: Message, context: Any) -> Message:
+        reply = client_app(message, context)
+        for name, record in reply.content.array_records.items():
+            if name == "arrays.3":
+                record["x"] = Array(np.full(2, np.nan))
+        return reply
+
+    values = {**SEVEN, "algorithm": "bulyan", "num_server_rounds": 2}
+    records = metrics_of(run(tmp_path / "run", 7, broken, **values))
+    assert [r["model_changed"] for r in records[1:]] == [False, False]
+    assert records[1]["test_loss"] == records[0]["test_loss"]
+    assert list(records[1]["failures"]) == ["3"]

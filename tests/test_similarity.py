@@ -1,0 +1,194 @@
+"""How clients' updates agree: by hand, as a record of any algorithm's rounds, and as a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fedapp.analysis.similarity import (
+    cosines,
+    distances,
+    gram,
+    layer_similarity,
+    layers,
+    mean_pairwise,
+)
+from fedapp.cli import app as cli
+from fedapp.errors import DataError
+from fedapp.runs.update_pictures import loss_traces, read_runs, similarity_curves
+from tests.conftest import Run, largest_difference, metrics_of, model_of
+
+DIGITS: dict[str, Any] = {
+    "num_clients": 5,
+    "fraction_train": 1.0,
+    "model": "2nn",
+    "2nn.hidden": 16,
+    "num_server_rounds": 4,
+    "local_epochs": 2,
+    "batch_size": 16,
+}
+
+
+def vectors(*rows: list[float]) -> list[dict[str, torch.Tensor]]:
+    """Return updates of two layers: a.weight and a.bias hold the row, b.weight is always one."""
+    return [
+        {
+            "a.weight": torch.tensor(row[:-1]).view(1, -1),
+            "a.bias": torch.tensor(row[-1]),
+            "b.weight": torch.ones(2),
+        }
+        for row in rows
+    ]
+
+
+def test_a_layer_is_a_module_with_weight_and_bias() -> None:
+    names = ["conv1.weight", "conv1.bias", "block.0.fc.weight", "x"]
+    assert layers(names) == {
+        "conv1": ["conv1.weight", "conv1.bias"],
+        "block.0.fc": ["block.0.fc.weight"],
+        "x": ["x"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([[1, 0, 0], [0, 2, 0]], 0.0),  # orthogonal
+        ([[1, 2, 2], [2, 4, 4]], 1.0),  # equal but for their length
+        ([[1, 2, 2], [-1, -2, -2]], -1.0),  # opposite
+        ([[3, 0, 4], [0, 0, 1]], 0.8),
+        # Pairs: 0, 1 / sqrt 2, 1 / sqrt 2.
+        ([[1, 0, 0], [0, 1, 0], [1, 1, 0]], math.sqrt(2) / 3),
+        # The zero vector has no direction: of three pairs only the first two vectors' counts.
+        ([[3, 0, 4], [0, 0, 1], [0, 0, 0]], 0.8),
+    ],
+)
+def test_mean_cosine_by_hand(rows: list[list[float]], expected: float) -> None:
+    found = layer_similarity(vectors(*[[float(x) for x in row] for row in rows]))
+    assert found["a"] == pytest.approx(expected, abs=1e-7)
+    assert found["b"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("rows", [[[1.0, 2.0]], [[1.0, 2.0], [0.0, 0.0]]])
+def test_without_a_pair_there_is_no_mean(rows: list[list[float]]) -> None:
+    assert math.isnan(layer_similarity(vectors(*rows))["a"])
+
+
+def test_the_pairs_of_a_zero_vector_are_nan() -> None:
+    matrix = cosines(gram(vectors([1.0, 0.0], [0.0, 0.0]), ["a.weight", "a.bias"]))
+    assert matrix[0, 0] == 1
+    assert matrix[0, 1].isnan()
+    assert matrix[1].isnan().all()
+
+
+@given(st.integers(2, 7), st.integers(1, 30), st.integers(0, 10**6))
+def test_mean_cosine_is_that_of_the_sum_of_directions(m: int, size: int, seed: int) -> None:
+    """Of unit vectors u: sum over pairs of u_i u_j = (|sum u|^2 - m) / 2; whatever the scales."""
+    rows = torch.randn(m, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    unit = rows / rows.norm(dim=1, keepdim=True)
+    expected = (float(unit.sum(0).square().sum()) - m) / (m * (m - 1))
+    scaled = [{"w": row * (i + 1)} for i, row in enumerate(rows)]
+    assert mean_pairwise(cosines(gram(scaled, ["w"]))) == pytest.approx(expected, abs=1e-9)
+
+
+def test_long_updates_are_multiplied_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    updates = [{"w": torch.arange(10.0)}, {"w": torch.ones(10)}]
+    monkeypatch.setattr("fedapp.analysis.similarity.CHUNK", 3)
+    assert gram(updates, ["w"]).tolist() == [[285, 45], [45, 10]]
+
+
+def test_distances_from_the_weighted_mean_by_hand() -> None:
+    """Mean of 0 and (6, 8), weighted 1 to 3: (4.5, 6); 0 is 7.5 away from it, (6, 8) is 2.5."""
+    updates = [
+        {"x": torch.zeros(1), "y": torch.zeros(1)},
+        {"x": torch.tensor([6.0]), "y": torch.tensor([8.0])},
+    ]
+    assert distances(updates, [1, 3]) == pytest.approx([7.5, 2.5])
+    assert distances(updates[:1] * 3, [1, 1, 1]) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fednova", "krum"])
+def test_the_record_changes_nothing_else(run: Run, algorithm: str, nodes: int) -> None:
+    """The same bits in float32 as without it on one node, also where there are two.
+
+    SCAFFOLD's variates are still averaged by the nodes, which round their means to float32.
+    """
+    settings = {**DIGITS, "algorithm": algorithm, "precision": "float32", "num_server_rounds": 2}
+    seen = run("seen", nodes=nodes, record_updates=True, **settings)
+    plain = run("plain", nodes=1, **settings)
+    rounded = 1e-6 if (algorithm, nodes) == ("scaffold", 2) else 0.0
+    assert largest_difference(model_of(seen), model_of(plain)) <= rounded
+    with_it, without = metrics_of(seen)[1:], metrics_of(plain)[1:]
+    for ours, theirs in zip(with_it, without, strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-6)
+        assert set(ours) - set(theirs) == {
+            "similarity",
+            "distance_mean",
+            "distance_max",
+            "client_loss",
+        }
+        assert set(ours["similarity"]) == {"1", "3", "5"}
+        assert ours["distance_max"] >= ours["distance_mean"] > 0
+        assert list(ours["client_loss"]) == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fednova", "fedsgd"])
+def test_the_record_is_of_updates_under_option_two_as_well(run: Run, algorithm: str) -> None:
+    settings = {**DIGITS, "algorithm": algorithm, "record_updates": True, "num_server_rounds": 2}
+    one, two = (metrics_of(run(u, update=u, **settings))[2] for u in ("delta", "model"))
+    assert one["similarity"] == pytest.approx(two["similarity"], abs=1e-9)
+    assert one["distance_max"] == pytest.approx(two["distance_max"], rel=1e-9)
+
+
+def test_updates_agree_more_where_data_is_iid(run: Run) -> None:
+    """Seo et al. 2024, Figure 13: in every layer and every round."""
+    iid = metrics_of(run("iid", record_updates=True, **DIGITS))
+    skewed = {"partitioner": "dirichlet", "dirichlet.alpha": 0.1}
+    other = metrics_of(run("dirichlet", record_updates=True, **DIGITS, **skewed))
+    for ours, theirs in zip(iid[1:], other[1:], strict=True):
+        for layer in ("1", "3", "5"):
+            assert ours["similarity"][layer] > theirs["similarity"][layer] + 0.1
+
+
+def record(round_: int, losses: dict[str, Any], similarity: dict[str, Any]) -> dict[str, Any]:
+    return {"round": round_, "client_loss": losses, "similarity": similarity}
+
+
+def test_traces_are_of_the_five_clients_that_trained_most() -> None:
+    records = [
+        {"round": 0},
+        record(1, {str(k): 1.0 + k for k in range(12)}, {"fc": 0.5, "out": None}),
+        record(2, {"10": 0.5, "3": 0.25, "4": None}, {"fc": 0.25, "out": 0.75}),
+    ]
+    traces = loss_traces(records)
+    assert list(traces) == ["0", "1", "2", "3", "10"]
+    assert traces["3"] == ([1, 2], [4.0, 0.25])
+    assert similarity_curves(records) == {"fc": ([1, 2], [0.5, 0.25]), "out": ([2], [0.75])}
+
+
+def test_pictures_of_two_runs(tmp_path: Path) -> None:
+    runs = [tmp_path / "iid", tmp_path / "skewed"]
+    for folder in runs:
+        folder.mkdir()
+        lines = [record(t, {"0": 1 / t, "7": 2 / t}, {"fc": 0.5 / t, "out": None}) for t in (1, 2)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = CliRunner().invoke(cli, ["updates", *map(str, runs), "--to", str(tmp_path / "out")])
+    assert done.exit_code == 0
+    for name in ("client-losses", "similarity"):
+        assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "<svg" in (tmp_path / "out" / f"{name}.svg").read_text()
+
+
+def test_a_run_without_the_record_is_named(run: Run) -> None:
+    folder = run("plain", num_server_rounds=1)
+    with pytest.raises(DataError, match=r"plain: its metrics.*record-updates=true"):
+        read_runs([folder])
