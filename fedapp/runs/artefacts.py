@@ -15,10 +15,10 @@ from jinja2 import Environment
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config import RunConfig
+from fedapp.files import write_atomically, write_json
 from fedapp.runs.callbacks import read_metrics, wall_seconds
 from fedapp.runs.curves import draw_curves
 from fedapp.runs.directory import RunDirectory
-from fedapp.runs.files import write_atomically, write_json
 from fedapp.runs.update_pictures import draw_updates
 from strategies.callbacks import Callback, Record, ServerState
 

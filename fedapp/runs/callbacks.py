@@ -23,9 +23,9 @@ from rich.progress import (
 from torch.utils.tensorboard import SummaryWriter
 
 from fedapp.errors import CheckpointError
+from fedapp.files import write_atomically
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
-from fedapp.runs.files import write_atomically
 from strategies.callbacks import Callback, Record, ServerState
 
 

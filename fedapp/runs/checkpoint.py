@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedapp.errors import CheckpointError
-from fedapp.runs.files import write_atomically, write_json
+from fedapp.files import write_atomically, write_json
 from fedapp.training.algorithm import Tensors
 from strategies.callbacks import ServerState
 

@@ -15,7 +15,7 @@ from typing import Any
 import fedapp
 from fedapp.config import RunConfig, read_config
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.runs.files import write_atomically, write_json
+from fedapp.files import write_atomically, write_json
 
 FREE_ON_RESUME = ("resume", "run-dir", "num-server-rounds", "node-timeout", "round-deadline")
 """Keys that may differ between a run and its continuation."""

@@ -13,8 +13,8 @@ from rich.table import Table
 from fedapp.config import RunConfig
 from fedapp.data import Dataset, Partition, load_dataset, load_partition
 from fedapp.errors import ConfigError
+from fedapp.files import write_json
 from fedapp.holdings import Holdings
-from fedapp.runs.files import write_json
 from fedapp.runs.partition_picture import count_labels, draw_partition, partition_summary
 
 MOST_ROWS = 40

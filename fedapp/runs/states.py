@@ -7,9 +7,9 @@ import uuid
 from collections.abc import Callable
 
 from fedapp.errors import CheckpointError
+from fedapp.files import write_json
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory
-from fedapp.runs.files import write_json
 from fedapp.training.states import StateOrder
 
 

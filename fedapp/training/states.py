@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.runs.files import write_atomically
+from fedapp.files import write_atomically
 from fedapp.training.tensors import Tensors
 
 NAME = re.compile(r"round-(\d+)\.attempt-(\d+)\.safetensors")
