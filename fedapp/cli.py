@@ -81,6 +81,9 @@ def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
 
 
 def _value(text: str) -> Scalar:
+    """Return a TOML value, or the text itself; Python's True and False mean what they say."""
+    if text in ("True", "False"):
+        return text == "True"
     try:
         value: Any = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -313,12 +313,13 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "more.toml"
     file.write_text("seed = 3\n[dirichlet]\nalpha = 0.2\n")
     values = parse_settings(
-        ["learning-rate=0.3", "model=2nn", "nesterov=true", 'a="b c"', str(file)]
+        ["learning-rate=0.3", "model=2nn", "nesterov=true", "x=False", 'a="b c"', str(file)]
     )
     assert values == {
         "learning-rate": 0.3,
         "model": "2nn",
         "nesterov": True,
+        "x": False,
         "a": "b c",
         "seed": 3,
         "dirichlet.alpha": 0.2,
