@@ -38,6 +38,8 @@ def main() -> None:
             f"[bold red]Error[/]: {escape(str(error))}", highlight=False, soft_wrap=True
         )
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _say_version(wanted: bool) -> None:

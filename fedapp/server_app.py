@@ -75,7 +75,11 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         else None,
     )
     torch.set_num_threads(config.threads)
-    strategy.start(grid, to_arrays(state.theta), _last_round(config, directory, state))
+    try:
+        strategy.start(grid, to_arrays(state.theta), _last_round(config, directory, state))
+    except KeyboardInterrupt:
+        log(INFO, "Stopped. Go on with: fedapp run --resume %s", directory.path)
+        raise
     log(INFO, "Run directory: %s", directory.path)
     return directory
 
@@ -99,14 +103,11 @@ def _open(
 ) -> tuple[RunDirectory, dict[str, Any], ServerState | None]:
     """Make the run directory, or open that of the run to resume and read its last checkpoint."""
     if not config.resume:
-        return (
-            create(config),
-            {
-                "fingerprint": holdings.dataset.fingerprint,
-                "device": str(choose_device(config)),
-            },
-            None,
-        )
+        found = {
+            "fingerprint": holdings.dataset.fingerprint,
+            "device": str(choose_device(config)),
+        }
+        return create(config), found, None
     directory, found = reopen(config)
     if found.get("fingerprint") != holdings.dataset.fingerprint:
         raise CheckpointError(

@@ -32,3 +32,6 @@ class Callback:
 
     def on_end(self, state: ServerState) -> None:
         """Run after the last round."""
+
+    def close(self) -> None:
+        """Let go of what is held; runs last, also when the run is interrupted or fails."""

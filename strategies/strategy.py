@@ -295,6 +295,15 @@ class FederatedStrategy(Strategy):
         if not self.state.theta:
             theta = to_tensors(initial_arrays)
             self.state = ServerState(0, theta, self.algorithm.start(theta))
+        try:
+            result.arrays = self._run(grid, result, num_rounds)
+        finally:
+            for callback in self.callbacks:
+                callback.close()
+        return result
+
+    def _run(self, grid: Grid, result: Result, num_rounds: int) -> ArrayRecord:
+        """Run the rounds between the callbacks' start and end; return the last theta."""
         for callback in self.callbacks:
             callback.on_start(self.state)
         arrays = to_arrays(self.state.theta)
@@ -303,8 +312,7 @@ class FederatedStrategy(Strategy):
             arrays, stop = self._round(grid, arrays, result, num_rounds)
         for callback in self.callbacks:
             callback.on_end(self.state)
-        result.arrays = arrays
-        return result
+        return arrays
 
     def _first_evaluation(self, grid: Grid, arrays: ArrayRecord) -> bool:
         """Evaluate theta_0 as round 0."""

@@ -217,7 +217,7 @@ def test_damaged_metrics_are_not_dropped_in_silence(run: Run) -> None:
 
 
 def test_resuming_nothing(run: Run) -> None:
-    with pytest.raises(CheckpointError, match=r"no run to resume .config.json is missing"):
+    with pytest.raises(CheckpointError, match=r"holds no run .config.json is missing"):
         run(resume=True)
 
 

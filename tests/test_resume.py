@@ -177,5 +177,5 @@ def test_other_settings_are_refused_by_key(whole):
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
     config = read_config({"resume": True, "run-dir": str(tmp_path)})
-    with pytest.raises(CheckpointError, match="there is no run to resume"):
+    with pytest.raises(CheckpointError, match="holds no run"):
         reopen(config)

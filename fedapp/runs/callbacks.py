@@ -134,7 +134,7 @@ class Board(Callback):
                 self._writer.add_scalar(key, value, record["round"])
         return False
 
-    def on_end(self, state: ServerState) -> None:
+    def close(self) -> None:
         """Close the event file."""
         if self._writer:
             self._writer.close()
@@ -197,8 +197,8 @@ class Report(Callback):
             log(INFO, _sentence(record, self.num_rounds))
         return False
 
-    def on_end(self, state: ServerState) -> None:
-        """Close the bar."""
+    def close(self) -> None:
+        """Close the bar and give the terminal back."""
         if self._bar is not None:
             self._bar.stop()
 

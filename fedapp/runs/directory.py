@@ -126,8 +126,8 @@ def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
         return read_config(stored["config"]), dict(stored["found"])
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"run-dir = {str(path)!r}: there is no run to resume ({file.name} is missing). Point "
-            "run-dir to a run's folder, or leave resume out."
+            f"{str(path)!r} holds no run ({file.name} is missing). Name a run's folder; "
+            "to start a new run, leave resume out."
         ) from error
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise CheckpointError(f"{file} is damaged and cannot be read: {error!r}") from error
