@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -11,15 +12,15 @@ from fedapp.training.algorithm import Algorithm, Tensors
 from strategies.flower_rules import aggregate_with
 
 
-class RobustRule(Algorithm):
+class RobustRule(Algorithm, ABC):
     """Replaces the mean by ``rule``; clients of weight 0 (no examples) have no say."""
 
     reply: ClassVar[Literal["mean", "each"]] = "each"
     exact: ClassVar[bool] = False
 
+    @abstractmethod
     def rule(self) -> Strategy:
         """Return Flower's rule, with this algorithm's settings."""
-        raise NotImplementedError
 
     def aggregate(self, updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
         """Return what the rule makes of the updates, in client order."""

@@ -12,7 +12,28 @@ from fedapp.models.base import Model
 from fedapp.models.peephole import PeepholeLSTM
 
 
-class CharLSTM(Model):
+class Recurrent(Model):
+    """An embedding, peephole LSTM layers and an output layer, for sequences of tokens."""
+
+    takes: ClassVar[frozenset[str]] = frozenset({"tokens"})
+
+    embedding: int = Field(8, ge=1, description="Numbers that a symbol is embedded in.")
+    hidden: int = Field(256, ge=1, description="Units of each LSTM layer.")
+    layers: int = Field(2, ge=1, description="LSTM layers.")
+    forget_bias: float = Field(
+        1.0, description="Start of the forget gates' bias, above the others'."
+    )
+
+    def build(self, task: Task) -> nn.Module:
+        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T].
+
+        Where a sequence has one label, to its logits [n, C] after the last token.
+        """
+        self.require_fit(task)
+        return TokenLSTM(task, self.embedding, self.hidden, self.layers, self.forget_bias)
+
+
+class CharLSTM(Recurrent):
     """The character LSTM: embedding 8, two peephole LSTM layers of 256.
 
     McMahan et al. 2017, section 3: 866,578 parameters for 258 symbols, which are the 256
@@ -31,25 +52,9 @@ class CharLSTM(Model):
     """
 
     name: ClassVar[str] = "char-lstm"
-    takes: ClassVar[frozenset[str]] = frozenset({"tokens"})
-
-    embedding: int = Field(8, ge=1, description="Numbers that a character is embedded in.")
-    hidden: int = Field(256, ge=1, description="Units of each LSTM layer.")
-    layers: int = Field(2, ge=1, description="LSTM layers.")
-    forget_bias: float = Field(
-        1.0, description="Start of the forget gates' bias, above the others'."
-    )
-
-    def build(self, task: Task) -> nn.Module:
-        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T].
-
-        Where a sequence has one label, to its logits [n, C] after the last token.
-        """
-        self.require_fit(task)
-        return TokenLSTM(task, self.embedding, self.hidden, self.layers, self.forget_bias)
 
 
-class WordLSTM(Model):
+class WordLSTM(Recurrent):
     """The word LSTM: embedding 192, one peephole LSTM layer of 256.
 
     McMahan et al. 2017, section 3: 4,950,544 parameters for 10,000 words::
@@ -64,22 +69,9 @@ class WordLSTM(Model):
     """
 
     name: ClassVar[str] = "word-lstm"
-    takes: ClassVar[frozenset[str]] = frozenset({"tokens"})
 
-    embedding: int = Field(192, ge=1, description="Numbers that a word is embedded in.")
-    hidden: int = Field(256, ge=1, description="Units of each LSTM layer.")
+    embedding: int = Field(192, ge=1, description="Numbers that a symbol is embedded in.")
     layers: int = Field(1, ge=1, description="LSTM layers.")
-    forget_bias: float = Field(
-        1.0, description="Start of the forget gates' bias, above the others'."
-    )
-
-    def build(self, task: Task) -> nn.Module:
-        """Return the network: tokens [n, T] to logits of the next tokens [n, C, T].
-
-        Where a sequence has one label, to its logits [n, C] after the last token.
-        """
-        self.require_fit(task)
-        return TokenLSTM(task, self.embedding, self.hidden, self.layers, self.forget_bias)
 
 
 class TokenLSTM(nn.Module):
