@@ -77,6 +77,20 @@ def test_engines_agree(engine, precision, rounds, request, in_process):
         assert distance <= TOLERANCE[precision], f"{name} differs by {distance}"
 
 
+@pytest.mark.parametrize("algorithm", ["scaffold", "moon", "krum"])
+def test_algorithms_on_the_simulation(algorithm, simulation, in_process):
+    """What clients keep, upload and send each by itself survives Ray's processes."""
+    settings = {"algorithm": algorithm, "precision": "float64", "num-server-rounds": 4}
+    reference = in_process(2, **settings)
+    folder = simulation.run({**SMALL, **settings}, algorithm)
+    assert [r.get("clients") for r in metrics(folder)] == [
+        r.get("clients") for r in metrics(reference)
+    ]
+    theirs = model(reference)
+    for name, tensor in model(folder).items():
+        assert float((tensor - theirs[name]).abs().max()) <= TOLERANCE["float64"]
+
+
 def test_the_simulation_trains_k_clients_with_its_two_nodes(simulation):
     settings = {"num-clients": 20, "fraction-train": 1.0, "num-server-rounds": 1}
     record = metrics(simulation.run({**SMALL, **settings}, "clients"))[1]
