@@ -1,4 +1,4 @@
-"""The command line: ``fedapp run | partition | doctor | keys | updates | report``."""
+"""The command line: ``fedapp run | sweep | reproduce | partition | doctor | keys | updates | report``."""
 
 from __future__ import annotations
 
@@ -134,6 +134,26 @@ def _resumed(folder: Path, values: dict[str, Scalar]) -> tuple[dict[str, Scalar]
     stored, found = read_stored(folder)
     again: dict[str, Scalar] = {"resume": True, "run-dir": str(folder.absolute())}
     return {**stored.to_run_config(), **again, **values}, int(found.get("nodes", 1))
+
+
+Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time. 0: one a core.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
+STORE = Path("runs/sweeps")
+
+
+@app.command(epilog=SETTINGS_HELP)
+def sweep(
+    settings: Settings = None,
+    jobs: Jobs = 0,
+    runs: Annotated[Path, typer.Option(help="The folder of all runs; done ones are kept.")] = STORE,
+    to: Annotated[Path, typer.Option(help="Where sweep.json and sweep.csv go.")] = Path(),
+    best_of: Annotated[str, typer.Option(help="Keep only the best value of this key.")] = "",
+    retry: Retry = False,
+) -> None:
+    """Run a grid: lists are values to try, as in "learning-rate=[0.03,0.1,0.3]" "seed=[0,1,2]"."""
+    from fedapp.sweeps.command import sweep_settings
+
+    sweep_settings(settings or [], runs, to, jobs, best_of, retry, console)
 
 
 @app.command(epilog=SETTINGS_HELP)
