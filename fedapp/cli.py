@@ -156,6 +156,34 @@ def sweep(
     sweep_settings(settings or [], runs, to, jobs, best_of, retry, console)
 
 
+@app.command(epilog="Items: mcmahan-table1 ... seo-fig13, the start of such names, or all.")
+def reproduce(
+    items: Annotated[list[str] | None, typer.Argument(metavar="[ITEM | all]...")] = None,
+    scale: Annotated[str, typer.Option(help="smoke: minutes; cpu: hours; full: the paper.")] = (
+        "smoke"
+    ),
+    jobs: Jobs = 0,
+    runs: Annotated[Path, typer.Option(help="The folder of all runs; done ones are kept.")] = STORE,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with mnist, cifar10, shakespeare; else the hub.")
+    ] = None,
+    to: Annotated[Path, typer.Option(help="Where results and pages go.")] = Path("docs/results"),
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE over the settings of all runs.")
+    ] = None,
+    retry: Retry = False,
+) -> None:
+    """Run what the papers ran; write each table and figure with the published numbers beside."""
+    from fedapp.papers.reproduce import Order, data_folder
+    from fedapp.papers.reproduce import reproduce as carry_out
+    from fedapp.papers.schema import as_scale
+
+    order = Order(
+        as_scale(scale), data_folder(data), runs, to, jobs, retry, parse_settings(setting)
+    )
+    carry_out(items or [], order, console)
+
+
 @app.command(epilog=SETTINGS_HELP)
 def partition(
     settings: Settings = None,

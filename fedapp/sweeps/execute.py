@@ -71,4 +71,3 @@ def _train(request: Request, store: Store, watch: Watch) -> RunRecord:
     stops = [StopAtTarget(request.target)] if request.target else []
     run(InlineGrid(client_app, values, [{}]), read_config(values), [Watched(watch), *stops])
     return read_run(request, folder)
-

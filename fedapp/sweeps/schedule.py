@@ -159,4 +159,3 @@ def _interrupt(signal_: int, frame: FrameType | None) -> NoReturn:
 
 def _short(name: str, length: int = 44) -> str:
     return name if len(name) <= length else f"{name[: length - 1]}…"
-
