@@ -46,6 +46,9 @@ class Maker:
         merged: dict[str, Scalar] = {**EXECUTION, **self.item.settings}
         for layer in (*layers, self.scale.settings, self.overrides):
             merged |= layer
+        size = int(merged.get("batch-size", 0))
+        if size and "batch-size" not in self.scale.settings:
+            merged["batch-size"] = max(size // self.scale.batch_divisor, 1)
         return without_effect_removed(merged)
 
     def runs(self, label: str) -> bool:

@@ -55,7 +55,8 @@ class Scale(Part):
     """What a scale changes; what it leaves out is as in the paper.
 
     ``only`` names the rows, lines or algorithms that run; the others are "not run". ``note``
-    says in words what differs from the paper, for the page.
+    says in words what differs from the paper, for the page. With fewer examples a client,
+    ``batch-divisor`` makes batches smaller by the same factor, so that u stays.
     """
 
     note: str = ""
@@ -68,6 +69,7 @@ class Scale(Part):
     seeds: tuple[int, ...] | None = None
     tuning: dict[str, Any] = {}
     cut: Cut | None = None
+    batch_divisor: int = Field(1, ge=1)
     only: tuple[str, ...] | None = None
 
 
@@ -157,13 +159,15 @@ class Comparison(Base):
 
 
 class Line(Part):
-    """A line of a figure."""
+    """A line of a figure; ``color`` and ``dash`` count through the palette and the dashes."""
 
     label: str
     settings: dict[str, Scalar] = {}
     rounds: int | None = None
     target: float | None = None
     tuning: dict[str, Any] = {}
+    color: int | None = None
+    dash: int | None = None
 
 
 class Panel(Part):
@@ -222,28 +226,32 @@ class Updates(Base):
 
 
 class Claim(Part):
-    """A statement of a text, checked on the lines of other items.
+    """A statement of a text, checked on cells of other items, named ``item: cell``.
 
-    ``of`` and ``minus`` name lines as ``item/lines/label``; what is measured is the value of the
-    first less that of the second. It holds where the sign is the published one (or ``sign``), is
-    inconclusive where it is smaller than ``noise`` (or the seeds' spread), and fails otherwise.
+    ``measure``: the value of the one cell, the first's less the second's (``difference``), the
+    greatest less the least of all (``spread``), or by how much the first's updates agree more
+    than the second's, in the layer where that is least (``agreement``). It holds within the
+    bounds ``low`` and ``high``, is inconclusive as near to a bound as the noise, and fails beyond.
     """
 
     says: str
     where: str
-    value: Literal["final accuracy", "best accuracy", "least loss"] = "final accuracy"
-    of: str
-    minus: str = ""
+    measure: Literal["value", "difference", "spread", "agreement"]
+    of: Literal["final", "least_loss", "least_loss_round", "updates"] = "final"
+    cells: tuple[str, ...]
     published: float | None = None
-    bounds: tuple[float | None, float | None] = (None, None)
+    low: float | None = None
+    high: float | None = None
 
 
 class Claims(Base):
-    """A checked table of statements; its runs are those of the items that it names."""
+    """A checked table of statements; its runs are those of the cells that it names.
+
+    ``noise`` is what a difference must exceed to count, where the seeds' spread is not greater.
+    """
 
     kind: Literal["claims"]
     noise: float
-    window: int = 1
     claims: tuple[Claim, ...]
 
 
