@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedapp.config import Scalar
@@ -13,16 +13,19 @@ from fedapp.papers.schema import (
     Claims,
     Column,
     Comparison,
+    Cut,
     Figure,
     Item,
     Line,
     Panel,
     Picture,
     Scale,
+    ScaleName,
     Table,
     TableRow,
     Tuning,
     Updates,
+    all_items,
 )
 from fedapp.registry import FAMILIES
 from fedapp.sweeps.tuning import Cell, Rates
@@ -37,9 +40,12 @@ class Maker:
     """Makes an item's cells at one scale."""
 
     item: Base
+    scale_name: ScaleName
     scale: Scale
     overrides: Mapping[str, Scalar]
-    """Settings over all others: where the data is, and how runs are carried out."""
+    """Settings over all others: how runs are carried out."""
+    locate: Callable[[str, Cut | None], str]
+    """From the name of a data set, and how much of it is used, to where it is."""
 
     def settings(self, *layers: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return the item's settings with the layers, then the scale's, over them."""
@@ -102,7 +108,10 @@ def make_cells(item: Item, maker: Maker) -> Cells:
             }
         case Updates():
             return {line.label: _fixed(maker, line) for line in item.lines}
-        case Picture() | Claims():
+        case Claims():
+            names = [name for claim in item.claims for name in claim.cells]
+            return {name: _cell_of(name, maker) for name in names}
+        case Picture():
             return {}
 
 
@@ -168,6 +177,14 @@ def _line_cell(item: Figure, maker: Maker, panel: Panel, line: Line) -> Cell | N
         window=maker.scale.window or item.window,
         draw=rounds,
     )
+
+
+def _cell_of(name: str, maker: Maker) -> Cell | None:
+    """Return the cell that a claim names as ``item: cell``, at the same scale."""
+    item_name, _, label = name.partition(": ")
+    item = all_items()[item_name]
+    scale = item.scales.get(maker.scale_name) or Scale()
+    return make_cells(item, replace(maker, item=item, scale=scale))[label]
 
 
 def _fixed(maker: Maker, line: Line) -> Cell | None:

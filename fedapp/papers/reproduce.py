@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from fedapp.config import Scalar
 from fedapp.papers.cells import Cells, Maker, make_cells
 from fedapp.papers.data import locate
-from fedapp.papers.results import cell_result, collect, write_results
-from fedapp.papers.schema import Item, Scale, ScaleName, choose
+from fedapp.papers.drawing import draw, numbers_of
+from fedapp.papers.report.index import write_index
+from fedapp.papers.report.page import write_page
+from fedapp.papers.results import Results, cell_result, collect, write_results
+from fedapp.papers.schema import Cut, Item, Scale, ScaleName, choose
 from fedapp.sweeps.command import run_plans
 from fedapp.sweeps.plans import Outcome, Steps
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.store import Store
-from fedapp.sweeps.tuning import Cell, search
+from fedapp.sweeps.tuning import search
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Order:
 
 
 def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
-    """Run the items' cells, all in one queue, and write each item's results and page.
+    """Run the items' cells, all in one queue, and write each item's results, picture and page.
 
     Raises
     ------
@@ -44,60 +46,62 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
         A name is unknown, or the data an item needs is not there.
     """
     items = dict(choose(list(names)))
-    store = Store(order.runs)
-    cells = {name: cells_of(item, order) for name, item in items.items()}
+    makers = {name: maker_of(item, order) for name, item in items.items()}
+    cells = {name: make_cells(item, makers[name]) for name, item in items.items()}
     plans: dict[str, Callable[[], Steps]] = {
         f"{name}: {label}": (lambda cell=cell: search(cell))  # type: ignore[misc]
         for name, own in cells.items()
         for label, cell in own.items()
         if cell is not None
     }
-    outcomes = run_plans(plans, store, order.jobs, order.retry, console)
+    outcomes = run_plans(plans, Store(order.runs), order.jobs, order.retry, console)
     for name, item in items.items():
         own = {label: outcomes.get(f"{name}: {label}") for label in cells[name]}
-        _finish(name, item, cells[name], own, order, console)
+        results = _results(name, item, cells[name], own, makers[name], order)
+        for path in publish(item, results, makers[name], order.to.absolute()):
+            console.print(str(path), highlight=False, soft_wrap=True)
+    console.print(str(write_index(order.to.absolute())), highlight=False, soft_wrap=True)
 
 
-def cells_of(item: Item, order: Order) -> Cells:
-    """Return an item's cells at the order's scale, with its data where the order says it is."""
+def maker_of(item: Item, order: Order) -> Maker:
+    """Return what makes an item's cells at the order's scale, with data where the order has it."""
+    cuts = order.runs.expanduser().absolute() / ".data"
+
+    def where(dataset: str, cut: Cut | None) -> str:
+        return locate(dataset, order.data, cut, cuts)
+
     scale = item.scales.get(order.scale) or Scale()
-    cells = make_cells(item, Maker(item, scale, order.overrides))
-    return {
-        name: None if cell is None else _with_data(cell, scale, order)
-        for name, cell in cells.items()
-    }
+    return Maker(item, order.scale, scale, order.overrides, where)
 
 
-def _with_data(cell: Cell, scale: Scale, order: Order) -> Cell:
-    name = str(cell.settings.get("dataset", "digits"))
-    where = locate(name, order.data, scale.cut, order.runs.expanduser().absolute() / ".data")
-    return replace(cell, settings={**cell.settings, "dataset": where})
-
-
-def _finish(
+def _results(
     name: str,
     item: Item,
     cells: Cells,
     outcomes: Mapping[str, Outcome | None],
+    maker: Maker,
     order: Order,
-    console: Console,
-) -> None:
-    curves = item.kind != "table"
+) -> Results:
     found = {
-        label: cell_result(cell, outcomes[label], curves=curves) for label, cell in cells.items()
+        label: cell_result(cell, outcomes[label], curves=item.kind not in ("table", "claims"))
+        for label, cell in cells.items()
     }
     records = [record for outcome in outcomes.values() for record in _records(outcome)]
-    numbers: dict[str, Any] = {}
     command = f"fedapp reproduce {name} --scale {order.scale}"
-    results = collect(name, order.scale, command, found, records, numbers)
-    path = write_results(order.to.absolute(), results)
-    console.print(str(path), highlight=False, soft_wrap=True)
+    return collect(name, order.scale, command, found, records, numbers_of(item, maker))
 
 
 def _records(outcome: Outcome | None) -> list[RunRecord]:
     if outcome is None:
         return []
     return [*outcome.runs, *(record for each in outcome.tried for record in each.records)]
+
+
+def publish(item: Item, results: Results, maker: Maker, folder: Path) -> list[Path]:
+    """Write results, picture and page of an item and return the files."""
+    files = [write_results(folder, results)]
+    files += draw(item, results, maker, folder / results.item / results.scale)
+    return [*files, *write_page(folder, results.item)]
 
 
 def data_folder(given: Path | None) -> Path | None:

@@ -57,6 +57,7 @@ class RunResult(Kept):
     seconds: float
     problem: str
     curve: Curve | None = None
+    agreement: list[dict[str, Any]] = []
 
 
 class Tried(Kept):
@@ -182,6 +183,7 @@ def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult
         seconds=record.seconds,
         problem=record.problem,
         curve=thin(record) if curves else None,
+        agreement=thin_rows(record.agreement),
     )
 
 
@@ -214,6 +216,20 @@ def thin(record: RunRecord, points: int = POINTS) -> Curve:
         loss=[_round(record.loss[i]) for i in order],
         train_loss=[_round(record.train_loss[i]) for i in order],
     )
+
+
+def thin_rows(rows: Sequence[dict[str, Any]], points: int = POINTS) -> list[dict[str, Any]]:
+    """Return at most ``points`` of the rows, evenly spaced, their numbers shortened."""
+    places = sorted({int(i) for i in np.linspace(0, len(rows) - 1, min(points, len(rows)))})
+    return [
+        {key: _shortened(value) for key, value in rows[place].items()} for place in places if rows
+    ]
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _shortened(item) for key, item in value.items()}
+    return _round(value) if isinstance(value, float) else value
 
 
 def _round(value: float | None, digits: int = DIGITS) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -56,11 +57,13 @@ class Scale(Part):
 
     ``only`` names the rows, lines or algorithms that run; the others are "not run". ``note``
     says in words what differs from the paper, for the page. With fewer examples a client,
-    ``batch-divisor`` makes batches smaller by the same factor, so that u stays.
+    ``batch-divisor`` makes batches smaller by the same factor, so that u stays. ``swap`` puts
+    values in the place of others, for instance of a partition that the data does not have.
     """
 
     note: str = ""
     settings: dict[str, Scalar] = {}
+    swap: dict[str, Scalar] = {}
     rounds: int | None = None
     target: float | None = None
     allowed: float | None = None
@@ -285,10 +288,10 @@ def all_items() -> Mapping[str, Item]:
     return {file.stem: read_item(file.stem, file.read_text()) for file in files}
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def _natural(name: str) -> list[tuple[bool, int, str]]:
     """Return a sorting key with which fig2 comes before fig10."""
-    digits = "".join(c if c.isdigit() else f" {c} " if c == "-" else f"{c}" for c in name)
-    return [(int("".join(filter(str.isdigit, word)) or 0), word) for word in digits.split()]
+    words = re.split(r"(\d+)", name)
+    return [(word.isdigit(), int(word) if word.isdigit() else 0, word) for word in words]
 
 
 def as_scale(name: str) -> ScaleName:

@@ -27,7 +27,8 @@ class RunRecord(BaseModel):
 
     ``train_loss`` is the clients' mean; ``gradients`` counts the mini-batch gradients of all
     clients up to the round; ``updates`` is u, the mean over the rounds of what was averaged;
-    ``bytes_down`` and ``bytes_up`` are what a round sends one node and gets from it.
+    ``bytes_down`` and ``bytes_up`` are what a round sends one node and gets from it. With
+    ``record-updates`` each of ``agreement`` has a round's cosine similarities and clients' losses.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -45,6 +46,7 @@ class RunRecord(BaseModel):
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
+    agreement: list[Record] = []
     execution: dict[str, Any] = {}
 
     @property
@@ -63,6 +65,7 @@ class RunRecord(BaseModel):
             return self
         curves = ("rounds", "accuracy", "loss", "train_loss", "gradients")
         cut = {key: getattr(self, key)[:count] for key in curves}
+        cut["agreement"] = [row for row in self.agreement if row["round"] <= request.rounds]
         return self.model_copy(update={**cut, "status": "complete", "problem": ""})
 
     def satisfies(self, request: Request) -> bool:
@@ -135,6 +138,7 @@ def read_run(request: Request, folder: Path) -> RunRecord:
         bytes_down=round(_mean([row.get("bytes_down") for row in trained])),
         bytes_up=round(_mean([row.get("bytes_up") for row in trained])),
         seconds=round(sum(wall_seconds(row) for row in rows), 2),
+        agreement=[_agreement(row) for row in trained if "similarity" in row],
         execution=_execution(folder),
     )
 
@@ -145,6 +149,10 @@ def failed_run(request: Request, folder: Path, problem: str) -> RunRecord:
     if RunDirectory(folder).config.exists():
         return read_run(request, folder).model_copy(update=failure)
     return RunRecord(run=request.run, settings=request.canonical, status="failed", problem=problem)
+
+
+def _agreement(row: Record) -> Record:
+    return {key: row[key] for key in ("round", "similarity", "client_train_loss") if key in row}
 
 
 def _execution(folder: Path) -> dict[str, Any]:
