@@ -172,16 +172,20 @@ def reproduce(
         list[str] | None, typer.Option("--set", help="KEY=VALUE over the settings of all runs.")
     ] = None,
     retry: Retry = False,
+    listed: Annotated[bool, typer.Option("--list", help="List items and costs; run none.")] = False,
 ) -> None:
     """Run what the papers ran; write each table and figure with the published numbers beside."""
-    from fedapp.papers.reproduce import Order, data_folder
+    from fedapp.papers.reproduce import Order, data_folder, show_costs
     from fedapp.papers.reproduce import reproduce as carry_out
     from fedapp.papers.schema import as_scale
 
     order = Order(
         as_scale(scale), data_folder(data), runs, to, jobs, retry, parse_settings(setting)
     )
-    carry_out(items or [], order, console)
+    if listed or not items:
+        show_costs(items or ["all"], order, console)
+    else:
+        carry_out(items, order, console)
 
 
 @app.command(epilog=SETTINGS_HELP)

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedapp.config import Scalar
 from fedapp.papers.cells import Cells, Maker, make_cells
+from fedapp.papers.costs import list_items
 from fedapp.papers.data import locate
 from fedapp.papers.drawing import draw, numbers_of
 from fedapp.papers.report.index import write_index
@@ -61,6 +62,12 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
         for path in publish(item, results, makers[name], order.to.absolute()):
             console.print(str(path), highlight=False, soft_wrap=True)
     console.print(str(write_index(order.to.absolute())), highlight=False, soft_wrap=True)
+
+
+def show_costs(names: Sequence[str], order: Order, console: Console) -> None:
+    """List the items with what they cost on this machine."""
+    jobs = order.jobs or os.cpu_count() or 1
+    console.print(list_items(dict(choose(list(names))), order.scale, jobs, order.overrides))
 
 
 def maker_of(item: Item, order: Order) -> Maker:
