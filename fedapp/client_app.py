@@ -13,9 +13,9 @@ from fedapp.config import RunConfig, read_config
 from fedapp.holdings import Holdings, own_client, read_holdings
 from fedapp.messages import decode_clients, decode_order, encode_reply, encode_scores, to_tensors
 from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.setup import make_evaluator, make_trainer
 from fedapp.training.states import ClientStates, node_folder, shared_folder
+from fedapp.training.trainer import Trainer
 
 app = ClientApp()
 
@@ -79,6 +79,6 @@ def _read(key: str) -> tuple[RunConfig, Holdings]:
 
 
 @functools.lru_cache(maxsize=2)
-def _trainer(key: str) -> SequentialTrainer:
+def _trainer(key: str) -> Trainer:
     config, holdings = _read(key)
     return make_trainer(config, holdings.dataset.task)
