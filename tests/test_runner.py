@@ -41,9 +41,11 @@ def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_re
     tmp_path: Path,
 ) -> None:
     good, wild = requests([0.1, 1e30], rounds=3)
-    [broken] = requests([0.1], rounds=3, **{"dataset": "quadratic", "model": "2nn"})
+    [broken] = requests([0.1], rounds=3, dataset="quadratic", model="2nn")
     store = Store(tmp_path)
-    plans = {name: (lambda r=r: fixed([r])) for name, r in zip("abc", (wild, broken, good))}
+    plans = {
+        name: (lambda r=r: fixed([r])) for name, r in zip("abc", (wild, broken, good), strict=True)
+    }
     outcomes, failed = carry_out(plans, store, 1, quiet())
     statuses = {name: outcome.runs[0].status for name, outcome in outcomes.items()}
     assert statuses == {"a": "diverged", "b": "failed", "c": "complete"}
@@ -69,9 +71,7 @@ def start(folder: Path) -> subprocess.Popen:
     grid = ["learning-rate=[0.03,0.1]", "seed=[0,1]", f"num-server-rounds={ROUNDS}"]
     options = ["--runs", str(folder), "--to", str(folder / "out"), "--jobs", "2"]
     command = [sys.executable, "-m", "fedapp.cli", "sweep", *words, *grid, "checkpoint-every=3"]
-    return subprocess.Popen(
-        [*command, *options], stdout=subprocess.DEVNULL, start_new_session=True
-    )
+    return subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, start_new_session=True)
 
 
 def rounds_done(folder: Path) -> int:

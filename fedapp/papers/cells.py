@@ -52,10 +52,19 @@ class Maker:
         merged: dict[str, Scalar] = {**EXECUTION, **self.item.settings}
         for layer in (*layers, self.scale.settings, self.overrides):
             merged |= layer
+        return without_effect_removed(self._scaled(merged))
+
+    def _scaled(self, settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return the settings with the scale's factors and swaps, and with the data's place."""
+        swap = self.scale.swap
+        merged = {k: swap.get(v, v) if isinstance(v, str) else v for k, v in settings.items()}
         size = int(merged.get("batch-size", 0))
         if size and "batch-size" not in self.scale.settings:
             merged["batch-size"] = max(size // self.scale.batch_divisor, 1)
-        return without_effect_removed(merged)
+        if "learning-rate" in merged:
+            merged["learning-rate"] = float(merged["learning-rate"]) * self.scale.rate_factor
+        place = self.locate(str(merged.get("dataset", "digits")), self.scale.cut)
+        return {**merged, "dataset": place}
 
     def runs(self, label: str) -> bool:
         """Return whether what ``label`` names runs at this scale."""

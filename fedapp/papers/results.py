@@ -21,7 +21,7 @@ from fedapp.sweeps.tuning import Cell
 
 POINTS = 150
 """Points of a curve that are kept."""
-DIGITS = 4
+DIGITS = 5
 
 
 class Kept(BaseModel):

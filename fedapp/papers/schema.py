@@ -58,7 +58,8 @@ class Scale(Part):
     ``only`` names the rows, lines or algorithms that run; the others are "not run". ``note``
     says in words what differs from the paper, for the page. With fewer examples a client,
     ``batch-divisor`` makes batches smaller by the same factor, so that u stays. ``swap`` puts
-    values in the place of others, for instance of a partition that the data does not have.
+    values in the place of others, for instance of a partition that the data does not have;
+    ``rate-factor`` multiplies learning rates that are not tuned.
     """
 
     note: str = ""
@@ -73,6 +74,7 @@ class Scale(Part):
     tuning: dict[str, Any] = {}
     cut: Cut | None = None
     batch_divisor: int = Field(1, ge=1)
+    rate_factor: float = Field(1.0, gt=0)
     only: tuple[str, ...] | None = None
 
 

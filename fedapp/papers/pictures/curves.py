@@ -41,10 +41,12 @@ def draw_figure(item: Figure, results: Results) -> Drawing:
 
 
 def _draw_panel(axes: Axes, item: Figure, panel: Panel, results: Results) -> None:
+    if not any(results.cells[line_name(panel, line)].runs for line in item.lines[panel.lines]):
+        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=GREY)
     for number, line in enumerate(item.lines[panel.lines]):
-        cell = results.cells.get(line_name(panel, line))
-        curves = [run.curve for run in cell.runs if run.curve] if cell else []
-        if curves:
+        cell = results.cells[line_name(panel, line)]
+        curves = [run.curve for run in cell.runs if run.curve]
+        if any(points(curve, panel)[0][1:] for curve in curves):
             _draw_line(axes, panel, line, number, curves)
     _finish(axes, panel, results)
 
@@ -88,8 +90,6 @@ def _finish(axes: Axes, panel: Panel, results: Results) -> None:
         axes.axhline(target, color=GREY, linewidth=1, linestyle=(0, (5, 3)), zorder=0)
     if panel.ylim and results.scale != "smoke":
         axes.set_ylim(*panel.ylim)
-    if not axes.lines:
-        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=GREY)
 
 
 def _target(panel: Panel, results: Results) -> float:
