@@ -55,6 +55,8 @@ class Maker:
         size = int(merged.get("batch-size", 0))
         if size and "batch-size" not in self.scale.settings:
             merged["batch-size"] = max(size // self.scale.batch_divisor, 1)
+        if "dataset" in merged:
+            merged["dataset"] = self.locate(str(merged["dataset"]), self.scale.cut)
         return without_effect_removed(merged)
 
     def runs(self, label: str) -> bool:
