@@ -21,7 +21,16 @@ EXECUTION = frozenset(
     {
         *LENGTH,
         *("run-dir", "resume", "pictures", "checkpoint-every", "data-cache"),
-        *("device", "threads", "trainer", "min-nodes", "node-timeout", "round-deadline"),
+        *(
+            "device",
+            "threads",
+            "trainer",
+            "program",
+            "clients-together",
+            "min-nodes",
+            "node-timeout",
+            "round-deadline",
+        ),
     }
 )
 """Keys that say how a run is carried out, and how long, but not which model follows which."""
