@@ -175,9 +175,9 @@ def reproduce(
     listed: Annotated[bool, typer.Option("--list", help="List items and costs; run none.")] = False,
 ) -> None:
     """Run what the papers ran; write each table and figure with the published numbers beside."""
+    from fedapp.papers.catalogue import as_scale
     from fedapp.papers.reproduce import Order, data_folder, show_costs
     from fedapp.papers.reproduce import reproduce as carry_out
-    from fedapp.papers.schema import as_scale
 
     order = Order(
         as_scale(scale), data_folder(data), runs, to, jobs, retry, parse_settings(setting)

@@ -16,6 +16,8 @@ from fedapp.analysis.interpolation import interpolate
 from fedapp.cli import app
 from fedapp.config import read_config
 from fedapp.errors import ConfigError
+from fedapp.papers.catalogue import all_items, choose
+from fedapp.papers.catalogue import read_item as read
 from fedapp.papers.cells import Maker, line_name, make_cells
 from fedapp.papers.costs import cost_of
 from fedapp.papers.data import locate
@@ -33,8 +35,7 @@ from fedapp.papers.report.page import page
 from fedapp.papers.report.tables import entries, table_section
 from fedapp.papers.reproduce import Order, reproduce
 from fedapp.papers.results import CellResult, Curve, Results, RunResult, read_results, thin
-from fedapp.papers.schema import SCALES, Claim, Cut, Figure, Scale, Table, all_items, choose
-from fedapp.papers.schema import read_item as read
+from fedapp.papers.schema import SCALES, Claim, Cut, Figure, Scale, Table
 from fedapp.sweeps.record import RunRecord
 
 ITEMS = all_items()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedapp.config import Scalar
+from fedapp.papers.catalogue import all_items
 from fedapp.papers.schema import (
     Base,
     Claims,
@@ -25,7 +26,6 @@ from fedapp.papers.schema import (
     TableRow,
     Tuning,
     Updates,
-    all_items,
 )
 from fedapp.registry import FAMILIES
 from fedapp.sweeps.tuning import Cell, Rates

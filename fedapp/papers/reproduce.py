@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedapp.config import Scalar
+from fedapp.papers.catalogue import choose
 from fedapp.papers.cells import Cells, Maker, make_cells
 from fedapp.papers.costs import list_items
 from fedapp.papers.data import locate
@@ -17,7 +18,7 @@ from fedapp.papers.drawing import draw, numbers_of
 from fedapp.papers.report.index import write_index
 from fedapp.papers.report.page import write_page
 from fedapp.papers.results import Results, cell_result, collect, write_results
-from fedapp.papers.schema import Cut, Item, Scale, ScaleName, choose
+from fedapp.papers.schema import Cut, Item, Scale, ScaleName
 from fedapp.sweeps.command import run_plans
 from fedapp.sweeps.plans import Outcome, Steps
 from fedapp.sweeps.record import RunRecord

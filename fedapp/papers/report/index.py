@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedapp.files import write_atomically
+from fedapp.papers.catalogue import all_items
 from fedapp.papers.report.markdown import NOT_RUN, duration, table
 from fedapp.papers.report.page import html
 from fedapp.papers.results import read_results
-from fedapp.papers.schema import SCALES, all_items
+from fedapp.papers.schema import SCALES
 
 INTRODUCTION = """# The papers, reproduced
 

@@ -9,12 +9,13 @@ from jinja2 import Environment
 from markdown_it import MarkdownIt
 
 from fedapp.files import write_atomically
+from fedapp.papers.catalogue import all_items
 from fedapp.papers.report.claims import claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.markdown import NOT_RUN, duration, number, table
 from fedapp.papers.report.tables import table_section
 from fedapp.papers.results import CellResult, Results, read_results
-from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Scale, Table, all_items
+from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Scale, Table
 
 HEADINGS = {"full": "Full scale", "cpu": "Processor scale", "smoke": "Smoke scale"}
 
