@@ -11,10 +11,13 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+from killed import PROCESSES
 from rich.console import Console
 
+from fedapp import cli
 from fedapp.runs.callbacks import read_metrics
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import fixed
@@ -25,6 +28,7 @@ pytestmark = pytest.mark.process
 SMALL = {"num-clients": 10, "local-epochs": 1, "2nn.hidden": 16, "device": "cpu"}
 ROUNDS = 60
 KILLS = 10
+SECONDS = 300
 
 
 def quiet() -> Console:
@@ -65,42 +69,64 @@ def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_re
     ]
 
 
-def start(folder: Path) -> subprocess.Popen:
-    """Start `fedapp sweep` over four runs in a session of its own."""
-    words = [f"{key}={value}" for key, value in SMALL.items()]
-    grid = ["learning-rate=[0.03,0.1]", "seed=[0,1]", f"num-server-rounds={ROUNDS}"]
-    options = ["--runs", str(folder), "--to", str(folder / "out"), "--jobs", "2"]
-    command = [sys.executable, "-m", "fedapp.cli", "sweep", *words, *grid, "checkpoint-every=3"]
-    return subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL, start_new_session=True)
+def _sweep(folder: Path) -> None:
+    """Be `fedapp sweep` over four runs, with two workers, in a session of its own."""
+    os.setsid()
+    settings = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": 3}
+    words = [f"{key}={value}" for key, value in settings.items()]
+    grid = ["learning-rate=[0.03,0.1]", "seed=[0,1]"]
+    try:
+        cli.sweep([*words, *grid], 2, folder, folder / "out", "", False)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def start(folder: Path) -> Any:
+    process = PROCESSES.Process(target=_sweep, args=(folder,))
+    process.start()
+    return process
+
+
+def ended(process: Any) -> int:
+    """Wait for the process and return its exit code."""
+    process.join(SECONDS)
+    return int(process.exitcode)
 
 
 def rounds_done(folder: Path) -> int:
     return sum(len(path.read_text().splitlines()) for path in folder.glob("*/metrics.jsonl"))
 
 
-def kill_when_something_was_done(process: subprocess.Popen, folder: Path, *, group: bool) -> None:
-    """Kill the runner, or all its processes, when a few more rounds are done."""
-    before, until = rounds_done(folder), time.monotonic() + 300
-    while rounds_done(folder) < before + 5 and process.poll() is None:
+def wait_for_rounds(process: Any, folder: Path, count: int) -> None:
+    """Wait until so many more rounds are done."""
+    before, until = rounds_done(folder), time.monotonic() + SECONDS
+    while rounds_done(folder) < before + count and process.is_alive():
         assert time.monotonic() < until
         time.sleep(0.02)
-    (os.killpg if group else os.kill)(process.pid, signal.SIGKILL)
-    process.wait()
 
 
-@pytest.mark.timeout(600)
+def living(group: int) -> list[str]:
+    """Return the processes of a group that are not yet dead."""
+    said = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True)
+    words = [line.split(maxsplit=2) for line in said.stdout.splitlines()]
+    return [args for pgid, stat, args in words if pgid == str(group) and stat[0] != "Z"]
+
+
+@pytest.mark.timeout(900)
 def test_a_runner_killed_ten_times_loses_nothing_and_runs_nothing_twice(tmp_path: Path) -> None:
     killed, whole = tmp_path / "killed", tmp_path / "whole"
     ends: dict[str, int] = {}
     for number in range(KILLS):
         process = start(killed)
-        kill_when_something_was_done(process, killed, group=number % 2 == 0)
-        assert process.returncode == -signal.SIGKILL
+        wait_for_rounds(process, killed, 5)
+        # Every other time the workers die with it; else they have to find out by themselves.
+        (os.kill if number % 2 else os.killpg)(process.pid, signal.SIGKILL)
+        assert ended(process) == -signal.SIGKILL
         for run, stamp in ends.items():  # what was done stays as it was
             assert (killed / run / "record.json").stat().st_mtime_ns == stamp
         ends = {p.parent.name: p.stat().st_mtime_ns for p in killed.glob("*/record.json")}
-    assert start(killed).wait(300) == 0
-    assert start(whole).wait(300) == 0
+    assert ended(start(killed)) == 0
+    assert ended(start(whole)) == 0
 
     journal = [json.loads(line) for line in (killed / "journal.jsonl").read_text().splitlines()]
     finished = Counter(line["run"] for line in journal if line["event"] == "complete")
@@ -115,16 +141,18 @@ def test_a_runner_killed_ten_times_loses_nothing_and_runs_nothing_twice(tmp_path
         assert [row["round"] for row in rows] == list(range(ROUNDS + 1))
 
 
-def test_ctrl_c_ends_the_round_writes_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_signal_ends_the_round_writes_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
     process = start(tmp_path)
-    while rounds_done(tmp_path) < 5:
-        time.sleep(0.02)
-        assert process.poll() is None
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 130
-    stopped = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
-    for line in (line for line in stopped if line["event"] == "stopped"):
+    wait_for_rounds(process, tmp_path, 5)
+    os.kill(process.pid, signal.SIGTERM)
+    assert ended(process) == 130
+    journal = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    stopped = [line for line in journal if line["event"] == "stopped"]
+    assert stopped
+    for line in stopped:
         checkpoints = tmp_path / line["run"] / "checkpoints"
         assert (checkpoints / f"round-{line['round']:06d}.json").exists()
-    with pytest.raises(ProcessLookupError):
-        os.killpg(process.pid, 0)
+    until = time.monotonic() + SECONDS
+    while living(process.pid):
+        assert time.monotonic() < until
+        time.sleep(0.1)

@@ -40,9 +40,11 @@ def measure(settings: Mapping[str, Scalar]) -> dict[str, Any]:
         "shared": (initial_parameters(config, task), initial_parameters(config, task)),
     }
 
+    trainer = make_trainer(config, task)
+
     def trained(theta: Tensors, client: int) -> Tensors:
         order = TrainOrder(1, (client,), config.learning_rate, "mean")
-        reply = train_cohort(config, make_trainer(config, task), order, theta, {}, holdings.train)
+        reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
         return {name: theta[name] + reply.mean[name] for name in theta}
 
     found: dict[str, Any] = {"thetas": [round(float(theta), 6) for theta in THETAS]}
