@@ -19,11 +19,11 @@ import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
+from fedapp.arrays import to_arrays
 from fedapp.client_app import app as client_app
 from fedapp.config import RunConfig, read_config
 from fedapp.engines.inline import InlineGrid
 from fedapp.holdings import Holdings, read_holdings
-from fedapp.messages import to_arrays
 from fedapp.nodes import Nodes
 from fedapp.training.cohorts import TrainOrder, sample_clients, train_cohort
 from fedapp.training.setup import initial_parameters, make_algorithm, make_module, make_trainer
@@ -92,7 +92,7 @@ def trainer_round(config: RunConfig, holdings: Holdings) -> Callable[[], None]:
 def whole_round(config: RunConfig, holdings: Holdings) -> Callable[[], None]:
     """Return a round through the strategy, the messages and the ClientApp, in this process."""
     partition = holdings.partition
-    sizes = None if partition is None else partition.sizes.tolist()
+    sizes = None if partition is None else partition.sizes
     nodes = Nodes(config, holdings.dataset.task, holdings.dataset.fingerprint, sizes)
     strategy = FederatedStrategy(config, make_algorithm(config), nodes, None)
     grid = InlineGrid(client_app, config.to_run_config(), [{}])

@@ -9,72 +9,32 @@ broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort),
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
+from fedapp.arrays import ReplyError, size_of, to_arrays, to_tensors
 from fedapp.training.algorithm import Tensors
 from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
 from fedapp.training.states import StateOrder
+from fedapp.training.tensors import all_finite
 
 EACH = "arrays."
-
-
-class ReplyError(Exception):
-    """A reply that cannot be used; the text says why."""
-
-
-# ---------------------------------------------------------------------- tensors
-
-
-def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return named tensors as a record; always in C order, on the CPU."""
-    return ArrayRecord(
-        {
-            name: Array(tensor.detach().cpu().contiguous().numpy())
-            for name, tensor in tensors.items()
-        }
-    )
-
-
-def to_tensors(record: ArrayRecord) -> Tensors:
-    """Return a record's arrays as tensors; nothing in it is unpickled.
-
-    Raises
-    ------
-    ReplyError
-        An array is not in NumPy's plain format, or its bytes do not fit its header.
-    """
-    tensors = {}
-    for name, array in record.items():
-        if array.stype != "numpy.ndarray":
-            raise ReplyError(f"array {name!r} is encoded as {array.stype!r}, not as numpy.ndarray")
-        try:
-            values = np.load(io.BytesIO(array.data), allow_pickle=False)
-            tensors[name] = torch.from_numpy(values)
-        except (ValueError, EOFError, OSError, TypeError, SyntaxError, MemoryError) as error:
-            raise ReplyError(f"array {name!r} cannot be read: {error}") from error
-    return tensors
-
-
-def size_of(content: RecordDict) -> int:
-    """Return the bytes of all arrays in a message: what the network carries, but for headers."""
-    return sum(len(a.data) for record in content.array_records.values() for a in record.values())
 
 
 # ---------------------------------------------------------------------- train
 
 
-def encode_order(order: TrainOrder, theta: ArrayRecord, extras: Tensors) -> RecordDict:
-    """Return the content of a TRAIN message."""
+def encode_order(
+    order: TrainOrder, theta: ArrayRecord, extras: ArrayRecord | None = None
+) -> RecordDict:
+    """Return the content of a TRAIN message; the records of a round's messages are the same."""
     config = ConfigRecord(
         {
             "server-round": order.round,
@@ -85,8 +45,8 @@ def encode_order(order: TrainOrder, theta: ArrayRecord, extras: Tensors) -> Reco
         }
     )
     content = RecordDict({"arrays": theta, "config": config})
-    if extras:
-        content["extras"] = to_arrays(extras)
+    if extras is not None:
+        content["extras"] = extras
     return content
 
 
@@ -247,14 +207,10 @@ def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, T
             )
         if tensor.dtype != theta[key].dtype:
             raise ReplyError(f"{name}: {key!r} has type {tensor.dtype}, not {theta[key].dtype}")
-    _check_finite(name, tensors)
+    if not all_finite(tensors.values()):
+        odd = sorted(key for key, tensor in tensors.items() if not all_finite([tensor]))
+        raise ReplyError(f"{name}: {odd[0]!r} holds nan or infinite values")
     return {key: tensors[key] for key in theta}
-
-
-def _check_finite(name: str, tensors: Mapping[str, Tensor]) -> None:
-    for key, tensor in tensors.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise ReplyError(f"{name}: {key!r} holds nan or infinite values")
 
 
 # ---------------------------------------------------------------------- evaluate

@@ -10,10 +10,10 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
+from fedapp.arrays import to_arrays
 from fedapp.config import RunConfig, read_config
 from fedapp.errors import CheckpointError
 from fedapp.holdings import Holdings, read_holdings
-from fedapp.messages import to_arrays
 from fedapp.nodes import Nodes
 from fedapp.runs.artefacts import Artefacts
 from fedapp.runs.callbacks import (
@@ -131,5 +131,5 @@ def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) 
 
 
 def _nodes(config: RunConfig, holdings: Holdings) -> Nodes:
-    sizes = None if holdings.partition is None else holdings.partition.sizes.tolist()
+    sizes = None if holdings.partition is None else holdings.partition.sizes
     return Nodes(config, holdings.dataset.task, holdings.dataset.fingerprint, sizes)
