@@ -23,8 +23,8 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the message names and reply with their mean update."""
-    workplace = _workplace(context)
-    return train_with(_trainer(workplace), *_read(workplace), message, context)
+    workplace = workplace_of(context)
+    return train_with(trainer_of(workplace), *read_workplace(workplace), message, context)
 
 
 def train_with(
@@ -55,7 +55,7 @@ def _states(order: TrainOrder, holdings: Holdings, context: Context) -> ClientSt
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Score the global model on the test examples of each client that the message names."""
-    config, holdings = _read(_workplace(context))
+    config, holdings = read_workplace(workplace_of(context))
     params = to_tensors(message.content.array_records["arrays"])
     clients = decode_clients(message.content)
     scores = [
@@ -68,7 +68,7 @@ def evaluate(message: Message, context: Context) -> Message:
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Say what this node holds, so that the server can refuse what does not fit."""
-    _, holdings = _read(_workplace(context))
+    _, holdings = read_workplace(workplace_of(context))
     return Message(RecordDict({"holdings": ConfigRecord(holdings.describe())}), reply_to=message)
 
 
@@ -76,7 +76,8 @@ Workplace = tuple[tuple[tuple[str, Scalar, type], ...], ...]
 """Run-config and node-config by content; with types, since 1, 1.0 and True are equal."""
 
 
-def _workplace(context: Context) -> Workplace:
+def workplace_of(context: Context) -> Workplace:
+    """Return which settings and data a node works with."""
     return tuple(
         tuple((key, value, type(value)) for key, value in sorted(settings.items()))
         for settings in (context.run_config, context.node_config)
@@ -84,7 +85,7 @@ def _workplace(context: Context) -> Workplace:
 
 
 @functools.lru_cache(maxsize=4)
-def _read(workplace: Workplace) -> tuple[RunConfig, Holdings]:
+def read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
     """Return configuration and data; kept by content, since messages come to any idle process."""
     run_config, node_config = ({k: value for k, value, _ in part} for part in workplace)
     config = read_config(run_config)
@@ -92,6 +93,7 @@ def _read(workplace: Workplace) -> tuple[RunConfig, Holdings]:
 
 
 @functools.lru_cache(maxsize=2)
-def _trainer(workplace: Workplace) -> SequentialTrainer:
-    config, holdings = _read(workplace)
+def trainer_of(workplace: Workplace) -> SequentialTrainer:
+    """Return the trainer of this process for such a node."""
+    config, holdings = read_workplace(workplace)
     return make_trainer(config, holdings.dataset.task)

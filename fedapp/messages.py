@@ -259,21 +259,17 @@ class Waits(Protocol):
 def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterator[Message]:
     """Push the messages and yield the replies as they come, for at most ``seconds``.
 
-    Polls Flower's own grids, briefly at first, then at most twice a second: an engine that has the
-    reply at hand costs no waiting, and a slow device no traffic.
+    Polls Flower's own grids, and so finds a reply late by 5 % of the time that it took, but by at
+    least 0.01 and at most 0.5 s: a quick engine waits for little, a slow device has little traffic.
     """
     pending = set(grid.push_messages(messages))
-    end = time.monotonic() + seconds
-    interval = 0.01
-    while pending and time.monotonic() < end:
+    began = time.monotonic()
+    while pending and (spent := time.monotonic() - began) < seconds:
+        if isinstance(grid, Waits):
+            grid.wait_for_replies(pending, seconds - spent)
         replies = list(grid.pull_messages(pending))
         for reply in replies:
             pending.discard(reply.metadata.reply_to_message_id)
             yield reply
-        if replies:
-            interval = 0.01
-        elif isinstance(grid, Waits):
-            grid.wait_for_replies(pending, end - time.monotonic())
-        else:
-            time.sleep(min(interval, max(end - time.monotonic(), 0)))
-            interval = min(interval * 1.3, 0.5)
+        if not replies and not isinstance(grid, Waits):
+            time.sleep(min(max(0.05 * spent, 0.01), 0.5, seconds - spent))

@@ -18,7 +18,7 @@ from logging import WARNING
 from typing import Any
 
 import ray
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import ServerApp
 from ray.exceptions import RayActorError, RayError
@@ -31,6 +31,9 @@ CLIENT_APP = "fedapp.client_app:app"
 
 LONGEST_WAIT = 3600.0
 """Seconds after which a wait comes back without a reply; Ray takes no infinite number."""
+
+SMALL = 100_000
+"""Bytes up to which Ray sends an argument with the call."""
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
@@ -125,7 +128,7 @@ class WorkerGrid(LocalGrid):
         """Return when one of the messages has its reply, or after ``seconds``."""
         results = [self._sent[key][1] for key in message_ids if key in self._sent]
         if results:
-            ray.wait(results, timeout=min(max(seconds, 0.0), LONGEST_WAIT))
+            ray.wait(results, timeout=min(seconds, LONGEST_WAIT))
 
     def _reply(self, message: Message, result: Any) -> Message:
         try:
@@ -141,7 +144,10 @@ class WorkerGrid(LocalGrid):
     def _start(self, node: int) -> Any:
         return self._actor.remote(self.client_app, self.contexts[node])
 
-    def _store(self, record: Any) -> Any:
+    def _store(self, record: ArrayRecord) -> Any:
+        """Return the record's place in the object store; a small one is quicker sent by itself."""
+        if sum(len(array.data) for array in record.values()) < SMALL:
+            return record
         if id(record) not in self._stored:
             self._stored[id(record)] = ray.put(record)
         return self._stored[id(record)]
