@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedapp import client_app
-from fedapp.data import Examples
-from fedapp.training.algorithm import Finish, Turn
+from fedapp.training.algorithm import Finish
 from fedapp.training.plan import LocalPlan
-from fedapp.training.sequential import Outcome, SequentialTrainer
+from fedapp.training.trainer import ClientTask, Outcome, Trainer
 
 app = ClientApp()
 app.query()(client_app.query)
@@ -22,17 +21,18 @@ app.query()(client_app.query)
 class IdleTrainer:
     """A trainer that gives every client theta back after no step."""
 
-    def __init__(self, trainer: SequentialTrainer) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
 
-    def client_update(
-        self, turn: Turn, examples: Examples, plan: LocalPlan, rng: np.random.Generator
-    ) -> Outcome:
-        """Return theta."""
-        return Outcome(dict(turn.anchor), len(examples), 0, float("nan"), Finish())
+    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Return theta for each."""
+        return [
+            Outcome(dict(task.turn.anchor), len(task.examples), 0, float("nan"), Finish())
+            for task in tasks
+        ]
 
 
 @app.train()
@@ -44,5 +44,5 @@ def train(message: Message, context: Context) -> Message:
 
 
 @functools.lru_cache(maxsize=4)
-def _idle(workplace: client_app.Workplace) -> SequentialTrainer:
-    return cast("SequentialTrainer", IdleTrainer(client_app.trainer_of(workplace)))
+def _idle(workplace: client_app.Workplace) -> Trainer:
+    return cast("Trainer", IdleTrainer(client_app.trainer_of(workplace)))

@@ -13,9 +13,9 @@ from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.holdings import Holdings, own_client, read_holdings
 from fedapp.messages import decode_clients, decode_order, encode_reply, encode_scores
 from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.setup import make_evaluator, make_trainer
 from fedapp.training.states import ClientStates, node_folder, shared_folder
+from fedapp.training.trainer import Trainer
 
 app = ClientApp()
 
@@ -28,7 +28,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 def train_with(
-    trainer: SequentialTrainer,
+    trainer: Trainer,
     config: RunConfig,
     holdings: Holdings,
     message: Message,
@@ -93,7 +93,7 @@ def read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
 
 
 @functools.lru_cache(maxsize=2)
-def trainer_of(workplace: Workplace) -> SequentialTrainer:
+def trainer_of(workplace: Workplace) -> Trainer:
     """Return the trainer of this process for such a node."""
     config, holdings = read_workplace(workplace)
     return make_trainer(config, holdings.dataset.task)

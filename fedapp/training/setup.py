@@ -12,8 +12,14 @@ from fedapp.data import Examples, Task, load_transform, network_task
 from fedapp.errors import ConfigError
 from fedapp.models.base import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors
+from fedapp.training.batched import BatchedTrainer
 from fedapp.training.evaluation import Evaluator
+from fedapp.training.program import Mode, can_compile
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.trainer import Trainer
+
+WHOLE_COHORT = 10**9
+"""More clients than any cohort has."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -69,17 +75,54 @@ def initial_parameters(config: RunConfig, task: Task) -> Tensors:
     return {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
 
 
-def make_trainer(config: RunConfig, task: Task) -> SequentialTrainer:
-    """Return the trainer that ``config`` names."""
-    return SequentialTrainer(
+def make_trainer(config: RunConfig, task: Task) -> Trainer:
+    """Return the trainer that ``config`` names, on the device that it names.
+
+    Raises
+    ------
+    ConfigError
+        The program that it names does not run on the device, or not on this machine.
+    """
+    device = choose_device(config)
+    parts = (
         make_module(config, task),
         make_model(config),
         make_algorithm(config, task),
         load_transform(config),
-        choose_device(config),
+        device,
         DTYPES[config.precision],
         task.num_classes,
     )
+    batched = config.trainer == "batched" or (config.trainer == "auto" and device.type == "cuda")
+    if not batched:
+        return SequentialTrainer(*parts)
+    together = config.clients_together or (WHOLE_COHORT if device.type == "cuda" else 1)
+    return BatchedTrainer(*parts, together, choose_program(config, device))
+
+
+def choose_program(config: RunConfig, device: torch.device) -> Mode:
+    """Return how the batched trainer runs a local step on ``device``.
+
+    Raises
+    ------
+    ConfigError
+        A CUDA graph is asked for without a GPU, or compiling without a compiler.
+    """
+    if config.program == "auto":
+        if device.type == "cuda":
+            return "capture"
+        return "compile" if can_compile() else "record"
+    if config.program == "capture" and device.type != "cuda":
+        raise ConfigError(
+            "program = 'capture': a CUDA graph needs a GPU, and this process trains on the CPU. "
+            "Set program='auto', 'compile' or 'record'."
+        )
+    if config.program == "compile" and not can_compile():
+        raise ConfigError(
+            "program = 'compile': there is no C++ compiler (g++ or clang++). Install one, or set "
+            "program='record'."
+        )
+    return config.program
 
 
 def make_evaluator(config: RunConfig, task: Task, examples: Examples) -> Evaluator:
