@@ -58,10 +58,8 @@ def evaluate(message: Message, context: Context) -> Message:
     config, holdings = read_workplace(workplace_of(context))
     params = to_tensors(message.content.array_records["arrays"])
     clients = decode_clients(message.content)
-    scores = [
-        make_evaluator(config, holdings.dataset.task, holdings.test(client)).score(params)
-        for client in clients
-    ]
+    evaluator = make_evaluator(config, holdings.dataset.task, holdings.test(clients[0]))
+    scores = [evaluator.on(holdings.test(client)).score(params) for client in clients]
     return Message(encode_scores(clients, scores), reply_to=message)
 
 
