@@ -141,7 +141,8 @@ class RunConfig(BaseModel):
     threads: int = Field(1, ge=1, description="CPU threads of a process that trains.")
     trainer: Literal["auto", "sequential", "batched"] = Field(
         "auto",
-        description="What executes ClientUpdate for a cohort. auto: batched on a GPU, sequential on a CPU.",
+        description="What executes ClientUpdate for a cohort. auto: batched on a GPU, else "
+        "sequential.",
     )
     program: Literal["auto", "record", "compile", "capture"] = Field(
         "auto",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -9,6 +11,7 @@ from torch import nn
 
 from fedapp.config import RunConfig
 from fedapp.data import Examples, Task, load_transform, network_task
+from fedapp.data.transforms.base import Transform
 from fedapp.errors import ConfigError
 from fedapp.models.base import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors
@@ -83,21 +86,34 @@ def make_trainer(config: RunConfig, task: Task) -> Trainer:
     ConfigError
         The program that it names does not run on the device, or not on this machine.
     """
-    device = choose_device(config)
-    parts = (
-        make_module(config, task),
-        make_model(config),
-        make_algorithm(config, task),
-        load_transform(config),
-        device,
-        DTYPES[config.precision],
-        task.num_classes,
+    device, dtype = choose_device(config), DTYPES[config.precision]
+    model, algorithm = make_model(config), make_algorithm(config, task)
+    transform = load_transform(config)
+    if config.trainer == "batched" or (config.trainer == "auto" and device.type == "cuda"):
+        together = config.clients_together or (WHOLE_COHORT if device.type == "cuda" else 1)
+        mode = choose_program(config, device)
+        return _batched(model, algorithm, transform, device, dtype, task, together, mode)
+    module = make_module(config, task)
+    return SequentialTrainer(module, model, algorithm, transform, device, dtype, task.num_classes)
+
+
+@functools.lru_cache(maxsize=4)
+def _batched(
+    model: Model,
+    algorithm: Algorithm,
+    transform: Transform,
+    device: torch.device,
+    dtype: torch.dtype,
+    task: Task,
+    together: int,
+    mode: Mode,
+) -> BatchedTrainer:
+    """Return a trainer by all that its programs are made from: the runs of a grid share them."""
+    shape = transform.output_shape(task.input_shape)
+    module = initialise(model, replace(task, input_shape=shape), seed=0)
+    return BatchedTrainer(
+        module, model, algorithm, transform, device, dtype, task.num_classes, together, mode
     )
-    batched = config.trainer == "batched" or (config.trainer == "auto" and device.type == "cuda")
-    if not batched:
-        return SequentialTrainer(*parts)
-    together = config.clients_together or (WHOLE_COHORT if device.type == "cuda" else 1)
-    return BatchedTrainer(*parts, together, choose_program(config, device))
 
 
 def choose_program(config: RunConfig, device: torch.device) -> Mode:
