@@ -80,7 +80,7 @@ def _run(folder: str, clients: int, a_round: int, pipe: Connection) -> None:
             "device=cpu",
             f"run-dir={folder}/run-{clients}-{a_round}",
         ]
-        logging.getLogger("flwr").setLevel(logging.WARNING)
+        logging.disable(logging.INFO)
         run(settings)
     else:
         read_holdings(read_config({"dataset": f"{folder}/data", "num-clients": 1}), None)
