@@ -16,7 +16,6 @@ from fedapp.training.batches import batches, to_device
 from fedapp.training.plan import LocalPlan, passes
 
 EIGHTHS = 8
-"""Batches of B = infinity are padded to eighths of a power of two, so that few shapes occur."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,15 @@ class Places:
         return cls(index, mask)
 
 
-def width(plan: LocalPlan, sizes: Sequence[int]) -> int:
-    """Return the examples to which the batches of clients of these sizes are padded."""
+def padded_width(plan: LocalPlan, sizes: Sequence[int]) -> int:
+    """Return the examples to which the batches of clients of these sizes are padded.
+
+    B, or where clients hold fewer the next eighth of a power of two, so that few shapes occur.
+    """
     largest = max(plan.batch(n) for n in sizes)
-    if plan.batch_size:
-        return plan.batch_size if largest > plan.batch_size // 2 else largest
     unit = max(1 << max(largest - 1, 1).bit_length() - 1, EIGHTHS) // EIGHTHS
-    return -(-largest // unit) * unit
+    wide = -(-largest // unit) * unit
+    return min(wide, plan.batch_size) if plan.batch_size else wide
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class Feed:
         self.clients, self.plan, self.transform = clients, plan, transform
         self.device, self.dtype = device, dtype
         sizes = [len(examples) for examples, _ in clients]
-        self.width = width(plan, sizes)
+        self.width = padded_width(plan, sizes)
         self.steps = [plan.num_steps(n) for n in sizes]
 
     def __iter__(self) -> Iterator[Step]:
