@@ -129,4 +129,6 @@ def take_turns(found: Mapping[str, Round], turns: int, repeat: int = 1) -> dict[
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    app.command()(main)
+    app()

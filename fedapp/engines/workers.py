@@ -169,7 +169,7 @@ def connected(address: str) -> Iterator[None]:
     Raises
     ------
     RunError
-        There is no cluster at the address.
+        There is no cluster at the address, or none starts here.
     """
     if ray.is_initialized():
         yield
@@ -178,10 +178,12 @@ def connected(address: str) -> Iterator[None]:
         os.environ.setdefault(key, value)
     try:
         ray.init(address or "local", include_dashboard=None, logging_level=logging.WARNING)
-    except (ConnectionError, ValueError) as error:
+    except Exception as error:  # Ray has no class of its own for it
         raise RunError(
             f"--ray-address {address!r}: there is no Ray cluster ({error}). Start one with `ray start "
             "--head`, use the address that it prints, or leave the option out."
+            if address
+            else f"--workers: Ray does not start on this machine ({error}). Leave the option out."
         ) from error
     try:
         yield
