@@ -13,17 +13,14 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedapp.arrays import ReplyError, size_of, to_arrays, to_tensors
 from fedapp.config import RunConfig
 from fedapp.errors import RunError
 from fedapp.messages import (
-    ReplyError,
     decode_reply,
     decode_scores,
     encode_order,
     exchange,
-    size_of,
-    to_arrays,
-    to_tensors,
 )
 from fedapp.nodes import Nodes
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
@@ -84,8 +81,9 @@ class FederatedStrategy(Strategy):
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
         self._upload = self.algorithm.upload_like(self.state.theta, extras)
+        extra_arrays = to_arrays(extras) if extras else None
         messages = [
-            self._message(encode_order(order, arrays, extras), node, MessageType.TRAIN)
+            self._message(encode_order(order, arrays, extra_arrays), node, MessageType.TRAIN)
             for node, order in self._orders
         ]
         self._record |= {

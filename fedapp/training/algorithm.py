@@ -319,11 +319,10 @@ class WeightedMean:
         """Fold in one term; its tensors are not kept."""
         self.total_weight += weight
         for name, tensor in tensors.items():
-            term = tensor.detach().to(torch.float64)
             if name in self._sum:
-                self._sum[name].add_(term, alpha=weight)
+                self._sum[name].add_(tensor.detach(), alpha=weight)
             else:
-                self._sum[name] = term * weight
+                self._sum[name] = tensor.detach().to(torch.float64) * weight
                 self._dtypes[name] = tensor.dtype
 
     def mean(self) -> Tensors:

@@ -20,6 +20,7 @@ from fedapp.training.algorithm import Tensors, Turn, WeightedMean
 from fedapp.training.layout import laid_out
 from fedapp.training.plan import LocalPlan, client_generator
 from fedapp.training.states import ClientStates, StateOrder
+from fedapp.training.tensors import all_finite
 from fedapp.training.trainer import ClientTask, Outcome, Trainer
 
 
@@ -271,9 +272,7 @@ def _check_outcome(outcome: Outcome) -> None:
     finish = outcome.finish
     sent = (outcome.params, finish.upload, finish.state, finish.update or {})
     tensors = [tensor for part in sent for tensor in part.values()]
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors) or (
-        outcome.steps and not math.isfinite(outcome.loss)
-    ):
+    if not all_finite(tensors) or (outcome.steps and not math.isfinite(outcome.loss)):
         raise FloatingPointError(
             "its update is not finite: training diverged (a smaller learning-rate, or clip-norm)"
         )
