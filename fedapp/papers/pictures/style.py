@@ -42,6 +42,6 @@ def save(figure: Figure, stem: Path) -> list[Path]:
     stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_name(stem.name + ending) for ending in ENDINGS]
     for file in files:
-        with mpl.rc_context({"svg.hashsalt": "papers"}):
+        with mpl.rc_context({"svg.hashsalt": "papers", "svg.fonttype": "none"}):
             figure.savefig(file, dpi=130, metadata={"Date": None} if file.suffix == ".svg" else {})
     return files
