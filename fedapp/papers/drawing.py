@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure as Drawing
+
 from fedapp.config import Scalar
 from fedapp.papers.cells import Maker
 from fedapp.papers.pictures.curves import draw_figure
@@ -13,7 +15,7 @@ from fedapp.papers.pictures.interpolation import draw_interpolation, measure
 from fedapp.papers.pictures.landscapes import draw_descents, draw_two_clients
 from fedapp.papers.pictures.partitions import draw_partitions
 from fedapp.papers.pictures.ranking import draw_ranking
-from fedapp.papers.pictures.style import save
+from fedapp.papers.pictures.style import note_scale, save
 from fedapp.papers.quadratic_rates import rates_figure
 from fedapp.papers.results import Results
 from fedapp.papers.schema import Comparison, Figure, Item, Picture, Updates
@@ -31,9 +33,9 @@ def draw(item: Item, results: Results, maker: Maker, stem: Path) -> list[Path]:
     """Draw the item's picture as ``stem``.png and .svg; tables and claims have none."""
     match item:
         case Figure():
-            return save(draw_figure(item, results), stem)
+            return _save_noted(draw_figure(item, results), results, stem)
         case Comparison():
-            return save(draw_ranking(results), stem)
+            return _save_noted(draw_ranking(results), results, stem)
         case Updates():
             return _draw_updates(item, results, stem)
         case Picture():
@@ -47,6 +49,11 @@ def _draw_updates(item: Updates, results: Results, stem: Path) -> list[Path]:
     if not runs:
         return []
     figure = losses_figure(runs) if item.shows == "losses" else similarity_figure(runs)
+    return _save_noted(figure, results, stem)
+
+
+def _save_noted(figure: Drawing, results: Results, stem: Path) -> list[Path]:
+    note_scale(figure, results.scale)
     return save(figure, stem)
 
 

@@ -9,6 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from fedapp.papers.schema import ScaleName
+
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which colour-blind readers can tell apart."""
 DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
@@ -20,6 +22,10 @@ DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
 )
 GREY, LIGHT = "#8A8A8A", "#E6E6E6"
 ENDINGS = (".png", ".svg")
+SMALLER: dict[ScaleName, str] = {
+    "smoke": "smoke scale: small stand-ins for data and networks, not the paper's",
+    "cpu": "processor scale: less than the paper's; the page says what",
+}
 
 
 def new_figure(
@@ -35,6 +41,12 @@ def new_figure(
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
     return figure, grid
+
+
+def note_scale(figure: Figure, scale: ScaleName) -> None:
+    """Say on the picture itself that it is not the paper's experiment, where it is not."""
+    if scale in SMALLER:
+        figure.suptitle(SMALLER[scale], fontsize=8.5, color=GREY)
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:

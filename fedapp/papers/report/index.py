@@ -29,7 +29,9 @@ def write_index(folder: Path) -> Path:
         there = [results for results in found if results is not None]
         link = f"[{item.title}]({name}/index.md)" if there else item.title
         pages += [f"{name}/index"] if there else []
-        said = [f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" for r in there]
+        said = [
+            f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale for r in there
+        ]
         rows.append([link, item.source.rstrip("."), f"`{name}`", "; ".join(said) or NOT_RUN])
     body = f"{INTRODUCTION}\n{table(('item', 'source', 'name', 'run'), rows)}\n"
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
