@@ -147,7 +147,7 @@ class RunConfig(BaseModel):
     program: Literal["auto", "record", "compile", "capture"] = Field(
         "auto",
         description="How the batched trainer runs a local step: its bare operations, compiled, or "
-        "captured as a CUDA graph. auto: capture on a GPU, compile where there is a C++ compiler.",
+        "captured as a CUDA graph. auto: capture on a GPU, compile on a CPU where it pays.",
     )
     clients_together: int = Field(
         0,

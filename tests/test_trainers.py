@@ -290,7 +290,23 @@ def test_places_are_the_passes_batch_by_batch(
     taken = [row[mask] for row, mask in zip(places.index, places.mask, strict=True)]
     assert len(taken) == plan.num_steps(size)
     assert all(np.array_equal(a, b) for a, b in zip(taken, drawn, strict=True))
-    assert plan.batch(size) <= width <= max(plan.batch(size) * 9 / 8 + 1, 8)
+    assert plan.batch(size) <= width <= (batch_size or max(size * 9 / 8 + 1, 8))
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "size", "width"),
+    [(50, 600, 50), (50, 49, 50), (50, 13, 13), (50, 14, 50), (50, 4, 4), (10, 1, 1), (1, 9, 1)],
+)
+def test_few_widths_occur(batch_size: int, size: int, width: int) -> None:
+    """B = 50 and its quarters, rounded up: 50, 13, 4, 1."""
+    plan = LocalPlan(1, 0, batch_size, "epoch", 0.1)
+    assert padded_width(plan, [size]) == width
+
+
+@pytest.mark.parametrize(("size", "width"), [(600, 640), (512, 512), (9, 9), (17, 18), (1, 1)])
+def test_widths_of_whole_data_sets(size: int, width: int) -> None:
+    """B = infinity: eighths of the power of two below, so 64 for 600, 32 for 512, 2 for 17."""
+    assert padded_width(LocalPlan(1, 0, 0, "epoch", 0.1), [size]) == width
 
 
 def test_which_parameters_are_of_normalisation_layers() -> None:

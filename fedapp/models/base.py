@@ -30,6 +30,9 @@ class Model(Component, ABC):
     takes: ClassVar[frozenset[str]] = frozenset({"image"})
     """The kinds of task that the network fits: "image", "tokens", "vector"."""
 
+    unrolled: ClassVar[bool] = False
+    """Whether its operations are repeated for every symbol of a text."""
+
     smallest: ClassVar[int] = 1
     """The smallest height and width of an image that the network fits, in pixels."""
 

@@ -17,6 +17,8 @@ class Recurrent(Model):
 
     takes: ClassVar[frozenset[str]] = frozenset({"tokens"})
 
+    unrolled: ClassVar[bool] = True
+
     embedding: int = Field(8, ge=1, description="Numbers that a symbol is embedded in.")
     hidden: int = Field(256, ge=1, description="Units of each LSTM layer.")
     layers: int = Field(2, ge=1, description="LSTM layers.")

@@ -43,12 +43,17 @@ class Places:
 def padded_width(plan: LocalPlan, sizes: Sequence[int]) -> int:
     """Return the examples to which the batches of clients of these sizes are padded.
 
-    B, or where clients hold fewer the next eighth of a power of two, so that few shapes occur.
+    A program is recorded for each width, so there are few: B, a quarter of B, ... where all clients
+    hold less; with B = infinity eighths of a power of two.
     """
     largest = max(plan.batch(n) for n in sizes)
+    if plan.batch_size:
+        width = plan.batch_size
+        while -(-width // 4) >= largest and width > 1:
+            width = -(-width // 4)
+        return width
     unit = max(1 << max(largest - 1, 1).bit_length() - 1, EIGHTHS) // EIGHTHS
-    wide = -(-largest // unit) * unit
-    return min(wide, plan.batch_size) if plan.batch_size else wide
+    return -(-largest // unit) * unit
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,10 @@ def _batched(
 def choose_program(config: RunConfig, device: torch.device) -> Mode:
     """Return how the batched trainer runs a local step on ``device``.
 
+    Compiling pays where Python is a good part of a step: not for batches of all examples, of which
+    each size would be compiled for itself, and not for texts, whose steps are thousands of
+    operations that take minutes to compile.
+
     Raises
     ------
     ConfigError
@@ -127,7 +131,8 @@ def choose_program(config: RunConfig, device: torch.device) -> Mode:
     if config.program == "auto":
         if device.type == "cuda":
             return "capture"
-        return "compile" if can_compile() else "record"
+        pays = config.batch_size > 0 and not make_model(config).unrolled
+        return "compile" if pays and can_compile() else "record"
     if config.program == "capture" and device.type != "cuda":
         raise ConfigError(
             "program = 'capture': a CUDA graph needs a GPU, and this process trains on the CPU. "
