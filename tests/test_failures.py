@@ -1,6 +1,7 @@
 """Clients that fail: left out by name, while the round goes on."""
 
 import io
+import math
 
 import numpy as np
 import pytest
@@ -92,25 +93,56 @@ def empty(message, reply):
     return Message(RecordDict(), reply_to=message)
 
 
+def archive(message, reply):
+    """Send a zip file, which `numpy.load` would open."""
+    name, values, record = first(reply)
+    buffer = io.BytesIO()
+    np.savez(buffer, values)
+    record[name] = Array("float32", values.shape, "numpy.ndarray", buffer.getvalue())
+
+
+def boasting(message, reply):
+    """Send a header that promises a terabyte."""
+    name, _, record = first(reply)
+    buffer = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": (2**38,)}
+    np.lib.format.write_array_header_1_0(buffer, header)
+    record[name] = Array("float32", (2**38,), "numpy.ndarray", buffer.getvalue() + bytes(64))
+
+
+def heavier(message, reply):
+    """Report one example more than each client holds."""
+    clients = reply.content["clients"]
+    clients["examples"] = [n + 1 for n in clients["examples"]]
+
+
 DAMAGES = {
-    "raises": (raises, "OSError: no space left on device"),
-    "nan": (change(lambda x: np.full_like(x, np.nan)), "nan or infinite"),
-    "infinite": (change(lambda x: np.full_like(x, -np.inf)), "nan or infinite"),
-    "other shape": (change(lambda x: x[:-1]), "has shape"),
-    "other type": (change(lambda x: x.astype(np.float64)), "has type torch.float64"),
-    "other name": (rename, "other arrays than the model's"),
-    "pickled": (pickled, "cannot be read"),
-    "truncated": (truncated, "cannot be read"),
-    "wrong round": (put("metrics", "server-round", 77), "a reply to round 77"),
-    "no arrays": (drop("arrays"), "'arrays' is missing"),
-    "no metrics": (drop("metrics"), "malformed"),
-    "no clients": (drop("clients"), "malformed"),
-    "no failures": (drop("failures"), "malformed"),
-    "no records": (empty, "malformed"),
-    "strangers": (strangers, "was not asked to train"),
-    "uneven columns": (put("clients", "weight", [1.0]), "malformed"),
-    "negative weight": (put("clients", "weight", [-1.0] * 3), "weight -1.0"),
-    "nan weight": (put("clients", "weight", [float("nan")] * 3), "weight nan"),
+    "raises": (raises, "raised", "OSError: no space left on device"),
+    "nan": (change(lambda x: np.full_like(x, np.nan)), "not-finite", "nan or infinite"),
+    "infinite": (change(lambda x: np.full_like(x, -np.inf)), "not-finite", "nan or infinite"),
+    "absurd norm": (change(lambda x: x + 1e9), "norm", "above"),
+    "norm that overflows": (change(lambda x: x + 1e30), "norm", "an update of norm inf, above"),
+    "other shape": (change(lambda x: x[:-1]), "tensors", "has shape"),
+    "other type": (change(lambda x: x.astype(np.float64)), "tensors", "has type torch.float64"),
+    "other name": (rename, "tensors", "other arrays than the model's"),
+    "pickled": (pickled, "malformed", "cannot be read"),
+    "archive": (archive, "malformed", "cannot be read"),
+    "truncated": (truncated, "malformed", "cannot be read"),
+    "boasting": (boasting, "malformed", "64 bytes are no float32 of shape (274877906944,)"),
+    "wrong round": (put("metrics", "server-round", 77), "round", "a reply to round 77"),
+    "no arrays": (drop("arrays"), "malformed", "'arrays' is missing"),
+    "no metrics": (drop("metrics"), "malformed", "malformed"),
+    "no clients": (drop("clients"), "malformed", "malformed"),
+    "no failures": (drop("failures"), "malformed", "malformed"),
+    "no records": (empty, "malformed", "malformed"),
+    "strangers": (strangers, "malformed", "was not asked to train"),
+    "uneven columns": (put("clients", "weight", [1.0]), "malformed", "malformed"),
+    "endless steps": (put("clients", "steps", [math.inf] * 3), "malformed", "malformed"),
+    "negative seconds": (put("clients", "seconds", [-1.0] * 3), "malformed", "seconds -1.0"),
+    "negative weight": (put("clients", "weight", [-1.0] * 3), "weight", "weight -1.0"),
+    "nan weight": (put("clients", "weight", [float("nan")] * 3), "weight", "weight nan"),
+    "absurd weight": (put("clients", "weight", [1e12] * 3), "weight", "but holds"),
+    "one example more": (heavier, "weight", "but holds"),
 }
 
 
@@ -123,13 +155,14 @@ def cohorts(folder):
 
 @pytest.mark.parametrize("case", DAMAGES)
 def test_a_broken_node_is_left_out_by_name_and_the_round_goes_on(case, tmp_path):
-    damage, reason = DAMAGES[case]
+    damage, kind, reason = DAMAGES[case]
     folder = run(tmp_path / "run", call=breaking(damage), num_server_rounds=1)
     record = metrics(folder)[1]
     lost, good = cohorts(folder)
     assert len(lost) == 3
     assert len(good) == record["replied"] == 2
     assert all(reason in text for text in record["failures"].values()), record["failures"]
+    assert record["faults"] == {kind: 3}
     assert record["model_changed"]
     assert all(bool(torch.isfinite(tensor).all()) for tensor in model(folder).values())
 
