@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from data_files import png, write_parquet
-from flower_processes import federation
 from in_process import SMALL, TWENTY, metrics, model
 
+from deploy.federation import federation
 from fedapp.data.embedded.digits import Digits
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
