@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run simulation deploy-demo test lint format generate pins docs bench fab clean
+.PHONY: run simulation deploy-demo test test-all lint format generate pins docs bench fab clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -21,6 +21,9 @@ simulation: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.installed
+	$(BIN)/python -m pytest -m ""
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -116,22 +116,29 @@ class Federation(Processes):
             capture_output=True,
         )
 
-    def start_node(self, name: str, **node_config: Scalar) -> subprocess.Popen[bytes]:
+    def start_node(
+        self, name: str, variables: Mapping[str, str] | None = None, **node_config: Scalar
+    ) -> subprocess.Popen[bytes]:
         """Start the SuperNode ``name``; its node-config has underscores for hyphens."""
         options = ["--insecure"]
         if self.credentials:
             options = ["--root-certificates", str(self.credentials.ca)]
             options += ["--auth-supernode-private-key", str(self.credentials.node_key(name))]
-        return self.start_supernode(name, *options, **node_config)
+        return self.start_supernode(name, *options, variables=variables, **node_config)
 
     def start_supernode(
-        self, name: str, *options: str, **node_config: Scalar
+        self,
+        name: str,
+        *options: str,
+        variables: Mapping[str, str] | None = None,
+        **node_config: Scalar,
     ) -> subprocess.Popen[bytes]:
         """Start a SuperNode that connects to this SuperLink with options of its own."""
         pairs = (f"{k.replace('_', '-')}={json.dumps(v)}" for k, v in node_config.items())
         configured = ["--node-config", " ".join(pairs)] if node_config else []
         places = ["--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port())]
-        return self.start(name, "flower-supernode", *places, *options, *configured)
+        command = ["flower-supernode", *places, *options, *configured]
+        return self.start(name, *command, variables=variables)
 
     # ------------------------------------------------------------------ runs
 

@@ -9,12 +9,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 BIN = Path(sys.executable).parent
 STOP_SECONDS = 15.0
+
+SPAWNER = "flower-superexec"
+"""What starts a process for each task, and would go on doing so while the others are ended."""
 
 
 def free_port() -> int:
@@ -77,7 +80,9 @@ class Processes:
         self.environment = dict(environment)
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, *command: str, variables: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """Start a command of this environment in a session of its own, its output in a log."""
         with (self.folder / f"{name}.log").open("ab") as output:
             process = subprocess.Popen(
@@ -86,7 +91,7 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 cwd=self.folder,
-                env=self.environment,
+                env={**self.environment, **(variables or {})},
                 start_new_session=True,
             )
         self.started.append(process)
@@ -103,13 +108,13 @@ class Processes:
         return "\n".join(f"--- {path.name}\n{self.log(path.stem)[-6000:]}" for path in paths)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """End a process and its descendants at once, as `kill -9` and a power cut do."""
-        kill(descendants(process.pid))
+        """End a process and its descendants at once, as a power cut does."""
+        kill(_freeze([process]))
         process.wait(STOP_SECONDS)
 
     def stop(self) -> dict[int, Row]:
         """End every process that was started, and its descendants; return what is left of them."""
-        started = {pid: r for p in self.started for pid, r in descendants(p.pid).items()}
+        started = _freeze(self.started)
         for process in reversed(self.started):
             process.terminate()
         end = time.monotonic() + STOP_SECONDS
@@ -123,3 +128,17 @@ class Processes:
         while (left := living(started)) and time.monotonic() < end:
             time.sleep(0.1)
         return left
+
+
+def _freeze(processes: Sequence[subprocess.Popen[bytes]]) -> dict[int, Row]:
+    """Return the processes and their descendants; of these, none starts another from now on."""
+    for pid, row in _family(processes).items():
+        if SPAWNER in row.command:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+    return _family(processes)
+
+
+def _family(processes: Sequence[subprocess.Popen[bytes]]) -> dict[int, Row]:
+    running = [process.pid for process in processes if process.poll() is None]
+    return {pid: row for parent in running for pid, row in descendants(parent).items()}

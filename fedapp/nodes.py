@@ -121,11 +121,15 @@ class Nodes:
     def present(self, grid: Grid) -> list[int]:
         """Return the fit nodes that are connected now, in ascending order; asks newcomers."""
         connected = set(grid.get_node_ids())
-        for client in [k for k, node in self._node_of.items() if node not in connected]:
+        gone = [client for client, node in self._node_of.items() if node not in connected]
+        for client in gone:
             del self._node_of[client], self._sizes[client]
         self._fit &= connected
         # With node authentication a node keeps its id: what was mended comes back under the same.
-        self.refused = {node: why for node, why in self.refused.items() if node in connected}
+        # And one that was refused for another's client-id may have it when that one is gone.
+        self.refused = {n: why for n, why in self.refused.items() if n in connected and not gone}
+        if gone:
+            self._ask_again.clear()
         known = self._fit | self.refused.keys()
         now = time.monotonic()
         newcomers = sorted(n for n in connected - known if self._ask_again.get(n, now) <= now)
