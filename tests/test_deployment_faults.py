@@ -32,7 +32,7 @@ SETTINGS = {
 }
 
 
-def start_device(started, name, client, plan):
+def start_device(started, name, client, plan, devices=len(PLANS)):
     variables = {
         "PYTHONPATH": FAULTY,
         "FEDAPP_FAULTS": json.dumps(plan),
@@ -40,7 +40,7 @@ def start_device(started, name, client, plan):
         "FEDAPP_SLEEP": str(DEADLINE + 5),
     }
     return started.start_node(
-        name, variables=variables, partition_id=client, num_partitions=len(PLANS)
+        name, variables=variables, partition_id=client, num_partitions=devices
     )
 
 
