@@ -32,7 +32,7 @@ SETTINGS = {
 }
 
 
-def start_device(started, name, client, plan, devices=len(PLANS)):
+def start_device(started, name, client, plan, devices):
     variables = {
         "PYTHONPATH": FAULTY,
         "FEDAPP_FAULTS": json.dumps(plan),
@@ -46,14 +46,16 @@ def start_device(started, name, client, plan, devices=len(PLANS)):
 
 def play(started, folder):
     """Run to the end; one SuperNode is killed while it trains, and started again."""
-    nodes = [start_device(started, f"node-{k}", k, plan) for k, plan in enumerate(PLANS)]
+    nodes = [
+        start_device(started, f"node-{k}", k, plan, len(PLANS)) for k, plan in enumerate(PLANS)
+    ]
     process = started.begin(started.write_settings(SETTINGS, "run"), "run")
     end = time.monotonic() + 300
     while "ROUND 1" not in started.log(f"node-{KILLED}"):
         assert time.monotonic() < end, started.logs()
         time.sleep(0.2)
     started.kill(nodes[KILLED])
-    start_device(started, "again", KILLED, {})
+    start_device(started, "again", KILLED, {}, len(PLANS))
     started.wait_for(process, "run")
     return metrics(folder)[1:]
 
