@@ -1,13 +1,134 @@
-"""`python -m benchmarks`: the benchmark of a round; the others are named beside it."""
+"""Seconds a round of every trainer and engine beside a bare PyTorch loop over the same clients.
+
+    python -m benchmarks              all workloads; FEDAPP_DATA names the folder with the data sets
+    python -m benchmarks W0 W1        some
+    python -m benchmarks W2 --steps 5 clients cut to five local steps, for a quick look
+
+Every row has its turn after every other, and a ratio is the median over the turns of the row's time
+over the first row's of the same turn, so that a machine that is slow for a while is slow for all.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
 from rich.console import Console
+from rich.table import Table
 
-from benchmarks.rounds import main
+from benchmarks import idle as idle_app
+from benchmarks.rows import Round, inline_round, rows, workers_round
+from benchmarks.workloads import WORKLOADS, Workload, idle
+from fedapp.config import RunConfig
+from fedapp.holdings import read_holdings
 
-OTHERS = ("benchmarks.lstm", "benchmarks.data_cache FOLDER")
+OTHERS = ("simulation", "memory", "lstm", "data_cache FOLDER")
+WARM_UP = 2
+IDLE_ROUNDS = 100
+"""Rounds of a millisecond that make one measurement."""
+
+console = Console()
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[W0 .. W5]...")] = None,
+    turns: Annotated[int, typer.Option(min=5, help="Turns of which the medians are taken.")] = 5,
+    workers: Annotated[int, typer.Option(min=1, help="Processes of the rows with several.")] = 2,
+    steps: Annotated[int, typer.Option(min=0, help="Local steps a client. 0: all.")] = 0,
+) -> None:
+    """Print a table a workload."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    torch.set_num_threads(1)
+    console.print(
+        f"{platform.machine()}, {os.cpu_count()} cores; torch {torch.__version__}, 1 thread a process, "
+        f"float32; medians of {turns} turns",
+        highlight=False,
+    )
+    for name in names or ["W0", *WORKLOADS]:
+        if name == "W0":
+            measure_idle(turns, workers)
+        elif name in WORKLOADS:
+            measure(name, WORKLOADS[name], turns, workers, steps)
+        else:
+            raise typer.BadParameter(f"{name!r}: one of W0, {', '.join(WORKLOADS)}.")
+    console.print("Others: " + ", ".join(f"python -m benchmarks.{other}" for other in OTHERS))
+
+
+def measure(name: str, workload: Workload, turns: int, workers: int, steps: int) -> None:
+    """Print the rows of one workload as ratios to its bare loop."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        config = workload.config(folder, 1, steps)
+        if config is None:
+            console.print(f"{name} is left out: it needs FEDAPP_DATA with {workload.data}")
+            return
+        holdings = read_holdings(config, None)
+        times = take_turns(dict(rows(config, holdings, workers, stack)), turns)
+    cut = f", {steps} local steps" if steps else ""
+    title = f"{name}: {workload.title}{cut}; {Path(config.dataset).name}"
+    table = Table("what", "seconds a round", "ratio", title=title, title_justify="left")
+    base = next(iter(times.values()))
+    for row, taken in times.items():
+        ratio = statistics.median(mine / bare for mine, bare in zip(taken, base, strict=True))
+        table.add_row(row, f"{statistics.median(taken):.4f}", f"{ratio:.2f}")
+    console.print(table)
+
+
+def measure_idle(turns: int, workers: int) -> None:
+    """Print milliseconds a round of W0: there is no work to compare with."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        found = {}
+        for clients in (100, 1_000_000):
+            config = _idle_config(clients, folder)
+            holdings = read_holdings(config, None)
+            found[f"in-process, K = {clients:,}"] = inline_round(config, holdings, idle_app.app)
+            for every in (0, 1) if clients == 100 else ():
+                written = config.model_copy(
+                    update={"run_dir": f"{folder}/{every}", "checkpoint_every": every}
+                )
+                title = " + metrics, TensorBoard" + (", a checkpoint every round" if every else "")
+                found[title] = inline_round(written, holdings, idle_app.app, callbacks=True)
+            if clients == 100:
+                found[f"Ray workers, {workers}"] = stack.enter_context(
+                    workers_round(config, holdings, workers, "benchmarks.idle:app")
+                )
+        times = take_turns(found, turns, IDLE_ROUNDS)
+    table = Table("what", "ms a round", title="W0: ten clients that do nothing")
+    for row, taken in times.items():
+        table.add_row(row, f"{1e3 * statistics.median(taken):.2f}")
+    console.print(table)
+
+
+def _idle_config(clients: int, folder: str) -> RunConfig:
+    config = idle(clients).config(f"{folder}/{clients}", 1)
+    if config is None:
+        raise RuntimeError("W0 needs no data")
+    return config
+
+
+def take_turns(found: Mapping[str, Round], turns: int, repeat: int = 1) -> dict[str, list[float]]:
+    """Return the seconds that each row took in each turn, over ``repeat`` calls."""
+    times: dict[str, list[float]] = {name: [] for name in found}
+    for turn in range(-WARM_UP if repeat > 1 else -1, turns):
+        for name, call in found.items():
+            began = time.perf_counter()
+            for _ in range(repeat):
+                call()
+            if turn >= 0:
+                times[name].append((time.perf_counter() - began) / repeat)
+    return times
+
 
 if __name__ == "__main__":
-    main()
-    Console().print("Others: " + ", ".join(f"python -m {name}" for name in OTHERS))
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    app.command()(main)
+    app()

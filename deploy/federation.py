@@ -142,14 +142,15 @@ class Federation(Processes):
 
     # ------------------------------------------------------------------ runs
 
-    def run(self, settings: Mapping[str, Scalar], name: str) -> Path:
+    def run(self, settings: Mapping[str, Scalar], name: str, federation_config: str = "") -> Path:
         """Run the app to its end, its log in `<name>.log`, and return the run's folder.
 
         A run of a name is done once: tests that look at the same run share it.
         """
         folder = self.folder / name
         if not (folder / "summary.json").exists():
-            self.wait_for(self.begin(self.write_settings(settings, name), name), name)
+            file = self.write_settings(settings, name)
+            self.wait_for(self.begin(file, name, federation_config), name)
         return folder
 
     def write_settings(self, settings: Mapping[str, Scalar], name: str) -> Path:
@@ -159,10 +160,13 @@ class Federation(Processes):
         path.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in values.items()))
         return path
 
-    def begin(self, settings: Path, name: str) -> subprocess.Popen[bytes]:
+    def begin(
+        self, settings: Path, name: str, federation_config: str = ""
+    ) -> subprocess.Popen[bytes]:
         """Begin a run with a --run-config file."""
+        chosen = ["--federation-config", federation_config] if federation_config else []
         command = ["flwr", "run", str(ROOT), "here", "--run-config", str(settings), "--stream"]
-        return self.start(name, *command)
+        return self.start(name, *command, *chosen)
 
     def wait_for(self, process: subprocess.Popen[bytes], name: str) -> None:
         """Wait for the end of the run in the folder `<name>`.

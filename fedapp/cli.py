@@ -114,26 +114,46 @@ def run(
     settings: Settings = None,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes to spread the clients over.")] = 1,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    workers: Annotated[
+        int,
+        typer.Option(min=0, help="Train in this many processes, one node each. 0: in this one."),
+    ] = 0,
+    ray_address: Annotated[
+        str, typer.Option(help="Ray cluster of the workers. Empty: one on this machine.")
+    ] = "",
 ) -> None:
-    """Run federated averaging in this process; results go to a run directory, printed first."""
+    """Run federated averaging, in this process or in workers; the run directory is printed first."""
     from fedapp.client_app import app as client_app
     from fedapp.engines.inline import run_inline
     from fedapp.server_app import app as server_app
 
     values = parse_settings(settings)
     if resume is not None:
-        values, nodes = _resumed(resume, values)
+        values, nodes, workers = _resumed(resume, values, workers)
     read_config(values)
-    run_inline(server_app, client_app, values, nodes)
+    if workers:
+        from fedapp.engines.workers import run_workers
+
+        run_workers(server_app, values, workers, ray_address)
+    else:
+        run_inline(server_app, client_app, values, nodes)
 
 
-def _resumed(folder: Path, values: dict[str, Scalar]) -> tuple[dict[str, Scalar], int]:
-    """Return the settings of the run in ``folder``, with ``values`` over them, and its nodes."""
+def _resumed(
+    folder: Path, values: dict[str, Scalar], workers: int
+) -> tuple[dict[str, Scalar], int, int]:
+    """Return the settings of the run in ``folder`` with ``values`` over them, its nodes and workers."""
     from fedapp.runs.directory import read_stored
 
     stored, found = read_stored(folder)
+    before = int(found.get("workers", 0))
+    if workers not in (0, before):
+        raise ConfigError(
+            f"--workers {workers}: the run in {folder} has {before or 'no'} workers, and goes on with as "
+            "many, so that it gives the same numbers. Leave the option out."
+        )
     again: dict[str, Scalar] = {"resume": True, "run-dir": str(folder.absolute())}
-    return {**stored.to_run_config(), **again, **values}, int(found.get("nodes", 1))
+    return {**stored.to_run_config(), **again, **values}, int(found.get("nodes", 1)), before
 
 
 @app.command(epilog=SETTINGS_HELP)

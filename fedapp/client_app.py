@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import functools
-import json
 import platform
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedapp.config import RunConfig, read_config
+from fedapp.arrays import to_tensors
+from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.holdings import Holdings, own_client, read_holdings
-from fedapp.messages import decode_clients, decode_order, encode_reply, encode_scores, to_tensors
+from fedapp.messages import decode_clients, decode_order, encode_reply, encode_scores
 from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.setup import choose_device, make_evaluator, make_trainer
 from fedapp.training.states import ClientStates, node_folder, shared_folder
+from fedapp.training.trainer import Trainer
 
 app = ClientApp()
 
@@ -24,10 +24,20 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the message names and reply with their mean update."""
-    config, holdings = _workplace(context)
+    workplace = workplace_of(context)
+    return train_with(trainer_of(workplace), *read_workplace(workplace), message, context)
+
+
+def train_with(
+    trainer: Trainer,
+    config: RunConfig,
+    holdings: Holdings,
+    message: Message,
+    context: Context,
+) -> Message:
+    """Return the reply of a node whose clients ``trainer`` trains."""
     order, theta, extras = decode_order(message.content)
     torch.set_num_threads(config.threads)
-    trainer = _trainer(_key(context))
     states = _states(order, holdings, context)
     reply = train_cohort(config, trainer, order, theta, extras, holdings.train, states)
     return Message(encode_reply(order, reply), reply_to=message)
@@ -46,42 +56,45 @@ def _states(order: TrainOrder, holdings: Holdings, context: Context) -> ClientSt
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Score the global model on the test examples of each client that the message names."""
-    config, holdings = _workplace(context)
+    config, holdings = read_workplace(workplace_of(context))
     params = to_tensors(message.content.array_records["arrays"])
     clients = decode_clients(message.content)
-    scores = [
-        make_evaluator(config, holdings.dataset.task, holdings.test(client)).score(params)
-        for client in clients
-    ]
+    evaluator = make_evaluator(config, holdings.dataset.task, holdings.test(clients[0]))
+    scores = [evaluator.on(holdings.test(client)).score(params) for client in clients]
     return Message(encode_scores(clients, scores), reply_to=message)
 
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Say what this node holds, so that the server can refuse what does not fit."""
-    config, holdings = _workplace(context)
+    config, holdings = read_workplace(workplace_of(context))
     software = f"Python {platform.python_version()}, torch {torch.__version__}"
     answer = {**holdings.describe(), "device": str(choose_device(config)), "software": software}
     return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)
 
 
-def _key(context: Context) -> str:
-    return json.dumps([dict(context.run_config), dict(context.node_config)], sort_keys=True)
+Workplace = tuple[tuple[tuple[str, Scalar, type], ...], ...]
+"""Run-config and node-config by content; with types, since 1, 1.0 and True are equal."""
 
 
-def _workplace(context: Context) -> tuple[RunConfig, Holdings]:
-    return _read(_key(context))
+def workplace_of(context: Context) -> Workplace:
+    """Return which settings and data a node works with."""
+    return tuple(
+        tuple((key, value, type(value)) for key, value in sorted(settings.items()))
+        for settings in (context.run_config, context.node_config)
+    )
 
 
 @functools.lru_cache(maxsize=4)
-def _read(key: str) -> tuple[RunConfig, Holdings]:
+def read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
     """Return configuration and data; kept by content, since messages come to any idle process."""
-    run_config, node_config = json.loads(key)
+    run_config, node_config = ({k: value for k, value, _ in part} for part in workplace)
     config = read_config(run_config)
     return config, read_holdings(config, own_client(config, node_config))
 
 
 @functools.lru_cache(maxsize=2)
-def _trainer(key: str) -> SequentialTrainer:
-    config, holdings = _read(key)
+def trainer_of(workplace: Workplace) -> Trainer:
+    """Return the trainer of this process for such a node."""
+    config, holdings = read_workplace(workplace)
     return make_trainer(config, holdings.dataset.task)

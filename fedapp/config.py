@@ -148,8 +148,21 @@ class RunConfig(BaseModel):
     )
     precision: Literal["float32", "float64"] = Field("float32", description="Parameters' type.")
     threads: int = Field(1, ge=1, description="CPU threads of a process that trains.")
-    trainer: Literal["auto", "sequential"] = Field(
-        "auto", description="What executes ClientUpdate for a cohort."
+    trainer: Literal["auto", "sequential", "batched"] = Field(
+        "auto",
+        description="What executes ClientUpdate for a cohort. auto: batched on a GPU, else "
+        "sequential.",
+    )
+    program: Literal["auto", "record", "compile", "capture"] = Field(
+        "auto",
+        description="How the batched trainer runs a local step: its bare operations, compiled, or "
+        "captured as a CUDA graph. auto: capture on a GPU, compile where there is a C++ compiler.",
+    )
+    clients_together: int = Field(
+        0,
+        ge=0,
+        description="Clients that the batched trainer trains in one program. 0: on a GPU a whole "
+        "cohort, on a CPU one.",
     )
     evaluation: Literal["server", "clients", "both"] = Field(
         "server", description="Where the global model is evaluated."

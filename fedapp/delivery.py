@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from logging import WARNING
+from typing import Protocol, runtime_checkable
 
 from flwr.app import Message
 from flwr.common.logger import log
@@ -17,6 +18,14 @@ from fedapp.faults import Fault, plain
 
 LONGEST_PAUSE = 0.5
 """Seconds between two looks for replies at most: a slow device costs two requests a second."""
+
+
+@runtime_checkable
+class Waits(Protocol):
+    """A grid that knows when a reply is there, so that nobody has to poll it."""
+
+    def wait_for_replies(self, message_ids: Collection[str], seconds: float) -> None:
+        """Return when one of the messages has its reply, or after ``seconds``."""
 
 
 @dataclass(frozen=True)
@@ -71,23 +80,23 @@ class Delivery:
         """Send the messages and yield (index, reply) as replies come, for at most ``seconds``.
 
         Replies that are there at the same time come in the order of their messages; a Fault stands
-        for one that there can be none to read. Looks often at first, then at most twice a second:
-        an engine that has the reply at hand costs no waiting. What is unanswered when the caller
-        stops, or time is over, stays open.
+        for one that there can be none to read. Polls Flower's own grids, and so finds a reply late
+        by 5 % of the time that it took, but by at least 0.01 and at most 0.5 s. What is unanswered
+        when the caller stops, or time is over, stays open.
         """
-        end = self._clock() + seconds
-        index_of = self._push(grid, messages, end, seconds)
+        began = self._clock()
+        index_of = self._push(grid, messages, began + seconds, seconds)
         for index in set(range(len(messages))) - set(index_of.values()):
             yield index, Fault("lost", "the message to its node was not taken")
-        interval = 0.01
-        while index_of and self._clock() < end:
+        while index_of and (spent := self._clock() - began) < seconds:
+            if isinstance(grid, Waits):
+                grid.wait_for_replies(list(index_of), seconds - spent)
             replies = self._pull(grid, list(index_of))
             for key, reply in sorted(replies, key=lambda pair: index_of[pair[0]]):
                 del self._open[key]
                 yield index_of.pop(key), reply
-            if not replies:
-                time.sleep(min(interval, max(end - self._clock(), 0)))
-            interval = 0.01 if replies else min(interval * 1.3, LONGEST_PAUSE)
+            if not replies and not isinstance(grid, Waits):
+                time.sleep(min(max(0.05 * spent, 0.01), LONGEST_PAUSE, seconds - spent))
 
     def _push(
         self, grid: Grid, messages: Sequence[Message], end: float, seconds: float

@@ -51,6 +51,7 @@ def commands(config: RunConfig) -> list[tuple[str, str]]:
         federation += f" client-resources-num-gpus={max(gpus * share, 0.01):.2g}"
     found = [
         ("In this process, with a progress bar and breakpoints", "fedapp run"),
+        ("On all cores and GPUs, with no SuperLink", f"fedapp run --workers {_cores()}"),
         (
             "In Flower's simulation, one actor a core"
             + (

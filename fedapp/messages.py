@@ -9,17 +9,13 @@ broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort),
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import numpy as np
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from torch import Tensor
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from fedapp.faults import ReplyError, plain
+from fedapp.arrays import to_arrays, to_tensors
 from fedapp.training.algorithm import Tensors
 from fedapp.training.cohorts import CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
@@ -32,72 +28,13 @@ LARGEST_COUNT = 2**53
 """Counts beyond it are nonsense, and are not exact as a float."""
 
 
-# ---------------------------------------------------------------------- tensors
-
-
-def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return named tensors as a record; always in C order, on the CPU."""
-    return ArrayRecord(
-        {
-            name: Array(tensor.detach().cpu().contiguous().numpy())
-            for name, tensor in tensors.items()
-        }
-    )
-
-
-def to_tensors(record: ArrayRecord) -> Tensors:
-    """Return a record's arrays as tensors; nothing in it is unpickled.
-
-    Raises
-    ------
-    ReplyError
-        An array is not in NumPy's plain format, or its bytes do not fit its header.
-    """
-    tensors = {}
-    for name, array in record.items():
-        if array.stype != "numpy.ndarray":
-            raise ReplyError(
-                "malformed", f"array {name!r} is encoded as {array.stype!r}, not as numpy.ndarray"
-            )
-        try:
-            tensors[name] = torch.from_numpy(_read_array(array.data))
-        # A stranger's bytes may raise anything; each exception says that they are no array.
-        except Exception as error:
-            raise ReplyError(
-                "malformed", f"array {name!r} cannot be read: {plain(error)}"
-            ) from error
-    return tensors
-
-
-def _read_array(data: bytes) -> np.ndarray[Any, Any]:
-    """Return the array of a file in NumPy's format, version 1 or 2.
-
-    Unlike ``numpy.load`` it reads no archive, and no memory is set aside for a header that
-    promises more than there is.
-    """
-    stream = io.BytesIO(data)
-    version = np.lib.format.read_magic(stream)
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    shape, fortran_order, dtype = readers[version](stream)
-    if dtype.hasobject or dtype.itemsize * math.prod(shape) != len(data) - stream.tell():
-        raise ValueError(f"{len(data) - stream.tell()} bytes are no {dtype} of shape {shape}")
-    values = np.frombuffer(data, dtype, offset=stream.tell())
-    return values.reshape(shape, order="F" if fortran_order else "C").copy("C")
-
-
-def size_of(content: RecordDict) -> int:
-    """Return the bytes of all arrays in a message: what the network carries, but for headers."""
-    return sum(len(a.data) for record in content.array_records.values() for a in record.values())
-
-
 # ---------------------------------------------------------------------- train
 
 
-def encode_order(order: TrainOrder, theta: ArrayRecord, extras: Tensors) -> RecordDict:
-    """Return the content of a TRAIN message."""
+def encode_order(
+    order: TrainOrder, theta: ArrayRecord, extras: ArrayRecord | None = None
+) -> RecordDict:
+    """Return the content of a TRAIN message; the records of a round's messages are the same."""
     config = ConfigRecord(
         {
             "server-round": order.round,
@@ -108,8 +45,8 @@ def encode_order(order: TrainOrder, theta: ArrayRecord, extras: Tensors) -> Reco
         }
     )
     content = RecordDict({"arrays": theta, "config": config})
-    if extras:
-        content["extras"] = to_arrays(extras)
+    if extras is not None:
+        content["extras"] = extras
     return content
 
 

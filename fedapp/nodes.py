@@ -7,9 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, cast
 
+import numpy as np
 from flwr.app import Message, MessageType, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 import fedapp
 from fedapp.config import RunConfig
@@ -33,17 +35,23 @@ class Nodes:
     """Which nodes are fit for this run, and which clients they are.
 
     With virtual clients (K > 0) every fit node trains whatever it is sent, and ``clients`` is
-    range(K) from the start. With ``num-clients = 0`` the clients are what the nodes say they are.
+    range(K) from the start, with the ``sizes`` n_k [K]. With ``num-clients = 0`` the clients are
+    what the nodes say they are.
     """
 
     def __init__(
-        self, config: RunConfig, task: Task, fingerprint: str, sizes: Sequence[int] | None
+        self,
+        config: RunConfig,
+        task: Task,
+        fingerprint: str,
+        sizes: NDArray[np.int64] | None,
     ) -> None:
         self.config = config
         self.task = task
         self.fingerprint = fingerprint
         self.refused: dict[int, str] = {}
         self._virtual_sizes = sizes
+        self._virtual_total = 0 if sizes is None else int(sizes.sum())
         self._sizes: dict[int, int] = {}
         self._node_of: dict[int, int] = {}
         self._fit: set[int] = set()
@@ -63,16 +71,17 @@ class Nodes:
 
     def sizes(self, clients: Sequence[int]) -> dict[int, int]:
         """Return n_k of each of ``clients``."""
-        source = self._sizes if self._virtual_sizes is None else self._virtual_sizes
-        return {client: int(source[client]) for client in clients}
+        if self._virtual_sizes is None:
+            return {client: self._sizes[client] for client in clients}
+        drawn = self._virtual_sizes[np.asarray(clients, dtype=np.int64)]
+        return dict(zip(clients, drawn.tolist(), strict=True))
 
     @property
     def total_weight(self) -> float:
         """Weight of all clients known: n with weighting by examples, K if it is uniform."""
         if self.config.weighting == "uniform":
             return float(len(self.clients))
-        sizes = self._sizes.values() if self._virtual_sizes is None else self._virtual_sizes
-        return float(sum(sizes))
+        return float(self._virtual_total if self.virtual else sum(self._sizes.values()))
 
     def node_of(self, client: int) -> int:
         """Return the node that is ``client`` (``num-clients = 0`` only)."""

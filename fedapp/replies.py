@@ -12,11 +12,12 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from torch import Tensor
 
+from fedapp.arrays import size_of, to_tensors
 from fedapp.faults import ReplyError, plain
-from fedapp.messages import EACH, LARGEST_COUNT, size_of, to_tensors
+from fedapp.messages import EACH, LARGEST_COUNT
 from fedapp.training.algorithm import Tensors
 from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
-from fedapp.training.tensors import add
+from fedapp.training.tensors import add, all_finite
 
 FAULT_OF = {
     ErrorCode.MESSAGE_UNAVAILABLE: "late",
@@ -161,6 +162,7 @@ def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, T
             raise ReplyError(
                 "tensors", f"{name}: {key!r} has type {tensor.dtype}, not {theta[key].dtype}"
             )
-        if not bool(torch.isfinite(tensor).all()):
-            raise ReplyError("not-finite", f"{name}: {key!r} holds nan or infinite values")
+    if not all_finite(tensors.values()):
+        odd = sorted(key for key, tensor in tensors.items() if not all_finite([tensor]))
+        raise ReplyError("not-finite", f"{name}: {odd[0]!r} holds nan or infinite values")
     return {key: tensors[key] for key in theta}

@@ -6,12 +6,14 @@ same clients, the same batches and the same initial weights.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import secrets
 
 import numpy as np
 
 
+@functools.cache
 def _purpose_number(purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(purpose.encode()).digest()[:4], "little")
 

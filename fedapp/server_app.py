@@ -10,10 +10,11 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
+from fedapp.arrays import to_arrays
 from fedapp.config import RunConfig, read_config
+from fedapp.engines.local import LocalGrid
 from fedapp.errors import CheckpointError
 from fedapp.holdings import Holdings, read_holdings
-from fedapp.messages import to_arrays
 from fedapp.nodes import Nodes
 from fedapp.runs.artefacts import Artefacts
 from fedapp.runs.callbacks import (
@@ -86,6 +87,7 @@ def _prepare(
     if state is None:
         state = ServerState(0, theta, algorithm.start(theta))
         found["nodes"] = len(present)
+        found |= grid.found if isinstance(grid, LocalGrid) else {"engine": "flower"}
         # config.json makes the folder a run, so there is something to resume before it is one.
         save_checkpoint(directory.checkpoints, state)
         write_partition(directory.path, config, holdings)
@@ -150,5 +152,5 @@ def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) 
 
 
 def _nodes(config: RunConfig, holdings: Holdings) -> Nodes:
-    sizes = None if holdings.partition is None else holdings.partition.sizes.tolist()
+    sizes = None if holdings.partition is None else holdings.partition.sizes
     return Nodes(config, holdings.dataset.task, holdings.dataset.fingerprint, sizes)

@@ -39,8 +39,6 @@ class FedPA(Algorithm):
 
     def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
         """Return the samples' sums {name: [l, ...]} and the steps done, with this step's iterate."""
-        if turn.round <= self.burn_in_rounds:
-            return {}
         first = next(iter(params.values()))
         done = turn.memory["steps"] if turn.memory else torch.zeros_like(first.sum())
         sample = torch.div(done - self.burn_in, self.steps_per_sample, rounding_mode="floor")
@@ -53,7 +51,7 @@ class FedPA(Algorithm):
     def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
         """Return Sigma^-1 (mu - theta) in place of the update."""
         drift = add(params, turn.anchor, -1.0)
-        if not turn.memory:
+        if turn.round <= self.burn_in_rounds or not turn.memory:
             return Finish(update=drift)
         left = turn.memory["steps"] - self.burn_in
         numbers = torch.arange(1, self.samples + 1, device=left.device)

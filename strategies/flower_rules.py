@@ -9,8 +9,8 @@ import torch
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
+from fedapp.arrays import to_arrays, to_tensors
 from fedapp.errors import RunError
-from fedapp.messages import to_arrays, to_tensors
 from fedapp.training.algorithm import Tensors
 
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
 from typing import Any, cast
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedapp.arrays import size_of, to_arrays, to_tensors
 from fedapp.config import RunConfig, participants
 from fedapp.delivery import Delivery
 from fedapp.errors import RunError
 from fedapp.faults import Fault
-from fedapp.messages import decode_scores, encode_order, size_of, to_arrays, to_tensors
+from fedapp.messages import decode_scores, encode_order
 from fedapp.nodes import Cohort, Nodes
 from fedapp.replies import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
@@ -26,6 +26,7 @@ from fedapp.training.cohorts import TrainOrder, sample_clients
 from fedapp.training.evaluation import Score
 from fedapp.training.plan import learning_rate
 from fedapp.training.states import StateOrder
+from fedapp.training.tensors import all_finite
 from strategies.agreement import describe_updates
 from strategies.callbacks import Callback, Record, ServerState
 from strategies.folding import Fold
@@ -84,8 +85,9 @@ class FederatedStrategy(Strategy):
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
         self._upload = self.algorithm.upload_like(self.state.theta, extras)
+        extra_arrays = to_arrays(extras) if extras else None
         messages = [
-            self._message(encode_order(order, arrays, extras), node, MessageType.TRAIN)
+            self._message(encode_order(order, arrays, extra_arrays), node, MessageType.TRAIN)
             for node, order in self._orders
         ]
         self._record |= {
@@ -186,7 +188,7 @@ class FederatedStrategy(Strategy):
         theta, state = self.algorithm.apply(
             self.state.theta, mean, uploads, self.state.algorithm, step
         )
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in theta.values()):
+        if not all_finite(theta.values()):
             return False
         self.state.theta, self.state.algorithm = theta, state
         self._record |= {"model_changed": True, **self.algorithm.report(state, step)}

@@ -13,7 +13,8 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 
 from fedapp.client_app import app as client_app
 from fedapp.config import Scalar
-from fedapp.engines.inline import RUN_ID, InlineGrid
+from fedapp.engines.inline import InlineGrid
+from fedapp.engines.local import RUN_ID
 from fedapp.server_app import app as server_app
 
 ClientCall = Callable[[Message, Context], Message]

@@ -132,7 +132,14 @@ POINTS = {
 }
 
 
-def _start(settings: list[str], nodes: int, last_first: bool, resume: Path | None) -> None:
+def _start(
+    settings: list[str],
+    nodes: int,
+    last_first: bool,
+    resume: Path | None,
+    workers: int,
+    ray_address: str,
+) -> None:
     from in_process import LastFirstGrid
 
     from fedapp import cli
@@ -140,15 +147,13 @@ def _start(settings: list[str], nodes: int, last_first: bool, resume: Path | Non
 
     if last_first:
         inline.InlineGrid = LastFirstGrid
-    cli.run(settings, nodes, resume)
+    cli.run(settings, nodes, resume, workers, ray_address)
 
 
-def _child(
-    point: str | None, round_: int, settings: list[str], nodes: int, last_first: bool, resume: Any
-) -> None:
+def _child(point: str | None, round_: int, *started: Any) -> None:
     if point is not None:
         POINTS[point](round_)
-    _start(settings, nodes, last_first, resume)
+    _start(*started)
 
 
 def run(
@@ -157,14 +162,15 @@ def run(
     nodes: int = 1,
     last_first: bool = False,
     resume: Path | None = None,
+    workers: int = 0,
+    ray_address: str = "",
     kill: tuple[str, int] | None = None,
 ) -> int:
     """Call `fedapp run` with the settings in a new process and return its exit code."""
     words = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in settings.items()]
     point, round_ = kill or (None, 0)
-    process = PROCESSES.Process(
-        target=_child, args=(point, round_, words, nodes, last_first, resume)
-    )
+    started = (words, nodes, last_first, resume, workers, ray_address)
+    process = PROCESSES.Process(target=_child, args=(point, round_, *started))
     process.start()
     process.join(SECONDS)
     if process.exitcode is None:

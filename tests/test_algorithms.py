@@ -20,7 +20,8 @@ from fedapp.client_app import app as client_app
 from fedapp.config import read_config
 from fedapp.data import load_dataset
 from fedapp.data.embedded.quadratic import MATRIX, OPTIMUM, VECTOR
-from fedapp.engines.inline import RUN_ID, InlineGrid, run_inline
+from fedapp.engines.inline import InlineGrid, run_inline
+from fedapp.engines.local import RUN_ID
 from fedapp.errors import ConfigError
 from fedapp.registry import FAMILIES
 from fedapp.server_app import app as server_app

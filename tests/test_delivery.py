@@ -11,7 +11,8 @@ from in_process import SMALL, client_app, metrics, run
 
 from fedapp.config import read_config
 from fedapp.delivery import Delivery
-from fedapp.engines.inline import RUN_ID, InlineGrid
+from fedapp.engines.inline import InlineGrid
+from fedapp.engines.local import RUN_ID
 from fedapp.errors import ConfigError
 from fedapp.server_app import app as server_app
 from fedapp.training.cohorts import sample_clients
@@ -186,12 +187,19 @@ def test_min_replies_may_not_exceed_m_however_many_are_asked():
 class OfflineGrid(InlineGrid):
     """Answers for node 1 as the SuperLink does for one that is gone: in its own name."""
 
-    def _answer(self, message):
-        if message.metadata.dst_node_id != 1 or message.metadata.message_type != MessageType.TRAIN:
-            return super()._answer(message)
-        reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
-        reply.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
-        return reply
+    def pull_messages(self, keys):
+        waiting = {key: self._pending[key] for key in keys if key in self._pending}
+        for key, message in waiting.items():
+            if message.metadata.dst_node_id == 1 and is_train(message):
+                del self._pending[key]
+                reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+                reply.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+                return [reply]
+        return super().pull_messages(keys)
+
+
+def is_train(message):
+    return message.metadata.message_type == MessageType.TRAIN
 
 
 def test_an_answer_of_the_superlink_names_the_node_that_is_lost(tmp_path):
@@ -204,15 +212,8 @@ class SilentGrid(InlineGrid):
     """Node 1 never answers a TRAIN message."""
 
     def pull_messages(self, keys):
-        kept = [
-            key
-            for key in keys
-            if key in self._pending
-            and not (
-                self._pending[key].metadata.dst_node_id == 1
-                and self._pending[key].metadata.message_type == MessageType.TRAIN
-            )
-        ]
+        waiting = {key: self._pending[key] for key in keys if key in self._pending}
+        kept = [k for k, m in waiting.items() if m.metadata.dst_node_id != 1 or not is_train(m)]
         return super().pull_messages(kept)
 
 

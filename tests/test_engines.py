@@ -11,6 +11,8 @@ from in_process import SMALL, TWENTY, metrics, model
 
 from deploy.federation import federation
 from fedapp.data.embedded.digits import Digits
+from fedapp.engines.workers import connected, run_workers
+from fedapp.server_app import app as server_app
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
@@ -45,11 +47,32 @@ def in_process(tmp_path_factory):
     return of
 
 
+class Workers:
+    """Two Ray workers for each run, on one local cluster."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def run(self, settings, name):
+        """Run to the end and return the run's folder."""
+        values = {**settings, "run-dir": str(self.folder / name)}
+        run_workers(server_app, values, 2)
+        return self.folder / name
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory):
+    """Return what runs on Ray workers."""
+    with connected(""):
+        yield Workers(tmp_path_factory.mktemp("workers"))
+
+
 # A round of a deployment takes about 8 s, whatever the clients do: a SuperNode asks for messages
 # every 3 s, and starts a process that imports PyTorch for each. So it gets fewer rounds.
 RUNS = [
     ("one node in process", "float64", 20),
     ("one node in process", "float32", 20),
+    ("workers", "float64", 20),
     ("simulation", "float64", 20),
     ("simulation", "float32", 20),
     ("deployment", "float32", 4),
@@ -77,12 +100,15 @@ def test_engines_agree(engine, precision, rounds, request, in_process):
         assert distance <= TOLERANCE[precision], f"{name} differs by {distance}"
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold", "moon", "krum"])
-def test_algorithms_on_the_simulation(algorithm, simulation, in_process):
+ON_RAY = [(name, "simulation") for name in ("scaffold", "moon", "krum")] + [("scaffold", "workers")]
+
+
+@pytest.mark.parametrize(("algorithm", "engine"), ON_RAY)
+def test_algorithms_on_ray(algorithm, engine, request, in_process):
     """What clients keep, upload and send each by itself survives Ray's processes."""
     settings = {"algorithm": algorithm, "precision": "float64", "num-server-rounds": 4}
     reference = in_process(2, **settings)
-    folder = simulation.run({**SMALL, **settings}, algorithm)
+    folder = request.getfixturevalue(engine).run({**SMALL, **settings}, algorithm)
     assert [r.get("clients") for r in metrics(folder)] == [
         r.get("clients") for r in metrics(reference)
     ]

@@ -15,7 +15,8 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.supercore.task_identity import TaskIdentity
 from test_delivery import SlowGrid
 
-from fedapp.messages import encode_order, to_arrays
+from fedapp.arrays import to_arrays
+from fedapp.messages import encode_order
 from fedapp.training.cohorts import TrainOrder
 
 
@@ -36,7 +37,7 @@ def test_the_workflow_takes_no_context_of_a_server_app():
 
 
 def test_the_clients_half_finds_nothing_it_knows_in_a_message_of_this_app():
-    content = encode_order(TrainOrder(1, (0,), 0.1, "mean"), to_arrays({}), {})
+    content = encode_order(TrainOrder(1, (0,), 0.1, "mean"), to_arrays({}))
     message = Message(content, 1, MessageType.TRAIN)
     with pytest.raises(KeyError):
         secaggplus_mod(message, context(), lambda message, context: None)

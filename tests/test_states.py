@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import settings as settings_
 from hypothesis import strategies as st
 
+from fedapp.arrays import to_arrays
 from fedapp.client_app import app as client_app
 from fedapp.engines.inline import run_inline
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.messages import decode_order, encode_order, to_arrays
+from fedapp.messages import decode_order, encode_order
 from fedapp.server_app import app as server_app
 from fedapp.training.cohorts import TrainOrder
 from fedapp.training.states import ClientStates, StateOrder, node_folder, shared_folder
@@ -161,13 +162,13 @@ def test_an_algorithm_without_state_costs_nothing(tmp_path: Path) -> None:
     run_to(tmp_path, settings("fedavg", num_server_rounds=1))
     assert not (tmp_path / "client-states").exists()
     order = TrainOrder(1, (0,), 0.1, "mean")
-    content = encode_order(order, to_arrays(LIKE), {})
+    content = encode_order(order, to_arrays(LIKE))
     assert not [k for k in content.config_records["config"] if k.startswith("state")]
 
 
 def test_the_order_survives_the_wire() -> None:
     order = TrainOrder(3, (1, 2), 0.1, "mean", StateOrder("abc", "/runs/a", (0, 2), (2, 0)))
-    decoded, _, _ = decode_order(encode_order(order, to_arrays(LIKE), {}))
+    decoded, _, _ = decode_order(encode_order(order, to_arrays(LIKE)))
     assert decoded == order
 
 

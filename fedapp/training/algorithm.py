@@ -69,7 +69,9 @@ class Turn:
     ``anchor`` is theta as received; ``broadcast`` what the server sends besides it; ``state`` what
     this client kept from its last turn (``Algorithm.first_state`` before the first). ``memory`` is
     what ``Algorithm.remember`` carries from one local step to the next. ``learning_rate``,
-    ``momentum`` and ``nesterov`` are the local optimizer's. ``label_counts`` [C] says how many
+    ``momentum`` and ``nesterov`` are the local optimizer's (eta is a tensor where several clients
+    train in one program). ``round`` is for ``draw`` and ``finish``: a local step must not depend on
+    it, since its program is recorded once for all rounds. ``label_counts`` [C] says how many
     targets of each class the client holds; it is there for algorithms that need it.
     ``normalisation`` names the parameters of normalisation layers. ``drawn`` is what
     ``Algorithm.draw`` drew for this turn.
@@ -78,7 +80,7 @@ class Turn:
     anchor: Mapping[str, Tensor]
     broadcast: Mapping[str, Tensor] = field(default_factory=dict)
     state: Mapping[str, Tensor] = field(default_factory=dict)
-    learning_rate: float = 0.0
+    learning_rate: float | Tensor = 0.0
     round: int = 0
     momentum: float = 0.0
     nesterov: bool = False
@@ -317,11 +319,10 @@ class WeightedMean:
         """Fold in one term; its tensors are not kept."""
         self.total_weight += weight
         for name, tensor in tensors.items():
-            term = tensor.detach().to(torch.float64)
             if name in self._sum:
-                self._sum[name].add_(term, alpha=weight)
+                self._sum[name].add_(tensor.detach(), alpha=weight)
             else:
-                self._sum[name] = term * weight
+                self._sum[name] = tensor.detach().to(torch.float64) * weight
                 self._dtypes[name] = tensor.dtype
 
     def mean(self) -> Tensors:

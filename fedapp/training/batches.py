@@ -11,6 +11,7 @@ from torch import Tensor
 from fedapp.data.base import Examples
 from fedapp.data.transforms.base import Transform
 from fedapp.training.algorithm import Batch
+from fedapp.training.layout import laid_out
 from fedapp.training.plan import LocalPlan, passes
 
 
@@ -28,8 +29,9 @@ def batches(
     transform: Transform,
     device: torch.device,
     dtype: torch.dtype,
+    format_: torch.memory_format = torch.contiguous_format,
 ) -> Iterator[Batch]:
-    """Yield the mini-batches of one turn of a client that holds ``examples``.
+    """Yield the mini-batches of one turn of a client that holds ``examples``, images in ``format_``.
 
     A transform that draws at random draws for every batch anew, from a seed that is the first
     number of ``rng``; any other is applied once to all of the client's data.
@@ -44,4 +46,5 @@ def batches(
     for order in passes(plan, len(targets), rng):
         index = torch.from_numpy(order).to(device)
         for x, y in zip(inputs[index].split(size), targets[index].split(size), strict=True):
-            yield Batch(transform.train(x, dtype, draws) if transform.random else x, y)
+            shown = transform.train(x, dtype, draws) if transform.random else x
+            yield Batch(laid_out(shown, format_), y)

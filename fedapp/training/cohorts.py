@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -17,9 +17,11 @@ from fedapp.config import RunConfig, participants
 from fedapp.data.base import Examples
 from fedapp.seeds import generator
 from fedapp.training.algorithm import Tensors, Turn, WeightedMean
+from fedapp.training.layout import laid_out
 from fedapp.training.plan import LocalPlan, client_generator
-from fedapp.training.sequential import Outcome, SequentialTrainer
 from fedapp.training.states import ClientStates, StateOrder
+from fedapp.training.tensors import all_finite
+from fedapp.training.trainer import ClientTask, Outcome, Trainer
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def spread(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int) -> 
 
 def train_cohort(
     config: RunConfig,
-    trainer: SequentialTrainer,
+    trainer: Trainer,
     order: TrainOrder,
     theta: Mapping[str, Tensor],
     broadcast: Mapping[str, Tensor],
@@ -120,23 +122,22 @@ def train_cohort(
     each: dict[int, Tensors] = {}
     reports: list[ClientReport] = []
     failures: dict[int, str] = {}
-    for client in sorted(order.clients):
-        began = time.perf_counter()
-        try:
-            outcome = _train_client(config, trainer, shared, plan, client, data_of(client), states)
-        except Exception as error:
-            failures[client] = f"{type(error).__name__}: {error}"
+    for turn in _turns(config, trainer, shared, plan, order.clients, data_of, states):
+        if isinstance(turn.result, Exception):
+            failures[turn.client] = f"{type(turn.result).__name__}: {turn.result}"
             continue
+        outcome = turn.result
         weight = float(outcome.examples) if config.weighting == "examples" else 1.0
         update = outcome.finish.update or _update(config, outcome.params, shared.anchor)
         if order.reply == "each":
-            each[client] = update
+            each[turn.client] = update
         else:
             mean.add(update, weight)
         uploads.add(outcome.finish.upload, weight)
-        seconds = time.perf_counter() - began
         reports.append(
-            ClientReport(client, outcome.examples, weight, outcome.steps, outcome.loss, seconds)
+            ClientReport(
+                turn.client, outcome.examples, weight, outcome.steps, outcome.loss, turn.seconds
+            )
         )
     return CohortReply(
         mean.mean() if mean.total_weight > 0 else {},
@@ -148,7 +149,7 @@ def train_cohort(
 
 
 def _turn(
-    trainer: SequentialTrainer,
+    trainer: Trainer,
     theta: Mapping[str, Tensor],
     broadcast: Mapping[str, Tensor],
     order: TrainOrder,
@@ -156,40 +157,95 @@ def _turn(
 ) -> Turn:
     """Return what is the same in the turns of all clients of the cohort, on the device."""
     turn = Turn(
-        {name: tensor.to(trainer.device) for name, tensor in theta.items()},
-        {name: tensor.to(trainer.device) for name, tensor in broadcast.items()},
+        {n: laid_out(tensor.to(trainer.device), trainer.format) for n, tensor in theta.items()},
+        {n: tensor.to(trainer.device) for n, tensor in broadcast.items()},
         learning_rate=plan.learning_rate,
         round=order.round,
         momentum=plan.momentum,
         nesterov=plan.nesterov,
-        normalisation=trainer.network.normalisation,
+        normalisation=trainer.normalisation,
     )
     return replace(turn, state=trainer.algorithm.first_state(turn))
 
 
-def _train_client(
+@dataclass(frozen=True)
+class _Taken:
+    """A client's turn, taken: its outcome, or what it raised, and the seconds that it took."""
+
+    client: int
+    result: Outcome | Exception
+    seconds: float
+
+
+def _turns(
     config: RunConfig,
-    trainer: SequentialTrainer,
+    trainer: Trainer,
     shared: Turn,
     plan: LocalPlan,
+    clients: Sequence[int],
+    data_of: Callable[[int], Examples],
+    states: ClientStates | None,
+) -> Iterator[_Taken]:
+    """Give the clients their turns, as many at a time as the trainer takes, in ascending order."""
+    ascending = sorted(clients)
+    for start in range(0, len(ascending), trainer.together):
+        chunk = ascending[start : start + trainer.together]
+        began = time.perf_counter()
+        tasks: dict[int, ClientTask] = {}
+        results: dict[int, Outcome | Exception] = {}
+        for client in chunk:
+            try:
+                tasks[client] = _task(config, trainer, shared, client, data_of(client), states)
+            except Exception as error:
+                results[client] = error
+        results |= _outcomes(trainer, tasks, plan)
+        seconds = (time.perf_counter() - began) / len(chunk)
+        for client in chunk:
+            yield _Taken(client, _kept(results[client], client, states), seconds)
+
+
+def _outcomes(
+    trainer: Trainer, tasks: Mapping[int, ClientTask], plan: LocalPlan
+) -> dict[int, Outcome | Exception]:
+    """Return what each client's turn gives; an exception in a shared program is everybody's."""
+    try:
+        return dict(zip(tasks, trainer.client_updates(list(tasks.values()), plan), strict=True))
+    except Exception as error:
+        return dict.fromkeys(tasks, error)
+
+
+def _kept(
+    result: Outcome | Exception, client: int, states: ClientStates | None
+) -> Outcome | Exception:
+    """Return the outcome if it is sound, and keep the client's state; else what is wrong with it."""
+    if isinstance(result, Exception):
+        return result
+    try:
+        _check_outcome(result)
+        if states is not None and result.finish.state and result.steps:
+            states.write(client, result.finish.state)
+    except Exception as error:
+        return error
+    return result
+
+
+def _task(
+    config: RunConfig,
+    trainer: Trainer,
+    shared: Turn,
     client: int,
     examples: Examples,
     states: ClientStates | None,
-) -> Outcome:
-    """Give one client its turn, and keep its state if the turn went well."""
+) -> ClientTask:
+    """Return what the trainer needs to know of one client's turn."""
     turn = _own_turn(shared, trainer, examples, states, client)
     turn = replace(turn, drawn=trainer.algorithm.draw(turn, config.seed, client))
-    rng = client_generator(config.seed, shared.round, client)
-    outcome = trainer.client_update(turn, examples, plan, rng)
-    _check_outcome(outcome)
-    if states is not None and outcome.finish.state and outcome.steps:
-        states.write(client, outcome.finish.state)
-    return outcome
+    return ClientTask(turn, examples, client_generator(config.seed, shared.round, client))
 
 
 def _own_turn(
     turn: Turn,
-    trainer: SequentialTrainer,
+    trainer: Trainer,
     examples: Examples,
     states: ClientStates | None,
     client: int,
@@ -205,7 +261,7 @@ def _own_turn(
     return turn
 
 
-def _label_counts(trainer: SequentialTrainer, examples: Examples) -> Tensor:
+def _label_counts(trainer: Trainer, examples: Examples) -> Tensor:
     """Return how many targets of each class there are: [C]."""
     counted = examples.targets[examples.targets >= 0].astype(np.int64)
     counts = np.bincount(counted, minlength=trainer.num_classes)
@@ -223,9 +279,7 @@ def _check_outcome(outcome: Outcome) -> None:
     finish = outcome.finish
     sent = (outcome.params, finish.upload, finish.state, finish.update or {})
     tensors = [tensor for part in sent for tensor in part.values()]
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors) or (
-        outcome.steps and not math.isfinite(outcome.loss)
-    ):
+    if not all_finite(tensors) or (outcome.steps and not math.isfinite(outcome.loss)):
         raise FloatingPointError(
             "its update is not finite: training diverged (a smaller learning-rate, or clip-norm)"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -43,9 +44,22 @@ class Evaluator:
         self.model = model
         self.params = dict(self.module.named_parameters())
         self.batch_size = batch_size
-        inputs, targets = to_device(examples, device)
-        self.batches = [transform.test(batch, dtype) for batch in inputs.split(batch_size)]
-        self.targets = targets.split(batch_size)
+        self.transform = transform
+        self.device = device
+        self.dtype = dtype
+        self._load(examples)
+
+    def on(self, examples: Examples) -> Evaluator:
+        """Return an evaluator of the same network, not built anew, on other examples."""
+        other = copy.copy(self)
+        other._load(examples)
+        return other
+
+    def _load(self, examples: Examples) -> None:
+        inputs, targets = to_device(examples, self.device)
+        batches = inputs.split(self.batch_size)
+        self.batches = [self.transform.test(batch, self.dtype) for batch in batches]
+        self.targets = targets.split(self.batch_size)
 
     @torch.no_grad()
     def score(self, params: Mapping[str, Tensor]) -> Score:

@@ -3,104 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedapp.data.base import Examples
 from fedapp.data.transforms.base import Transform
-from fedapp.errors import ConfigError
 from fedapp.models.base import Model
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
     Differentiate,
-    Finish,
     Objective,
     Tensors,
     Turn,
 )
 from fedapp.training.batches import batches
+from fedapp.training.layout import memory_format
+from fedapp.training.networks import LiveNetwork, normalisation_names
 from fedapp.training.plan import LocalPlan
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one turn of one client gives.
-
-    ``params``: theta_k. ``loss``: mean over the local steps of the local objective, weighted by
-    batch sizes (nan where a client has no examples).
-    """
-
-    params: Tensors
-    examples: int
-    steps: int
-    loss: float
-    finish: Finish
-
-
-class LiveNetwork:
-    """A module as a function of its parameters, quick for the parameters that it holds itself."""
-
-    def __init__(self, module: nn.Module, model: Model) -> None:
-        self.module = module
-        self.loss = model.loss
-        self.params: Tensors = dict(module.named_parameters())
-        self.normalisation = normalisation_names(module)
-
-    def outputs(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Return the logits at ``params``: [b, C] or [b, C, T]."""
-        if params is self.params:
-            return self.module(inputs)  # type: ignore[no-any-return]
-        return functional_call(self.module, dict(params), (inputs,))  # type: ignore[no-any-return]
-
-    def features(self, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits, and what the last linear layer is given: [b, d] or [T, b, d].
-
-        Raises
-        ------
-        ConfigError
-            The network has no linear layer.
-        """
-        return with_features(self.module, lambda: self.outputs(params, inputs))
-
-
-def normalisation_names(module: nn.Module) -> frozenset[str]:
-    """Return the names of the parameters that belong to normalisation layers."""
-    kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-    return frozenset(
-        f"{prefix}.{name}" if prefix else name
-        for prefix, layer in module.named_modules()
-        if isinstance(layer, kinds)
-        for name, _ in layer.named_parameters(recurse=False)
-    )
-
-
-def with_features(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-    """Return what ``run`` returns, and what ``module``'s last linear layer was given meanwhile.
-
-    Raises
-    ------
-    ConfigError
-        The network has no linear layer.
-    """
-    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    if not linear:
-        raise ConfigError(
-            "algorithm: needs the representation before a network's last linear layer, and this "
-            "model has none. Choose another model, or algorithm='fedavg'."
-        )
-    seen: list[Tensor] = []
-    handle = linear[-1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    try:
-        outputs = run()
-    finally:
-        handle.remove()
-    return outputs, seen[-1]
+from fedapp.training.trainer import ClientTask, Outcome
 
 
 class LocalOptimizer:
@@ -152,11 +76,19 @@ class SequentialTrainer:
         num_classes: int = 0,
     ) -> None:
         self.num_classes = num_classes
-        self.network = LiveNetwork(module.to(device=device, dtype=dtype).train(), model)
+        self.format = memory_format(module)
+        module = module.to(device=device, dtype=dtype).to(memory_format=self.format).train()
+        self.network = LiveNetwork(module, model)
+        self.normalisation = normalisation_names(module)
+        self.together = 1
         self.algorithm = algorithm
         self.transform = transform
         self.device = device
         self.dtype = dtype
+
+    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Run ClientUpdate for all ``tasks``, one after another."""
+        return [self.client_update(task.turn, task.examples, plan, task.rng) for task in tasks]
 
     def client_update(
         self, turn: Turn, examples: Examples, plan: LocalPlan, rng: np.random.Generator
@@ -174,7 +106,8 @@ class SequentialTrainer:
         optimizer = LocalOptimizer(plan)
         losses: list[Tensor] = []
         sizes: list[int] = []
-        for batch in batches(examples, plan, rng, self.transform, self.device, self.dtype):
+        stream = batches(examples, plan, rng, self.transform, self.device, self.dtype, self.format)
+        for batch in stream:
             direction, loss = self.algorithm.gradient(self._differentiate(turn), live, batch, turn)
             with torch.no_grad():
                 optimizer.step(values, [direction[name] for name in live])
@@ -184,7 +117,10 @@ class SequentialTrainer:
             losses.append(loss)
             sizes.append(len(batch.targets))
         with torch.no_grad():
-            params = {name: tensor.detach().clone() for name, tensor in live.items()}
+            params = {
+                name: tensor.detach().clone(memory_format=torch.contiguous_format)
+                for name, tensor in live.items()
+            }
             finish = self.algorithm.finish(params, turn, len(sizes))
         return Outcome(params, len(examples), len(sizes), _mean_loss(losses, sizes), finish)
 

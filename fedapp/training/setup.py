@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -9,11 +11,18 @@ from torch import nn
 
 from fedapp.config import RunConfig
 from fedapp.data import Examples, Task, load_transform, network_task
+from fedapp.data.transforms.base import Transform
 from fedapp.errors import ConfigError
 from fedapp.models.base import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors
+from fedapp.training.batched import BatchedTrainer
 from fedapp.training.evaluation import Evaluator
+from fedapp.training.program import Mode, can_compile
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.trainer import Trainer
+
+WHOLE_COHORT = 10**9
+"""More clients than any cohort has."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -69,17 +78,67 @@ def initial_parameters(config: RunConfig, task: Task) -> Tensors:
     return {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
 
 
-def make_trainer(config: RunConfig, task: Task) -> SequentialTrainer:
-    """Return the trainer that ``config`` names."""
-    return SequentialTrainer(
-        make_module(config, task),
-        make_model(config),
-        make_algorithm(config, task),
-        load_transform(config),
-        choose_device(config),
-        DTYPES[config.precision],
-        task.num_classes,
+def make_trainer(config: RunConfig, task: Task) -> Trainer:
+    """Return the trainer that ``config`` names, on the device that it names.
+
+    Raises
+    ------
+    ConfigError
+        The program that it names does not run on the device, or not on this machine.
+    """
+    device, dtype = choose_device(config), DTYPES[config.precision]
+    model, algorithm = make_model(config), make_algorithm(config, task)
+    transform = load_transform(config)
+    if config.trainer == "batched" or (config.trainer == "auto" and device.type == "cuda"):
+        together = config.clients_together or (WHOLE_COHORT if device.type == "cuda" else 1)
+        mode = choose_program(config, device)
+        return _batched(model, algorithm, transform, device, dtype, task, together, mode)
+    module = make_module(config, task)
+    return SequentialTrainer(module, model, algorithm, transform, device, dtype, task.num_classes)
+
+
+@functools.lru_cache(maxsize=4)
+def _batched(
+    model: Model,
+    algorithm: Algorithm,
+    transform: Transform,
+    device: torch.device,
+    dtype: torch.dtype,
+    task: Task,
+    together: int,
+    mode: Mode,
+) -> BatchedTrainer:
+    """Return a trainer by all that its programs are made from: the runs of a grid share them."""
+    shape = transform.output_shape(task.input_shape)
+    module = initialise(model, replace(task, input_shape=shape), seed=0)
+    return BatchedTrainer(
+        module, model, algorithm, transform, device, dtype, task.num_classes, together, mode
     )
+
+
+def choose_program(config: RunConfig, device: torch.device) -> Mode:
+    """Return how the batched trainer runs a local step on ``device``.
+
+    Raises
+    ------
+    ConfigError
+        A CUDA graph is asked for without a GPU, or compiling without a compiler.
+    """
+    if config.program == "auto":
+        if device.type == "cuda":
+            return "capture"
+        return "compile" if can_compile() else "record"
+    if config.program == "capture" and device.type != "cuda":
+        raise ConfigError(
+            "program = 'capture': a CUDA graph needs a GPU, and this process trains on the CPU. "
+            "Set program='auto', 'compile' or 'record'."
+        )
+    if config.program == "compile" and not can_compile():
+        raise ConfigError(
+            "program = 'compile': there is no C++ compiler (g++ or clang++). Install one, or set "
+            "program='record'."
+        )
+    return config.program
 
 
 def make_evaluator(config: RunConfig, task: Task, examples: Examples) -> Evaluator:

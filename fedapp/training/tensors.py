@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -37,6 +38,14 @@ def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
 def norm(tensors: Mapping[str, Tensor]) -> Tensor:
     """Return the L2 norm over all names: a scalar."""
     return dot(tensors, tensors).sqrt()
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Return whether no value is nan or infinite, with one wait for the device."""
+    floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
+    # The largest magnitude is quicker than a mask of every value; nan is the largest of all.
+    norms = torch._foreach_norm(floats, math.inf) if floats else ()
+    return not norms or math.isfinite(float(torch.stack(norms).max()))
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:

@@ -91,7 +91,7 @@ class Quadratic(Embedded):
         """Return how each b_i deviates from its client's: [n, 2], cancelling within a client."""
         rng = generator(0, "quadratic-noise")
         noise = np.zeros((len(owner), 2))
-        for client in range(self.clients):
+        for client in range(self.clients if self.noise else 0):
             members = np.flatnonzero(owner == client)
             half = len(members) // 2
             drawn = np.round(self.noise * rng.standard_normal((half, 2)) / GRID) * GRID

@@ -1,0 +1,48 @@
+"""A ClientApp whose clients do nothing: what a round costs by itself."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, cast
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedapp import client_app
+from fedapp.training.algorithm import Finish
+from fedapp.training.plan import LocalPlan
+from fedapp.training.trainer import ClientTask, Outcome, Trainer
+
+app = ClientApp()
+app.query()(client_app.query)
+
+
+class IdleTrainer:
+    """A trainer that gives every client theta back after no step."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Return theta for each."""
+        return [
+            Outcome(dict(task.turn.anchor), len(task.examples), 0, float("nan"), Finish())
+            for task in tasks
+        ]
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Reply as fedapp's own ClientApp does."""
+    workplace = client_app.workplace_of(context)
+    config, holdings = client_app.read_workplace(workplace)
+    return client_app.train_with(_idle(workplace), config, holdings, message, context)
+
+
+@functools.lru_cache(maxsize=4)
+def _idle(workplace: client_app.Workplace) -> Trainer:
+    return cast("Trainer", IdleTrainer(client_app.trainer_of(workplace)))

@@ -1,0 +1,125 @@
+"""What is timed: one round each of the trainers and engines, as functions that can be called again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import ray
+from flwr.clientapp import ClientApp
+
+from benchmarks.bare import bare_loop, bare_loops, clients_of
+from benchmarks.workloads import ROUND
+from fedapp.arrays import to_arrays
+from fedapp.client_app import app as client_app
+from fedapp.config import RunConfig, read_config
+from fedapp.engines.inline import InlineGrid
+from fedapp.engines.local import LocalGrid
+from fedapp.engines.workers import CLIENT_APP, Share, WorkerGrid, connected
+from fedapp.errors import ConfigError
+from fedapp.holdings import Holdings
+from fedapp.nodes import Nodes
+from fedapp.runs.directory import create
+from fedapp.server_app import standard_callbacks
+from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.setup import initial_parameters, make_algorithm, make_trainer
+from strategies.callbacks import Callback, Record, ServerState
+from strategies.strategy import FederatedStrategy
+
+Round = Callable[[], None]
+
+
+def rows(
+    config: RunConfig, holdings: Holdings, workers: int, stack: contextlib.ExitStack
+) -> Iterator[tuple[str, Round]]:
+    """Yield the rows of a workload by name, the bare loop first; ``stack`` ends what they start."""
+    yield "bare loop, one process", bare_loop(config, holdings, clients_of(config))
+    two = stack.enter_context(bare_loops(config, holdings, workers))
+    yield f"bare loop, {workers} processes of one thread", two
+    for trainer in ("sequential", "batched"):
+        try:
+            chosen = read_config({**config.to_run_config(), "trainer": trainer})
+        except ConfigError:
+            continue  # this version has no such trainer
+        yield f"trainer {trainer}", trainer_round(chosen, holdings)
+        yield f"in-process round, {trainer}", inline_round(chosen, holdings)
+    yield f"Ray workers, {workers}", stack.enter_context(workers_round(config, holdings, workers))
+
+
+def trainer_round(config: RunConfig, holdings: Holdings) -> Round:
+    """Return a trainer's work for the clients of the round, without messages and server."""
+    task = holdings.dataset.task
+    trainer, theta = make_trainer(config, task), initial_parameters(config, task)
+    order = TrainOrder(ROUND, tuple(clients_of(config)), config.learning_rate, "mean")
+
+    def train() -> None:
+        reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
+        if reply.failures:
+            raise RuntimeError(f"clients failed: {reply.failures}")
+
+    return train
+
+
+def inline_round(
+    config: RunConfig,
+    holdings: Holdings,
+    app: ClientApp = client_app,
+    *,
+    callbacks: bool = False,
+) -> Round:
+    """Return a whole round in this process, with what a run writes after it if ``callbacks``."""
+    grid = InlineGrid(app, config.to_run_config(), [{}])
+    written = standard_callbacks(create(config), config) if callbacks else []
+    return _whole_round(config, holdings, grid, written)
+
+
+@contextlib.contextmanager
+def workers_round(
+    config: RunConfig, holdings: Holdings, workers: int, app: str = CLIENT_APP
+) -> Iterator[Round]:
+    """Yield a whole round on Ray workers."""
+    with connected(""):
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        share = Share.of(resources, workers, gpu=False)
+        grid = WorkerGrid(config.to_run_config(), [{}] * workers, share, app)
+        yield _whole_round(config, holdings, grid, [])
+
+
+def _whole_round(
+    config: RunConfig, holdings: Holdings, grid: LocalGrid, callbacks: list[Callback]
+) -> Round:
+    """Return a round from drawing the clients to the next theta, on nodes that are ready."""
+    task = holdings.dataset.task
+    sizes = None if holdings.partition is None else holdings.partition.sizes
+    nodes = Nodes(config, task, holdings.dataset.fingerprint, sizes)
+    strategy = FederatedStrategy(config, make_algorithm(config, task), nodes, None)
+    theta = initial_parameters(config, task)
+    arrays = to_arrays(theta)
+    nodes.wait(grid)
+    for callback in callbacks:
+        callback.on_start(ServerState(0, theta))
+    # Only what happens in a round: the end's files and pictures are written once a run.
+    strategy.callbacks = [_OnRound(callback) for callback in [_Check(), *callbacks]]
+
+    def train() -> None:
+        strategy.state = ServerState(ROUND - 1, theta)
+        strategy.start(grid, arrays, ROUND)
+
+    return train
+
+
+class _Check(Callback):
+    """A round in which clients failed is no measurement."""
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        """Raise if any client failed."""
+        if "failures" in record:
+            raise RuntimeError(f"clients failed: {record['failures']}")
+        return False
+
+
+class _OnRound(Callback):
+    """The part of a callback that acts after a round."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.on_round = callback.on_round  # type: ignore[method-assign]

@@ -1,0 +1,147 @@
+"""The mini-batches of several clients side by side: padded, masked, drawn as one client draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedapp.data.base import Examples
+from fedapp.data.transforms.base import Transform
+from fedapp.training.batches import batches, to_device
+from fedapp.training.plan import LocalPlan, passes
+
+EIGHTHS = 8
+
+
+@dataclass(frozen=True)
+class Places:
+    """Which examples each local step of one client takes: ``index`` and ``mask`` [steps, b]."""
+
+    index: NDArray[np.int64]
+    mask: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, plan: LocalPlan, n: int, rng: np.random.Generator, width: int) -> Places:
+        """Return the places of a client of ``n`` examples; padding repeats example 0."""
+        index = np.zeros((plan.num_steps(n), width), np.int64)
+        mask = np.zeros(index.shape, np.bool_)
+        step = 0
+        for order in passes(plan, n, rng):
+            for start in range(0, len(order), plan.batch(n)):
+                taken = order[start : start + plan.batch(n)]
+                index[step, : len(taken)] = taken
+                mask[step, : len(taken)] = True
+                step += 1
+        return cls(index, mask)
+
+
+def padded_width(plan: LocalPlan, sizes: Sequence[int]) -> int:
+    """Return the examples to which the batches of clients of these sizes are padded.
+
+    B, or where clients hold fewer the next eighth of a power of two, so that few shapes occur.
+    """
+    largest = max(plan.batch(n) for n in sizes)
+    unit = max(1 << max(largest - 1, 1).bit_length() - 1, EIGHTHS) // EIGHTHS
+    wide = -(-largest // unit) * unit
+    return min(wide, plan.batch_size) if plan.batch_size else wide
+
+
+@dataclass(frozen=True)
+class Step:
+    """One local step of c clients: [c, b, ...], mask [c, b], and whether each has this step, [c]."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor
+    active: Tensor
+
+
+class Feed:
+    """The local steps of c clients, from data that stays on the device.
+
+    A transform that draws at random is applied batch by batch, as one client alone applies it; any
+    other once to all data.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[tuple[Examples, np.random.Generator]],
+        plan: LocalPlan,
+        transform: Transform,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.clients, self.plan, self.transform = clients, plan, transform
+        self.device, self.dtype = device, dtype
+        sizes = [len(examples) for examples, _ in clients]
+        self.width = padded_width(plan, sizes)
+        self.steps = [plan.num_steps(n) for n in sizes]
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yield as many steps as the client with the most steps takes."""
+        return self._drawn() if self.transform.random else self._indexed()
+
+    def _indexed(self) -> Iterator[Step]:
+        inputs, targets = self._data()
+        index, mask = self._places()
+        rows = torch.arange(len(self.clients), device=self.device)[:, None]
+        active = mask.any(2)
+        weight = mask.to(self.dtype)
+        for step in range(len(index)):
+            place = index[step]
+            yield Step(inputs[rows, place], targets[rows, place], weight[step], active[step])
+
+    def _data(self) -> tuple[Tensor, Tensor]:
+        """Return all clients' inputs [c, n, ...], transformed, and targets, padded with zeros."""
+        pairs = [to_device(examples, self.device) for examples, _ in self.clients]
+        inputs = [self.transform.test(x, self.dtype) for x, _ in pairs]
+        return _padded(inputs), _padded([y for _, y in pairs])
+
+    def _places(self) -> tuple[Tensor, Tensor]:
+        """Return what each step takes, and its mask: [steps, c, b] both."""
+        shape = (max(self.steps), len(self.clients), self.width)
+        index, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+        for client, (examples, rng) in enumerate(self.clients):
+            places = Places.of(self.plan, len(examples), rng, self.width)
+            index[: len(places.index), client] = places.index
+            mask[: len(places.mask), client] = places.mask
+        return torch.from_numpy(index).to(self.device), torch.from_numpy(mask).to(self.device)
+
+    def _drawn(self) -> Iterator[Step]:
+        streams = [
+            batches(examples, self.plan, rng, self.transform, self.device, self.dtype)
+            for examples, rng in self.clients
+        ]
+        last: list[tuple[Tensor, Tensor]] = []
+        for step in range(max(self.steps)):
+            active = [step < steps for steps in self.steps]
+            drawn = [
+                (batch.inputs, batch.targets) if (batch := next(stream, None)) else last[client]
+                for client, stream in enumerate(streams)
+            ]
+            sizes = [len(y) * alive for (_, y), alive in zip(drawn, active, strict=True)]
+            last = drawn
+            yield Step(
+                _padded([x for x, _ in drawn], self.width),
+                _padded([y for _, y in drawn], self.width),
+                (torch.arange(self.width) < torch.tensor(sizes)[:, None]).to(
+                    self.device, self.dtype
+                ),
+                torch.tensor(active, device=self.device),
+            )
+
+
+def _padded(tensors: Sequence[Tensor], length: int = 0) -> Tensor:
+    """Return tensors [n_i, ...] as one [c, n, ...], filled up with zeros."""
+    length = max([length, *map(len, tensors)])
+    if all(len(tensor) == length for tensor in tensors):
+        return torch.stack(list(tensors))
+    whole = tensors[0].new_zeros(len(tensors), length, *tensors[0].shape[1:])
+    for row, tensor in zip(whole, tensors, strict=True):
+        row[: len(tensor)] = tensor
+    return whole

@@ -1,0 +1,22 @@
+"""How images and convolutions' weights lie in memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def memory_format(module: nn.Module) -> torch.memory_format:
+    """Return channels-last for a network with two-dimensional convolutions, else contiguous.
+
+    Convolutions and pooling are faster so; the values are the same up to rounding.
+    """
+    convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
+    return torch.channels_last if convolves else torch.contiguous_format
+
+
+def laid_out(tensor: Tensor, format_: torch.memory_format) -> Tensor:
+    """Return the tensor in ``format_`` if it has four dimensions, else contiguous."""
+    if tensor.dim() != 4:
+        return tensor.contiguous()
+    return tensor.contiguous(memory_format=format_)

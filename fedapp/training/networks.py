@@ -1,0 +1,82 @@
+"""The network as a function of its parameters: one that holds them, and one that is pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedapp.errors import ConfigError
+from fedapp.models.base import Model
+from fedapp.training.tensors import Tensors
+
+
+class PureNetwork:
+    """A module as a pure function of its parameters."""
+
+    def __init__(self, module: nn.Module, model: Model) -> None:
+        self.module = module
+        self.loss = model.loss
+
+    def outputs(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Return the logits at ``params``: [b, C] or [b, C, T]."""
+        return functional_call(self.module, dict(params), (inputs,))  # type: ignore[no-any-return]
+
+    def features(self, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits, and what the last linear layer is given: [b, d] or [T, b, d].
+
+        Raises
+        ------
+        ConfigError
+            The network has no linear layer.
+        """
+        return with_features(self.module, lambda: self.outputs(params, inputs))
+
+
+class LiveNetwork(PureNetwork):
+    """A module as a function of its parameters, quick for the parameters that it holds itself."""
+
+    def __init__(self, module: nn.Module, model: Model) -> None:
+        super().__init__(module, model)
+        self.params: Tensors = dict(module.named_parameters())
+
+    def outputs(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Return the logits at ``params``: [b, C] or [b, C, T]."""
+        if params is self.params:
+            return self.module(inputs)  # type: ignore[no-any-return]
+        return super().outputs(params, inputs)
+
+
+def normalisation_names(module: nn.Module) -> frozenset[str]:
+    """Return the names of the parameters that belong to normalisation layers."""
+    kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+    return frozenset(
+        f"{prefix}.{name}" if prefix else name
+        for prefix, layer in module.named_modules()
+        if isinstance(layer, kinds)
+        for name, _ in layer.named_parameters(recurse=False)
+    )
+
+
+def with_features(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """Return what ``run`` returns, and what ``module``'s last linear layer was given meanwhile.
+
+    Raises
+    ------
+    ConfigError
+        The network has no linear layer.
+    """
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise ConfigError(
+            "algorithm: needs the representation before a network's last linear layer, and this "
+            "model has none. Choose another model, or algorithm='fedavg'."
+        )
+    seen: list[Tensor] = []
+    handle = linear[-1].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    try:
+        outputs = run()
+    finally:
+        handle.remove()
+    return outputs, seen[-1]

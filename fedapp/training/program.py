@@ -1,0 +1,116 @@
+"""A function of named tensors, recorded once for each set of shapes, and then run without Python.
+
+Recording (``make_fx``) takes the function, its gradients and its ``vmap`` down to their bare tensor
+operations. What happens to these is the program's ``mode``: they are run one by one ("record"),
+compiled to fused kernels ("compile", by Inductor), or captured as one CUDA graph ("capture").
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedapp.training.tensors import Tensors
+
+Groups = Mapping[str, Mapping[str, Tensor]]
+"""Named tensors in named groups: params, batch, ..."""
+
+Mode = Literal["record", "compile", "capture"]
+Signature = tuple[tuple[str, str, torch.Size, torch.dtype], ...]
+Run = Callable[[list[Tensor]], list[Tensor]]
+
+WARM_UP = 3
+"""Runs on a side stream before a CUDA graph is captured, as PyTorch's documentation asks."""
+
+
+@functools.cache
+def can_compile() -> bool:
+    """Return whether there is a C++ compiler, which Inductor needs on a CPU."""
+    return any(shutil.which(name) for name in ("g++", "clang++"))
+
+
+class Program:
+    """Calls ``function`` on groups of tensors, of which it may change some in place.
+
+    The function's control flow must not depend on the tensors' values, and what it closes over is
+    recorded as it is at the first call with the same shapes.
+    """
+
+    def __init__(self, function: Callable[[Groups], dict[str, Tensors]], mode: Mode) -> None:
+        self.function = function
+        self.mode = mode
+        self._runs: dict[Signature, tuple[Run, list[tuple[str, str]]]] = {}
+
+    @torch.no_grad()
+    def __call__(self, groups: Groups) -> dict[str, Tensors]:
+        """Return what the function returns for ``groups``."""
+        signature = tuple(
+            (group, name, tensor.shape, tensor.dtype)
+            for group, tensors in groups.items()
+            for name, tensor in tensors.items()
+        )
+        flat = [tensor for tensors in groups.values() for tensor in tensors.values()]
+        if signature not in self._runs:
+            self._runs[signature] = self._record(list(groups), signature, flat)
+        run, returned = self._runs[signature]
+        result: dict[str, Tensors] = {}
+        for (group, name), tensor in zip(returned, run(flat), strict=True):
+            result.setdefault(group, {})[name] = tensor
+        return result
+
+    def _record(
+        self, names: list[str], signature: Signature, flat: list[Tensor]
+    ) -> tuple[Run, list[tuple[str, str]]]:
+        """Return the function on flat lists of tensors, and the names of what it returns."""
+        returned: list[tuple[str, str]] = []
+
+        def function(*tensors: Tensor) -> list[Tensor]:
+            groups: dict[str, Tensors] = {name: {} for name in names}
+            for (group, name, _, _), tensor in zip(signature, tensors, strict=True):
+                groups.setdefault(group, {})[name] = tensor
+            result = self.function(groups)
+            returned[:] = [(group, name) for group, part in result.items() for name in part]
+            return [tensor for part in result.values() for tensor in part.values()]
+
+        graph = make_fx(function)(*(tensor.clone() for tensor in flat))
+        if self.mode == "capture":
+            return _captured(graph, flat), returned
+        if self.mode == "record":
+            return lambda tensors: graph(*tensors), returned
+        compiled = torch._inductor.compile(graph, [tensor.clone() for tensor in flat])
+        return lambda tensors: list(compiled(*tensors)), returned
+
+
+def _captured(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
+    """Return a replay of the recorded operations as one CUDA graph.
+
+    A tensor that is given again in the place where it was captured costs nothing; another's values
+    are copied there first. What comes back is overwritten by the next run.
+    """
+    static = list(flat)
+    saved = [tensor.clone() for tensor in flat]
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            graph(*static)
+    torch.cuda.current_stream().wait_stream(side)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        returned = graph(*static)
+    torch._foreach_copy_(static, saved)
+
+    def run(tensors: list[Tensor]) -> list[Tensor]:
+        for place, tensor in zip(static, tensors, strict=True):
+            if place is not tensor:
+                place.copy_(tensor)
+        captured.replay()
+        return list(returned)
+
+    return run

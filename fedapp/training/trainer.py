@@ -1,0 +1,57 @@
+"""What a trainer is: it executes ClientUpdate for the clients that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from fedapp.data.base import Examples
+from fedapp.training.algorithm import Algorithm, Finish, Tensors, Turn
+from fedapp.training.plan import LocalPlan
+
+
+@dataclass(frozen=True)
+class ClientTask:
+    """One client's turn: what it was sent and kept, its own examples, and its generator.
+
+    The order of the examples and the transform's draws come from ``rng``.
+    """
+
+    turn: Turn
+    examples: Examples
+    rng: np.random.Generator
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one turn of one client gives.
+
+    ``params``: theta_k. ``loss``: mean over the local steps of the local objective, weighted by
+    batch sizes (nan where a client has no examples).
+    """
+
+    params: Tensors
+    examples: int
+    steps: int
+    loss: float
+    finish: Finish
+
+
+class Trainer(Protocol):
+    """Executes ClientUpdate (McMahan et al. 2017, Algorithm 1), for ``together`` clients at a time."""
+
+    algorithm: Algorithm
+    device: torch.device
+    dtype: torch.dtype
+    num_classes: int
+    normalisation: frozenset[str]
+    format: torch.memory_format
+    together: int
+
+    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Return what the clients' turns give, in the order of ``tasks``."""
+        ...

@@ -1,0 +1,312 @@
+"""The batched trainer gives what the sequential trainer gives, for every algorithm and model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fedapp.config import RunConfig, read_config
+from fedapp.data.base import IGNORE, Examples, Task
+from fedapp.data.transforms.scale import Scale
+from fedapp.errors import ConfigError
+from fedapp.holdings import read_holdings
+from fedapp.models.base import Model, initialise
+from fedapp.training.algorithm import Algorithm, Tensors, Turn
+from fedapp.training.batched import BatchedTrainer
+from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.feed import Places, padded_width
+from fedapp.training.networks import normalisation_names, with_features
+from fedapp.training.plan import LocalPlan, passes
+from fedapp.training.program import can_compile
+from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.setup import choose_program, initial_parameters, make_trainer
+from fedapp.training.trainer import ClientTask, Outcome, Trainer
+from strategies.fedavg import FedAvg
+from tests.conftest import Run, largest_difference, model_of
+from tests.data_files import image_features, png, write_parquet
+from tests.test_algorithms import ALGORITHMS, EVERY, settings
+from tests.test_models import SMALL as SMALL_MODELS
+from tests.test_models import identifier
+
+CPU = torch.device("cpu")
+SIZES = (12, 7, 0, 1)
+"""With B = 5 and E = 2: 6, 4, 0 and 2 steps; partial batches of 2, of 2, and of 1."""
+
+
+def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
+    """Return the second turns of clients with SIZES examples, with a state that is not zero."""
+    holdings = read_holdings(config, None)
+    theta = initial_parameters(config, holdings.dataset.task)
+    draws = torch.Generator().manual_seed(0)
+    noise = {n: torch.randn(t.shape, generator=draws, dtype=t.dtype) for n, t in theta.items()}
+    theta = {name: tensor + noise[name] / 10 for name, tensor in theta.items()}
+    algorithm = trainer.algorithm
+    extras = algorithm.broadcast(algorithm.start(theta))
+    shared = Turn(
+        theta,
+        {name: tensor + 0.01 for name, tensor in extras.items()},
+        learning_rate=config.learning_rate,
+        round=2,
+        momentum=config.momentum,
+        nesterov=config.nesterov,
+        normalisation=trainer.normalisation,
+    )
+    made = []
+    for client, size in enumerate(SIZES):
+        state = {n: t + 0.02 * client for n, t in algorithm.first_state(shared).items()}
+        counts = torch.arange(1.0, trainer.num_classes + 1, dtype=trainer.dtype) + client
+        turn = replace(shared, state=state, label_counts=counts if trainer.num_classes else None)
+        turn = replace(turn, drawn=algorithm.draw(turn, 0, client))
+        examples = holdings.train(client % config.num_clients)
+        own = Examples(examples.inputs[:size], examples.targets[:size])
+        made.append(ClientTask(turn, own, np.random.default_rng(client)))
+    return made
+
+
+def outcomes(more: Mapping[str, Any]) -> list[Outcome]:
+    config = read_config(dict(more))
+    trainer = make_trainer(config, read_holdings(config, None).dataset.task)
+    plan = LocalPlan.of(config, config.learning_rate)
+    return trainer.client_updates(tasks(config, trainer), plan)
+
+
+def check_equal(mine: list[Outcome], reference: list[Outcome], tolerance: float) -> None:
+    for left, right in zip(mine, reference, strict=True):
+        assert (left.examples, left.steps) == (right.examples, right.steps)
+        assert left.loss == pytest.approx(right.loss, rel=tolerance, nan_ok=True)
+        check_close(left.params, right.params, tolerance)
+        check_close(left.finish.upload, right.finish.upload, tolerance)
+        check_close(left.finish.state, right.finish.state, tolerance)
+        check_close(left.finish.update or {}, right.finish.update or {}, tolerance)
+
+
+def check_close(mine: Tensors, reference: Tensors, tolerance: float) -> None:
+    assert mine.keys() == reference.keys()
+    for name, tensor in reference.items():
+        torch.testing.assert_close(mine[name], tensor, rtol=tolerance, atol=tolerance)
+
+
+def both(together: int, **given: Any) -> tuple[list[Outcome], list[Outcome]]:
+    """Return the outcomes of the batched and of the sequential trainer."""
+    values = {key.replace("_", "-"): value for key, value in given.items()}
+    batched = {"trainer": "batched", "program": "record", "clients-together": together}
+    return outcomes({**values, **batched}), outcomes({**values, "trainer": "sequential"})
+
+
+@EVERY
+@pytest.mark.parametrize("together", [1, 3])
+def test_every_algorithm(name: str, together: int) -> None:
+    """Unequal sizes, partial batches, a client with no examples; to 1e-9 in float64."""
+    given = settings(name, local_epochs=2)
+    if given["dataset"] == "digits":
+        given["batch-size"] = 5
+    check_equal(*both(together, **given), tolerance=1e-9)
+
+
+CLIENT_RULE = ("draw", "first_state", "begin", "loss", "gradient", "remember", "finish")
+OWN_RULE = [
+    name
+    for name, kind in ALGORITHMS.items()
+    if name == "fedavg" or any(getattr(kind, f) is not getattr(Algorithm, f) for f in CLIENT_RULE)
+]
+
+
+@pytest.mark.parametrize("name", OWN_RULE)
+def test_twenty_rounds_of_every_client_rule(name: str, run: Run) -> None:
+    """Clients of unequal sizes, partial batches; to 1e-4 in float32."""
+    given = settings(name, num_server_rounds=20, precision="float32", pictures=False)
+    unequal = {"dataset": "digits", "model": "linear", "partitioner": "sgm", "sgm.sigma": 0.5}
+    given = {k: v for k, v in given.items() if not k.startswith("quadratic")} | unequal
+    given |= {"batch-size": 200, "learning-rate": 0.05, "fraction-train": 1.0}
+    reference = model_of(run("sequential", trainer="sequential", **given))
+    together = {"program": "record", "clients-together": 2}
+    batched = model_of(run("batched", trainer="batched", **given, **together))
+    assert largest_difference(batched, reference) < 1e-4
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {"momentum": 0.9},
+    {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    {"clip_norm": 0.5},
+    {"batch_sampling": "uniform", "local_steps": 4, "local_epochs": 5},
+    {"batch_size": 0},
+]
+
+
+@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options))
+def test_the_local_optimizer(options: dict[str, Any], together: int) -> None:
+    given = {"dataset": "digits", "2nn.hidden": 4, "precision": "float64", "batch_size": 5}
+    check_equal(*both(together, **{"local_epochs": 2, **given, **options}), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize(("model", "task"), SMALL_MODELS, ids=identifier)
+def test_every_model(model: Model, task: Task, together: int) -> None:
+    """Two clients of three and two examples, batches of two; to 1e-9 in float64."""
+    plan = LocalPlan(1, 0, 2, "epoch", 0.1)
+
+    def outcomes_of(kind: type[SequentialTrainer] | type[BatchedTrainer]) -> list[Outcome]:
+        module = initialise(model, task, 0).double()
+        theta = {n: t.detach().clone() for n, t in module.named_parameters()}
+        more = {} if kind is SequentialTrainer else {"together": together}
+        trainer = kind(module, model, FedAvg(), Scale(), CPU, torch.float64, **more)
+        turn = Turn(theta, learning_rate=plan.learning_rate)
+        return trainer.client_updates(
+            [ClientTask(turn, drawn(task, n), np.random.default_rng(n)) for n in (3, 2)], plan
+        )
+
+    check_equal(outcomes_of(BatchedTrainer), outcomes_of(SequentialTrainer), tolerance=1e-9)
+
+
+def drawn(task: Task, count: int) -> Examples:
+    """Return examples at random; a text's first target does not count."""
+    rng = np.random.default_rng(0)
+    if task.kind != "tokens":
+        inputs = rng.random((count, *task.input_shape))
+        return Examples(inputs, rng.integers(task.num_classes, size=count))
+    shape = (count, *task.input_shape)
+    targets = rng.integers(task.num_classes, size=shape)
+    targets[:, 0] = IGNORE
+    return Examples(rng.integers(task.num_classes, size=shape), targets)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+def test_a_transform_that_draws_draws_the_same(together: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    splits = {}
+    for split, count in {"train": 130, "test": 2}.items():
+        pixels = rng.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        splits[split] = {"image": [png(p) for p in pixels], "label": [i % 2 for i in range(count)]}
+    folder = write_parquet(tmp_path / "images", splits, image_features())
+    given = {"dataset": str(folder), "transform": "cifar24", "model": "linear"}
+    given |= {"precision": "float64", "batch_size": 5, "num_clients": 10}
+    check_equal(*both(together, **given), tolerance=1e-9)
+
+
+@pytest.mark.skipif(not can_compile(), reason="needs a C++ compiler")
+def test_compiled_twenty_rounds(run: Run) -> None:
+    """The compiled program gives the sequential trainer's trajectory; to 1e-5 in float32."""
+    given = {"num_server_rounds": 20, "partitioner": "sgm", "sgm.sigma": 0.5, "2nn.hidden": 8}
+    reference = model_of(run("sequential", trainer="sequential", **given))
+    compiled = model_of(run("compiled", trainer="batched", program="compile", **given))
+    assert largest_difference(compiled, reference) < 1e-5
+
+
+def test_a_grid_of_rates_shares_a_program() -> None:
+    """The rate is an input of the program; other constants are not."""
+    task = read_holdings(read_config({}), None).dataset.task
+    first, second, other = (
+        make_trainer(read_config({"trainer": "batched", "program": "record", **more}), task)
+        for more in (
+            {"learning-rate": 0.1},
+            {"learning-rate": 0.2, "seed": 5},
+            {"algorithm": "fedprox"},
+        )
+    )
+    assert first is second
+    assert first is not other
+
+
+def test_what_does_not_run_here_is_refused() -> None:
+    task = read_holdings(read_config({}), None).dataset.task
+    capture = {"trainer": "batched", "program": "capture", "device": "cpu"}
+    with pytest.raises(ConfigError, match="needs a GPU"):
+        make_trainer(read_config(capture), task)
+
+
+def test_without_a_compiler_the_recorded_operations_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedapp.training.setup.can_compile", lambda: False)
+    config = read_config({"trainer": "batched", "device": "cpu"})
+    assert choose_program(config, CPU) == "record"
+    with pytest.raises(ConfigError, match=r"no C\+\+ compiler"):
+        choose_program(config.model_copy(update={"program": "compile"}), CPU)
+
+
+def test_one_client_without_data_does_not_harm_the_others() -> None:
+    """Three clients in one program, of whom one has lost its data."""
+    config = read_config({"trainer": "batched", "program": "record", "clients-together": 3})
+    holdings = read_holdings(config, None)
+    task = holdings.dataset.task
+    trainer, theta = make_trainer(config, task), initial_parameters(config, task)
+
+    def data_of(client: int) -> Examples:
+        if client == 1:
+            raise OSError("unreadable")
+        return holdings.train(client)
+
+    order = TrainOrder(1, (0, 1, 2), 0.1, "mean")
+    reply = train_cohort(config, trainer, order, theta, {}, data_of)
+    assert reply.failures == {1: "OSError: unreadable"}
+    alone = train_cohort(config, trainer, replace(order, clients=(0, 2)), theta, {}, data_of)
+    assert largest_difference(reply.mean, alone.mean) == 0.0
+
+
+def test_a_client_that_diverges_is_left_out_alone() -> None:
+    """Two clients in one program; the first one's examples are absurdly large."""
+    config = read_config({"trainer": "batched", "program": "record", "clients-together": 2})
+    holdings = read_holdings(config, None)
+    task = holdings.dataset.task
+    trainer, theta = make_trainer(config, task), initial_parameters(config, task)
+
+    def data_of(client: int) -> Examples:
+        examples = holdings.train(client)
+        return replace(examples, inputs=examples.inputs * np.float32(1e30 if client == 0 else 1))
+
+    reply = train_cohort(config, trainer, TrainOrder(1, (0, 1), 0.1, "mean"), theta, {}, data_of)
+    assert list(reply.failures) == [0]
+    assert "not finite" in reply.failures[0]
+    assert [report.client for report in reply.reports] == [1]
+
+
+@given(
+    size=st.integers(1, 40),
+    batch_size=st.integers(0, 12),
+    epochs=st.integers(1, 3),
+    steps=st.sampled_from([0, 0, 5]),
+)
+def test_places_are_the_passes_batch_by_batch(
+    size: int, batch_size: int, epochs: int, steps: int
+) -> None:
+    """What is not masked are the batches that one client alone draws, in their order."""
+    sampling: Any = "uniform" if steps else "epoch"
+    plan = LocalPlan(epochs, steps, batch_size, sampling, 0.1)
+    width = padded_width(plan, [size])
+    places = Places.of(plan, size, np.random.default_rng(1), width)
+    drawn = [
+        order[start : start + plan.batch(size)]
+        for order in passes(plan, size, np.random.default_rng(1))
+        for start in range(0, len(order), plan.batch(size))
+    ]
+    taken = [row[mask] for row, mask in zip(places.index, places.mask, strict=True)]
+    assert len(taken) == plan.num_steps(size)
+    assert all(np.array_equal(a, b) for a, b in zip(taken, drawn, strict=True))
+    assert plan.batch(size) <= width <= max(plan.batch(size) * 9 / 8 + 1, 8)
+
+
+def test_which_parameters_are_of_normalisation_layers() -> None:
+    module = nn.Sequential(nn.Linear(2, 4), nn.GroupNorm(2, 4), nn.Sequential(nn.LayerNorm(4)))
+    wanted = {"1.weight", "1.bias", "2.0.weight", "2.0.bias"}
+    assert normalisation_names(module) == wanted
+
+
+def test_features_are_what_the_last_linear_layer_is_given() -> None:
+    module = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
+    inputs = torch.randn(5, 2, generator=torch.Generator().manual_seed(0))
+    outputs, features = with_features(module, lambda: module(inputs))
+    assert torch.equal(features, module[:2](inputs))
+    assert torch.equal(outputs, module(inputs))
+
+
+def test_a_model_without_a_last_layer_has_no_features() -> None:
+    with pytest.raises(ConfigError, match="representation"):
+        with_features(nn.Flatten(), lambda: torch.zeros(1))

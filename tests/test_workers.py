@@ -1,0 +1,104 @@
+"""The engine of Ray workers: shares of a machine, a death, a cluster that is there already."""
+
+import json
+import os
+import sys
+
+import killed
+import pytest
+import ray
+from conftest import largest_difference
+from in_process import SMALL, metrics, model, run
+
+from fedapp.cli import _resumed
+from fedapp.engines.workers import Share, connected, run_workers
+from fedapp.errors import ConfigError, RunError
+from fedapp.server_app import app as server_app
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "workers", "expected"),
+    [
+        (2, 0, 2, (1.0, 0.0)),
+        (8, 0, 2, (1.0, 0.0)),
+        (2, 0, 3, (0.5, 0.0)),
+        (2, 0, 5, (0.3333, 0.0)),
+        (16, 1, 4, (1.0, 0.25)),
+        (16, 2, 3, (1.0, 0.5)),  # 2/3 each would leave no place for the third
+        (16, 4, 2, (1.0, 1.0)),
+    ],
+)
+def test_every_worker_finds_a_place(cpus, gpus, workers, expected):
+    share = Share.of({"CPU": cpus, "GPU": gpus}, workers, gpu=True)
+    assert (share.cpus, share.gpus) == expected
+    assert cpus * int(1 / share.cpus) >= workers
+    assert not gpus or gpus * int(1 / share.gpus) >= workers
+
+
+def test_a_run_on_the_cpu_takes_no_gpu():
+    assert Share.of({"CPU": 4.0, "GPU": 1.0}, 2, gpu=False).gpus == 0
+
+
+def test_a_resumed_run_keeps_its_workers(tmp_path):
+    stored = {"config": {}, "found": {"engine": "workers", "nodes": 3, "workers": 3}}
+    (tmp_path / "config.json").write_text(json.dumps(stored))
+    assert _resumed(tmp_path, {}, 0)[1:] == (3, 3)
+    assert _resumed(tmp_path, {}, 3)[1:] == (3, 3)
+    with pytest.raises(ConfigError, match=r"--workers 2: the run in .* has 3 workers"):
+        _resumed(tmp_path, {}, 2)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Return the address of a local Ray cluster, to which this process is connected."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # Ray's workers need dying_client
+        with connected(""):
+            yield ray.get_runtime_context().gcs_address
+
+
+@pytest.mark.process
+def test_a_worker_that_dies_is_replaced(cluster, tmp_path):
+    settings = {
+        "num-server-rounds": 4,
+        "min-nodes": 2,
+        "node-timeout": 60.0,
+        "run-dir": str(tmp_path / "run"),
+    }
+    run_workers(server_app, SMALL | settings, 2, client_app="dying_client:app")
+    records = metrics(tmp_path / "run")[1:]
+    assert [record["replied"] for record in records] == [5, 3, 5, 5]
+    failures = records[1]["failures"]
+    assert len(failures) == 2
+    assert all("its worker died" in reason for reason in failures.values())
+    assert set(map(int, failures)) < set(records[1]["clients"])
+
+
+@pytest.mark.process
+def test_a_cluster_that_is_there_already(cluster, tmp_path):
+    """Another process uses it and goes on with its run; the numbers are those of one process."""
+    settings = {"precision": "float64", "run-dir": str(tmp_path / "there")}
+    reference = run(tmp_path / "here", num_server_rounds=4, precision="float64")
+    first = SMALL | settings | {"num-server-rounds": 2}
+    assert killed.run(first, workers=2, ray_address=cluster) == 0
+    again = {"num-server-rounds": 4}
+    folder = tmp_path / "there"
+    assert killed.run(again, resume=folder, ray_address=cluster) == 0
+    assert json.loads((folder / "config.json").read_text())["found"]["workers"] == 2
+    assert [r.get("clients") for r in metrics(folder)] == [
+        r.get("clients") for r in metrics(reference)
+    ]
+    assert largest_difference(model(folder), model(reference)) <= 1e-9
+
+
+def test_an_address_without_a_cluster(monkeypatch):
+    def refuse(address, **_):
+        raise ConnectionError(f"nothing at {address}")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with (
+        pytest.raises(RunError, match=r"there is no Ray cluster \(nothing at 10\.0\.0\.1:6379"),
+        connected("10.0.0.1:6379"),
+    ):
+        pass
