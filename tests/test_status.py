@@ -25,7 +25,18 @@ def test_a_finished_run(tmp_path):
     assert rows["accuracy"].startswith("0.")
     assert rows["faults"] == "none"
     assert rows["last round"] == "5 of 5 clients"
-    assert rows["resume"].endswith("num-server-rounds=N")
+    assert rows["resume"].startswith("finished; for more, raise num-server-rounds: fedapp run")
+
+
+def test_a_run_of_a_deployment_is_resumed_by_flower(tmp_path):
+    folder = run(tmp_path / "run")
+    stored = json.loads((folder / "config.json").read_text())
+    stored["found"]["engine"] = "flower"
+    (folder / "config.json").write_text(json.dumps(stored))
+    (folder / "summary.json").unlink()
+    said = dict(status(folder))["resume"]
+    assert said.startswith("from round 3: flwr run . CONNECTION --run-config ")
+    assert f"{folder / 'resume.toml'}" in said
 
 
 def test_a_stopped_run_says_who_failed_and_how_to_go_on(tmp_path, monkeypatch):

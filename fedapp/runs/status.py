@@ -27,7 +27,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     CheckpointError
         There is no run, or its files are damaged.
     """
-    config, _ = read_stored(path)
+    config, found = read_stored(path)
     directory = RunDirectory(path.absolute())
     records = read_metrics(directory.metrics)
     trained = [record for record in records if record["round"] > 0]
@@ -39,7 +39,7 @@ def status(path: Path) -> list[tuple[str, str]]:
         rows.append(("faults", _counted(_faults(trained))))
         rows.append(("seconds a round", _seconds(trained)))
     if state != "running":
-        rows.append(("resume", _resume(directory, config)))
+        rows.append(("resume", _resume(directory, config, str(found.get("engine", "")))))
     return rows
 
 
@@ -97,15 +97,14 @@ def _seconds(trained: Sequence[Record]) -> str:
     return f"{whole:.2f} (median): {', '.join(parts)}"
 
 
-def _resume(directory: RunDirectory, config: RunConfig) -> str:
+def _resume(directory: RunDirectory, config: RunConfig, engine: str) -> str:
+    """Say from where the run can go on, and by which command of the engine that it ran on."""
     rounds = kept_rounds(directory.checkpoints)
     if not rounds:
         return "not possible: there is no checkpoint"
+    command = f"fedapp run --resume {directory.path}"
+    if engine == "flower":
+        command = f"flwr run . CONNECTION --run-config {directory.path / 'resume.toml'} --stream"
     if directory.summary.exists() and rounds[0] >= config.num_server_rounds:
-        return (
-            f"finished; for more rounds: fedapp run --resume {directory.path} num-server-rounds=N"
-        )
-    return (
-        f"from round {rounds[0]}: fedapp run --resume {directory.path}, or "
-        f"flwr run . --run-config {directory.path / 'resume.toml'}"
-    )
+        return f"finished; for more, raise num-server-rounds: {command}"
+    return f"from round {rounds[0]}: {command}"
