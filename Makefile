@@ -1,9 +1,9 @@
-# make run · make test · make lint · make docs · make bench; each sets up what it needs.
+# make run · make test · make lint · make docs · make bench · make smoke; each sets up what it needs.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run simulation deploy-demo test test-all lint format generate pins docs bench fab clean
+.PHONY: run simulation deploy-demo test test-all lint format generate pins docs bench smoke fab clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -53,6 +53,10 @@ docs: $(VENV)/.installed
 
 bench: $(VENV)/.installed
 	$(BIN)/python -m benchmarks
+
+# Every table and figure of the papers at its smallest scale, into runs/smoke.
+smoke: $(VENV)/.installed
+	$(BIN)/fedapp reproduce all --scale smoke --runs runs/smoke --to runs/smoke/results
 
 fab: $(VENV)/.installed
 	$(BIN)/flwr build --app .

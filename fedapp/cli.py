@@ -1,4 +1,4 @@
-"""The command line: ``fedapp run | partition | doctor | keys | updates | status | report``."""
+"""The command line: ``fedapp run``, ``sweep``, ``reproduce``, ``status`` and others; ``fedapp -h``."""
 
 from __future__ import annotations
 
@@ -154,6 +154,58 @@ def _resumed(
         )
     again: dict[str, Scalar] = {"resume": True, "run-dir": str(folder.absolute())}
     return {**stored.to_run_config(), **again, **values}, int(found.get("nodes", 1)), before
+
+
+Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time. 0: one a core.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
+STORE = Path("runs/sweeps")
+
+
+@app.command(epilog=SETTINGS_HELP)
+def sweep(
+    settings: Settings = None,
+    jobs: Jobs = 0,
+    runs: Annotated[Path, typer.Option(help="The folder of all runs; done ones are kept.")] = STORE,
+    to: Annotated[Path, typer.Option(help="Where sweep.json and sweep.csv go.")] = Path(),
+    best_of: Annotated[str, typer.Option(help="Keep only the best value of this key.")] = "",
+    retry: Retry = False,
+) -> None:
+    """Run a grid: lists are values to try, as in "learning-rate=[0.03,0.1,0.3]" "seed=[0,1,2]"."""
+    from fedapp.sweeps.command import sweep_settings
+
+    sweep_settings(settings or [], runs, to, jobs, best_of, retry, console)
+
+
+@app.command(epilog="Items: mcmahan-table1 ... seo-fig13, the start of such names, or all.")
+def reproduce(
+    items: Annotated[list[str] | None, typer.Argument(metavar="[ITEM | all]...")] = None,
+    scale: Annotated[str, typer.Option(help="smoke: minutes; cpu: hours; full: the paper.")] = (
+        "smoke"
+    ),
+    jobs: Jobs = 0,
+    runs: Annotated[Path, typer.Option(help="The folder of all runs; done ones are kept.")] = STORE,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with mnist, cifar10, shakespeare; else the hub.")
+    ] = None,
+    to: Annotated[Path, typer.Option(help="Where results and pages go.")] = Path("docs/results"),
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="KEY=VALUE over the settings of all runs.")
+    ] = None,
+    retry: Retry = False,
+    listed: Annotated[bool, typer.Option("--list", help="List items and costs; run none.")] = False,
+) -> None:
+    """Run what the papers ran; write each table and figure with the published numbers beside."""
+    from fedapp.papers.catalogue import as_scale
+    from fedapp.papers.reproduce import Order, data_folder, show_costs
+    from fedapp.papers.reproduce import reproduce as carry_out
+
+    order = Order(
+        as_scale(scale), data_folder(data), runs, to, jobs, retry, parse_settings(setting)
+    )
+    if listed or not items:
+        show_costs(items or ["all"], order, console)
+    else:
+        carry_out(items, order, console)
 
 
 @app.command(epilog=SETTINGS_HELP)

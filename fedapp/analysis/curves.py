@@ -30,3 +30,54 @@ def rounds_to_target(
             share = (target - best[i - 1]) / (value - best[i - 1])
             return float(rounds[i - 1] + share * (rounds[i] - rounds[i - 1]))
     return None
+
+
+def least(rounds: Sequence[int], losses: Sequence[float | None]) -> tuple[int, float] | None:
+    """Return the round of the least loss and that loss, or None; None and nan do not count.
+
+    The circle in the figures of Seo et al. 2024: "the point of overfitting ... as marked by the
+    minimum test loss".
+    """
+    known = [
+        (loss, round_)
+        for round_, loss in zip(rounds, losses, strict=True)
+        if loss is not None and np.isfinite(loss)
+    ]
+    if not known:
+        return None
+    loss, round_ = min(known)
+    return round_, loss
+
+
+def speed_up(baseline: float | None, rounds: float | None) -> float | None:
+    """Return how many times fewer rounds are needed than by the baseline; None if either is."""
+    return baseline / rounds if baseline and rounds else None
+
+
+def band(
+    curves: Sequence[tuple[Sequence[float], Sequence[float]]],
+) -> tuple[list[float], list[float], list[float], list[float]]:
+    """Return x, mean, least and greatest of several curves (x, y), where all of them have a point.
+
+    Seo et al. 2024, Figure 9: "the average of three independent runs, with the shaded region
+    indicating the min-max range". nan in any curve leaves the point out.
+    """
+    tables = [dict(zip(x, y, strict=True)) for x, y in curves]
+    common = sorted(set.intersection(*map(set, tables))) if tables else []
+    rows = [(x, [table[x] for table in tables]) for x in common]
+    kept = [(x, values) for x, values in rows if np.isfinite(values).all()]
+    return (
+        [x for x, _ in kept],
+        [float(np.mean(values)) for _, values in kept],
+        [float(min(values)) for _, values in kept],
+        [float(max(values)) for _, values in kept],
+    )
+
+
+def communication(rounds: float, participants: int, down: int, up: int) -> float:
+    """Return the bytes that ``rounds`` of ``participants`` clients send and receive in all.
+
+    ``down`` and ``up`` are what one client gets and sends in a round; a part of a round counts as
+    that part.
+    """
+    return rounds * participants * (down + up)

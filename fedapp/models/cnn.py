@@ -30,7 +30,7 @@ class MnistCNN(Model):
     def build(self, task: Task) -> nn.Module:
         """Return the network: [n, channels, H, W] to [n, C]."""
         self.require_fit(task)
-        return _two_convolutions(task, self.hidden)
+        return _two_convolutions(task, 32, self.hidden)
 
 
 class SeoCNN(Model):
@@ -46,12 +46,13 @@ class SeoCNN(Model):
     name: ClassVar[str] = "seo-cnn"
     smallest: ClassVar[int] = 4
 
+    channels: int = Field(32, ge=1, description="Channels of conv1; conv2 has twice as many.")
     hidden: int = Field(512, ge=1, description="Units of the fully connected layer fc1.")
 
     def build(self, task: Task) -> nn.Module:
         """Return the network: [n, channels, H, W] to [n, C]."""
         self.require_fit(task)
-        return _two_convolutions(task, self.hidden)
+        return _two_convolutions(task, self.channels, self.hidden)
 
 
 class PflCNN(Model):
@@ -92,23 +93,23 @@ class PflCNN(Model):
         return network
 
 
-def _two_convolutions(task: Task, hidden: int) -> nn.Sequential:
-    """Return conv1 5x5-32 and conv2 5x5-64, each with ReLU and 2x2 max pooling, then fc1 and fc2.
+def _two_convolutions(task: Task, width: int, hidden: int) -> nn.Sequential:
+    """Return conv1 and conv2, 5x5 of ``width`` and twice as many channels, then fc1 and fc2.
 
-    The ReLU stands behind the pooling: both are monotone, so values and gradients are the same as
-    in the other order, for a quarter of the work.
+    After each convolution come 2x2 max pooling and ReLU. Both are monotone, so that values and
+    gradients are the same as in the other order, for a quarter of the work.
     """
-    channels, height, width = task.input_shape
+    channels, rows, columns = task.input_shape
     return nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(channels, 32, 5, padding=2),
+            conv1=nn.Conv2d(channels, width, 5, padding=2),
             pool1=nn.MaxPool2d(2),
             relu1=nn.ReLU(),
-            conv2=nn.Conv2d(32, 64, 5, padding=2),
+            conv2=nn.Conv2d(width, 2 * width, 5, padding=2),
             pool2=nn.MaxPool2d(2),
             relu2=nn.ReLU(),
             flatten=nn.Flatten(),
-            fc1=nn.Linear((height // 4) * (width // 4) * 64, hidden),
+            fc1=nn.Linear((rows // 4) * (columns // 4) * 2 * width, hidden),
             relu3=nn.ReLU(),
             fc2=nn.Linear(hidden, task.num_classes),
         )

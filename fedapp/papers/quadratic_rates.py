@@ -124,8 +124,13 @@ def promised(method: Method, steps: int) -> Array:
     return bound(method, float(excess(start)[0]), distance, STRONG_CONVEXITY, steps)
 
 
-def draw(path: Path, steps: int = 16) -> None:
-    """Draw measured gaps (points) and bounds (lines) into ``path``."""
+def draw(path: Path) -> None:
+    """Draw the figure into ``path``."""
+    rates_figure().savefig(path, dpi=150)
+
+
+def rates_figure(steps: int = 16) -> Figure:
+    """Return measured gaps (points) and bounds (lines) over ``steps`` rounds as a figure."""
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -146,7 +151,7 @@ def draw(path: Path, steps: int = 16) -> None:
     axes.legend(frameon=False, fontsize=8)
     axes.grid(visible=True, color="#E6E6E6", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -52,12 +52,12 @@ def draw_updates(runs: Runs, folder: Path, endings: Sequence[str] = ENDINGS) -> 
     """Draw ``client-losses`` (Figure 12) and ``similarity`` (Figure 13) into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     return [
-        *_save(_losses(runs), folder / "client-losses", endings),
-        *_save(_similarity(runs), folder / "similarity", endings),
+        *_save(losses_figure(runs), folder / "client-losses", endings),
+        *_save(similarity_figure(runs), folder / "similarity", endings),
     ]
 
 
-def _losses(runs: Runs) -> Figure:
+def losses_figure(runs: Runs) -> Figure:
     """Draw a row of panels a run: the training loss of each of five clients, the others in grey."""
     traces = {title: loss_traces(records) for title, records in runs.items()}
     columns = max(map(len, traces.values()))
@@ -94,7 +94,7 @@ def loss_traces(records: Sequence[Record]) -> dict[str, tuple[list[int], list[fl
     }
 
 
-def _similarity(runs: Runs) -> Figure:
+def similarity_figure(runs: Runs) -> Figure:
     """Draw a panel a layer: the mean cosine of all pairs of clients over the rounds, a line a run."""
     curves = {title: similarity_curves(records) for title, records in runs.items()}
     layers = list(dict.fromkeys(layer for found in curves.values() for layer in found))

@@ -1,0 +1,203 @@
+"""From an item and a scale to cells: the numbers and lines that runs are made for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedapp.config import Scalar
+from fedapp.papers.catalogue import all_items
+from fedapp.papers.schema import (
+    Base,
+    Claims,
+    Column,
+    Comparison,
+    Cut,
+    Figure,
+    Item,
+    Line,
+    Panel,
+    Picture,
+    Scale,
+    ScaleName,
+    Table,
+    TableRow,
+    Tuning,
+    Updates,
+)
+from fedapp.registry import FAMILIES
+from fedapp.sweeps.tuning import Cell, Rates
+
+Cells = dict[str, Cell | None]
+"""Cells by their name in the item; None where the scale does not run it."""
+EXECUTION: Mapping[str, Scalar] = {"checkpoint-every": 50, "pictures": False, "threads": 1}
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Makes an item's cells at one scale."""
+
+    item: Base
+    scale_name: ScaleName
+    scale: Scale
+    overrides: Mapping[str, Scalar]
+    """Settings over all others: how runs are carried out."""
+    locate: Callable[[str, Cut | None], str]
+    """From the name of a data set, and how much of it is used, to where it is."""
+
+    def settings(self, *layers: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return the item's settings with the layers, then the scale's, over them."""
+        merged: dict[str, Scalar] = {**EXECUTION, **self.item.settings}
+        for layer in (*layers, self.scale.settings, self.overrides):
+            merged |= layer
+        return without_effect_removed(self._scaled(merged))
+
+    def _scaled(self, settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return the settings with the scale's factors and swaps, and with the data's place."""
+        swap = self.scale.swap
+        merged = {k: swap.get(v, v) if isinstance(v, str) else v for k, v in settings.items()}
+        size = int(merged.get("batch-size", 0))
+        if size and "batch-size" not in self.scale.settings:
+            merged["batch-size"] = max(size // self.scale.batch_divisor, 1)
+        if "learning-rate" in merged:
+            merged["learning-rate"] = float(merged["learning-rate"]) * self.scale.rate_factor
+        place = self.locate(str(merged.get("dataset", "digits")), self.scale.cut)
+        return {**merged, "dataset": place}
+
+    def runs(self, label: str) -> bool:
+        """Return whether what ``label`` names runs at this scale."""
+        return self.scale.only is None or label in self.scale.only
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds of every chosen run."""
+        return self.scale.seeds or self.item.seeds
+
+    def rounds(self, own: int | None = None) -> int:
+        """Return how many rounds a run takes at most."""
+        return self.scale.rounds or own or self.item.rounds
+
+    def rates(self, own: Mapping[str, Any]) -> Rates | None:
+        """Return the grid of rates, with the cell's own wishes and then the scale's over it."""
+        if self.item.tuning is None:
+            return None
+        base = self.item.tuning.model_dump(by_alias=True)
+        return Rates(**Tuning.model_validate({**base, **own, **self.scale.tuning}).model_dump())
+
+
+def without_effect_removed(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Leave out the parameters of components that are not chosen.
+
+    A scale may choose another data set, model or partition than the one that the item has set
+    parameters for.
+    """
+    chosen = {settings.get(family.key) for family in FAMILIES}
+    return {k: v for k, v in settings.items() if "." not in k or k.split(".")[0] in chosen}
+
+
+def make_cells(item: Item, maker: Maker) -> Cells:
+    """Return the cells of an item, by name."""
+    match item:
+        case Table():
+            return {
+                f"{row.label} | {column.label}": _table_cell(item, maker, row, column)
+                for row in item.rows
+                for column in item.columns
+                if column.label in row.published
+            }
+        case Comparison():
+            return {name: _contender(item, maker, name) for name in compared(item)}
+        case Figure():
+            return {
+                line_name(panel, line): _line_cell(item, maker, panel, line)
+                for panel in item.panels
+                for line in item.lines[panel.lines]
+            }
+        case Updates():
+            return {line.label: _fixed(maker, line) for line in item.lines}
+        case Claims():
+            names = [name for claim in item.claims for name in claim.cells]
+            return {name: _cell_of(name, maker) for name in names}
+        case Picture():
+            return {}
+
+
+def compared(item: Comparison) -> list[str]:
+    """Return the algorithms that a comparison compares."""
+    algorithms = next(family for family in FAMILIES if family.key == "algorithm").components()
+    return [name for name in algorithms if name not in item.leave_out]
+
+
+def line_name(panel: Panel, line: Line) -> str:
+    """Return the name of a line's cell: panels that differ only in what they draw share it."""
+    own = ", ".join(f"{key}={value}" for key, value in sorted(panel.settings.items()))
+    return " | ".join(part for part in (panel.lines, line.label, own) if part)
+
+
+def _table_cell(item: Table, maker: Maker, row: TableRow, column: Column) -> Cell | None:
+    if not maker.runs(row.label):
+        return None
+    rounds = maker.rounds(row.rounds)
+    allowed = item.allowed if maker.scale.allowed is None else maker.scale.allowed
+    published = row.published[column.label]
+    if allowed and not isinstance(published, str):
+        rounds = min(rounds, math.ceil(allowed * published))
+    return Cell(
+        settings=maker.settings(row.settings, column.settings),
+        rounds=rounds,
+        target=maker.scale.target or column.target or item.target,
+        seeds=maker.seeds,
+        rates=maker.rates({}),
+    )
+
+
+def _contender(item: Comparison, maker: Maker, name: str) -> Cell | None:
+    own = item.algorithms.get(name)
+    if not maker.runs(name):
+        return None
+    return Cell(
+        settings=maker.settings(own.settings if own else {}, {"algorithm": name}),
+        rounds=maker.rounds(),
+        seeds=maker.seeds,
+        rates=maker.rates(own.tuning if own else {}),
+        options=own.options if own else {},
+        measure="accuracy",
+        window=maker.scale.window or item.window,
+    )
+
+
+def _line_cell(item: Figure, maker: Maker, panel: Panel, line: Line) -> Cell | None:
+    if not maker.runs(line.label):
+        return None
+    target = line.target if line.target is not None else item.target
+    target = (maker.scale.target or target) if target else 0.0
+    rounds = maker.rounds(line.rounds)
+    tuned = min(item.tune_rounds or rounds, rounds)
+    rates = maker.rates(line.tuning)
+    return Cell(
+        settings=maker.settings(line.settings, panel.settings),
+        rounds=tuned if rates else rounds,
+        target=target,
+        seeds=maker.seeds,
+        rates=rates,
+        measure="rounds" if target else "accuracy",
+        window=maker.scale.window or item.window,
+        draw=rounds,
+    )
+
+
+def _cell_of(name: str, maker: Maker) -> Cell | None:
+    """Return the cell that a claim names as ``item: cell``, at the same scale."""
+    item_name, _, label = name.partition(": ")
+    item = all_items()[item_name]
+    scale = item.scales.get(maker.scale_name) or Scale()
+    return make_cells(item, replace(maker, item=item, scale=scale))[label]
+
+
+def _fixed(maker: Maker, line: Line) -> Cell | None:
+    if not maker.runs(line.label):
+        return None
+    rounds = maker.rounds(line.rounds)
+    return Cell(maker.settings(line.settings), rounds, seeds=maker.seeds)

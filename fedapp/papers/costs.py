@@ -1,0 +1,159 @@
+"""What items cost on this machine, from a quick measurement of each network's local steps."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from fedapp.config import RunConfig, Scalar, participants, read_config
+from fedapp.data.base import Examples, Task
+from fedapp.papers.cells import Cells, Maker, make_cells
+from fedapp.papers.report.markdown import duration
+from fedapp.papers.schema import Item, Scale, ScaleName
+from fedapp.papers.schema import Table as TableItem
+from fedapp.sweeps.tuning import Cell
+from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.setup import choose_device, initial_parameters, make_trainer
+
+TASKS = {
+    "digits": Task("image", (1, 8, 8), 10),
+    "mnist": Task("image", (1, 28, 28), 10),
+    "cifar10": Task("image", (3, 32, 32), 10),
+    "shakespeare": Task("tokens", (80,), 258, num_symbols=258, vocabulary="bytes"),
+    "shakespeare in words": Task("tokens", (10,), 10_000, num_symbols=10_000, vocabulary="words"),
+}
+SIZES = {
+    "digits": (1437, 360),
+    "mnist": (60_000, 10_000),
+    "cifar10": (50_000, 10_000),
+    "shakespeare": (44_000, 11_000),
+    "shakespeare in words": (65_000, 16_000),
+}
+"""Training and test examples; of text, sequences, roughly."""
+LEAST_SECONDS = 0.1
+FORWARD = 1 / 3
+"""What evaluating an example costs beside training on it, roughly."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Runs and rounds of an item, and how many seconds of one core they take."""
+
+    runs: int
+    rounds: int
+    seconds: float
+
+
+def cost_of(item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]) -> Cost:
+    """Estimate what an item costs at a scale, each of its cells once.
+
+    A tuned table cell is taken to need its published rounds at the best rate, and ``patience``
+    times as many at the others of the grid that it starts with.
+    """
+    own = item.scales.get(scale) or Scale()
+    maker = Maker(item, scale, own, overrides, lambda name, _: name)
+    cells: Cells = make_cells(item, maker)
+    costs = [_cell(cell, item, own) for cell in cells.values() if cell is not None]
+    return Cost(
+        sum(cost.runs for cost in costs),
+        sum(cost.rounds for cost in costs),
+        sum(cost.seconds for cost in costs),
+    )
+
+
+def _cell(cell: Cell, item: Item, scale: Scale) -> Cost:
+    allowed = item.allowed if isinstance(item, TableItem) and scale.allowed is None else 0.0
+    expected = cell.rounds / allowed if allowed else cell.rounds
+    options = int(np.prod([len(values) for values in cell.options.values()])) if cell.options else 1
+    others = options * (2 * cell.rates.width + 1) - 1 if cell.rates else options - 1
+    cut = cell.rates.patience if cell.rates and cell.measure == "rounds" and allowed else 1.0
+    rounds = expected * (len(cell.seeds) + others * cut) + len(cell.seeds) * max(
+        cell.draw - expected, 0
+    )
+    return Cost(others + len(cell.seeds), round(rounds), rounds * _round_seconds(cell, scale))
+
+
+def _round_seconds(cell: Cell, scale: Scale) -> float:
+    config = read_config(cell.settings)
+    data = _data(config)
+    train, test = (scale.cut.train, scale.cut.test) if scale.cut else SIZES[data]
+    clients = participants(config.fraction_train, config.num_clients)
+    local = train / config.num_clients
+    batch = min(config.batch_size or round(local), round(local))
+    examples = config.local_steps * batch if config.local_steps else config.local_epochs * local
+    each = _example_seconds(data, config.model, max(batch, 1), config.transform)
+    evaluations = test * FORWARD / (config.eval_every or 1)
+    return clients * examples * each + evaluations * _example_seconds(
+        data, config.model, min(100, test), config.transform
+    )
+
+
+def _data(config: RunConfig) -> str:
+    return f"{config.dataset} in words" if config.text_unit == "words" else config.dataset
+
+
+@functools.cache
+def _example_seconds(data: str, model: str, batch: int, transform: str) -> float:
+    """Measure the seconds that a local step takes, by example of its batch.
+
+    Processor time of one thread, so that other work on the machine does not count.
+    """
+    task, size = TASKS[data], min(batch, 500)
+    config = read_config(
+        {
+            "model": model,
+            "transform": transform,
+            "local-epochs": 1,
+            "batch-size": size,
+            "learning-rate": 1e-6,
+            "partitioner": "iid",
+        }
+    )
+    examples = _random_examples(task, size)
+    trainer, theta = make_trainer(config, task), initial_parameters(config, task)
+    order = TrainOrder(1, (0,), config.learning_rate, "mean")
+    torch.set_num_threads(1)
+    turns, began, spent = 0, time.process_time(), 0.0
+    while turns < 2 or spent < LEAST_SECONDS:
+        if turns == 1:
+            began = time.process_time()  # the first turn warms up
+        train_cohort(config, trainer, order, theta, {}, lambda _: examples)
+        turns, spent = turns + 1, time.process_time() - began
+    return spent / (turns - 1) / size
+
+
+def _random_examples(task: Task, count: int) -> Examples:
+    rng = np.random.default_rng(0)
+    if task.kind == "image":
+        pixels = rng.integers(0, 256, (count, *task.input_shape), dtype=np.uint8)
+        return Examples(pixels, rng.integers(0, task.num_classes, count))
+    tokens = rng.integers(0, task.num_symbols, (count, task.input_shape[0] + 1))
+    return Examples(tokens[:, :-1].copy(), tokens[:, 1:].copy())
+
+
+def list_items(
+    items: Mapping[str, Item], scale: ScaleName, jobs: int, overrides: Mapping[str, Scalar]
+) -> Table:
+    """Return the table of ``fedapp reproduce --list``."""
+    table = Table("item", "what", "runs", "rounds", "time", box=None)
+    for name, item in items.items():
+        cost = cost_of(item, scale, overrides)
+        table.add_row(
+            name,
+            item.title,
+            f"{cost.runs:,}" if cost.runs else "-",
+            f"{cost.rounds:,}" if cost.rounds else "-",
+            duration(cost.seconds / jobs) if cost.runs else "seconds",
+        )
+    device = choose_device(read_config({}))
+    table.caption = (
+        f"At --scale {scale}, with {jobs} runs at a time. Estimated from steps measured just now on "
+        f"{device}, one thread; runs that items share are counted with each of them."
+    )
+    return table

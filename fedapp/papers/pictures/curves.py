@@ -1,0 +1,109 @@
+"""Learning curves in panels, as the papers draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+
+from fedapp.analysis.curves import band, least, monotone
+from fedapp.papers.cells import line_name
+from fedapp.papers.pictures.style import COLORS, DASHES, GREY, new_figure
+from fedapp.papers.results import Curve, Results
+from fedapp.papers.schema import Figure, Line, Metric, Panel
+
+NAMES: dict[Metric, str] = {
+    "accuracy": "test accuracy",
+    "best accuracy": "best test accuracy so far",
+    "loss": "test loss",
+    "train_loss": "training loss (clients' mean)",
+}
+WIDTHS = {1: 6.4, 2: 4.9, 3: 3.7}
+
+
+def draw_figure(item: Figure, results: Results) -> Drawing:
+    """Draw the lines that were run, each the mean of its seeds with their range."""
+    across = min(item.across, len(item.panels))
+    rows = -(-len(item.panels) // across)
+    figure, grid = new_figure(rows, across, WIDTHS.get(across, 3.7), 3.1 if across < 3 else 2.7)
+    cells = [axes for row in grid for axes in row]
+    for number, (axes, panel) in enumerate(zip(cells, item.panels, strict=False)):
+        _draw_panel(axes, item, panel, results)
+        following = item.panels[number + 1 : number + 2]
+        ends_row = (number + 1) % across == 0 or not following
+        if ends_row or following[0].lines != panel.lines:
+            _legend(axes, outside=ends_row and across > 1)
+    for axes in cells[len(item.panels) :]:
+        axes.set_visible(False)
+    return figure
+
+
+def _draw_panel(axes: Axes, item: Figure, panel: Panel, results: Results) -> None:
+    if not any(results.cells[line_name(panel, line)].runs for line in item.lines[panel.lines]):
+        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=GREY)
+    for number, line in enumerate(item.lines[panel.lines]):
+        cell = results.cells[line_name(panel, line)]
+        curves = [run.curve for run in cell.runs if run.curve]
+        if any(points(curve, panel)[0][1:] for curve in curves):
+            _draw_line(axes, panel, line, number, curves)
+    _finish(axes, panel, results)
+
+
+def _draw_line(axes: Axes, panel: Panel, line: Line, number: int, curves: Sequence[Curve]) -> None:
+    color = COLORS[(number if line.color is None else line.color) % len(COLORS)]
+    dash = DASHES[(number // len(COLORS) if line.dash is None else line.dash) % len(DASHES)]
+    x, mean, low, high = band([points(curve, panel) for curve in curves])
+    axes.plot(x, mean, color=color, linestyle=dash, linewidth=1.3, label=line.label)
+    if len(curves) > 1:
+        axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+    marked = least([int(value) for value in x], mean) if panel.least else None
+    if marked:
+        axes.plot(*marked, "o", color=color, markersize=6, fillstyle="none")
+
+
+def points(curve: Curve, panel: Panel) -> tuple[list[float], list[float]]:
+    """Return x and y of a curve as a panel draws it; nan where there is nothing."""
+    key = "accuracy" if panel.y == "best accuracy" else panel.y
+    y = [float("nan") if value is None else value for value in getattr(curve, key)]
+    x = [float(value) for value in (curve.rounds if panel.x == "rounds" else curve.gradients)]
+    return x, monotone(y) if panel.y == "best accuracy" else y
+
+
+def _finish(axes: Axes, panel: Panel, results: Results) -> None:
+    axes.set_title(panel.title, fontsize=9.5, color="#333333")
+    axes.set_ylabel(NAMES[panel.y], fontsize=9)
+    axes.set_xlabel(
+        "communication round" if panel.x == "rounds" else "mini-batch gradient computations",
+        fontsize=9,
+    )
+    axes.margins(x=0.02)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+    if panel.x == "gradients":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.set_yscale(panel.yscale)
+    if "accuracy" in panel.y:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    target = _target(panel, results)
+    if target:
+        axes.axhline(target, color=GREY, linewidth=1, linestyle=(0, (5, 3)), zorder=0)
+    if panel.ylim and results.scale != "smoke":
+        axes.set_ylim(*panel.ylim)
+
+
+def _target(panel: Panel, results: Results) -> float:
+    """Return the target that the panel's runs had, which at a smaller scale may be another."""
+    if not panel.target:
+        return 0.0
+    had = {cell.target for cell in results.cells.values() if cell.runs and cell.target}
+    return had.pop() if len(had) == 1 else panel.target
+
+
+def _legend(axes: Axes, *, outside: bool) -> None:
+    if not axes.get_legend_handles_labels()[0]:
+        return
+    if outside:
+        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.03))
+    else:
+        axes.legend(fontsize=7.5, framealpha=0.75, edgecolor="none")

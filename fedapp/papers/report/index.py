@@ -1,0 +1,42 @@
+"""The index of all items: what was run, at which scale, and where its page is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedapp.files import write_atomically
+from fedapp.papers.catalogue import all_items
+from fedapp.papers.report.markdown import NOT_RUN, duration, table
+from fedapp.papers.report.page import html
+from fedapp.papers.results import read_results
+from fedapp.papers.schema import SCALES
+
+INTRODUCTION = """# The papers, reproduced
+
+Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the algorithms compared: each
+from one command, with what is published beside what was measured. `full` is as in the paper; `cpu` is
+what a processor does in hours; `smoke` only shows that the item can be made. What was not run says so.
+
+How to run them, and sweeps of your own: [](../reproduce.md).
+"""
+
+
+def write_index(folder: Path) -> Path:
+    """Write ``folder/index.md`` and ``.html``, linking to every item that has a page."""
+    rows, pages = [], []
+    for name, item in all_items().items():
+        found = [read_results(folder, name, scale) for scale in reversed(SCALES)]
+        there = [results for results in found if results is not None]
+        link = f"[{item.title}]({name}/index.md)" if there else item.title
+        pages += [f"{name}/index"] if there else []
+        said = [
+            f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale for r in there
+        ]
+        rows.append([link, item.source.rstrip("."), f"`{name}`", "; ".join(said) or NOT_RUN])
+    body = f"{INTRODUCTION}\n{table(('item', 'source', 'name', 'run'), rows)}\n"
+    tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "index.md", f"{body}\n{tree}\n".encode())
+    linked = body.replace("/index.md)", "/index.html)").replace("[](../reproduce.md)", "the docs")
+    write_atomically(folder / "index.html", html(linked, "The papers, reproduced", folder).encode())
+    return folder / "index.md"

@@ -1,0 +1,145 @@
+"""An item's page, as Markdown and HTML, from its results at each scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from jinja2 import Environment
+from markdown_it import MarkdownIt
+
+from fedapp.files import write_atomically
+from fedapp.papers.catalogue import all_items
+from fedapp.papers.report.claims import claims_section
+from fedapp.papers.report.comparisons import comparison_section
+from fedapp.papers.report.markdown import NOT_RUN, duration, number, table
+from fedapp.papers.report.tables import table_section
+from fedapp.papers.results import CellResult, Results, read_results
+from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Scale, Table
+
+HEADINGS = {"full": "Full scale", "cpu": "Processor scale", "smoke": "Smoke scale"}
+
+
+def write_page(folder: Path, name: str) -> list[Path]:
+    """Write ``folder/name/index.md`` and ``.html`` from the results that are there."""
+    item = all_items()[name]
+    found = [read_results(folder, name, scale) for scale in reversed(SCALES)]
+    text = page(item, [results for results in found if results is not None])
+    files = [folder / name / "index.md", folder / name / "index.html"]
+    write_atomically(files[0], text.encode())
+    write_atomically(files[1], html(text, item.title, folder / name).encode())
+    return files
+
+
+def page(item: Item, found: Sequence[Results]) -> str:
+    """Return the page as Markdown: what the paper shows, what was measured, what differs."""
+    parts = [f"# {item.title}", "", f"{item.source}.", "", item.about.strip()]
+    for results in found:
+        scale = item.scales.get(results.scale) or Scale()
+        parts += ["", f"## {HEADINGS[results.scale]}", "", *_scale(item, results, scale)]
+    if item.differs:
+        parts += ["", "## What differs, and why", "", item.differs.strip()]
+    return "\n".join(parts) + "\n"
+
+
+def _scale(item: Item, results: Results, scale: Scale) -> list[str]:
+    parts = [scale.note or "As in the paper.", "", "```bash", results.command, "```", ""]
+    if isinstance(item, Table):
+        parts += [table_section(item, results), "", _grids(results)]
+    elif isinstance(item, Claims):
+        parts.append(claims_section(item, results))
+    else:
+        parts.append(f"![{item.title}]({results.scale}.png)")
+        if isinstance(item, Comparison):
+            parts += ["", comparison_section(item, results)]
+        elif results.cells:
+            parts += ["", _lines(results)]
+    return [*parts, "", _colophon(results)]
+
+
+def _lines(results: Results) -> str:
+    """Return each line in numbers."""
+    head = ("line", "η", "seeds", "rounds", "final", "best", "least test loss", "wall time")
+    return table(head, [_line(name, cell) for name, cell in results.cells.items()])
+
+
+def _line(name: str, cell: CellResult) -> list[str]:
+    shown = name.replace(" | ", ": ", 1).replace(" | ", ", ")
+    if not cell.runs:
+        return [shown, NOT_RUN, *[""] * 6]
+    first = cell.runs[0]
+    least = f"{number(first.least_loss)} (round {first.least_loss_round})"
+    return [
+        shown,
+        number(cell.rate),
+        str(len(cell.runs)),
+        str(max(run.rounds for run in cell.runs)),
+        f"{100 * cell.mean('final'):.2f} %",
+        f"{100 * cell.mean('best'):.2f} %",
+        least if first.least_loss is not None else "",
+        first.problem or duration(cell.mean("seconds")),
+    ]
+
+
+def _grids(results: Results) -> str:
+    """Return the rates that were tried, with the rounds that each needed."""
+    rows = []
+    for name, cell in results.cells.items():
+        for tried in cell.tried:
+            rate = tried.settings.get("learning-rate")
+            best = "**" if tried.settings == cell.chosen else ""
+            outcome = (
+                f"{tried.needed:.1f}"
+                if tried.needed is not None
+                else tried.problem
+                or f"given up after {tried.rounds}, best {100 * tried.best:.1f} %"
+            )
+            rows.append([name, f"{best}{rate}{best}", outcome])
+    if not rows:
+        return ""
+    return f"Rates that were tried:\n\n{table(('cell', 'η', 'rounds to target'), rows)}"
+
+
+def _colophon(results: Results) -> str:
+    how = "; ".join(
+        ", ".join(f"{key} {value}" for key, value in each.items() if value)
+        for each in results.execution
+    )
+    if not results.runs:
+        return f"Written {results.written}."
+    return (
+        f"{results.runs} runs, {duration(results.seconds)} of wall time in all, "
+        f"written {results.written}. {how}."
+    )
+
+
+def html(text: str, title: str, folder: Path) -> str:
+    """Return a page of Markdown as HTML that needs no other file: pictures are in it."""
+    body = MarkdownIt("commonmark").enable("table").render(text)
+    for scale in SCALES:
+        svg = folder / f"{scale}.svg"
+        if svg.exists():
+            drawing = svg.read_text()
+            body = _with_picture(body, f"{scale}.png", drawing[drawing.index("<svg") :])
+    return Environment(autoescape=True).from_string(PAGE).render(title=title, body=body)
+
+
+def _with_picture(body: str, name: str, svg: str) -> str:
+    before, found, after = body.partition(f'<img src="{name}"')
+    return f"{before}{svg}{after.partition('>')[2]}" if found else body
+
+
+PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+ body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto;
+   padding: 0 1rem }
+ h1 { font-size: 1.35rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+ table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
+ td, th { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #eee }
+ svg { max-width: 100%; height: auto } code { color: #555 }
+</style></head><body>
+{{ body | safe }}
+</body></html>
+"""

@@ -1,0 +1,178 @@
+"""Tables of rounds to a target: published and measured, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from fedapp.analysis.curves import communication, speed_up
+from fedapp.papers.report.markdown import NOT_RUN, duration, number, rounds, size, table, times
+from fedapp.papers.results import CellResult, Results
+from fedapp.papers.schema import Column, Published, Table, TableRow
+
+WITHIN_ROUNDS = 1.25
+WITHIN_SPEEDUP = 1 / 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A cell beside what is published of it."""
+
+    row: TableRow
+    column: Column
+    published: Published
+    result: CellResult
+    baseline: float | None
+    """Measured rounds of the baseline row in this column."""
+
+    @property
+    def speedup(self) -> float | None:
+        """The measured speed-up over the baseline row."""
+        return speed_up(self.baseline, self.result.needed)
+
+    @property
+    def published_speedup(self) -> float | None:
+        """The published one, where there is one."""
+        return self.row.speedup.get(self.column.label)
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured rounds over published rounds."""
+        if isinstance(self.published, str) or self.result.needed is None:
+            return None
+        return self.result.needed / self.published
+
+    def measured(self) -> str:
+        """Return the measured rounds in words."""
+        if not self.result.runs:
+            return NOT_RUN
+        if self.result.needed is not None:
+            return rounds(self.result.needed)
+        best = max(run.best for run in self.result.runs)
+        most = max(run.rounds for run in self.result.runs)
+        return f"not in {most} rounds (best {100 * best:.1f} %)"
+
+
+def entries(item: Table, results: Results) -> list[Entry]:
+    """Return the table's cells, row by row."""
+    return [
+        Entry(
+            row,
+            column,
+            row.published[column.label],
+            _result(results, row.label, column),
+            _result(results, item.baseline, column).needed,
+        )
+        for row in item.rows
+        for column in item.columns
+        if column.label in row.published
+    ]
+
+
+def _result(results: Results, label: str, column: Column) -> CellResult:
+    return results.cells.get(f"{label} | {column.label}", CellResult())
+
+
+def table_section(item: Table, results: Results) -> str:
+    """Return the overview in the paper's layout, the verdict, and the details of each column."""
+    cells = entries(item, results)
+    parts = [_overview(item, cells), "", _verdict(item, cells, results)]
+    for column in item.columns:
+        own = [entry for entry in cells if entry.column is column]
+        if any(entry.result.runs for entry in own):
+            parts += ["", f"**{column.label}**", "", _details(own)]
+    return "\n".join(parts)
+
+
+def _overview(item: Table, cells: Sequence[Entry]) -> str:
+    shown = list(item.rows[0].shown)
+    head = ["", *shown, *(f"{column.label}: published → here" for column in item.columns)]
+    body = []
+    for row in item.rows:
+        own = {entry.column.label: entry for entry in cells if entry.row is row}
+        body.append(
+            [
+                row.label,
+                *(row.shown[key] for key in shown),
+                *(_pair(own.get(column.label)) for column in item.columns),
+            ]
+        )
+    return table(head, body)
+
+
+def _pair(entry: Entry | None) -> str:
+    if entry is None:
+        return ""
+    said = entry.published if isinstance(entry.published, str) else rounds(entry.published)
+    published = f"{said} ({times(entry.published_speedup)})" if entry.published_speedup else said
+    is_baseline = entry.result.needed is not None and entry.baseline == entry.result.needed
+    gain = None if is_baseline and not entry.published_speedup else entry.speedup
+    measured = f"{entry.measured()} ({times(gain)})" if gain else entry.measured()
+    return f"{published} → **{measured}**"
+
+
+def _details(cells: Sequence[Entry]) -> str:
+    head = (
+        *("row", "published", "measured", "ratio", "speed-up published", "measured", "η"),
+        *("inside", "seeds: min - max", "u", "communication", "wall time"),
+    )
+    return table(head, [_detail(entry) for entry in cells])
+
+
+def _detail(entry: Entry) -> list[str]:
+    result = entry.result
+    said = entry.published if isinstance(entry.published, str) else rounds(entry.published)
+    if not result.runs:
+        return [entry.row.label, said, NOT_RUN, *[""] * 9]
+    needed = [run.needed for run in result.runs if run.needed is not None]
+    return [
+        entry.row.label,
+        said,
+        entry.measured(),
+        number(entry.ratio, 2),
+        times(entry.published_speedup),
+        times(entry.speedup),
+        number(result.rate),
+        "yes" if result.inside else "**no**",
+        f"{len(result.runs)}: {rounds(min(needed))} - {rounds(max(needed))}" if needed else "",
+        number(result.mean("updates")),
+        _communication(result),
+        duration(sum(run.seconds for run in result.runs)),
+    ]
+
+
+def _communication(result: CellResult) -> str:
+    if result.needed is None:
+        return ""
+    run = result.runs[0]
+    return size(communication(result.needed, result.participants, run.bytes_down, run.bytes_up))
+
+
+def _verdict(item: Table, cells: Sequence[Entry], results: Results) -> str:
+    """Count the cells that need no more than 1.25 times the published rounds, and the speed-ups."""
+    if results.scale == "smoke":
+        return "At this scale the numbers only show that the table can be made."
+    numbered = [e for e in cells if not isinstance(e.published, str) and e.result.runs]
+    if not numbered:
+        return "Nothing was run at this scale."
+    near = sum(e.ratio is not None and e.ratio <= WITHIN_ROUNDS for e in numbered)
+    gains = [e for e in numbered if e.published_speedup and e.speedup]
+    alike = sum(
+        abs((e.speedup or 0) / (e.published_speedup or 1) - 1) <= WITHIN_SPEEDUP for e in gains
+    )
+    missed = [f"{e.row.label}, {e.column.label}" for e in _missed(numbered)]
+    text = (
+        f"{near} of {len(numbered)} cells reach the target within {WITHIN_ROUNDS} times the published "
+        f"rounds; {alike} of {len(gains)} speed-ups over the row {item.baseline} lie within a third of "
+        "the published ones."
+    )
+    return f"{text} Beyond: {'; '.join(missed)}." if missed else text
+
+
+def _missed(cells: Sequence[Entry]) -> Iterator[Entry]:
+    for entry in cells:
+        slow = entry.ratio is None or entry.ratio > WITHIN_ROUNDS
+        gain, published = entry.speedup, entry.published_speedup
+        apart = bool(gain and published and abs(gain / published - 1) > WITHIN_SPEEDUP)
+        if slow or apart:
+            yield entry

@@ -1,0 +1,118 @@
+"""What ``fedapp reproduce`` does: runs, results, pages."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from fedapp.config import Scalar
+from fedapp.papers.catalogue import choose
+from fedapp.papers.cells import Cells, Maker, make_cells
+from fedapp.papers.costs import list_items
+from fedapp.papers.data import locate
+from fedapp.papers.drawing import draw, numbers_of
+from fedapp.papers.report.index import write_index
+from fedapp.papers.report.page import write_page
+from fedapp.papers.results import Results, cell_result, collect, write_results
+from fedapp.papers.schema import Cut, Item, Scale, ScaleName
+from fedapp.sweeps.command import run_plans
+from fedapp.sweeps.plans import Outcome, Steps
+from fedapp.sweeps.record import RunRecord
+from fedapp.sweeps.store import Store
+from fedapp.sweeps.tuning import search
+
+
+@dataclass(frozen=True)
+class Order:
+    """How to reproduce: at which scale, with which data, where runs and results go."""
+
+    scale: ScaleName
+    data: Path | None
+    runs: Path
+    to: Path
+    jobs: int
+    retry: bool
+    overrides: Mapping[str, Scalar]
+
+
+def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
+    """Run the items' cells, all in one queue, and write each item's results, picture and page.
+
+    Raises
+    ------
+    ConfigError
+        A name is unknown, or the data an item needs is not there.
+    """
+    items = dict(choose(list(names)))
+    makers = {name: maker_of(item, order) for name, item in items.items()}
+    cells = {name: make_cells(item, makers[name]) for name, item in items.items()}
+    plans: dict[str, Callable[[], Steps]] = {
+        f"{name}: {label}": (lambda cell=cell: search(cell))  # type: ignore[misc]
+        for name, own in cells.items()
+        for label, cell in own.items()
+        if cell is not None
+    }
+    outcomes = run_plans(plans, Store(order.runs), order.jobs, order.retry, console)
+    for name, item in items.items():
+        own = {label: outcomes.get(f"{name}: {label}") for label in cells[name]}
+        results = _results(name, item, cells[name], own, makers[name], order)
+        for path in publish(item, results, makers[name], order.to.absolute()):
+            console.print(str(path), highlight=False, soft_wrap=True)
+    console.print(str(write_index(order.to.absolute())), highlight=False, soft_wrap=True)
+
+
+def show_costs(names: Sequence[str], order: Order, console: Console) -> None:
+    """List the items with what they cost on this machine."""
+    jobs = order.jobs or os.cpu_count() or 1
+    console.print(list_items(dict(choose(list(names))), order.scale, jobs, order.overrides))
+
+
+def maker_of(item: Item, order: Order) -> Maker:
+    """Return what makes an item's cells at the order's scale, with data where the order has it."""
+    cuts = order.runs.expanduser().absolute() / ".data"
+
+    def where(dataset: str, cut: Cut | None) -> str:
+        return locate(dataset, order.data, cut, cuts)
+
+    scale = item.scales.get(order.scale) or Scale()
+    return Maker(item, order.scale, scale, order.overrides, where)
+
+
+def _results(
+    name: str,
+    item: Item,
+    cells: Cells,
+    outcomes: Mapping[str, Outcome | None],
+    maker: Maker,
+    order: Order,
+) -> Results:
+    found = {
+        label: cell_result(cell, outcomes[label], curves=item.kind not in ("table", "claims"))
+        for label, cell in cells.items()
+    }
+    records = [record for outcome in outcomes.values() for record in _records(outcome)]
+    command = f"fedapp reproduce {name} --scale {order.scale}"
+    return collect(name, order.scale, command, found, records, numbers_of(item, maker))
+
+
+def _records(outcome: Outcome | None) -> list[RunRecord]:
+    if outcome is None:
+        return []
+    return [*outcome.runs, *(record for each in outcome.tried for record in each.records)]
+
+
+def publish(item: Item, results: Results, maker: Maker, folder: Path) -> list[Path]:
+    """Write results, picture and page of an item and return the files."""
+    files = [write_results(folder, results)]
+    files += draw(item, results, maker, folder / results.item / results.scale)
+    return [*files, *write_page(folder, results.item)]
+
+
+def data_folder(given: Path | None) -> Path | None:
+    """Return the folder of local data sets: the one given, or $FEDAPP_DATA, if any."""
+    named = os.environ.get("FEDAPP_DATA", "")
+    return given or (Path(named) if named else None)

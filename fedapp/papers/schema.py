@@ -1,0 +1,256 @@
+"""What a TOML of a table or figure may say; every item of ``fedapp/papers/items`` is one."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from fedapp.config import Scalar
+
+ScaleName = Literal["smoke", "cpu", "full"]
+SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "full")
+Published = float | Literal["not reached"]
+Metric = Literal["accuracy", "best accuracy", "loss", "train_loss"]
+
+
+def kebab(name: str) -> str:
+    """Return a field's name as it stands in the TOML."""
+    return name.replace("_", "-")
+
+
+class Part(BaseModel):
+    """Base of all parts: keys are written with hyphens, unknown ones are refused."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", alias_generator=kebab, validate_by_name=True
+    )
+
+
+class Tuning(Part):
+    """How the learning rate is found: see :class:`fedapp.sweeps.tuning.Rates`."""
+
+    start: float = Field(gt=0)
+    step: float = Field(1 / 3, gt=0)
+    width: int = Field(1, ge=0)
+    most: int = Field(6, ge=0)
+    patience: float = Field(1.5, ge=1)
+    seeds: tuple[int, ...] = (0,)
+
+
+class Cut(Part):
+    """How many of the first training and test examples are used."""
+
+    train: int = Field(gt=0)
+    test: int = Field(gt=0)
+
+
+class Scale(Part):
+    """What a scale changes; what it leaves out is as in the paper.
+
+    ``only`` names the rows, lines or algorithms that run; the others are "not run". ``note``
+    says in words what differs from the paper, for the page. With fewer examples a client,
+    ``batch-divisor`` makes batches smaller by the same factor, so that u stays. ``swap`` puts
+    values in the place of others, for instance of a partition that the data does not have;
+    ``rate-factor`` multiplies learning rates that are not tuned.
+    """
+
+    note: str = ""
+    settings: dict[str, Scalar] = {}
+    swap: dict[str, Scalar] = {}
+    rounds: int | None = None
+    target: float | None = None
+    allowed: float | None = None
+    draw: int | None = None
+    window: int | None = None
+    seeds: tuple[int, ...] | None = None
+    tuning: dict[str, Any] = {}
+    cut: Cut | None = None
+    batch_divisor: int = Field(1, ge=1)
+    rate_factor: float = Field(1.0, gt=0)
+    only: tuple[str, ...] | None = None
+
+
+class Base(Part):
+    """What all items have.
+
+    ``about`` says what the paper shows; ``differs`` what differs here and why, at any scale.
+    """
+
+    title: str
+    source: str
+    about: str
+    differs: str = ""
+    settings: dict[str, Scalar] = {}
+    rounds: int = Field(1, ge=1)
+    seeds: tuple[int, ...] = (0,)
+    tuning: Tuning | None = None
+    scales: dict[ScaleName, Scale]
+
+    @property
+    def labels(self) -> list[str]:
+        """What ``only`` may name."""
+        return []
+
+
+class Column(Part):
+    """A column of a table."""
+
+    label: str
+    settings: dict[str, Scalar] = {}
+    target: float | None = None
+
+
+class TableRow(Part):
+    """A row of a table with its published numbers by column; without one the paper has no cell.
+
+    ``u`` is the paper's column of that name.
+    """
+
+    label: str
+    settings: dict[str, Scalar] = {}
+    shown: dict[str, str] = {}
+    rounds: int | None = None
+    published: dict[str, Published]
+    speedup: dict[str, float] = {}
+
+
+class Table(Base):
+    """Rounds of communication to a target accuracy, in rows and columns.
+
+    A cell may take ``allowed`` times its published rounds, where it has some, and never more than
+    ``rounds`` (0: always ``rounds``). Speed-ups are over the row ``baseline``.
+    """
+
+    kind: Literal["table"]
+    target: float
+    allowed: float = 0.0
+    baseline: str
+    columns: tuple[Column, ...]
+    rows: tuple[TableRow, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """The rows' labels."""
+        return [row.label for row in self.rows]
+
+
+class Contender(Part):
+    """What an algorithm of a comparison has of its own: settings, and values to try."""
+
+    settings: dict[str, Scalar] = {}
+    options: dict[str, tuple[Scalar, ...]] = {}
+    tuning: dict[str, Any] = {}
+
+
+class Comparison(Base):
+    """All algorithms by accuracy after equally many rounds, each tuned over the same grid.
+
+    ``leave-out`` names those that are not compared, with the reason.
+    """
+
+    kind: Literal["comparison"]
+    tuning: Tuning
+    window: int = Field(1, ge=1)
+    leave_out: dict[str, str] = {}
+    algorithms: dict[str, Contender] = {}
+
+
+class Line(Part):
+    """A line of a figure; ``color`` and ``dash`` count through the palette and the dashes."""
+
+    label: str
+    settings: dict[str, Scalar] = {}
+    rounds: int | None = None
+    target: float | None = None
+    tuning: dict[str, Any] = {}
+    color: int | None = None
+    dash: int | None = None
+
+
+class Panel(Part):
+    """A panel of a figure: which lines, with which settings over theirs, and what is drawn.
+
+    ``x`` counts rounds of communication or mini-batch gradients; "best accuracy" is the curve made
+    monotone; ``least`` marks the minimum.
+    """
+
+    title: str = ""
+    lines: str
+    settings: dict[str, Scalar] = {}
+    y: Metric = "accuracy"
+    x: Literal["rounds", "gradients"] = "rounds"
+    ylim: tuple[float, float] | None = None
+    yscale: Literal["linear", "log"] = "linear"
+    target: float | None = None
+    least: bool = False
+
+
+class Figure(Base):
+    """Curves in panels, ``across`` in a row.
+
+    With ``tuning`` every line has the rate that first reaches ``target``, or that has the best
+    accuracy where no target is given, and is drawn to ``rounds``.
+    """
+
+    kind: Literal["figure"]
+    across: int = Field(ge=1)
+    target: float = 0.0
+    tune_rounds: int | None = None
+    window: int = Field(1, ge=1)
+    lines: dict[str, tuple[Line, ...]]
+    panels: tuple[Panel, ...]
+
+    @property
+    def labels(self) -> list[str]:
+        """The lines' labels."""
+        return [line.label for group in self.lines.values() for line in group]
+
+
+class Picture(Base):
+    """A figure drawn by a function of its own, ``draw``, in ``fedapp/papers/pictures``."""
+
+    kind: Literal["picture"]
+    draw: Literal["interpolation", "partitions", "landscape-one", "landscape-two", "quadratic"]
+    panels: dict[str, dict[str, Scalar]] = {}
+
+
+class Updates(Base):
+    """How clients' losses and updates agree, in the runs ``lines``."""
+
+    kind: Literal["updates"]
+    shows: Literal["losses", "similarity"]
+    lines: tuple[Line, ...]
+
+
+class Claim(Part):
+    """A statement of a text, checked on cells of other items, named ``item: cell``.
+
+    ``measure``: the value of the one cell, the first's less the second's (``difference``), the
+    greatest less the least of all (``spread``), or by how much the first's updates agree more
+    than the second's, in the layer where that is least (``agreement``). It holds within the
+    bounds ``low`` and ``high``, is inconclusive as near to a bound as the noise, and fails beyond.
+    """
+
+    says: str
+    where: str
+    measure: Literal["value", "difference", "spread", "agreement"]
+    of: Literal["final", "least_loss", "least_loss_round", "updates"] = "final"
+    cells: tuple[str, ...]
+    published: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+class Claims(Base):
+    """A checked table of statements; its runs are those of the cells that it names.
+
+    ``noise`` is what a difference must exceed to count, where the seeds' spread is not greater.
+    """
+
+    kind: Literal["claims"]
+    noise: float
+    claims: tuple[Claim, ...]
+
+
+Item = Table | Comparison | Figure | Picture | Updates | Claims

@@ -1,0 +1,89 @@
+"""What ``fedapp sweep`` does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from fedapp.cli import parse_settings
+from fedapp.errors import ConfigError
+from fedapp.sweeps.grid import expand, make_rows, request_for, show, split_grid, write_rows
+from fedapp.sweeps.plans import Outcome, Steps, fixed, stage
+from fedapp.sweeps.schedule import carry_out
+from fedapp.sweeps.store import Store
+
+
+def sweep_settings(
+    settings: Sequence[str],
+    runs: Path,
+    to: Path,
+    jobs: int,
+    best_of: str,
+    retry: bool,
+    console: Console,
+) -> None:
+    """Run the grid that ``settings`` span, show the table and write it into ``to``.
+
+    Raises
+    ------
+    ConfigError
+        A point of the grid is no sensible configuration, or ``best_of`` is not in the grid.
+    """
+    plain, grid = split_grid(settings)
+    if best_of and best_of not in grid:
+        raise ConfigError(
+            f"--best-of {best_of}: must be a key with several values in this sweep. "
+            f"One of: {', '.join(grid) or 'none here'}."
+        )
+    base = parse_settings(plain)
+    for key in ("run-dir", "resume"):
+        if key in {**base, **grid}:
+            raise ConfigError(f"{key}: a sweep names its runs itself, in the folder of --runs.")
+    points = expand(base, grid)
+    store = Store(runs)
+    requests = [request_for({**base, **point}) for point in points]
+    plans: dict[str, Callable[[], Steps]] = {
+        _title(point): (lambda request=request: fixed([request]))  # type: ignore[misc]
+        for point, request in zip(points, requests, strict=True)
+    }
+    outcomes = run_plans(plans, store, jobs, retry, console)
+    records = [outcomes[_title(point)].runs[0] for point in points]
+    rows = make_rows(points, records, requests[0].target, best_of)
+    console.print(show(rows))
+    to.mkdir(parents=True, exist_ok=True)
+    for path in write_rows(rows, to.absolute(), base):
+        console.print(str(path), highlight=False, soft_wrap=True)
+
+
+def run_plans(
+    plans: Mapping[str, Callable[[], Steps]],
+    store: Store,
+    jobs: int,
+    retry: bool,
+    console: Console,
+) -> dict[str, Outcome]:
+    """Carry out the plans, ``jobs`` at a time (0: one a core), and name the runs that went wrong."""
+    if retry:
+        _retry(plans, store)
+    outcomes, failed = carry_out(plans, store, jobs or os.cpu_count() or 1, console)
+    for run, problem in failed.items():
+        console.print(f"[yellow]{run}[/]: {escape(problem)}", highlight=False, soft_wrap=True)
+    return outcomes
+
+
+def _retry(plans: Mapping[str, Callable[[], Steps]], store: Store) -> None:
+    """Forget the failures among the runs that the plans had."""
+    for plan in plans.values():
+        outcome = stage(plan(), store.find).outcome
+        tried = [record for each in outcome.tried for record in each.records] if outcome else []
+        for record in [*tried, *(outcome.runs if outcome else [])]:
+            if record.status == "failed":
+                store.retry(record.run)
+
+
+def _title(point: Mapping[str, object]) -> str:
+    return " ".join(f"{key}={value}" for key, value in point.items()) or "run"

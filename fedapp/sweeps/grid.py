@@ -1,0 +1,175 @@
+"""``fedapp sweep``: a grid over any run-config keys, and its table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from fedapp.config import Scalar, read_config
+from fedapp.errors import ConfigError
+from fedapp.files import write_atomically, write_json
+from fedapp.sweeps.identity import Request
+from fedapp.sweeps.record import RunRecord
+
+Values = Mapping[str, Scalar]
+
+
+def split_grid(settings: Sequence[str]) -> tuple[list[str], dict[str, list[Scalar]]]:
+    """Return the plain settings, and those that are lists, as ``KEY=[a, b]``.
+
+    Raises
+    ------
+    ConfigError
+        A list is empty, or holds something else than words, numbers, true and false.
+    """
+    plain: list[str] = []
+    grid: dict[str, list[Scalar]] = {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        if separator and text.strip().startswith("["):
+            grid[key.strip()] = _list(key.strip(), text.strip())
+        else:
+            plain.append(setting)
+    return plain, grid
+
+
+def _list(key: str, text: str) -> list[Scalar]:
+    try:
+        values: Any = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        values = [word.strip() for word in text.strip("[]").split(",") if word.strip()]
+    if not values or not all(isinstance(value, bool | int | float | str) for value in values):
+        raise ConfigError(
+            f"{key} = {text}: must be a list of values, as in {key}=[1, 2] or {key}=[one, two]."
+        )
+    return list(values)
+
+
+def expand(base: Values, grid: Mapping[str, Sequence[Scalar]]) -> list[dict[str, Scalar]]:
+    """Return the settings of every point of the grid, checked; the last key varies fastest.
+
+    Raises
+    ------
+    ConfigError
+        A point is no sensible configuration; the message says which.
+    """
+    points = []
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        try:
+            read_config({**base, **point})
+        except ConfigError as error:
+            said = ", ".join(f"{key}={value}" for key, value in point.items())
+            raise ConfigError(f"at {said}: {error}") from error
+        points.append(point)
+    return points
+
+
+def request_for(settings: Values) -> Request:
+    """Return the request that ``num-server-rounds`` and ``target-accuracy`` of the settings make."""
+    config = read_config(settings)
+    return Request.of(settings, config.num_server_rounds, config.target_accuracy)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one point of a grid over its seeds."""
+
+    point: Values
+    records: Sequence[RunRecord]
+    target: float
+
+    @property
+    def accuracies(self) -> list[float]:
+        """The last test accuracy of each run; 0 where it diverged."""
+        return [record.final_accuracy() for record in self.records]
+
+    @property
+    def mean(self) -> float:
+        """Their mean over the seeds."""
+        return sum(self.accuracies) / len(self.accuracies)
+
+    @property
+    def needed(self) -> float | None:
+        """Mean rounds to the target, or None if a run did not reach it."""
+        needed = [record.rounds_to(self.target) if self.target else None for record in self.records]
+        reached = [value for value in needed if value is not None]
+        return sum(reached) / len(reached) if len(reached) == len(needed) else None
+
+    def sorting(self) -> tuple[float, float]:
+        """Return what rows are sorted by: rounds to the target where there is one, then accuracy."""
+        return (self.needed if self.needed is not None else float("inf"), -self.mean)
+
+    def flat(self) -> dict[str, Any]:
+        """Return the row as one level of names and values."""
+        return {
+            **self.point,
+            "runs": len(self.records),
+            "accuracy": round(self.mean, 5),
+            "accuracy-min": min(self.accuracies),
+            "accuracy-max": max(self.accuracies),
+            "best-accuracy": max(record.best_accuracy for record in self.records),
+            "rounds": max(record.last_round for record in self.records),
+            "rounds-to-target": self.needed,
+            "seconds": round(sum(record.seconds for record in self.records), 1),
+            "problems": "; ".join(record.problem for record in self.records if record.problem),
+        }
+
+
+def make_rows(
+    points: Sequence[Values], records: Sequence[RunRecord], target: float, best_of: str = ""
+) -> list[Row]:
+    """Return the rows, best first: runs that differ in the seed alone share one.
+
+    With ``best_of`` only the best value of that key is kept of otherwise equal points.
+    """
+    groups: dict[tuple[Any, ...], list[RunRecord]] = {}
+    for point, record in zip(points, records, strict=True):
+        key = tuple((k, v) for k, v in point.items() if k != "seed")
+        groups.setdefault(key, []).append(record)
+    rows = sorted((Row(dict(k), v, target) for k, v in groups.items()), key=Row.sorting)
+    first: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        first.setdefault(tuple((k, v) for k, v in row.point.items() if k != best_of), row)
+    return list(first.values()) if best_of else rows
+
+
+def show(rows: Sequence[Row]) -> Table:
+    """Return the rows as a table for the terminal."""
+    keys = list(rows[0].point) if rows else []
+    table = Table(*keys, "test accuracy", "min - max", "rounds", "to target", "seconds", box=None)
+    for row in rows:
+        flat = row.flat()
+        table.add_row(
+            *(str(flat[key]) for key in keys),
+            f"{flat['accuracy']:.4f}",
+            f"{flat['accuracy-min']:.4f} - {flat['accuracy-max']:.4f}",
+            str(flat["rounds"]),
+            "-" if flat["rounds-to-target"] is None else f"{flat['rounds-to-target']:.1f}",
+            f"{flat['seconds']:.0f}",
+            style="dim" if flat["problems"] else "",
+        )
+    return table
+
+
+def write_rows(rows: Sequence[Row], folder: Path, base: Values) -> list[Path]:
+    """Write ``sweep.json`` (with the settings in common) and ``sweep.csv`` into ``folder``."""
+    flat = [row.flat() for row in rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(flat[0]) if flat else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    files = [folder / "sweep.json", folder / "sweep.csv"]
+    runs = [[record.run for record in row.records] for row in rows]
+    named = [{**each, "names": own} for each, own in zip(flat, runs, strict=True)]
+    write_json(files[0], {"settings": dict(base), "rows": named})
+    write_atomically(files[1], text.getvalue().encode())
+    return files

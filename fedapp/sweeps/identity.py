@@ -1,0 +1,108 @@
+"""What makes two runs the same run: their settings, without how and where they are carried out."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedapp.config import RunConfig, Scalar, defaults, read_config
+from fedapp.data import SHAPING, load_dataset
+from fedapp.registry import FAMILIES
+
+FORMAT = 1
+"""Version of the identity; raise it when the default of a setting changes."""
+
+LENGTH = ("num-server-rounds", "target-accuracy")
+EXECUTION = frozenset(
+    {
+        *LENGTH,
+        *("run-dir", "resume", "pictures", "checkpoint-every", "data-cache"),
+        *(
+            "device",
+            "threads",
+            "trainer",
+            "program",
+            "clients-together",
+            "min-nodes",
+            "node-timeout",
+            "round-deadline",
+        ),
+    }
+)
+"""Keys that say how a run is carried out, and how long, but not which model follows which."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A run that somebody wants: its settings, and how far.
+
+    It has what it wants when the test accuracy reaches ``target`` (0: never) or after ``rounds``.
+    Requests that differ only in that share one run, which is continued if need be.
+    """
+
+    settings: tuple[tuple[str, Scalar], ...]
+    rounds: int
+    target: float = 0.0
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Scalar], rounds: int, target: float = 0.0) -> Request:
+        """Return the request for a run with ``settings`` (run-config keys)."""
+        kept = {key: value for key, value in settings.items() if key not in LENGTH}
+        return cls(tuple(sorted(kept.items())), rounds, target)
+
+    @property
+    def canonical(self) -> dict[str, Scalar]:
+        """The settings that make the run what it is, defaults left out, data by content."""
+        return dict(_canonical(self.settings))
+
+    @property
+    def run(self) -> str:
+        """The run's name: a hash of its canonical settings."""
+        return _name(self.settings)
+
+
+@functools.cache
+def _name(settings: tuple[tuple[str, Scalar], ...]) -> str:
+    content = json.dumps([FORMAT, _canonical(settings)], sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
+    config = read_config(dict(settings))
+    values = {**config.to_run_config(), **_chosen_parameters(config)}
+    standard = defaults()
+    chosen = {k: v for k, v in values.items() if k not in EXECUTION and v != standard[k]}
+    return {**chosen, "dataset": data_name(config)}
+
+
+def _chosen_parameters(config: RunConfig) -> dict[str, Scalar]:
+    """Return the components' parameters as their types have them: 1 and 1.0 are the same."""
+    return {
+        f"{getattr(config, family.key)}.{field.replace('_', '-')}": value
+        for family in FAMILIES
+        if getattr(config, family.key) in family.components()
+        for field, value in config.component(family.key).model_dump().items()
+    }
+
+
+def data_name(config: RunConfig) -> str:
+    """Return the data set's name, without its path, and a digest of its content."""
+    embedded = next(family for family in FAMILIES if family.key == "dataset").components()
+    if config.dataset in embedded:
+        return config.dataset
+    return f"{Path(config.dataset).name}@{_fingerprint(*_shape(config))[:12]}"
+
+
+def _shape(config: RunConfig) -> tuple[tuple[str, Scalar], ...]:
+    keys = ("dataset", "data_cache", *SHAPING)
+    return tuple((key.replace("_", "-"), getattr(config, key)) for key in keys)
+
+
+@functools.cache
+def _fingerprint(*shape: tuple[str, Scalar]) -> str:
+    return load_dataset(read_config(dict(shape))).fingerprint

@@ -1,0 +1,161 @@
+"""Plans carried out by workers, with progress, until none has anything left to run."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import NoReturn
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fedapp.sweeps.identity import Request
+from fedapp.sweeps.plans import Outcome, Steps, stage
+from fedapp.sweeps.record import failed_run
+from fedapp.sweeps.store import Store
+from fedapp.sweeps.workers import News, Workers
+
+Plans = Mapping[str, Callable[[], Steps]]
+
+
+class Schedule:
+    """Runs what ``plans`` want, each run once, in the plans' order, ``jobs`` at a time."""
+
+    def __init__(self, plans: Plans, store: Store, jobs: int, console: Console) -> None:
+        self.plans, self.store, self.jobs, self.console = plans, store, jobs, console
+        self.outcomes: dict[str, Outcome] = {}
+        self.failed: dict[str, str] = {}
+        """Runs of this session that failed or diverged, and why."""
+        self.done = 0
+        self._rounds = 0
+        self._bars: dict[str, TaskID] = {}
+
+    def run(self) -> dict[str, Outcome]:
+        """Carry the plans out and return their outcomes; stop without loss when interrupted."""
+        wanted = self._wanted()
+        if wanted:
+            before = signal.signal(signal.SIGTERM, _interrupt)
+            workers = Workers(min(self.jobs, max(len(wanted), 1)), self.store.root)
+            try:
+                with self._progress() as progress:
+                    self._carry_out(wanted, workers, progress)
+            except KeyboardInterrupt:
+                self.console.print(
+                    "Stopping; every run keeps what it has done. The same command goes on."
+                )
+                raise
+            finally:
+                workers.close()
+                signal.signal(signal.SIGTERM, before)
+        return self.outcomes
+
+    def _wanted(self) -> list[tuple[str, Request]]:
+        """Return the missing runs with the plans' names, each once; note the plans that are done."""
+        wanted: dict[str, tuple[str, Request]] = {}
+        for name, plan in self.plans.items():
+            if name in self.outcomes:
+                continue
+            now = stage(plan(), self.store.find)
+            if now.outcome is not None:
+                self.outcomes[name] = now.outcome
+            for request in now.missing:
+                wanted.setdefault(request.run, (name, request))
+        return list(wanted.values())
+
+    def _carry_out(
+        self, wanted: list[tuple[str, Request]], workers: Workers, progress: Progress
+    ) -> None:
+        everything = progress.add_task("runs", total=None, detail="")
+        while wanted:
+            running = {worker.request.run for worker in workers.busy if worker.request}
+            waiting = [pair for pair in wanted if pair[1].run not in running]
+            for worker, (name, request) in zip(workers.idle, waiting, strict=False):
+                self._bars[request.run] = progress.add_task(
+                    _short(name), total=request.rounds, detail=""
+                )
+                worker.give(request)
+            left = sum(request.rounds for _, request in wanted)
+            progress.update(
+                everything,
+                total=self._rounds + left,
+                completed=self._rounds,
+                detail=f"{self.done} done, {len(wanted)} known to come",
+            )
+            finished = [self._hear(news, progress) for news in workers.news()]
+            if any(finished):
+                wanted = self._wanted()
+
+    def _hear(self, news: News, progress: Progress) -> bool:
+        """Show what a worker said; return whether its run is over."""
+        run, bar = news.request.run, self._bars[news.request.run]
+        if not news.done:
+            accuracy = "" if news.accuracy is None else f"{news.accuracy:.4f}"
+            progress.update(bar, completed=news.round, detail=accuracy)
+            return False
+        name = progress.tasks[progress.task_ids.index(bar)].description
+        progress.remove_task(self._bars.pop(run))
+        self.store.forget(run)
+        if news.problem and self.store.find(news.request) is None:
+            self._lost(news)
+        self._report(name, news)
+        return True
+
+    def _lost(self, news: News) -> None:
+        """Record a run whose worker died, so that the others go on."""
+        folder = self.store.folder(news.request.run)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.store.keep(failed_run(news.request, folder, news.problem))
+
+    def _report(self, name: str, news: News) -> None:
+        record = self.store.find(news.request)
+        if record is None:
+            return
+        self.done += 1
+        self._rounds += record.last_round
+        if record.problem:
+            self.failed[record.run] = record.problem
+        if not self.console.is_terminal or record.problem:
+            outcome = record.problem or f"best accuracy {record.best_accuracy:.4f}"
+            self.console.print(
+                f"{name}  {record.run}  {record.last_round} rounds, {record.seconds:.1f} s, {outcome}",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+    def _progress(self) -> Progress:
+        return Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total} rounds at most  {task.fields[detail]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+
+
+def carry_out(
+    plans: Plans, store: Store, jobs: int, console: Console
+) -> tuple[dict[str, Outcome], dict[str, str]]:
+    """Run what ``plans`` want and return their outcomes, and the runs that failed, with why."""
+    schedule = Schedule(plans, store, jobs, console)
+    return schedule.run(), schedule.failed
+
+
+def _interrupt(signal_: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _short(name: str, length: int = 44) -> str:
+    return name if len(name) <= length else f"{name[: length - 1]}…"

@@ -1,0 +1,78 @@
+"""The folder of runs: ``<run>/`` is a run directory, with ``record.json`` once it is done."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+from pydantic import ValidationError
+
+from fedapp.errors import CheckpointError
+from fedapp.files import write_atomically
+from fedapp.sweeps.identity import Request
+from fedapp.sweeps.record import RunRecord
+
+
+class Store:
+    """Finds and keeps the records of runs under ``root``; several processes may share it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.expanduser().absolute()
+        self._known: dict[str, RunRecord] = {}
+
+    def folder(self, run: str) -> Path:
+        """Return the run's directory."""
+        return self.root / run
+
+    def find(self, request: Request) -> RunRecord | None:
+        """Return the record that satisfies ``request``, cut to it, or None."""
+        record = self._known.get(request.run) or self._read(request.run)
+        if record is None or not record.satisfies(request):
+            return None
+        return record.until(request)
+
+    def keep(self, record: RunRecord) -> None:
+        """Write the record of a run, atomically."""
+        path = self.folder(record.run) / "record.json"
+        write_atomically(path, (record.model_dump_json() + "\n").encode())
+
+    def forget(self, run: str) -> None:
+        """Read the run's record anew when it is asked for next."""
+        self._known.pop(run, None)
+
+    def retry(self, run: str) -> None:
+        """Let a run that failed go on from its last checkpoint when it is asked for next."""
+        self.forget(run)
+        (self.folder(run) / "record.json").unlink(missing_ok=True)
+
+    @contextmanager
+    def locked(self, run: str) -> Iterator[None]:
+        """Hold the run against other processes; the lock ends with the process that holds it."""
+        locks = self.root / ".locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        with FileLock(locks / run):
+            yield
+
+    def note(self, event: str, run: str, round_: int) -> None:
+        """Append a line to ``journal.jsonl``: what happened to which run after which round."""
+        line = {"time": round(time.time(), 2), "event": event, "run": run, "round": round_}
+        with (self.root / "journal.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _read(self, run: str) -> RunRecord | None:
+        path = self.folder(run) / "record.json"
+        try:
+            record = RunRecord.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise CheckpointError(
+                f"{path} is damaged: {error.errors()[0]['msg']}. Delete the file; it is made "
+                "again from the run beside it."
+            ) from error
+        self._known[run] = record
+        return record

@@ -1,0 +1,161 @@
+"""Worker processes that stay alive from run to run, one thread each."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+from fedapp.sweeps.identity import Request
+
+PROCESSES = multiprocessing.get_context("spawn")
+PULSE = 0.5
+"""Least seconds between two messages about a run's rounds."""
+PATIENCE = 15.0
+"""Seconds that workers have to end their round when all is stopped."""
+
+
+@dataclass(frozen=True)
+class News:
+    """What a worker said: the round that its run is in, or that it is done with it."""
+
+    request: Request
+    round: int = 0
+    accuracy: float | None = None
+    done: bool = False
+    problem: str = ""
+
+
+class Worker:
+    """A process that does one requested run after another in the store at ``root``."""
+
+    def __init__(self, number: int, root: Path) -> None:
+        self.number, self.root = number, root
+        self.request: Request | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self.stop = PROCESSES.Event()
+        self.pipe, theirs = PROCESSES.Pipe()
+        log = self.root / f"worker-{self.number}.log"
+        self.process: SpawnProcess = PROCESSES.Process(
+            target=_work, args=(theirs, self.stop, self.root, log), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+
+    def give(self, request: Request) -> None:
+        """Start on a run."""
+        self.request = request
+        self.pipe.send(request)
+
+    def news(self) -> News:
+        """Return what the worker said; one that died is replaced, and its run counts as failed."""
+        request = self.request
+        if request is None:
+            raise RuntimeError("a worker without a run has no news")
+        try:
+            news: News = self.pipe.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            news = News(request, done=True, problem=f"its process ended ({self._ending()})")
+            self._start()
+        if news.done:
+            self.request = None
+        return news
+
+    def _ending(self) -> str:
+        code = self.process.exitcode or 0
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+
+class Workers:
+    """``jobs`` workers over one store."""
+
+    def __init__(self, jobs: int, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        self.members = [Worker(number, root) for number in range(1, jobs + 1)]
+
+    @property
+    def idle(self) -> list[Worker]:
+        """The workers without a run."""
+        return [worker for worker in self.members if worker.request is None]
+
+    @property
+    def busy(self) -> list[Worker]:
+        """The workers with a run."""
+        return [worker for worker in self.members if worker.request is not None]
+
+    def news(self) -> Iterator[News]:
+        """Wait until a worker says something and yield what was said."""
+        ready = wait([worker.pipe for worker in self.busy])
+        yield from [worker.news() for worker in self.busy if worker.pipe in ready]
+
+    def close(self) -> None:
+        """Let every worker end its round and write a checkpoint, then end it."""
+        for worker in self.members:
+            worker.stop.set()
+            worker.pipe.close()
+        until = time.monotonic() + PATIENCE
+        for worker in self.members:
+            worker.process.join(max(until - time.monotonic(), 0.1))
+            if worker.process.is_alive():
+                worker.process.kill()
+
+
+def _work(pipe: Connection[News, Request], stop: Event, root: Path, log: Path) -> None:
+    """Do what the pipe asks for until it closes; a worker whose parent is gone stops by itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when Ctrl-C is pressed
+    _write_into(log)
+    from fedapp.sweeps.execute import perform
+    from fedapp.sweeps.store import Store
+
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    parent, store = os.getppid(), Store(root)
+    while not stop.is_set():
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        watch = _Pulse(pipe, stop, parent, request)
+        record = perform(request, store, watch)
+        watch.say(News(request, done=True, problem=record.problem if record else ""))
+
+
+def _write_into(log: Path) -> None:
+    """Send what the process prints, also from libraries in C, to its log."""
+    file = log.open("a")
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(file.fileno(), stream.fileno())
+
+
+class _Pulse:
+    """Passes on the round of a run from time to time; says when it is to stop."""
+
+    def __init__(
+        self, pipe: Connection[News, Request], stop: Event, parent: int, request: Request
+    ) -> None:
+        self.pipe, self.stop, self.parent, self.request = pipe, stop, parent, request
+        self._last = 0.0
+
+    def __call__(self, round_: int, accuracy: float | None) -> bool:
+        if time.monotonic() - self._last > PULSE:
+            self._last = time.monotonic()
+            self.say(News(self.request, round_, accuracy))
+        return self.stop.is_set() or os.getppid() != self.parent
+
+    def say(self, news: News) -> None:
+        """Say something, unless nobody listens any more."""
+        try:
+            self.pipe.send(news)
+        except OSError:
+            self.stop.set()

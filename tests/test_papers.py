@@ -1,0 +1,414 @@
+"""The papers' items: what their TOMLs say, what is measured, and what the pages show."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedapp.analysis.curves import band, communication, least, speed_up
+from fedapp.analysis.interpolation import interpolate
+from fedapp.cli import app
+from fedapp.config import read_config
+from fedapp.errors import ConfigError
+from fedapp.papers.catalogue import all_items, choose
+from fedapp.papers.catalogue import read_item as read
+from fedapp.papers.cells import Maker, line_name, make_cells
+from fedapp.papers.costs import cost_of
+from fedapp.papers.data import locate
+from fedapp.papers.pictures.curves import draw_figure, points
+from fedapp.papers.pictures.landscapes import (
+    CURVATURES,
+    OPTIMA,
+    OPTIMUM,
+    descent,
+    least_squares,
+    local_path,
+)
+from fedapp.papers.report.claims import check
+from fedapp.papers.report.page import page
+from fedapp.papers.report.tables import entries, table_section
+from fedapp.papers.reproduce import Order, reproduce
+from fedapp.papers.results import CellResult, Curve, Results, RunResult, read_results, thin
+from fedapp.papers.schema import SCALES, Claim, Cut, Figure, Scale, Table
+from fedapp.sweeps.record import RunRecord
+
+ITEMS = all_items()
+TABLES = {name: item for name, item in ITEMS.items() if isinstance(item, Table)}
+
+
+def maker(item, scale) -> Maker:
+    return Maker(item, scale, item.scales.get(scale) or Scale(), {}, lambda name, cut: name)
+
+
+# ---------------------------------------------------------------- the TOMLs
+
+
+def test_every_table_and_figure_is_there() -> None:
+    wanted = {f"mcmahan-fig{n}" for n in range(1, 11)} | {f"seo-fig{n}" for n in range(1, 14)}
+    wanted |= {f"mcmahan-table{n}" for n in ("1-2nn", "1-cnn", "2-cnn", "2-lstm", "3", "4")}
+    wanted |= {"notes-quadratic", "seo-claims"}
+    assert wanted <= set(ITEMS)
+    assert list(ITEMS).index("seo-fig2") < list(ITEMS).index("seo-fig10")
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("name", ITEMS)
+def test_every_cell_is_a_sensible_run_at_every_scale(name: str, scale) -> None:
+    for cell in make_cells(ITEMS[name], maker(ITEMS[name], scale)).values():
+        if cell is not None:
+            for values in itertools.product(*cell.options.values()):
+                read_config({**cell.settings, **dict(zip(cell.options, values, strict=True))})
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_published_speed_ups_follow_from_the_published_rounds(name: str) -> None:
+    """The papers round to one decimal; a typing error in either number would show."""
+    item = TABLES[name]
+    first = next(row for row in item.rows if row.label == item.baseline).published
+    for row in item.rows:
+        for column, speedup in row.speedup.items():
+            assert first[column] / row.published[column] == pytest.approx(speedup, abs=0.0501)
+
+
+@pytest.mark.parametrize("name", ["mcmahan-table2-cnn", "mcmahan-table4"])
+def test_published_u_follows_from_e_and_b(name: str) -> None:
+    for row in TABLES[name].rows:
+        epochs, batch = row.settings["local-epochs"], row.settings["batch-size"]
+        assert float(row.shown["u"]) == epochs * (600 / batch if batch else 1)
+
+
+def test_the_2nn_cells_have_the_grid_that_is_stated() -> None:
+    cells = make_cells(ITEMS["mcmahan-table4"], maker(ITEMS["mcmahan-table4"], "full"))
+    assert len(cells) == 18
+    cell = cells["E = 20, B = 10 | Non-IID"]
+    assert [cell.rates.rate(place) for place in (-1, 0, 1)] == [0.0464159, 0.1, 0.215443]
+    assert (cell.target, cell.rounds, cell.seeds) == (0.97, 1107, (0, 1, 2))  # 1.5 times 738
+    assert {"partitioner": "shards", "local-epochs": 20}.items() <= cell.settings.items()
+
+
+def test_rows_that_a_scale_leaves_out_are_not_run() -> None:
+    cells = make_cells(ITEMS["mcmahan-table1-cnn"], maker(ITEMS["mcmahan-table1-cnn"], "cpu"))
+    assert {name for name, cell in cells.items() if cell} == {
+        name for name in cells if name.startswith("C = 0.1")
+    }
+
+
+def test_a_smaller_scale_keeps_the_updates_of_a_round() -> None:
+    item = ITEMS["seo-fig4"]
+    for label in ("B | B = 50", "B | B = 5"):
+        full, cpu = (make_cells(item, maker(item, scale))[label] for scale in ("full", "cpu"))
+        cut = item.scales["cpu"].cut
+        assert cut.train / cpu.settings["batch-size"] == 50_000 / full.settings["batch-size"]
+
+
+def test_claims_are_about_cells_of_other_items() -> None:
+    item = ITEMS["seo-claims"]
+    cells = make_cells(item, maker(item, "full"))
+    seo = ITEMS["seo-fig10"]
+    wanted = make_cells(seo, maker(seo, "full"))["eta | η = 0.05"]
+    assert cells["seo-fig10: eta | η = 0.05"] == wanted
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ('kind = "tabel"', "tag 'tabel'"),
+        ('kind = "table"\ntarget = "x"', "target"),
+        ("kind = ", "one.toml"),
+        ('kind = "table"\nspeed = 1', "speed: Extra inputs are not permitted"),
+    ],
+)
+def test_a_wrong_toml_is_named(change: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=r"one\.toml") as error:
+        read("one", change)
+    assert said in str(error.value)
+
+
+def test_items_are_chosen_by_name_or_by_its_start() -> None:
+    assert [name for name, _ in choose(["mcmahan-table1"])] == [
+        "mcmahan-table1-2nn",
+        "mcmahan-table1-cnn",
+    ]
+    assert [name for name, _ in choose(["seo-fig1"])] == ["seo-fig1"]
+    assert len(list(choose(["all"]))) == len(ITEMS)
+    with pytest.raises(ConfigError, match="there is no such table or figure"):
+        list(choose(["mcmahan-table9"]))
+
+
+def test_data_is_local_where_there_is_a_copy_and_else_from_the_hub(tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    assert locate("mnist", tmp_path, None, tmp_path) == str(tmp_path / "mnist")
+    assert locate("cifar10", tmp_path, None, tmp_path) == "uoft-cs/cifar10"
+    assert locate("digits", None, Cut(train=1, test=1), tmp_path) == "digits"
+    with pytest.raises(ConfigError, match=r"needs a local copy.*--data"):
+        locate("cifar10", None, Cut(train=1, test=1), tmp_path)
+
+
+# ---------------------------------------------------------------- measures
+
+
+def test_the_least_loss_is_the_first_of_its_kind() -> None:
+    assert least([0, 5, 10, 15], [3.0, None, 1.0, float("nan")]) == (10, 1.0)
+    assert least([0], [None]) is None
+
+
+def test_speed_ups_are_over_the_baseline() -> None:
+    assert speed_up(1468, 32) == pytest.approx(45.875)
+    assert speed_up(None, 32) is None
+    assert speed_up(1468, None) is None
+
+
+def test_a_band_is_mean_least_and_greatest_where_all_have_a_point() -> None:
+    curves = [([0, 1, 2], [1.0, 2.0, 3.0]), ([0, 2, 3], [3.0, 6.0, 9.0])]
+    assert band(curves) == ([0, 2], [2.0, 4.5], [1.0, 3.0], [3.0, 6.0])
+    assert band([([0, 1], [1.0, float("nan")])])[0] == [0]
+
+
+def test_communication_counts_every_client_of_every_round_both_ways() -> None:
+    assert communication(10.5, 10, down=800, up=700) == 10.5 * 10 * 1500
+
+
+def test_interpolation_is_linear_also_beyond_the_models() -> None:
+    w, other = {"x": torch.tensor([1.0, 0.0])}, {"x": torch.tensor([0.0, 2.0])}
+    assert torch.allclose(interpolate(w, other, 0.25)["x"], torch.tensor([0.25, 1.5]))
+    assert torch.allclose(interpolate(w, other, 1.2)["x"], torch.tensor([1.2, -0.4]))
+
+
+def test_gradient_descent_on_the_landscape_is_what_its_formula_says() -> None:
+    inputs, targets = least_squares(50)
+    path = descent(inputs, targets, 50, 0.25, 400)
+    step = 0.25 * inputs.T @ (inputs @ path[0] - targets) / 50
+    assert np.allclose(path[1], path[0] - step)
+    assert np.allclose(path[-1], np.linalg.lstsq(inputs, targets, rcond=None)[0], atol=1e-6)
+    assert np.linalg.norm(path[-1] - OPTIMUM) < 0.5
+
+
+@pytest.mark.parametrize("kind", CURVATURES)
+def test_clients_walk_to_their_own_optimum(kind: str) -> None:
+    for curvature, optimum in zip(CURVATURES[kind], OPTIMA[kind], strict=True):
+        start = optimum + np.array([1.0, -1.0])
+        path = local_path(start, curvature, optimum)
+        away = np.linalg.norm(path - optimum, axis=1)
+        assert (np.diff(away) < 0).all()
+
+
+# ---------------------------------------------------------------- pages and pictures
+
+
+def run_result(needed=None, final=0.5, seed=0, **more) -> RunResult:
+    values = {
+        "run": "r",
+        "seed": seed,
+        "rounds": 100,
+        "needed": needed,
+        "final": final,
+        "best": final,
+        "least_loss": 1.0,
+        "least_loss_round": 5,
+        "updates": 1.0,
+        "bytes_down": 1000,
+        "bytes_up": 1000,
+        "seconds": 1.0,
+        "problem": "",
+    }
+    return RunResult(**{**values, **more})
+
+
+def cell(*runs: RunResult, **more) -> CellResult:
+    return CellResult(
+        **{"target": 0.97, "participants": 10, "chosen": {"learning-rate": 0.1}, **more},
+        runs=list(runs),
+    )
+
+
+def table_results(cells: dict[str, CellResult]) -> Results:
+    item = TABLES["mcmahan-table4"]
+    everything = {f"{r.label} | {c.label}": CellResult() for r in item.rows for c in item.columns}
+    return Results(item="mcmahan-table4", scale="full", command="c", cells=everything | cells)
+
+
+def test_a_table_shows_published_and_measured_side_by_side() -> None:
+    item = TABLES["mcmahan-table4"]
+    results = table_results(
+        {
+            "E = 1, B = ∞ | IID": cell(run_result(900), run_result(1100, seed=1)),
+            "E = 1, B = 10 | IID": cell(run_result(50.0)),
+            "E = 20, B = 10 | IID": cell(run_result(None), inside=False),
+        }
+    )
+    found = {f"{e.row.label} | {e.column.label}": e for e in entries(item, results)}
+    one = found["E = 1, B = 10 | IID"]
+    assert (one.ratio, one.speedup, one.published_speedup) == (50 / 92, 20.0, 16.0)
+    text = table_section(item, results)
+    assert "92 (16.0×) → **50 (20.0×)**" in text
+    assert "1468 → **1000**" in text
+    assert "45 (32.6×) → **not run**" in text
+    assert "32 (45.9×) → **not in 100 rounds (best 50.0 %)**" in text
+    assert "2 of 3 cells reach the target within 1.25 times" in text
+    assert "1 of 1 speed-ups" in text
+    assert "2: 900 - 1100" in text
+    assert "1 MB" in text  # 50 rounds, 10 clients, 1,000 bytes each way
+
+
+def test_a_cell_that_was_not_run_is_never_filled_in() -> None:
+    text = page(TABLES["mcmahan-table4"], [table_results({})])
+    assert text.count("→ **not run**") == 18
+    assert "Nothing was run at this scale" in text
+
+
+def claim(**more) -> Claim:
+    return Claim(**{"says": "s", "where": "w", "cells": ("a", "b"), **more})
+
+
+@pytest.mark.parametrize(
+    ("finals", "verdict"),
+    [((0.5, 0.6), "fails"), ((0.6, 0.5), "holds"), ((0.505, 0.5), "inconclusive")],
+)
+def test_a_difference_must_exceed_the_noise(finals, verdict: str) -> None:
+    cells = {name: cell(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
+    checked = check(claim(measure="difference", low=0.0), cells, noise=0.01)
+    assert checked.verdict == verdict
+    assert checked.measured == pytest.approx(finals[0] - finals[1])
+
+
+def test_the_seeds_spread_counts_as_noise_where_it_is_greater() -> None:
+    wide = cell(run_result(final=0.5), run_result(final=0.7, seed=1))
+    cells = {"a": wide, "b": cell(run_result(final=0.55))}
+    checked = check(claim(measure="difference", low=0.0), cells, noise=0.01)
+    assert checked.noise == pytest.approx(0.1)
+    assert checked.verdict == "inconclusive"
+
+
+def test_claims_about_one_value_all_values_and_layers() -> None:
+    cells = {"a": cell(run_result(final=0.68)), "b": cell(run_result(final=0.66))}
+    value = claim(measure="value", cells=("a",), low=0.66, high=0.7)
+    assert check(value, cells, 0.01).verdict == "holds"
+    spread = check(claim(measure="spread", high=0.01), cells, 0.001)
+    assert (round(spread.measured, 6), spread.verdict) == (0.02, "fails")
+    agreeing = {
+        name: cell(run_result(agreement=[{"round": 1, "similarity": {"x": x, "y": 0.5}}]))
+        for name, x in (("a", 0.9), ("b", 0.2))
+    }
+    layers = check(claim(measure="agreement", low=0.0), agreeing, 0.01)
+    assert (layers.measured, layers.verdict) == (0.0, "inconclusive")
+    assert check(value, {}, 0.01).verdict == "not run"
+
+
+def test_curves_are_thinned_and_keep_their_ends_and_their_best() -> None:
+    accuracy = [0.001 * t for t in range(1000)]
+    accuracy[500] = 1.0
+    record = RunRecord(
+        run="r",
+        settings={},
+        status="complete",
+        rounds=list(range(1000)),
+        accuracy=accuracy,
+        loss=[None] * 1000,
+        train_loss=[None] * 1000,
+        gradients=[0] * 1000,
+    )
+    curve = thin(record, 50)
+    assert len(curve.rounds) <= 51
+    assert {0, 500, 999} <= set(curve.rounds)
+
+
+def curve(ys) -> Curve:
+    count = len(ys)
+    return Curve(
+        rounds=list(range(count)),
+        gradients=[10 * t for t in range(count)],
+        accuracy=ys,
+        loss=[1 - y for y in ys],
+        train_loss=[None, *([0.5] * (count - 1))],
+    )
+
+
+def test_a_figure_has_a_line_for_each_that_ran_and_a_band_over_seeds() -> None:
+    item = ITEMS["seo-fig9"]
+    assert isinstance(item, Figure)
+    cells = {line_name(p, line): CellResult() for p in item.panels for line in item.lines[p.lines]}
+    first = next(iter(cells))
+    runs = [run_result(curve=curve([0.1, 0.2 + 0.1 * s, 0.3]), seed=s) for s in range(3)]
+    cells[first] = cell(*runs)
+    figure = draw_figure(item, Results(item="seo-fig9", scale="full", command="c", cells=cells))
+    accuracy, loss = figure.axes[0], figure.axes[1]
+    assert [line.get_label() for line in accuracy.lines] == ["α = 0.1"]
+    assert list(accuracy.lines[0].get_ydata()) == pytest.approx([0.1, 0.3, 0.3])
+    assert len(accuracy.collections) == 1
+    assert loss.lines[-1].get_marker() == "o"  # the least test loss is marked
+    assert [t.get_text() for t in figure.axes[3].texts] == ["not run"]
+
+
+def test_accuracy_by_gradients_has_gradients_on_its_axis() -> None:
+    panel = ITEMS["mcmahan-fig9"].panels[0]
+    assert points(curve([0.1, 0.3, 0.2]), panel) == ([0, 10, 20], [0.1, 0.3, 0.2])
+    best = panel.model_copy(update={"y": "best accuracy", "x": "rounds"})
+    assert points(curve([0.1, 0.3, 0.2]), best) == ([0, 1, 2], [0.1, 0.3, 0.3])
+
+
+# ---------------------------------------------------------------- from one command
+
+
+def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> None:
+    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", 1, False, {})
+    reproduce(["seo-fig11", "mcmahan-fig1"], order, Console(quiet=True))
+    for name in ("seo-fig11", "mcmahan-fig1"):
+        files = {path.name for path in (tmp_path / "out" / name).iterdir()}
+        assert files == {"smoke.json", "smoke.png", "smoke.svg", "index.md", "index.html"}
+        assert "<svg" in (tmp_path / "out" / name / "index.html").read_text()
+    numbers = read_results(tmp_path / "out", "mcmahan-fig1", "smoke").numbers
+    middle = numbers["thetas"].index(min(numbers["thetas"], key=lambda t: abs(t - 0.5)))
+    assert numbers["shared"][middle] < min(numbers["shared parents"])
+    assert numbers["separate"][middle] > min(numbers["separate parents"])
+    index = (tmp_path / "out" / "index.md").read_text()
+    assert "(seo-fig11/index.md)" in index
+    assert "| `seo-fig9` | not run |" in index
+
+
+@pytest.mark.process
+def test_a_table_is_reproduced_at_smoke_scale(tmp_path: Path) -> None:
+    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", 2, False, {})
+    reproduce(["mcmahan-table1-2nn"], order, Console(quiet=True))
+    results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
+    ran = {name for name, found in results.cells.items() if found.runs}
+    assert {name.split(" | ")[0] for name in ran} == {"C = 0.0", "C = 0.5"}
+    assert all(len(results.cells[name].tried) >= 3 for name in ran)
+    assert "B = 10" in (tmp_path / "out" / "mcmahan-table1-2nn" / "index.md").read_text()
+
+
+def test_costs_add_up() -> None:
+    item = ITEMS["seo-fig5"]
+    cost = cost_of(item, "smoke", {})
+    assert (cost.runs, cost.rounds) == (4, 60)
+    assert 0 < cost.seconds < 600
+    tuned = cost_of(TABLES["mcmahan-table1-2nn"], "smoke", {})
+    assert tuned.runs == 8 * 3
+
+
+def test_the_list_names_every_item() -> None:
+    said = CliRunner().invoke(app, ["reproduce", "seo-fig1", "seo-fig5", "--list"]).output
+    assert "seo-fig1" in said
+    assert "seo-fig5" in said
+    assert "Estimated from steps measured just now" in " ".join(said.split())
+
+
+def test_results_survive_a_round_trip(tmp_path: Path) -> None:
+    from fedapp.papers.results import write_results
+
+    results = table_results({"E = 1, B = 10 | IID": cell(run_result(50.0))})
+    write_results(tmp_path, results)
+    again = read_results(tmp_path, "mcmahan-table4", "full")
+    assert again == results
+    (tmp_path / "mcmahan-table4" / "full.json").write_text("{}")
+    with pytest.raises(ConfigError, match="Delete it and make it again"):
+        read_results(tmp_path, "mcmahan-table4", "full")
+
+
+def test_the_tuned_rate_is_shown() -> None:
+    assert cell(run_result(50.0)).rate == 0.1

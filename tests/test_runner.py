@@ -1,0 +1,158 @@
+"""The runner as processes: workers that die, and a runner that is killed again and again."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from killed import PROCESSES
+from rich.console import Console
+
+from fedapp import cli
+from fedapp.runs.callbacks import read_metrics
+from fedapp.sweeps.identity import Request
+from fedapp.sweeps.plans import fixed
+from fedapp.sweeps.schedule import carry_out
+from fedapp.sweeps.store import Store
+
+pytestmark = pytest.mark.process
+SMALL = {"num-clients": 10, "local-epochs": 1, "2nn.hidden": 16, "device": "cpu"}
+ROUNDS = 60
+KILLS = 10
+SECONDS = 300
+
+
+def quiet() -> Console:
+    return Console(file=io.StringIO())
+
+
+def requests(rates, rounds: int = ROUNDS, **more) -> list[Request]:
+    """Return a run for each rate, with a checkpoint every third round."""
+    base = {**SMALL, "checkpoint-every": 3, "pictures": False}
+    return [Request.of({**base, "learning-rate": rate, **more}, rounds) for rate in rates]
+
+
+def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_rest(
+    tmp_path: Path,
+) -> None:
+    good, wild = requests([0.1, 1e30], rounds=3)
+    [broken] = requests([0.1], rounds=3, dataset="quadratic", model="2nn")
+    store = Store(tmp_path)
+    plans = {
+        name: (lambda r=r: fixed([r])) for name, r in zip("abc", (wild, broken, good), strict=True)
+    }
+    outcomes, failed = carry_out(plans, store, 1, quiet())
+    statuses = {name: outcome.runs[0].status for name, outcome in outcomes.items()}
+    assert statuses == {"a": "diverged", "b": "failed", "c": "complete"}
+    assert set(failed) == {wild.run, broken.run}
+    assert "not finite" in failed[wild.run]
+    assert outcomes["c"].runs[0].last_round == 3
+    inode = (store.folder(good.run) / "record.json").stat().st_ino
+    carry_out(plans, Store(tmp_path), 1, quiet())
+    assert (store.folder(good.run) / "record.json").stat().st_ino == inode  # nothing ran again
+
+    [longer] = requests([0.1], rounds=6)
+    assert longer.run == good.run
+    outcomes, _ = carry_out({"d": lambda: fixed([longer])}, Store(tmp_path), 1, quiet())
+    assert outcomes["d"].runs[0].rounds == [0, 1, 2, 3, 4, 5, 6]
+    assert [row["round"] for row in read_metrics(store.folder(good.run) / "metrics.jsonl")] == [
+        *range(7)
+    ]
+
+
+def _sweep(folder: Path) -> None:
+    """Be `fedapp sweep` over four runs, with two workers, in a session of its own."""
+    os.setsid()
+    settings = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": 3}
+    words = [f"{key}={value}" for key, value in settings.items()]
+    grid = ["learning-rate=[0.03,0.1]", "seed=[0,1]"]
+    try:
+        cli.sweep([*words, *grid], 2, folder, folder / "out", "", False)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def start(folder: Path) -> Any:
+    process = PROCESSES.Process(target=_sweep, args=(folder,))
+    process.start()
+    return process
+
+
+def ended(process: Any) -> int:
+    """Wait for the process and return its exit code."""
+    process.join(SECONDS)
+    return int(process.exitcode)
+
+
+def rounds_done(folder: Path) -> int:
+    return sum(len(path.read_text().splitlines()) for path in folder.glob("*/metrics.jsonl"))
+
+
+def wait_for_rounds(process: Any, folder: Path, count: int) -> None:
+    """Wait until so many more rounds are done."""
+    before, until = rounds_done(folder), time.monotonic() + SECONDS
+    while rounds_done(folder) < before + count and process.is_alive():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def living(group: int) -> list[str]:
+    """Return the processes of a group that are not yet dead."""
+    said = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True)
+    words = [line.split(maxsplit=2) for line in said.stdout.splitlines()]
+    return [args for pgid, stat, args in words if pgid == str(group) and stat[0] != "Z"]
+
+
+@pytest.mark.timeout(900)
+def test_a_runner_killed_ten_times_loses_nothing_and_runs_nothing_twice(tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    ends: dict[str, int] = {}
+    for number in range(KILLS):
+        process = start(killed)
+        wait_for_rounds(process, killed, 5)
+        # Every other time the workers die with it; else they have to find out by themselves.
+        (os.kill if number % 2 else os.killpg)(process.pid, signal.SIGKILL)
+        assert ended(process) == -signal.SIGKILL
+        for run, stamp in ends.items():  # what was done stays as it was
+            assert (killed / run / "record.json").stat().st_mtime_ns == stamp
+        ends = {p.parent.name: p.stat().st_mtime_ns for p in killed.glob("*/record.json")}
+    assert ended(start(killed)) == 0
+    assert ended(start(whole)) == 0
+
+    journal = [json.loads(line) for line in (killed / "journal.jsonl").read_text().splitlines()]
+    finished = Counter(line["run"] for line in journal if line["event"] == "complete")
+    assert sorted(finished.values()) == [1, 1, 1, 1]
+    assert sum(line["event"] == "continued" for line in journal) >= KILLS - 4
+    for path in whole.glob("*/record.json"):
+        mine = json.loads((killed / path.parent.name / "record.json").read_text())
+        theirs = json.loads(path.read_text())
+        assert mine["accuracy"] == theirs["accuracy"]
+        assert mine["loss"] == theirs["loss"]
+        rows = read_metrics(killed / path.parent.name / "metrics.jsonl")
+        assert [row["round"] for row in rows] == list(range(ROUNDS + 1))
+
+
+def test_a_signal_ends_the_round_writes_a_checkpoint_and_leaves_no_process(tmp_path: Path) -> None:
+    process = start(tmp_path)
+    wait_for_rounds(process, tmp_path, 5)
+    os.kill(process.pid, signal.SIGTERM)
+    assert ended(process) == 130
+    journal = [json.loads(line) for line in (tmp_path / "journal.jsonl").read_text().splitlines()]
+    stopped = [line for line in journal if line["event"] == "stopped"]
+    assert stopped
+    for line in stopped:
+        checkpoints = tmp_path / line["run"] / "checkpoints"
+        assert (checkpoints / f"round-{line['round']:06d}.json").exists()
+    until = time.monotonic() + SECONDS
+    while living(process.pid):
+        assert time.monotonic() < until
+        time.sleep(0.1)

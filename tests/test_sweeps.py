@@ -1,0 +1,263 @@
+"""Grids, tuned cells and their plans, on runs that are made up: a curve is a formula."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedapp.errors import ConfigError
+from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
+from fedapp.sweeps.identity import Request
+from fedapp.sweeps.plans import Outcome, fixed, stage
+from fedapp.sweeps.record import RunRecord, problem_of
+from fedapp.sweeps.store import Store
+from fedapp.sweeps.tuning import Cell, Rates, search
+
+BASE = {"num-clients": 10, "2nn.hidden": 8}
+
+
+def record(accuracy, run="r", status="complete", **more) -> RunRecord:
+    count = len(accuracy)
+    zeros = [0.0] * count
+    given_ = {"loss": zeros, "train_loss": zeros, "gradients": [0] * count, **more}
+    return RunRecord(
+        run=run,
+        settings={},
+        status=status,
+        rounds=list(range(count)),
+        accuracy=accuracy,
+        **given_,
+    )
+
+
+# ---------------------------------------------------------------- identity
+
+
+def test_a_run_is_its_settings_and_not_how_it_is_carried_out() -> None:
+    run = Request.of({**BASE, "learning-rate": 0.1}, 10).run
+    same = {"threads": 2, "pictures": False, "device": "cpu", "checkpoint-every": 3, "seed": 0}
+    assert Request.of({**BASE, "learning-rate": 0.1, **same}, 99, 0.9).run == run
+    assert Request.of({**BASE, "learning-rate": 0.1, "num-server-rounds": 7}, 10).run == run
+    assert Request.of({**BASE, "learning-rate": 0.2}, 10).run != run
+    assert Request.of({**BASE, "learning-rate": 0.1, "seed": 1}, 10).run != run
+
+
+def test_whole_numbers_and_their_floats_are_the_same_setting() -> None:
+    values = {"partitioner": "dirichlet", "learning-rate": 1, "dirichlet.alpha": 1}
+    floats = {"partitioner": "dirichlet", "learning-rate": 1.0, "dirichlet.alpha": 1.0}
+    assert Request.of(values, 1).canonical == Request.of(floats, 1).canonical
+
+
+def test_defaults_are_left_out_of_the_identity() -> None:
+    assert Request.of({"batch-size": 10}, 1).canonical == {"dataset": "digits"}
+
+
+# ---------------------------------------------------------------- records
+
+
+def test_a_record_satisfies_what_it_reached() -> None:
+    found = record([0.1, 0.5, 0.7, 0.6])
+    assert found.satisfies(Request.of(BASE, 3))
+    assert not found.satisfies(Request.of(BASE, 4))
+    assert found.satisfies(Request.of(BASE, 100, target=0.7))
+    assert not found.satisfies(Request.of(BASE, 100, target=0.71))
+    assert record([0.1], status="diverged").satisfies(Request.of(BASE, 100))
+
+
+def test_a_record_is_cut_to_what_is_asked_for() -> None:
+    found = record([0.1, 0.5, 0.7, 0.6], status="diverged", problem="nan")
+    assert found.until(Request.of(BASE, 2)).rounds == [0, 1, 2]
+    assert found.until(Request.of(BASE, 2)).status == "complete"
+    assert found.until(Request.of(BASE, 9, target=0.5)).accuracy == [0.1, 0.5]
+    assert found.until(Request.of(BASE, 9)) == found
+
+
+def test_rounds_to_a_target_are_interpolated_on_the_best_so_far() -> None:
+    assert record([0.0, 0.4, 0.2, 0.8]).rounds_to(0.5) == pytest.approx(2.25)
+    assert record([0.0, None, 0.5]).rounds_to(0.6) is None
+
+
+def test_accuracy_at_the_end_is_a_mean_of_the_last_and_nothing_if_it_diverged() -> None:
+    assert record([0.0, 0.4, 0.6]).final_accuracy(2) == pytest.approx(0.5)
+    assert record([0.9, 0.9], status="diverged").final_accuracy() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("row", "status"),
+    [
+        ({"round": 1, "test_loss": 2.3, "model_changed": True}, "complete"),
+        ({"round": 1, "test_loss": None, "model_changed": True}, "diverged"),
+        ({"round": 1, "test_loss": math.inf, "model_changed": True}, "diverged"),
+        ({"round": 1, "model_changed": False, "failures": {"3": "is not finite"}}, "diverged"),
+        ({"round": 1, "model_changed": False, "failures": {"3": "OSError: gone"}}, "failed"),
+    ],
+)
+def test_a_run_ends_when_it_cannot_go_on(row, status) -> None:
+    assert problem_of(row)[0] == status
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    request = Request.of(BASE, 1)
+    store = Store(tmp_path)
+    store.folder(request.run).mkdir()
+    (store.folder(request.run) / "record.json").write_text('{"run": 1')
+    with pytest.raises(Exception, match=r"record\.json is damaged"):
+        store.find(request)
+
+
+# ---------------------------------------------------------------- plans
+
+
+class Imagined:
+    """Runs that need ``needed(settings)`` rounds to accuracy 1 (None: never), on a straight line."""
+
+    def __init__(self, needed) -> None:
+        self.needed, self.asked = needed, []
+
+    def __call__(self, request: Request) -> RunRecord | None:
+        if request not in self.asked:
+            return None
+        rounds = self.needed(dict(request.settings))
+        slope = 0.1 / request.rounds if rounds is None else 1 / rounds
+        return record([slope * t for t in range(request.rounds + 1)]).until(request)
+
+    def do(self, cell: Cell) -> Outcome:
+        """Carry out one request after another; what is asked depends on the records alone."""
+        while True:
+            now = stage(search(cell), self)
+            if now.outcome is not None:
+                return now.outcome
+            self.asked.append(now.missing[-1])
+
+
+def tuned(**more) -> Cell:
+    return Cell(BASE, rounds=1000, target=1.0, rates=Rates(start=0.1, **more))
+
+
+def rate(settings) -> float:
+    return settings["learning-rate"]
+
+
+def test_the_grid_starts_in_the_middle_and_gives_up_on_worse_rates() -> None:
+    runs = Imagined(lambda s: {0.1: 40, 0.215443: 60, 0.0464159: 100}[rate(s)])
+    outcome = runs.do(tuned())
+    assert dict(runs.asked[0].settings)["learning-rate"] == 0.1
+    assert runs.asked[0].rounds == 1000
+    assert {request.rounds for request in runs.asked[1:3]} == {60}  # 1.5 times the 40 of the middle
+    assert dict(outcome.chosen.settings) == {"learning-rate": 0.1}
+    assert outcome.inside
+    needed = {rate(dict(c.settings)): c.records[0].rounds_to(1.0) for c in outcome.tried}
+    assert needed == {0.1: 40, 0.215443: 60, 0.0464159: None}
+
+
+def test_the_grid_grows_until_the_best_lies_inside() -> None:
+    runs = Imagined(lambda s: 10 + 100 * abs(math.log10(rate(s)) - math.log10(2.15443)))
+    outcome = runs.do(tuned())
+    assert dict(outcome.chosen.settings) == {"learning-rate": 2.15443}
+    assert max(rate(dict(c.settings)) for c in outcome.tried) == 4.64159
+    assert outcome.inside
+
+
+def test_a_best_on_the_edge_of_all_that_may_be_tried_is_said() -> None:
+    runs = Imagined(lambda s: 100 / rate(s))
+    outcome = runs.do(tuned(most=1))
+    assert not outcome.inside
+    assert len(outcome.tried) == 4
+
+
+def test_where_no_rate_reaches_the_target_the_highest_accuracy_counts() -> None:
+    runs = Imagined(lambda s: 5000 if rate(s) == 0.1 else 9000)
+    outcome = runs.do(tuned())
+    assert dict(outcome.chosen.settings) == {"learning-rate": 0.1}
+    assert outcome.runs[0].rounds_to(1.0) is None
+
+
+def test_the_other_seeds_and_the_longer_curve_come_at_the_best() -> None:
+    runs = Imagined(lambda s: 20 if rate(s) == 0.1 else 30)
+    outcome = runs.do(dataclasses.replace(tuned(), seeds=(0, 1, 2), draw=50))
+    assert [r.last_round for r in outcome.runs] == [50, 50, 50]
+    assert {dict(r.settings)["seed"] for r in runs.asked} == {0, 1, 2}
+    assert all(rate(dict(r.settings)) == 0.1 for r in runs.asked if dict(r.settings)["seed"])
+
+
+def test_further_options_are_searched_with_the_rates() -> None:
+    def needed(settings):
+        return (20 if rate(settings) == 0.1 else 30) - 5 * settings["batch-size"]
+
+    cell = dataclasses.replace(tuned(), options={"batch-size": (1, 2)})
+    outcome = Imagined(needed).do(cell)
+    assert dict(outcome.chosen.settings) == {"batch-size": 2, "learning-rate": 0.1}
+    assert len(outcome.tried) == 6
+
+
+@given(best=st.integers(-4, 4), steepness=st.floats(1.0, 60.0))
+def test_any_valley_is_found_whatever_was_run_further_before(best: int, steepness: float) -> None:
+    cell = tuned()
+    goal = math.log10(cell.rates.rate(best))
+    runs = Imagined(lambda s: 10 + steepness * abs(math.log10(rate(s)) - goal))
+    runs.asked = [cell.request({"learning-rate": cell.rates.rate(3)}, 0, 1000)]
+    outcome = runs.do(cell)
+    assert dict(outcome.chosen.settings)["learning-rate"] == cell.rates.rate(best)
+
+
+def test_a_plan_asks_for_what_is_missing() -> None:
+    requests = [Request.of({**BASE, "seed": seed}, 3) for seed in range(3)]
+    runs = Imagined(lambda _: 10)
+    runs.asked = [requests[1]]
+    assert stage(fixed(requests), runs).missing == [requests[0], requests[2]]
+
+
+# ---------------------------------------------------------------- the grid of the command line
+
+
+def test_lists_are_the_grid() -> None:
+    plain, grid = split_grid(["seed=[0, 1]", "algorithm=[fedavg, fedprox]", "momentum=0.5"])
+    assert plain == ["momentum=0.5"]
+    assert grid == {"seed": [0, 1], "algorithm": ["fedavg", "fedprox"]}
+    assert len(expand({"num-clients": 5}, grid)) == 4
+
+
+@pytest.mark.parametrize("text", ["[]", "[[1], [2]]"])
+def test_a_senseless_list_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="must be a list of values"):
+        split_grid([f"seed={text}"])
+
+
+def test_a_point_that_makes_no_sense_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"at learning-rate=-1: learning-rate = -1"):
+        expand({}, {"learning-rate": [0.1, -1]})
+
+
+def test_rows_are_means_over_seeds_best_first(tmp_path: Path) -> None:
+    points = [{"learning-rate": r, "seed": s} for r in (0.1, 0.2) for s in (0, 1)]
+    finals = (0.5, 0.7, 0.8, 1.0)
+    records = [record([0.0, final]) for final in finals]
+    rows = make_rows(points, records, target=0.0)
+    assert [row.point["learning-rate"] for row in rows] == [0.2, 0.1]
+    assert rows[0].mean == pytest.approx(0.9)
+    assert (rows[1].flat()["accuracy-min"], rows[1].flat()["accuracy-max"]) == (0.5, 0.7)
+    files = write_rows(rows, tmp_path, {"num-clients": 3})
+    assert json.loads(files[0].read_text())["settings"] == {"num-clients": 3}
+    assert files[1].read_text().splitlines()[0].startswith("learning-rate,runs,accuracy")
+
+
+def test_best_of_keeps_one_value_of_a_key() -> None:
+    points = [{"algorithm": a, "learning-rate": r} for a in "ab" for r in (0.1, 0.2)]
+    records = [record([0.0, final]) for final in (0.5, 0.6, 0.9, 0.8)]
+    rows = make_rows(points, records, 0.0, best_of="learning-rate")
+    assert [(r.point["algorithm"], r.point["learning-rate"]) for r in rows] == [
+        ("b", 0.1),
+        ("a", 0.2),
+    ]
+
+
+def test_rows_with_a_target_are_sorted_by_rounds() -> None:
+    slow, fast, never = (record(values) for values in ([0, 0.5, 1], [0, 1, 0.2], [0, 0.9, 0.9]))
+    order = [Row({"x": 1}, [r], 1.0) for r in (slow, fast, never)]
+    assert [row.needed for row in sorted(order, key=Row.sorting)] == [1.0, 2.0, None]
