@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run simulation test lint format generate pins docs bench smoke fab clean
+.PHONY: run simulation deploy-demo test test-all lint format generate pins docs bench smoke fab clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -21,6 +21,9 @@ simulation: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest
+
+test-all: $(VENV)/.installed
+	$(BIN)/python -m pytest -m ""
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -40,6 +43,10 @@ pins: $(VENV)/.installed
 	$(BIN)/uv --no-config pip compile pyproject.toml --extra dev --upgrade --python-version 3.11 \
 	    --python-platform linux --no-annotate --no-header --quiet --output-file constraints.txt
 	$(BIN)/python -m fedapp.generate
+
+# A SuperLink and three devices on this machine, with TLS and node authentication; about a minute.
+deploy-demo: $(VENV)/.installed
+	$(BIN)/python -m deploy.demo
 
 docs: $(VENV)/.installed
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

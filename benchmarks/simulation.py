@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.workloads import WORKLOADS
+from deploy.federation import Federation, federation
 from fedapp.config import Scalar
-from tests.flower_processes import Federation, federation
 
 WARM_UP = 3
 """Rounds that do not count: Ray's actors read the data in their first."""

@@ -12,14 +12,11 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
+from fedapp.faults import ReplyError, plain
 from fedapp.training.tensors import Tensors
 
 MAGIC = b"\x93NUMPY\x01\x00"
 """How a file in NumPy's format 1.0 begins; two bytes with the header's length follow."""
-
-
-class ReplyError(Exception):
-    """A reply that cannot be used; the text says why."""
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -38,11 +35,15 @@ def to_tensors(record: ArrayRecord) -> Tensors:
     tensors = {}
     for name, array in record.items():
         if array.stype != "numpy.ndarray":
-            raise ReplyError(f"array {name!r} is encoded as {array.stype!r}, not as numpy.ndarray")
+            raise ReplyError(
+                "malformed", f"array {name!r} is encoded as {array.stype!r}, not as numpy.ndarray"
+            )
         try:
             tensors[name] = _decode(array.data)
-        except (ValueError, EOFError, OSError, TypeError, SyntaxError, MemoryError) as error:
-            raise ReplyError(f"array {name!r} cannot be read: {error}") from error
+        # A stranger's bytes may raise anything; each exception says that they are no array.
+        except Exception as error:
+            problem = f"array {name!r} cannot be read: {plain(error)}"
+            raise ReplyError("malformed", problem) from error
     return tensors
 
 

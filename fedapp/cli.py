@@ -1,4 +1,4 @@
-"""The command line: ``fedapp run | sweep | reproduce | partition | doctor | keys | updates | report``."""
+"""The command line: ``fedapp run``, ``sweep``, ``reproduce``, ``status`` and others; ``fedapp -h``."""
 
 from __future__ import annotations
 
@@ -260,6 +260,17 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> 
     directory = RunDirectory(run_dir.absolute())
     write_report(directory, config, write_summary(directory, config))
     console.print(str(directory.path / "report.html"), highlight=False, soft_wrap=True)
+
+
+@app.command()
+def status(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
+    """Say how a run stands: rounds, accuracy, faults, where its seconds go, how to go on."""
+    from fedapp.runs.status import status as status_of
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for what, how in status_of(run_dir):
+        table.add_row(what, escape(how))
+    console.print(table, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import platform
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -13,7 +14,7 @@ from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.holdings import Holdings, own_client, read_holdings
 from fedapp.messages import decode_clients, decode_order, encode_reply, encode_scores
 from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.setup import make_evaluator, make_trainer
+from fedapp.training.setup import choose_device, make_evaluator, make_trainer
 from fedapp.training.states import ClientStates, node_folder, shared_folder
 from fedapp.training.trainer import Trainer
 
@@ -66,8 +67,10 @@ def evaluate(message: Message, context: Context) -> Message:
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Say what this node holds, so that the server can refuse what does not fit."""
-    _, holdings = read_workplace(workplace_of(context))
-    return Message(RecordDict({"holdings": ConfigRecord(holdings.describe())}), reply_to=message)
+    config, holdings = read_workplace(workplace_of(context))
+    software = f"Python {platform.python_version()}, torch {torch.__version__}"
+    answer = {**holdings.describe(), "device": str(choose_device(config)), "software": software}
+    return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)
 
 
 Workplace = tuple[tuple[tuple[str, Scalar, type], ...], ...]

@@ -53,6 +53,15 @@ class RunConfig(BaseModel):
     min_replies: int = Field(
         1, ge=1, description="Clients that must reply well for a round to change the model."
     )
+    over_selection: float = Field(
+        0.0,
+        ge=0,
+        le=10,
+        description="Share of further clients asked; the first m good replies count.",
+    )
+    max_update_norm: float = Field(
+        1e6, ge=0, description="Largest L2 norm of an update over max(|theta|, 1). 0: any."
+    )
     on_failure: Literal["continue", "stop"] = Field(
         "continue",
         description="What to do when a client fails or a round has too few good replies.",

@@ -11,11 +11,28 @@ from typing import Any
 def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` so that a reader, also after a crash, sees the old file or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        # What is there of it would keep a full disk full.
+        temporary.unlink(missing_ok=True)
+        raise
     temporary.replace(path)
+
+
+def append_whole(path: Path, text: str) -> None:
+    """Append ``text``, or leave the file as it was where there is no room for all of it."""
+    size = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("a") as file:
+            file.write(text)
+    except OSError:
+        if path.exists():
+            os.truncate(path, size)
+        raise
 
 
 def write_json(path: Path, value: Any) -> None:

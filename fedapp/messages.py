@@ -9,23 +9,23 @@ broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort),
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast, runtime_checkable
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
-from torch import Tensor
 
-from fedapp.arrays import ReplyError, size_of, to_arrays, to_tensors
+from fedapp.arrays import to_arrays, to_tensors
 from fedapp.training.algorithm import Tensors
-from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
+from fedapp.training.cohorts import CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
 from fedapp.training.states import StateOrder
-from fedapp.training.tensors import all_finite
 
 EACH = "arrays."
+SCORE_COLUMNS = ("client", "loss", "accuracy", "count")
+
+LARGEST_COUNT = 2**53
+"""Counts beyond it are nonsense, and are not exact as a float."""
 
 
 # ---------------------------------------------------------------------- train
@@ -128,91 +128,6 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
     return content
 
 
-def decode_reply(
-    order: TrainOrder,
-    message: Message,
-    theta: Mapping[str, Tensor],
-    upload: Mapping[str, Tensor] | None = None,
-) -> CohortReply:
-    """Return a reply that fits the order, theta, and what the algorithm uploads besides.
-
-    Raises
-    ------
-    ReplyError
-        The node failed, or its reply is malformed, not finite, of other names, shapes or types,
-        of another round, or of other clients than it was sent.
-    """
-    if message.has_error():
-        raise ReplyError(f"the node failed: {(message.error.reason or 'no reason').strip()}")
-    content = message.content
-    try:
-        metrics = cast("dict[str, Any]", content.metric_records["metrics"])
-        if metrics["server-round"] != order.round:
-            raise ReplyError(f"it is a reply to round {metrics['server-round']}, not {order.round}")
-        reports = tuple(_reports(content, order))
-        failures = _failures(content, order, reports)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ReplyError(f"its records are malformed: {error!r}") from error
-    arrays = content.array_records
-    mean, each = {}, {}
-    if order.reply == "mean" and reports:
-        mean = _checked("arrays", arrays, theta)
-    if order.reply == "each":
-        each = {r.client: _checked(f"{EACH}{r.client}", arrays, theta) for r in reports}
-    uploads = _checked("uploads", arrays, upload) if upload and reports else {}
-    return CohortReply(mean, uploads, each, reports, failures, size_of(content))
-
-
-def _reports(content: RecordDict, order: TrainOrder) -> Iterator[ClientReport]:
-    columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
-    names = ("client", "examples", "weight", "steps", "loss", "seconds")
-    seen = set()
-    for client, examples, weight, steps, loss, seconds in zip(
-        *(columns[name] for name in names), strict=True
-    ):
-        if client not in order.clients or client in seen:
-            raise ReplyError(f"it reports client {client}, which it was not asked to train")
-        if not (np.isfinite(weight) and weight >= 0 and examples >= 0 and steps >= 0):
-            raise ReplyError(
-                f"client {client} has weight {weight}, examples {examples}, steps {steps}"
-            )
-        seen.add(client)
-        yield ClientReport(
-            client, int(examples), float(weight), int(steps), float(loss), float(seconds)
-        )
-
-
-def _failures(
-    content: RecordDict, order: TrainOrder, reports: Sequence[ClientReport]
-) -> dict[int, str]:
-    """Return why each client of the order is without a report."""
-    record = cast("dict[str, Sequence[Any]]", content.config_records["failures"])
-    said = dict(zip(map(int, record["client"]), map(str, record["reason"]), strict=True))
-    missing = set(order.clients) - {report.client for report in reports}
-    return {client: said.get(client, "its node does not mention it") for client in sorted(missing)}
-
-
-def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, Tensor]) -> Tensors:
-    if name not in arrays:
-        raise ReplyError(f"the record {name!r} is missing")
-    tensors = to_tensors(arrays[name])
-    if tensors.keys() != theta.keys():
-        odd = sorted(tensors.keys() ^ theta.keys())
-        owner = "the algorithm's" if name == "uploads" else "the model's"
-        raise ReplyError(f"{name}: other arrays than {owner}: {', '.join(odd[:4])}")
-    for key, tensor in tensors.items():
-        if tensor.shape != theta[key].shape:
-            raise ReplyError(
-                f"{name}: {key!r} has shape {tuple(tensor.shape)}, not {tuple(theta[key].shape)}"
-            )
-        if tensor.dtype != theta[key].dtype:
-            raise ReplyError(f"{name}: {key!r} has type {tensor.dtype}, not {theta[key].dtype}")
-    if not all_finite(tensors.values()):
-        odd = sorted(key for key, tensor in tensors.items() if not all_finite([tensor]))
-        raise ReplyError(f"{name}: {odd[0]!r} holds nan or infinite values")
-    return {key: tensors[key] for key in theta}
-
-
 # ---------------------------------------------------------------------- evaluate
 
 
@@ -235,41 +150,20 @@ def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict
     return RecordDict({"clients": columns})
 
 
-def decode_scores(message: Message) -> list[Score]:
-    """Return the scores of a reply that make sense; none if the node failed."""
-    if message.has_error() or "clients" not in message.content.metric_records:
+def decode_scores(message: Message | None, clients: Sequence[int]) -> list[Score]:
+    """Return the scores of those of ``clients`` that a reply has sensible ones of, one each."""
+    if message is None or message.has_error():
         return []
-    columns = cast("dict[str, list[Any]]", message.content.metric_records["clients"])
-    rows = zip(*(columns.get(name, []) for name in ("loss", "accuracy", "count")), strict=False)
-    scores = [Score(float(loss), float(accuracy), int(count)) for loss, accuracy, count in rows]
-    return [s for s in scores if s.count > 0 and np.isfinite(s.loss) and 0 <= s.accuracy <= 1]
+    try:
+        columns = cast("dict[str, list[Any]]", message.content.metric_records["clients"])
+        rows = zip(*(columns[name] for name in SCORE_COLUMNS), strict=True)
+        scores = {k: Score(float(loss), float(acc), int(n)) for k, loss, acc, n in rows}
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return []
+    return [scores[k] for k in clients if k in scores and _sensible(scores[k])]
 
 
-# ---------------------------------------------------------------------- exchange
-
-
-@runtime_checkable
-class Waits(Protocol):
-    """A grid that knows when a reply is there, so that nobody has to poll it."""
-
-    def wait_for_replies(self, message_ids: Collection[str], seconds: float) -> None:
-        """Return when one of the messages has its reply, or after ``seconds``."""
-
-
-def exchange(grid: Grid, messages: Sequence[Message], seconds: float) -> Iterator[Message]:
-    """Push the messages and yield the replies as they come, for at most ``seconds``.
-
-    Polls Flower's own grids, and so finds a reply late by 5 % of the time that it took, but by at
-    least 0.01 and at most 0.5 s: a quick engine waits for little, a slow device has little traffic.
-    """
-    pending = set(grid.push_messages(messages))
-    began = time.monotonic()
-    while pending and (spent := time.monotonic() - began) < seconds:
-        if isinstance(grid, Waits):
-            grid.wait_for_replies(pending, seconds - spent)
-        replies = list(grid.pull_messages(pending))
-        for reply in replies:
-            pending.discard(reply.metadata.reply_to_message_id)
-            yield reply
-        if not replies and not isinstance(grid, Waits):
-            time.sleep(min(max(0.05 * spent, 0.01), 0.5, seconds - spent))
+def _sensible(score: Score) -> bool:
+    return (
+        0 < score.count < LARGEST_COUNT and math.isfinite(score.loss) and 0 <= score.accuracy <= 1
+    )

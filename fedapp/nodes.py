@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, cast
 
@@ -16,14 +16,19 @@ from numpy.typing import NDArray
 import fedapp
 from fedapp.config import RunConfig
 from fedapp.data import Task
+from fedapp.delivery import Delivery
 from fedapp.errors import RunError
-from fedapp.messages import exchange
+from fedapp.faults import REASON_LENGTH, Fault, plain
+from fedapp.training.cohorts import spread
 
 QUERY_SECONDS = 120.0
 """Longest wait for a node's answer to a query: a device may have to start Python and PyTorch."""
 
 SILENCE_SECONDS = 900.0
 """How long a node that did not answer is left alone, so that it does not hold up every round."""
+
+Cohort = tuple[int, list[int]]
+"""A node and the clients that it is to train."""
 
 
 class Nodes:
@@ -103,12 +108,37 @@ class Nodes:
             time.sleep(0.5)
         return fit
 
+    def some(self, grid: Grid) -> list[int]:
+        """Return the fit nodes that are connected now; waits as at the start if there are none."""
+        present = self.present(grid)
+        if not present or not len(self.clients):
+            log(WARNING, "No fit node is connected; waiting")
+            present = self.wait(grid)
+        return present
+
+    def cohorts(
+        self, clients: Sequence[int], present: Sequence[int], busy: Collection[int] = ()
+    ) -> list[Cohort]:
+        """Return (node, its clients), without busy nodes: virtual clients go to the others."""
+        if not self.virtual:
+            pairs = [(self.node_of(client), [client]) for client in clients]
+            return [(node, cohort) for node, cohort in pairs if node not in busy]
+        free = [node for node in present if node not in busy]
+        cohorts = spread(clients, self.sizes(clients), len(free)) if free else []
+        return list(zip(free, cohorts, strict=False))
+
     def present(self, grid: Grid) -> list[int]:
         """Return the fit nodes that are connected now, in ascending order; asks newcomers."""
         connected = set(grid.get_node_ids())
-        for client in [k for k, node in self._node_of.items() if node not in connected]:
+        gone = [client for client, node in self._node_of.items() if node not in connected]
+        for client in gone:
             del self._node_of[client], self._sizes[client]
         self._fit &= connected
+        # With node authentication a node keeps its id: what was mended comes back under the same.
+        # And one that was refused for another's client-id may have it when that one is gone.
+        self.refused = {n: why for n, why in self.refused.items() if n in connected and not gone}
+        if gone:
+            self._ask_again.clear()
         known = self._fit | self.refused.keys()
         now = time.monotonic()
         newcomers = sorted(n for n in connected - known if self._ask_again.get(n, now) <= now)
@@ -121,27 +151,39 @@ class Nodes:
             Message(RecordDict(), node, MessageType.QUERY, ttl=QUERY_SECONDS) for node in nodes
         ]
         self._ask_again |= dict.fromkeys(nodes, time.monotonic() + SILENCE_SECONDS)
-        for reply in exchange(grid, messages, QUERY_SECONDS):
-            node = reply.metadata.src_node_id
-            problem = self._admit(node, reply)
+        for index, reply in Delivery().exchange(grid, messages, QUERY_SECONDS):
+            problem = self._admit(nodes[index], reply)
             if problem:
-                self.refused[node] = problem
-                log(WARNING, "Node %d is refused: %s", node, problem)
+                self.refused[nodes[index]] = problem
+                log(WARNING, "Node %d is refused: %s", nodes[index], problem)
 
-    def _admit(self, node: int, reply: Message) -> str:
-        """Take the node in, or return why not."""
+    def ask_again(self, client: int) -> None:
+        """Ask the node that is ``client`` anew what it holds, before the next round."""
+        node = self._node_of.pop(client)
+        del self._sizes[client]
+        self._fit.discard(node)
+        self._ask_again.pop(node, None)
+
+    def _admit(self, node: int, reply: Message | Fault) -> str:
+        """Take the node in, or return why not; an answer of any kind does no harm."""
+        if isinstance(reply, Fault):
+            return reply.reason
         if reply.has_error():
-            return f"it failed: {(reply.error.reason or 'no reason').strip().splitlines()[-1]}"
+            lines = (reply.error.reason or "").strip().splitlines()
+            return f"it failed: {plain(lines[-1] if lines else '')}"
         records = reply.content.config_records
-        if "holdings" not in records:
+        answer = cast("Mapping[str, Any] | None", records.get("holdings"))
+        if answer is None:
             return "its answer has no record 'holdings'; it runs another app"
-        answer = cast("Mapping[str, Any]", records["holdings"])
+        examples, client = answer.get("examples", 0), answer.get("client-id", -1)
+        if not isinstance(examples, int) or not isinstance(client, int):
+            return f"examples = {plain(examples)} and client-id = {plain(client)} are no numbers"
         problem = next(filter(None, self._mismatches(answer)), "")
-        client = int(answer.get("client-id", -1))
         if not problem and not self.virtual:
-            problem = self._admit_client(node, client, int(answer.get("examples", 0)))
+            problem = self._admit_client(node, client, examples)
         if not problem:
             self._fit.add(node)
+            log(INFO, "Node %d is fit: %s", node, _describe(answer))
         return problem
 
     def _admit_client(self, node: int, client: int, examples: int) -> str:
@@ -157,7 +199,9 @@ class Nodes:
             theirs = answer.get(key)
             theirs = tuple(theirs) if isinstance(theirs, list) else theirs
             return (
-                "" if theirs == mine else f"{key} = {theirs!r}, but the server has {mine!r}; {mend}"
+                ""
+                if theirs == mine
+                else f"{key} = {repr(theirs)[:REASON_LENGTH]}, but the server has {mine!r}; {mend}"
             )
 
         task = self.task
@@ -174,7 +218,7 @@ class Nodes:
             found.append(
                 differs("fingerprint", self.fingerprint, "its copy of the data is another")
             )
-        if not int(answer.get("examples", 0)):
+        if answer.get("examples", 0) <= 0:
             found.append("it has no training examples; point its data-path to a folder that has")
         return found
 
@@ -185,3 +229,11 @@ class Nodes:
             f"{self.config.node_timeout:g} s. Start more SuperNodes, lower min-nodes or raise "
             f"node-timeout." + (f" Refused:{refused}" if refused else "")
         )
+
+
+def _describe(answer: Mapping[str, Any]) -> str:
+    """Say what a fit node holds and runs on."""
+    said = [f"client {answer['client-id']}"] if answer.get("client-id", -1) >= 0 else []
+    said.append(f"{answer['examples']} examples")
+    said += [plain(answer[key]) for key in ("device", "software") if key in answer]
+    return ", ".join(said)

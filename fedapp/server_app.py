@@ -27,6 +27,7 @@ from fedapp.runs.callbacks import (
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import RunDirectory, create, reopen, write_config
+from fedapp.runs.occupancy import occupied
 from fedapp.runs.partition import write_partition
 from fedapp.runs.states import open_states
 from fedapp.training.algorithm import Tensors
@@ -52,11 +53,37 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     """Run ``config`` over the nodes of ``grid`` and return the run directory."""
     holdings = read_holdings(config, None)
     theta = initial_parameters(config, holdings.dataset.task)
-    directory, found, state = _open(config, theta, holdings)
-    log(INFO, "Run directory: %s", directory.path)
+    directory, found = _open(config, holdings)
+    with occupied(directory):
+        log(INFO, "Run directory: %s", directory.path)
+        state = _resumed(config, directory, theta)
+        strategy = _prepare(grid, config, directory, found, holdings, theta, state)
+        strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
+        last = _last_round(config, directory, strategy.state)
+        torch.set_num_threads(config.threads)
+        try:
+            strategy.start(grid, to_arrays(strategy.state.theta), last)
+        except KeyboardInterrupt:
+            log(INFO, "Stopped. Go on with: fedapp run --resume %s", directory.path)
+            raise
+        log(INFO, "Run directory: %s", directory.path)
+    return directory
+
+
+def _prepare(
+    grid: Grid,
+    config: RunConfig,
+    directory: RunDirectory,
+    found: dict[str, Any],
+    holdings: Holdings,
+    theta: Tensors,
+    state: ServerState | None,
+) -> FederatedStrategy:
+    """Wait for nodes, make a new folder a run, and return the strategy at its first round."""
+    task = holdings.dataset.task
     nodes = _nodes(config, holdings)
     present = nodes.wait(grid)
-    algorithm = make_algorithm(config, holdings.dataset.task)
+    algorithm = make_algorithm(config, task)
     if state is None:
         state = ServerState(0, theta, algorithm.start(theta))
         found["nodes"] = len(present)
@@ -65,34 +92,21 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         save_checkpoint(directory.checkpoints, state)
         write_partition(directory.path, config, holdings)
     write_config(directory, config, found)
-    strategy = FederatedStrategy(
-        config,
-        algorithm,
-        nodes,
-        make_evaluator(config, holdings.dataset.task, holdings.dataset.test).score,
-        [*standard_callbacks(directory, config), *(callbacks or [])],
-        state,
-        open_states(directory, state.round, resumed=config.resume)
-        if algorithm.keeps_state
-        else None,
-    )
-    torch.set_num_threads(config.threads)
-    try:
-        strategy.start(grid, to_arrays(state.theta), _last_round(config, directory, state))
-    except KeyboardInterrupt:
-        log(INFO, "Stopped. Go on with: fedapp run --resume %s", directory.path)
-        raise
-    log(INFO, "Run directory: %s", directory.path)
-    return directory
+    score = make_evaluator(config, task, holdings.dataset.test).score
+    kept = None
+    if algorithm.keeps_state:
+        kept = open_states(directory, state.round, resumed=config.resume)
+    return FederatedStrategy(config, algorithm, nodes, score, (), state, kept)
 
 
 def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:
     """Return the callbacks of every run, in the order in which they act."""
+    checkpoints = Checkpoints(directory, config.checkpoint_every)
     callbacks: list[Callback] = [
-        Metrics(directory),
+        Metrics(directory, checkpoints),
         Board(directory),
         Report(config.num_server_rounds),
-        Checkpoints(directory, config.checkpoint_every),
+        checkpoints,
         Artefacts(directory, config),
     ]
     if config.target_accuracy:
@@ -100,26 +114,31 @@ def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callb
     return callbacks
 
 
-def _open(
-    config: RunConfig, theta: Tensors, holdings: Holdings
-) -> tuple[RunDirectory, dict[str, Any], ServerState | None]:
-    """Make the run directory, or open that of the run to resume and read its last checkpoint."""
+def _open(config: RunConfig, holdings: Holdings) -> tuple[RunDirectory, dict[str, Any]]:
+    """Make the run directory, or open that of the run to resume."""
     if not config.resume:
         found = {
             "fingerprint": holdings.dataset.fingerprint,
             "device": str(choose_device(config)),
         }
-        return create(config), found, None
+        return create(config), found
     directory, found = reopen(config)
     if found.get("fingerprint") != holdings.dataset.fingerprint:
         raise CheckpointError(
             f"dataset = {config.dataset!r}: is not the data that {directory.path} was made with "
             f"(fingerprint {holdings.dataset.fingerprint!r}, the run has {found.get('fingerprint')!r})"
         )
+    return directory, found
+
+
+def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> ServerState | None:
+    """Return the last checkpoint of the run to resume, or None for a new run."""
+    if not config.resume:
+        return None
     state = load_checkpoint(directory.checkpoints)
     check_fits(state, theta, directory.checkpoints)
     log(INFO, "Resuming after round %d", state.round)
-    return directory, found, state
+    return state
 
 
 def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
 from typing import Any, cast
 
@@ -13,24 +13,30 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedapp.arrays import ReplyError, size_of, to_arrays, to_tensors
-from fedapp.config import RunConfig
+from fedapp.arrays import size_of, to_arrays, to_tensors
+from fedapp.config import RunConfig, participants
+from fedapp.delivery import Delivery
 from fedapp.errors import RunError
-from fedapp.messages import (
-    decode_reply,
-    decode_scores,
-    encode_order,
-    exchange,
-)
-from fedapp.nodes import Nodes
+from fedapp.faults import Fault
+from fedapp.messages import decode_scores, encode_order
+from fedapp.nodes import Cohort, Nodes
+from fedapp.replies import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
-from fedapp.training.cohorts import CohortReply, TrainOrder, sample_clients, spread
+from fedapp.training.cohorts import TrainOrder, sample_clients
 from fedapp.training.evaluation import Score
-from fedapp.training.plan import learning_rate, updates
+from fedapp.training.plan import learning_rate
 from fedapp.training.states import StateOrder
+from fedapp.training.tensors import all_finite
 from strategies.agreement import describe_updates
 from strategies.callbacks import Callback, Record, ServerState
-from strategies.folding import Fold, in_order
+from strategies.folding import Fold
+from strategies.gathering import Gathered, gather
+from strategies.records import client_scores, training_record
+
+BUSY_SECONDS = 0.5
+"""Pause before looking again whether busy nodes have become free."""
+
+BUSY = Fault("busy", "its node still works for an earlier round, and was not asked")
 
 
 class FederatedStrategy(Strategy):
@@ -58,6 +64,7 @@ class FederatedStrategy(Strategy):
         self.callbacks = callbacks
         self.state = state or ServerState(0, {})
         self.client_states = client_states
+        self._delivery = Delivery()
         self._orders: list[tuple[int, TrainOrder]] = []
         self._upload: Tensors = {}
         self._record: Record = {}
@@ -68,16 +75,13 @@ class FederatedStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Draw S_t, spread it over the nodes, and return one TRAIN message a node."""
-        present = self._present(server_round, grid)
-        sampled = sample_clients(
-            self.config.seed, server_round, self.nodes.clients, self.config.fraction_train
-        )
+        sampled, cohorts = self._assign(server_round, grid)
         rate = learning_rate(self.config, server_round)
         states = self.client_states() if self.client_states else None
         reply = "each" if self.config.record_updates else self.algorithm.reply
         self._orders = [
             (node, TrainOrder(server_round, tuple(cohort), rate, reply, states))
-            for node, cohort in self._cohorts(sampled, present)
+            for node, cohort in cohorts
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
         self._upload = self.algorithm.upload_like(self.state.theta, extras)
@@ -93,20 +97,48 @@ class FederatedStrategy(Strategy):
         }
         return messages
 
+    def _assign(self, server_round: int, grid: Grid) -> tuple[list[int], list[Cohort]]:
+        """Return S_t and its cohorts by node, without the clients of nodes that are still busy.
+
+        Waits while fewer than ``min-replies`` clients could be asked: the round would be for nothing.
+        """
+        said = False
+        while True:
+            present = self.nodes.some(grid)
+            clients, extra = self.nodes.clients, self.config.over_selection
+            fraction, seed = self.config.fraction_train, self.config.seed
+            sampled = sample_clients(seed, server_round, clients, fraction, extra=extra)
+            cohorts = self.nodes.cohorts(sampled, present, self._delivery.busy(present))
+            asked = sum(len(cohort) for _, cohort in cohorts)
+            if asked >= min(self.config.min_replies, len(sampled)):
+                return sampled, cohorts
+            if not said:
+                log(WARNING, "Round %d: waiting for nodes that are still busy", server_round)
+            said = True
+            time.sleep(BUSY_SECONDS)
+            self._delivery.begin(grid)
+
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Fold the replies as they come and apply the server rule.
+        """Aggregate replies that are known by their node, as Flower's interface has it."""
+        index_of = {node: index for index, (node, _) in enumerate(self._orders)}
+        pairs = ((index_of.get(reply.metadata.src_node_id), reply) for reply in replies)
+        return self.aggregate(
+            server_round, ((index, reply) for index, reply in pairs if index is not None)
+        )
+
+    def aggregate(
+        self, server_round: int, replies: Iterable[tuple[int, Message | Fault]]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Fold the replies, by the index of their order, as they come; apply the server rule.
 
         Returns (None, None), and leaves theta as it is, if fewer clients than ``min-replies``, or
-        than the algorithm needs, replied well.
+        than the algorithm needs, replied well, or if what they make is not finite.
         """
-        fold = Fold()
-        failures: dict[int, str] = {}
-        for reply in in_order(self._decoded(replies, failures), len(self._orders)):
-            fold.add(reply)
-        failures |= fold.failures
-        self._note(fold, failures)
+        found = self._gather(replies)
+        fold = found.fold
+        self._note(found)
         needed = self.algorithm.min_updates
         if len(fold.reports) < self.config.min_replies or fold.usable < needed:
             self._stop_or_say(
@@ -119,13 +151,48 @@ class FederatedStrategy(Strategy):
             self._record |= describe_updates(
                 fold, self.algorithm, self.state.theta, self.config.update
             )
+        if not self._apply(fold):
+            self._stop_or_say(
+                f"round {server_round}: algorithm = {self.algorithm.name!r} makes nan or infinite "
+                "values of these updates; the model stays as it was"
+            )
+            return None, None
+        return to_arrays(self.state.theta), MetricRecord({"train-loss": self._record["train_loss"]})
+
+    def _gather(self, replies: Iterable[tuple[int, Message | Fault]]) -> Gathered:
+        """Check and fold the replies; a client whose n_k is not what it said is asked again."""
+        config, sampled = self.config, self._record["clients"]
+        expected = Expected(
+            self.state.theta,
+            self.nodes.sizes([k for _, order in self._orders for k in order.clients]),
+            self._upload,
+            config.weighting,
+            config.update,
+            config.max_update_norm,
+        )
+        wanted = participants(config.fraction_train, len(self.nodes.clients))
+        orders = [order for _, order in self._orders]
+        found = gather(orders, replies, expected, wanted, config.round_deadline)
+        idle = set(sampled) - {client for order in orders for client in order.clients}
+        found.faults |= dict.fromkeys(sorted(idle), BUSY)
+        if not self.nodes.virtual:
+            for client, fault in found.faults.items():
+                if fault.kind == "weight":
+                    self.nodes.ask_again(client)
+        return found
+
+    def _apply(self, fold: Fold) -> bool:
+        """Apply the server rule; False, and nothing has changed, if the result is not finite."""
         mean, uploads = fold.mean(self.algorithm)
         step = self._step(fold)
-        self.state.theta, self.state.algorithm = self.algorithm.apply(
+        theta, state = self.algorithm.apply(
             self.state.theta, mean, uploads, self.state.algorithm, step
         )
-        self._record |= {"model_changed": True, **self.algorithm.report(self.state.algorithm, step)}
-        return to_arrays(self.state.theta), MetricRecord({"train-loss": self._record["train_loss"]})
+        if not all_finite(theta.values()):
+            return False
+        self.state.theta, self.state.algorithm = theta, state
+        self._record |= {"model_changed": True, **self.algorithm.report(state, step)}
+        return True
 
     def _step(self, fold: Fold) -> ServerStep:
         """Return what the server rule may know of this round."""
@@ -141,67 +208,25 @@ class FederatedStrategy(Strategy):
             seed=self.config.seed,
         )
 
-    def _present(self, server_round: int, grid: Grid) -> list[int]:
-        present = self.nodes.present(grid)
-        if not present or not len(self.nodes.clients):
-            log(WARNING, "Round %d: no fit node is connected; waiting", server_round)
-            present = self.nodes.wait(grid)
-        return present
-
-    def _cohorts(self, clients: Sequence[int], present: list[int]) -> list[tuple[int, list[int]]]:
-        if not self.nodes.virtual:
-            return [(self.nodes.node_of(client), [client]) for client in clients]
-        cohorts = spread(clients, self.nodes.sizes(clients), len(present))
-        return list(zip(present, cohorts, strict=False))
-
     def _message(self, content: RecordDict, node: int, kind: str) -> Message:
         """Return a message that lives no longer than the round."""
         return Message(
             content, node, kind, ttl=self.config.round_deadline, group_id=str(self.state.round + 1)
         )
 
-    def _decoded(
-        self, replies: Iterable[Message], failures: dict[int, str]
-    ) -> Iterator[tuple[int, CohortReply | None]]:
-        """Check each reply; fill in ``failures`` for the clients of those that are bad or missing."""
-        index_of = {node: index for index, (node, _) in enumerate(self._orders)}
-        missing = dict(self._orders)
-        for message in replies:
-            node = message.metadata.src_node_id
-            order = missing.pop(node, None)
-            if order is None:
-                continue
-            try:
-                yield index_of[node], decode_reply(order, message, self.state.theta, self._upload)
-            except ReplyError as error:
-                failures |= dict.fromkeys(order.clients, str(error))
-                yield index_of[node], None
-        late = f"no reply within round-deadline = {self.config.round_deadline:g} s"
-        for order in missing.values():
-            failures |= dict.fromkeys(order.clients, late)
-
-    def _note(self, fold: Fold, failures: dict[int, str]) -> None:
-        """Write down what a round did: u and eta * u averaged as the updates are."""
-        done = fold.average([updates(self.config, r.examples) for r in fold.reports])
-        self._record |= {
-            "replied": len(fold.reports),
-            "examples": sum(r.examples for r in fold.reports),
-            "steps": sum(r.steps for r in fold.reports),
-            "updates": done,
-            "effective_updates": done * self._record["learning_rate"],
-            "train_loss": fold.average([r.loss for r in fold.reports]),
-            "bytes_up": fold.bytes,
-            "model_changed": False,
-        }
-        self._record["seconds"]["train"] = fold.train_seconds
-        if failures:
-            self._record["failures"] = {str(k): failures[k] for k in sorted(failures)}
-            for client in sorted(failures):
-                log(WARNING, "Client %d is left out of this round: %s", client, failures[client])
-            if self.config.on_failure == "stop":
-                raise RunError(
-                    f"client {min(failures)} failed ({failures[min(failures)]}) and on-failure is 'stop'"
-                )
+    def _note(self, found: Gathered) -> None:
+        """Write down what a round did, and say who is left out of it."""
+        self._record |= training_record(self.config, found, self._record["learning_rate"])
+        self._record["seconds"]["train"] = found.fold.train_seconds
+        if self._delivery.late:
+            self._record["late_replies"] = self._delivery.late
+        for client, fault in sorted(found.faults.items()):
+            log(WARNING, "Client %d is left out of this round: %s", client, fault.reason)
+        if found.faults and self.config.on_failure == "stop":
+            client = min(found.faults)
+            raise RunError(
+                f"client {client} failed ({found.faults[client].reason}) and on-failure is 'stop'"
+            )
 
     def _stop_or_say(self, problem: str) -> None:
         if self.config.on_failure == "stop":
@@ -216,32 +241,23 @@ class FederatedStrategy(Strategy):
         """Return one EVALUATE message a node, or none if only the server evaluates."""
         if self.config.evaluation == "server":
             return []
-        clients = self.nodes.clients
+        present = self.nodes.some(grid)
+        busy = self._delivery.busy(present)
         return [
             self._message(
                 RecordDict({"arrays": arrays, "config": ConfigRecord({"clients": cohort})}),
                 node,
                 MessageType.EVALUATE,
             )
-            for node, cohort in self._cohorts(clients, self._present(server_round, grid))
+            for node, cohort in self.nodes.cohorts(self.nodes.clients, present, busy)
         ]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return loss and accuracy over all clients' test examples, each example counting once."""
-        scores = [score for reply in replies for score in decode_scores(reply)]
-        total = sum(score.count for score in scores)
-        if not total:
-            return None
-        return MetricRecord(
-            {
-                "loss": sum(s.loss * s.count for s in scores if s.count) / total,
-                "accuracy": sum(s.accuracy * s.count for s in scores if s.count) / total,
-                "worst-accuracy": min(s.accuracy for s in scores if s.count),
-                "clients": sum(1 for s in scores if s.count),
-            }
-        )
+        clients = self.nodes.clients
+        return client_scores([s for reply in replies for s in decode_scores(reply, clients)])
 
     def _evaluate(self, grid: Grid, arrays: ArrayRecord) -> None:
         began = time.perf_counter()
@@ -250,8 +266,9 @@ class FederatedStrategy(Strategy):
             self._record |= {"test_loss": score.loss, "test_accuracy": score.accuracy}
         messages = self.configure_evaluate(self.state.round, arrays, ConfigRecord(), grid)
         if messages:
-            replies = exchange(grid, messages, self.config.round_deadline)
-            self._note_client_scores(self.aggregate_evaluate(self.state.round, replies))
+            replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
+            good = (reply for _, reply in replies if isinstance(reply, Message))
+            self._note_client_scores(self.aggregate_evaluate(self.state.round, good))
         self._record["seconds"]["evaluate"] = time.perf_counter() - began
 
     def _note_client_scores(self, metrics: MetricRecord | None) -> None:
@@ -325,15 +342,18 @@ class FederatedStrategy(Strategy):
         current = self.state.round + 1
         self._record = {"round": current, "seconds": {}}
         began = time.perf_counter()
+        self._delivery.begin(grid)
         messages = self.configure_train(current, arrays, ConfigRecord(), grid)
-        replies = exchange(grid, messages, self.config.round_deadline)
-        new, metrics = self.aggregate_train(current, replies)
+        replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
+        new, metrics = self.aggregate(current, replies)
         if new is not None and metrics is not None:
             arrays = new
             result.train_metrics_clientapp[current] = metrics
         seconds = cast("dict[str, Any]", self._record["seconds"])
         seconds["exchange"] = time.perf_counter() - began
-        seconds["wait"] = max(seconds["exchange"] - seconds["train"], 0.0)
+        seconds["transfer"] = self._delivery.transfer
+        busy = seconds["train"] + seconds["transfer"]
+        seconds["wait"] = max(seconds["exchange"] - busy, 0.0)
         self.state.round = current
         every = self.config.eval_every
         if current == num_rounds or (every and current % every == 0):

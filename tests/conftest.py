@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from flower_processes import Federation, federation
 from in_process import metrics as metrics_of
 from in_process import model as model_of
 
+from deploy.federation import Federation, federation
 from fedapp.client_app import app as client_app
 from fedapp.config import read_config
 from fedapp.engines.inline import run_inline

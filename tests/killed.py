@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,25 @@ def after_checkpoint(round_: int) -> None:
             die()
 
     callbacks.save_checkpoint = dying
+
+
+def no_room_for_the_checkpoint(round_: int) -> None:
+    """Let the disk be full while the checkpoint of a round is written: files may not grow."""
+    from fedapp.runs import callbacks
+
+    save = callbacks.save_checkpoint
+
+    def limited(folder: Path, state: Any) -> None:
+        if state.round == round_:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+        try:
+            save(folder, state)
+        finally:
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            )
+
+    callbacks.save_checkpoint = limited
 
 
 def while_training(round_: int) -> None:
@@ -102,6 +122,7 @@ POINTS = {
     point.__name__: point
     for point in (
         after_checkpoint,
+        no_room_for_the_checkpoint,
         while_training,
         in_the_checkpoints_tensors,
         before_the_checkpoints_description,

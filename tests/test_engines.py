@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from data_files import png, write_parquet
-from flower_processes import federation
 from in_process import SMALL, TWENTY, metrics, model
 
+from deploy.federation import federation
 from fedapp.data.embedded.digits import Digits
 from fedapp.engines.workers import connected, run_workers
 from fedapp.server_app import app as server_app

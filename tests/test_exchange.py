@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedapp import messages
-from fedapp.messages import exchange
+from fedapp import delivery
+from fedapp.delivery import Delivery
 
 
 class Clock:
@@ -22,7 +22,8 @@ class Clock:
 
 class Metadata:
     def __init__(self, key):
-        self.reply_to_message_id = key
+        self.message_id = self.reply_to_message_id = key
+        self.dst_node_id = 1
 
 
 class Reply:
@@ -54,34 +55,36 @@ class WaitingGrid(PolledGrid):
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(messages, "time", clock)
+    monkeypatch.setattr(delivery, "time", clock)
     return clock
 
 
-def keys(replies):
-    return [reply.metadata.reply_to_message_id for reply in replies]
+def exchange(grid, seconds):
+    """Return the keys of the replies to a message for each of the grid's times."""
+    replies = Delivery(grid.clock.monotonic).exchange(grid, [*map(Reply, grid.times)], seconds)
+    return [reply.metadata.reply_to_message_id for _, reply in replies]
 
 
 def test_a_grid_that_waits_is_asked_once_a_reply(clock):
     grid = WaitingGrid(clock, {"a": 2.0, "b": 1.0})
-    assert keys(exchange(grid, [], 10.0)) == ["b", "a"]
+    assert exchange(grid, 10.0) == ["b", "a"]
     assert clock.sleeps == []
     assert (grid.pulls, clock.now) == (2, 102.0)
 
 
 def test_a_grid_that_waits_keeps_the_deadline(clock):
-    assert keys(exchange(WaitingGrid(clock, {"a": 2.0, "b": 1.0}), [], 1.5)) == ["b"]
+    assert exchange(WaitingGrid(clock, {"a": 2.0, "b": 1.0}), 1.5) == ["b"]
     assert clock.now == 101.5
 
 
 @pytest.mark.parametrize(("due", "late"), [(0.05, 0.01), (1.0, 0.05), (4.0, 0.2), (60.0, 0.5)])
 def test_a_polled_reply_is_late_by_little(clock, due, late):
-    assert keys(exchange(PolledGrid(clock, {"a": due}), [], 3600.0)) == ["a"]
+    assert exchange(PolledGrid(clock, {"a": due}), 3600.0) == ["a"]
     assert due <= clock.now - 100 <= due + late + 1e-9
     assert clock.sleeps[0] == 0.01
     assert max(clock.sleeps) <= 0.5
 
 
 def test_a_polled_grid_keeps_the_deadline(clock):
-    assert keys(exchange(PolledGrid(clock, {"a": 9.0, "b": 0.0}), [], 2.0)) == ["b"]
+    assert exchange(PolledGrid(clock, {"a": 9.0, "b": 0.0}), 2.0) == ["b"]
     assert clock.now == pytest.approx(102.0)

@@ -1,11 +1,10 @@
 """Clients that fail: left out by name, while the round goes on."""
 
-import io
-
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, Message, MessageType, RecordDict
+from damages import DAMAGES, raises
+from flwr.app import MessageType
 from in_process import client_app, metrics, model, run
 
 from fedapp.errors import RunError
@@ -26,94 +25,6 @@ def breaking(damage):
     return call
 
 
-def array(values):
-    return Array(np.asarray(values))
-
-
-def first(reply):
-    """Return the first array's name, its values, and the record that holds it."""
-    record = reply.content.array_records["arrays"]
-    name = next(iter(record))
-    return name, record[name].numpy().copy(), record
-
-
-def change(function):
-    def damage(message, reply):
-        name, values, record = first(reply)
-        record[name] = array(function(values))
-
-    return damage
-
-
-def raises(message, reply):
-    raise OSError("no space left on device")
-
-
-def drop(record):
-    def damage(message, reply):
-        del reply.content[record]
-
-    return damage
-
-
-def put(record, key, value):
-    def damage(message, reply):
-        reply.content[record][key] = value
-
-    return damage
-
-
-def rename(message, reply):
-    name, _, record = first(reply)
-    record["other"] = record.pop(name)
-
-
-def pickled(message, reply):
-    """Send an array of Python objects, which NumPy can only read by unpickling."""
-    name, _, record = first(reply)
-    buffer = io.BytesIO()
-    np.save(buffer, np.array([{}], dtype=object), allow_pickle=True)
-    record[name] = Array("float32", (1,), "numpy.ndarray", buffer.getvalue())
-
-
-def truncated(message, reply):
-    name, _, record = first(reply)
-    whole = record[name]
-    record[name] = Array(whole.dtype, tuple(whole.shape), whole.stype, whole.data[:-4])
-
-
-def strangers(message, reply):
-    """Report clients that the node was not asked to train."""
-    clients = reply.content["clients"]
-    clients["client"] = [k + 100 for k in clients["client"]]
-
-
-def empty(message, reply):
-    return Message(RecordDict(), reply_to=message)
-
-
-DAMAGES = {
-    "raises": (raises, "OSError: no space left on device"),
-    "nan": (change(lambda x: np.full_like(x, np.nan)), "nan or infinite"),
-    "infinite": (change(lambda x: np.full_like(x, -np.inf)), "nan or infinite"),
-    "other shape": (change(lambda x: x[:-1]), "has shape"),
-    "other type": (change(lambda x: x.astype(np.float64)), "has type torch.float64"),
-    "other name": (rename, "other arrays than the model's"),
-    "pickled": (pickled, "cannot be read"),
-    "truncated": (truncated, "cannot be read"),
-    "wrong round": (put("metrics", "server-round", 77), "a reply to round 77"),
-    "no arrays": (drop("arrays"), "'arrays' is missing"),
-    "no metrics": (drop("metrics"), "malformed"),
-    "no clients": (drop("clients"), "malformed"),
-    "no failures": (drop("failures"), "malformed"),
-    "no records": (empty, "malformed"),
-    "strangers": (strangers, "was not asked to train"),
-    "uneven columns": (put("clients", "weight", [1.0]), "malformed"),
-    "negative weight": (put("clients", "weight", [-1.0] * 3), "weight -1.0"),
-    "nan weight": (put("clients", "weight", [float("nan")] * 3), "weight nan"),
-}
-
-
 def cohorts(folder):
     """Return the clients of round 1 that node BROKEN and the other one trained."""
     record = metrics(folder)[1]
@@ -123,13 +34,14 @@ def cohorts(folder):
 
 @pytest.mark.parametrize("case", DAMAGES)
 def test_a_broken_node_is_left_out_by_name_and_the_round_goes_on(case, tmp_path):
-    damage, reason = DAMAGES[case]
+    damage, kind, reason = DAMAGES[case]
     folder = run(tmp_path / "run", call=breaking(damage), num_server_rounds=1)
     record = metrics(folder)[1]
     lost, good = cohorts(folder)
     assert len(lost) == 3
     assert len(good) == record["replied"] == 2
     assert all(reason in text for text in record["failures"].values()), record["failures"]
+    assert record["faults"] == {kind: 3}
     assert record["model_changed"]
     assert all(bool(torch.isfinite(tensor).all()) for tensor in model(folder).values())
 

@@ -151,7 +151,7 @@ def test_a_killed_simulation_resumes_with_its_file_of_settings(simulation):
     settings = simulation.write_settings({**TWENTY, "checkpoint-every": 3}, "killed")
     process = simulation.begin(settings, "killed")
     wait_for_rounds(folder, 9, process)
-    simulation.kill_simulation()
+    simulation.kill_server_app()
     process.terminate()
     assert not (folder / "model.safetensors").exists()
     simulation.wait_for(simulation.begin(folder / "resume.toml", "killed"), "killed")

@@ -17,7 +17,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.config import Scalar
-from fedapp.messages import exchange
+from fedapp.delivery import Delivery
 
 RUN_ID = 1
 
@@ -59,7 +59,9 @@ class LocalGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         """Return the replies that come within ``timeout`` seconds."""
-        return list(exchange(self, list(messages), math.inf if timeout is None else timeout))
+        seconds = math.inf if timeout is None else timeout
+        replies = (reply for _, reply in Delivery().exchange(self, list(messages), seconds))
+        return [reply for reply in replies if isinstance(reply, Message)]
 
     def set_run(self, run: Run) -> None:
         """Set the run."""

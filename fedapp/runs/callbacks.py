@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import sys
-from logging import INFO
+from collections.abc import Iterator
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ from rich.progress import (
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from fedapp.errors import CheckpointError
-from fedapp.files import write_atomically
+from fedapp.errors import CheckpointError, RunError
+from fedapp.files import append_whole, write_atomically
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
 from strategies.callbacks import Callback, Record, ServerState
@@ -59,10 +61,15 @@ def wall_seconds(record: Record) -> float:
 
 
 class Metrics(Callback):
-    """Appends each round's record to ``metrics.jsonl`` as it happens."""
+    """Appends each round's record to ``metrics.jsonl`` as it happens, or when there is room again.
 
-    def __init__(self, directory: RunDirectory) -> None:
+    A record also says why ``checkpoints`` could not write one after the round before.
+    """
+
+    def __init__(self, directory: RunDirectory, checkpoints: Checkpoints | None = None) -> None:
         self.path = directory.metrics
+        self.checkpoints = checkpoints
+        self._waiting: list[str] = []
 
     def on_start(self, state: ServerState) -> None:
         """Drop the rounds that a killed run did after the checkpoint; they will be run again."""
@@ -72,10 +79,41 @@ class Metrics(Callback):
             write_atomically(self.path, "".join(map(_line, kept)).encode())
 
     def on_round(self, record: Record, state: ServerState) -> bool:
-        """Append one line."""
-        with self.path.open("a") as file:
-            file.write(_line(record))
+        """Append one line, and those that could not be written before."""
+        if self.checkpoints and self.checkpoints.problem:
+            record["checkpoint_error"] = self.checkpoints.problem
+        self._waiting.append(_line(record))
+        try:
+            self._write()
+        except OSError as error:
+            log(
+                WARNING,
+                "%s cannot be written (%s); trying again after the next round",
+                self.path,
+                error,
+            )
         return False
+
+    def on_end(self, state: ServerState) -> None:
+        """Write what is still waiting to be."""
+        with _room_needed(self.path):
+            self._write()
+
+    def _write(self) -> None:
+        append_whole(self.path, "".join(self._waiting))
+        self._waiting.clear()
+
+
+@contextlib.contextmanager
+def _room_needed(path: Path) -> Iterator[None]:
+    """Say what to do about a file that cannot be written at the end of the run."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{path} cannot be written ({error.strerror}). Make room, and go on from the last "
+            f"checkpoint with the run's resume.toml or `fedapp run --resume`."
+        ) from error
 
 
 def _line(record: Record) -> str:
@@ -92,26 +130,37 @@ def _without_nan(value: Any) -> Any:
 
 
 class Checkpoints(Callback):
-    """Writes a checkpoint every ``every`` rounds (0: only at the end)."""
+    """Writes a checkpoint every ``every`` rounds (0: only at the end).
+
+    Where one cannot be written, ``problem`` says why, the run goes on, and each further round tries
+    again: the checkpoint before it is still whole.
+    """
 
     def __init__(self, directory: RunDirectory, every: int) -> None:
         self.folder, self.every = directory.checkpoints, every
+        self.problem = ""
         self._last = -1
 
     def on_round(self, record: Record, state: ServerState) -> bool:
-        """Write a checkpoint if it is time to."""
-        if self.every and state.round and state.round % self.every == 0:
-            self._save(state)
+        """Write a checkpoint if it is time to, or if the last attempt failed."""
+        due = self.every and state.round and state.round % self.every == 0
+        if due or self.problem:
+            try:
+                self._save(state)
+            except OSError as error:
+                self.problem = f"{error.strerror} after round {state.round}"
+                log(WARNING, "No checkpoint in %s: %s; the run goes on", self.folder, self.problem)
         return False
 
     def on_end(self, state: ServerState) -> None:
         """Write the last checkpoint."""
         if self._last != state.round:
-            self._save(state)
+            with _room_needed(self.folder):
+                self._save(state)
 
     def _save(self, state: ServerState) -> None:
         save_checkpoint(self.folder, state)
-        self._last = state.round
+        self._last, self.problem = state.round, ""
 
 
 class Board(Callback):
@@ -129,16 +178,21 @@ class Board(Callback):
 
     def on_round(self, record: Record, state: ServerState) -> bool:
         """Write the record's numbers, as one event."""
-        numbers = {**record, **{f"seconds/{k}": v for k, v in record["seconds"].items()}}
-        values = [
-            Summary.Value(tag=key, simple_value=value)
-            for key, value in numbers.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        ]
+        numbers = {**record}
+        for group in ("seconds", "faults"):
+            numbers |= {f"{group}/{key}": value for key, value in record.get(group, {}).items()}
+        try:
+            self._write({k: v for k, v in numbers.items() if type(v) in (int, float)}, state.round)
+        except OSError as error:
+            log(WARNING, "No further events in %s: %s", self.folder, error)
+            self._writer = None
+        return False
+
+    def _write(self, numbers: dict[str, float], round_: int) -> None:
         if self._writer:
             # Twenty calls of add_scalar would take longer than a round of small clients.
-            self._writer.file_writer.add_summary(Summary(value=values), record["round"])
-        return False
+            values = [Summary.Value(tag=key, simple_value=v) for key, v in numbers.items()]
+            self._writer.file_writer.add_summary(Summary(value=values), round_)
 
     def close(self) -> None:
         """Close the event file."""

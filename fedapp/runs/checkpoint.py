@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from flwr.common.logger import log
 from safetensors import SafetensorError
 from torch import Tensor
@@ -88,6 +89,8 @@ def _read(description: Path) -> ServerState:
         round_, format_, digest = int(said["round"]), said["format"], said["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"checkpoint {description} cannot be read: {error!r}") from error
+    if path.stem != f"round-{round_:06d}":
+        raise CheckpointError(f"checkpoint {description} says that it is of round {round_}")
     if format_ != FORMAT:
         raise CheckpointError(f"checkpoint {description} has format {format_!r}, not {FORMAT}")
     if hashlib.sha256(content).hexdigest() != digest:
@@ -105,7 +108,7 @@ def check_fits(state: ServerState, theta: Tensors, folder: Path) -> None:
     Raises
     ------
     CheckpointError
-        Names, shapes or types differ from those of ``theta``.
+        Names, shapes or types differ from those of ``theta``, or values are not finite.
     """
     mine = {name: (tuple(t.shape), str(t.dtype)) for name, t in theta.items()}
     theirs = {name: (tuple(t.shape), str(t.dtype)) for name, t in state.theta.items()}
@@ -115,6 +118,11 @@ def check_fits(state: ServerState, theta: Tensors, folder: Path) -> None:
             f"the checkpoint in {folder} is of another model: {odd!r} is {theirs.get(odd)} there and "
             f"{mine.get(odd)} in this run"
         )
+    for name, tensor in state.theta.items():
+        if not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(
+                f"the checkpoint in {folder} holds nan or infinite values: {name!r}"
+            )
     state.theta = {name: state.theta[name] for name in theta}
 
 

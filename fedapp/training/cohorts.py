@@ -65,14 +65,21 @@ class CohortReply:
 
 
 def sample_clients(
-    seed: int, round_: int, clients: Sequence[int], fraction: float, purpose: str = "sample"
+    seed: int,
+    round_: int,
+    clients: Sequence[int],
+    fraction: float,
+    purpose: str = "sample",
+    extra: float = 0.0,
 ) -> list[int]:
     """Return S_t: m = max(floor(C*K + 1e-9), 1) of ``clients``, in ascending order.
 
     A function of (seed, purpose, round) alone (McMahan et al. 2017, Algorithm 1); ``clients`` may
-    be a ``range`` of any length, of which only m members are looked at.
+    be a ``range`` of any length, of which only m members are looked at. ``extra`` is the share of
+    clients drawn beyond m: ceil(extra * m) more, as far as there are.
     """
     m = participants(fraction, len(clients))
+    m += math.ceil(extra * m - 1e-9)
     if m >= len(clients):
         return sorted(clients)
     drawn = generator(seed, purpose, round_).choice(len(clients), m, replace=False, shuffle=False)

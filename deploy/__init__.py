@@ -1,0 +1,1 @@
+"""What a deployment needs besides the app: credentials, services, a demonstration."""

@@ -1,0 +1,239 @@
+"""Certificates and keys of a federation: ``python deploy/credentials.py --host NAME --node NAME ...``.
+
+Makes, in one folder, three kinds of folder, each for one place:
+
+``ca/``        the authority's key; stays where it was made, offline
+``server/``    ``ca.crt``, ``server.crt``, ``server.key``: for the SuperLink
+``<node>/``    ``ca.crt``, ``key``: for that SuperNode; ``key.pub`` is for ``flwr supernode register``
+
+What is there stays: called again with further nodes, it adds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import ipaddress
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+DAYS = 825
+"""Days that certificates hold."""
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+RESERVED = ("ca", "server")
+
+
+class CredentialsError(Exception):
+    """Credentials cannot be made as asked; the text says what to change."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Paths of a federation's certificates and keys."""
+
+    folder: Path
+
+    @property
+    def ca(self) -> Path:
+        """The authority's certificate, which everybody trusts."""
+        return self.folder / "ca" / "ca.crt"
+
+    @property
+    def certificate(self) -> Path:
+        """The SuperLink's certificate."""
+        return self.folder / "server" / "server.crt"
+
+    @property
+    def key(self) -> Path:
+        """The SuperLink's key."""
+        return self.folder / "server" / "server.key"
+
+    def node_key(self, name: str) -> Path:
+        """Return the private key of a SuperNode."""
+        return self.folder / name / "key"
+
+    def node_public_key(self, name: str) -> Path:
+        """Return the public key of a SuperNode, to be registered at the SuperLink."""
+        return self.folder / name / "key.pub"
+
+
+def make_credentials(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> Credentials:
+    """Make what is not there yet: authority, server certificate for ``hosts``, keys of ``nodes``.
+
+    Raises
+    ------
+    CredentialsError
+        A node's name cannot be that of a folder, or there is no host and no certificate yet.
+    """
+    found = Credentials(folder)
+    for name in nodes:
+        if not NODE_NAME.fullmatch(name) or name in RESERVED:
+            raise CredentialsError(
+                f"--node {name}: must be letters, digits, '.', '_' and '-', and not "
+                f"{' or '.join(RESERVED)}."
+            )
+    if not found.certificate.exists() and not hosts:
+        raise CredentialsError("--host: name the SuperLink's address as nodes will call it.")
+    authority = _authority(found)
+    if not found.certificate.exists():
+        _make_server(found, authority, hosts)
+    for name in nodes:
+        if not found.node_key(name).exists():
+            _make_node(found, name)
+    return found
+
+
+def _authority(found: Credentials) -> ec.EllipticCurvePrivateKey:
+    """Return the authority's key; it and its certificate are made if they are not there."""
+    path = found.ca.with_name("ca.key")
+    if path.exists():
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+        if not isinstance(key, ec.EllipticCurvePrivateKey):
+            raise CredentialsError(f"{path}: is no key that this script made.")
+        return key
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = _name("fedapp federation authority")
+    signing = dict.fromkeys(KEY_USES, False) | {"key_cert_sign": True, "crl_sign": True}
+    certificate = (
+        _builder(name, name, key)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.KeyUsage(**signing), critical=True)
+        .sign(key, hashes.SHA384())
+    )
+    _write_secret(path, _pem(key))
+    _write(found.ca, certificate.public_bytes(serialization.Encoding.PEM))
+    return key
+
+
+KEY_USES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
+
+
+def _make_server(
+    found: Credentials, authority: ec.EllipticCurvePrivateKey, hosts: Sequence[str]
+) -> None:
+    issuer = x509.load_pem_x509_certificate(found.ca.read_bytes())
+    key = ec.generate_private_key(ec.SECP384R1())
+    uses = dict.fromkeys(KEY_USES, False) | {"digital_signature": True}
+    above = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    certificate = (
+        _builder(_name(hosts[0]), issuer.subject, key)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.KeyUsage(**uses), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([*map(_address, hosts)]), critical=False)
+        .add_extension(above, critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    _write_secret(found.key, _pem(key))
+    _write(found.certificate, certificate.public_bytes(serialization.Encoding.PEM))
+    _write(found.certificate.with_name("ca.crt"), found.ca.read_bytes())
+
+
+def _make_node(found: Credentials, name: str) -> None:
+    key = ec.generate_private_key(ec.SECP384R1())
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    _write_secret(found.node_key(name), secret)
+    _write(found.node_public_key(name), public + f" {name}\n".encode())
+    _write(found.node_key(name).with_name("ca.crt"), found.ca.read_bytes())
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(tz=datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # An hour for clocks that are slow.
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _address(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """Write a file that nobody but its owner ever could read, in a folder that is the owner's."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make credentials as the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="python deploy/credentials.py",
+        description="Make the certificates and keys of a federation; what is there stays.",
+    )
+    parser.add_argument("--to", type=Path, default=Path("credentials"), help="the folder")
+    parser.add_argument(
+        "--host", action="append", default=[], help="name or IP address of the SuperLink"
+    )
+    parser.add_argument("--node", action="append", default=[], help="name of a SuperNode")
+    given = parser.parse_args(arguments)
+    try:
+        found = make_credentials(given.to, given.host, given.node)
+    except (CredentialsError, OSError) as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 2
+    print(f"For the SuperLink: {found.certificate.parent}")
+    for name in given.node:
+        print(f"For the SuperNode {name}: {found.node_key(name).parent}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

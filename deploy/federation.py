@@ -1,0 +1,194 @@
+"""A federation on this machine: a SuperLink, SuperNodes, and `flwr run`, on free ports."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from deploy.credentials import Credentials
+from deploy.processes import BIN, Processes, descendants, free_port, kill
+from fedapp.config import Scalar
+
+ROOT = Path(__file__).parents[1]
+START_SECONDS, RUN_SECONDS = 120.0, 600.0
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return an environment in which Flower keeps to `home` and to this machine."""
+    return {
+        **os.environ,
+        "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def connection(address: str, credentials: Credentials | None) -> str:
+    """Return the entry of Flower's config.toml that names this SuperLink `here`."""
+    trust = (
+        f"root-certificates = {json.dumps(str(credentials.ca))}"
+        if credentials
+        else "insecure = true"
+    )
+    return f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "{address}"\n{trust}\n'
+
+
+class Federation(Processes):
+    """A SuperLink and what is started beside it; with credentials, TLS and authentication are on.
+
+    Everything lies in ``folder``, and `stop` ends everything.
+    """
+
+    def __init__(
+        self, folder: Path, *, simulation: bool = False, credentials: Credentials | None = None
+    ) -> None:
+        super().__init__(folder, environment(folder / "flwr"))
+        self.simulation, self.credentials = simulation, credentials
+        self.port = free_port()
+        (folder / "flwr").mkdir(parents=True)
+        entry = connection(self.address, credentials)
+        (folder / "flwr" / "config.toml").write_text(entry)
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"127.0.0.1:{self.port}"
+
+    # ------------------------------------------------------------------ the SuperLink
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, or start it again with what its database holds, and wait for it."""
+        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--disable-runtime-dependency-installation"]
+        if self.credentials:
+            command += ["--ssl-ca-certfile", str(self.credentials.ca)]
+            command += ["--ssl-certfile", str(self.credentials.certificate)]
+            command += ["--ssl-keyfile", str(self.credentials.key)]
+            command += ["--enable-supernode-auth", "--database", str(self.folder / "superlink.db")]
+        else:
+            command += ["--insecure"]
+        self.superlink = self.start("superlink", *command, *["--simulation"] * self.simulation)
+        self._wait_for_health()
+
+    def _wait_for_health(self) -> None:
+        scheme = "https" if self.credentials else "http"
+        trust = ssl.create_default_context(cafile=self.credentials.ca) if self.credentials else None
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end and self.superlink.poll() is None:
+            with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
+                url = f"{scheme}://{self.address}/health"
+                urllib.request.urlopen(url, timeout=2, context=trust).close()
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"the SuperLink did not start:\n{self.logs()}")
+
+    def kill_server_app(self) -> None:
+        """Kill the process in which the ServerApp runs, as `kill -9` does."""
+        rows = descendants(self.superlink.pid).items()
+        names = ("flwr-simulation", "flwr-serverapp")
+        kill({pid: row for pid, row in rows if any(name in row.command for name in names)})
+
+    # ------------------------------------------------------------------ SuperNodes
+
+    def register(self, name: str) -> None:
+        """Tell the SuperLink the public key of the SuperNode ``name``."""
+        if self.credentials is None:
+            raise RuntimeError("a federation without credentials knows no keys")
+        key = str(self.credentials.node_public_key(name))
+        subprocess.run(
+            [str(BIN / "flwr"), "supernode", "register", key, "here"],
+            env=self.environment,
+            check=True,
+            capture_output=True,
+        )
+
+    def start_node(
+        self, name: str, variables: Mapping[str, str] | None = None, **node_config: Scalar
+    ) -> subprocess.Popen[bytes]:
+        """Start the SuperNode ``name``; its node-config has underscores for hyphens."""
+        options = ["--insecure"]
+        if self.credentials:
+            options = ["--root-certificates", str(self.credentials.ca)]
+            options += ["--auth-supernode-private-key", str(self.credentials.node_key(name))]
+        return self.start_supernode(name, *options, variables=variables, **node_config)
+
+    def start_supernode(
+        self,
+        name: str,
+        *options: str,
+        variables: Mapping[str, str] | None = None,
+        **node_config: Scalar,
+    ) -> subprocess.Popen[bytes]:
+        """Start a SuperNode that connects to this SuperLink with options of its own."""
+        pairs = (f"{k.replace('_', '-')}={json.dumps(v)}" for k, v in node_config.items())
+        configured = ["--node-config", " ".join(pairs)] if node_config else []
+        places = ["--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port())]
+        command = ["flower-supernode", *places, *options, *configured]
+        return self.start(name, *command, variables=variables)
+
+    # ------------------------------------------------------------------ runs
+
+    def run(self, settings: Mapping[str, Scalar], name: str, federation_config: str = "") -> Path:
+        """Run the app to its end, its log in `<name>.log`, and return the run's folder.
+
+        A run of a name is done once: tests that look at the same run share it.
+        """
+        folder = self.folder / name
+        if not (folder / "summary.json").exists():
+            file = self.write_settings(settings, name)
+            self.wait_for(self.begin(file, name, federation_config), name)
+        return folder
+
+    def write_settings(self, settings: Mapping[str, Scalar], name: str) -> Path:
+        """Write the settings of a run in the folder `<name>` as a --run-config file."""
+        values = {"run-dir": str(self.folder / name), **settings}
+        path = self.folder / f"{name}.toml"
+        path.write_text("".join(f"{key} = {json.dumps(v)}\n" for key, v in values.items()))
+        return path
+
+    def begin(
+        self, settings: Path, name: str, federation_config: str = ""
+    ) -> subprocess.Popen[bytes]:
+        """Begin a run with a --run-config file."""
+        chosen = ["--federation-config", federation_config] if federation_config else []
+        command = ["flwr", "run", str(ROOT), "here", "--run-config", str(settings), "--stream"]
+        return self.start(name, *command, *chosen)
+
+    def wait_for(self, process: subprocess.Popen[bytes], name: str) -> None:
+        """Wait for the end of the run in the folder `<name>`.
+
+        Raises
+        ------
+        RuntimeError
+            It ended without a summary; the message holds all logs.
+        """
+        process.wait(RUN_SECONDS)
+        if not (self.folder / name / "summary.json").exists():
+            raise RuntimeError(f"the run {name!r} did not end well:\n{self.logs()}")
+
+
+@contextlib.contextmanager
+def federation(
+    folder: Path, *, simulation: bool = False, credentials: Credentials | None = None
+) -> Iterator[Federation]:
+    """Start a SuperLink in `folder` and stop everything at the end, also after a failure."""
+    started = Federation(folder, simulation=simulation, credentials=credentials)
+    try:
+        started.start_superlink()
+        yield started
+    finally:
+        started.stop()

@@ -1,0 +1,168 @@
+"""Replies to TRAIN messages, checked: whatever a node sends is a good reply or a named fault."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import torch
+from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from torch import Tensor
+
+from fedapp.arrays import size_of, to_tensors
+from fedapp.faults import ReplyError, plain
+from fedapp.messages import EACH, LARGEST_COUNT
+from fedapp.training.algorithm import Tensors
+from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
+from fedapp.training.tensors import add, all_finite
+
+FAULT_OF = {
+    ErrorCode.MESSAGE_UNAVAILABLE: "late",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "late",
+    ErrorCode.NODE_UNAVAILABLE: "lost",
+    ErrorCode.CLIENT_APP_CRASHED: "crashed",
+}
+"""Flower's errors that are not an exception at the node."""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a good reply is measured against.
+
+    ``sizes`` holds n_k of the clients; ``max_norm`` bounds an update's L2 norm in units of
+    max(|theta|, 1), 0 means no bound. ``upload`` has what the algorithm uploads besides.
+    """
+
+    theta: Mapping[str, Tensor]
+    sizes: Mapping[int, int]
+    upload: Mapping[str, Tensor] = field(default_factory=dict)
+    weighting: Literal["examples", "uniform"] = "examples"
+    update: Literal["delta", "model"] = "delta"
+    max_norm: float = 0.0
+
+
+def decode_reply(order: TrainOrder, message: Message, expected: Expected) -> CohortReply:
+    """Return a reply that fits the order and what is expected.
+
+    Raises
+    ------
+    ReplyError
+        The node failed, or its reply is malformed, not finite, too large, of other names, shapes or
+        types, of another round, of other clients than it was sent, or of more weight than they have.
+    """
+    if message.has_error():
+        kind = FAULT_OF.get(message.error.code, "raised")
+        raise ReplyError(kind, f"the node failed: {plain(message.error.reason or '')}")
+    content = message.content
+    try:
+        metrics = cast("dict[str, Any]", content.metric_records["metrics"])
+        if metrics["server-round"] != order.round:
+            raise ReplyError(
+                "round", f"it is a reply to round {metrics['server-round']}, not {order.round}"
+            )
+        reports = tuple(_reports(content, order, expected))
+        failures = _failures(content, order, reports)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ReplyError("malformed", f"its records are malformed: {plain(repr(error))}") from error
+    arrays = content.array_records
+    mean, each = {}, {}
+    if order.reply == "mean" and reports:
+        mean = _update("arrays", arrays, expected)
+    if order.reply == "each":
+        each = {r.client: _update(f"{EACH}{r.client}", arrays, expected) for r in reports}
+    uploads = _checked("uploads", arrays, expected.upload) if expected.upload and reports else {}
+    return CohortReply(mean, uploads, each, reports, failures, size_of(content))
+
+
+def _reports(content: RecordDict, order: TrainOrder, expected: Expected) -> Iterator[ClientReport]:
+    columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
+    names = ("client", "examples", "weight", "steps", "loss", "seconds")
+    seen = set()
+    for row in zip(*(columns[name] for name in names), strict=True):
+        client, examples, weight, steps, loss, seconds = row
+        if client not in order.clients or client in seen:
+            raise ReplyError(
+                "malformed", f"it reports client {client}, which it was not asked to train"
+            )
+        seen.add(client)
+        report = ClientReport(
+            int(client), int(examples), float(weight), int(steps), float(loss), float(seconds)
+        )
+        _check_report(report, expected)
+        yield report
+
+
+def _check_report(report: ClientReport, expected: Expected) -> None:
+    """Refuse counts that cannot be: a client may weigh less than it holds, but never more."""
+    size = expected.sizes[report.client]
+    most = size if expected.weighting == "examples" else 1
+    if not (0 <= report.weight <= most and 0 <= report.examples <= size):
+        raise ReplyError(
+            "weight",
+            f"client {report.client} has weight {report.weight} and examples {report.examples}, "
+            f"but holds {size}",
+        )
+    if not (0 <= report.steps <= LARGEST_COUNT and 0 <= report.seconds < math.inf):
+        raise ReplyError(
+            "malformed",
+            f"client {report.client} has steps {report.steps} and seconds {report.seconds}",
+        )
+
+
+def _failures(
+    content: RecordDict, order: TrainOrder, reports: Sequence[ClientReport]
+) -> dict[int, str]:
+    """Return why each client of the order is without a report."""
+    record = cast("dict[str, Sequence[Any]]", content.config_records["failures"])
+    said = dict(zip(map(int, record["client"]), map(plain, record["reason"]), strict=True))
+    missing = set(order.clients) - {report.client for report in reports}
+    return {client: said.get(client, "its node does not mention it") for client in sorted(missing)}
+
+
+def _update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expected) -> Tensors:
+    """Return the checked update, no larger than allowed."""
+    tensors = _checked(name, arrays, expected.theta)
+    if expected.max_norm:
+        step = tensors if expected.update == "delta" else add(tensors, expected.theta, -1.0)
+        largest = expected.max_norm * max(_norm(expected.theta), 1.0)
+        if not (size := _norm(step)) <= largest:
+            raise ReplyError(
+                "norm",
+                f"{name}: an update of norm {size:.3g}, above {largest:.3g} = max-update-norm * "
+                "max(|theta|, 1)",
+            )
+    return tensors
+
+
+def _norm(tensors: Mapping[str, Tensor]) -> float:
+    """Return the L2 norm over all tensors; infinite where its square is."""
+    norms = [torch.linalg.vector_norm(tensor) for tensor in tensors.values()]
+    return float(torch.linalg.vector_norm(torch.stack(norms).double()))
+
+
+def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, Tensor]) -> Tensors:
+    """Return the record's tensors, which have the names, shapes and types of ``theta``."""
+    if name not in arrays:
+        raise ReplyError("malformed", f"the record {name!r} is missing")
+    if arrays[name].keys() != theta.keys():
+        odd = sorted(arrays[name].keys() ^ theta.keys())
+        owner = "the algorithm's" if name == "uploads" else "the model's"
+        raise ReplyError("tensors", f"{name}: other arrays than {owner}: {plain(odd[:4])}")
+    tensors = to_tensors(arrays[name])
+    for key, tensor in tensors.items():
+        if tensor.shape != theta[key].shape:
+            raise ReplyError(
+                "tensors",
+                f"{name}: {key!r} has shape {tuple(tensor.shape)}, not {tuple(theta[key].shape)}",
+            )
+        if tensor.dtype != theta[key].dtype:
+            raise ReplyError(
+                "tensors", f"{name}: {key!r} has type {tensor.dtype}, not {theta[key].dtype}"
+            )
+    if not all_finite(tensors.values()):
+        odd = sorted(key for key, tensor in tensors.items() if not all_finite([tensor]))
+        raise ReplyError("not-finite", f"{name}: {odd[0]!r} holds nan or infinite values")
+    return {key: tensors[key] for key in theta}

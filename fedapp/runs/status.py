@@ -1,0 +1,110 @@
+"""``fedapp status``: how a run stands, from its folder alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedapp.config import RunConfig
+from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.checkpoint import kept_rounds
+from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.occupancy import is_occupied
+from strategies.callbacks import Record
+
+PARTS = ("wait", "transfer", "train", "evaluate")
+"""What a round's seconds consist of."""
+
+
+def status(path: Path) -> list[tuple[str, str]]:
+    """Return what there is to say of the run in ``path``, as (what, how) pairs.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run, or its files are damaged.
+    """
+    config, found = read_stored(path)
+    directory = RunDirectory(path.absolute())
+    records = read_metrics(directory.metrics)
+    trained = [record for record in records if record["round"] > 0]
+    state = _state(directory)
+    rows = [("run", str(directory.path)), ("state", state), ("rounds", _rounds(config, trained))]
+    rows += _accuracy(records)
+    if trained:
+        rows.append(("last round", _last(trained[-1])))
+        rows.append(("faults", _counted(_faults(trained))))
+        rows.append(("seconds a round", _seconds(trained)))
+    if state != "running":
+        rows.append(("resume", _resume(directory, config, str(found.get("engine", "")))))
+    return rows
+
+
+def _state(directory: RunDirectory) -> str:
+    if is_occupied(directory):
+        return "running"
+    return "finished" if directory.summary.exists() else "stopped"
+
+
+def _rounds(config: RunConfig, trained: Sequence[Record]) -> str:
+    done = trained[-1]["round"] if trained else 0
+    idle = sum(not record["model_changed"] for record in trained)
+    return f"{done} of {config.num_server_rounds}" + (f", {idle} without effect" if idle else "")
+
+
+def _accuracy(records: Sequence[Record]) -> list[tuple[str, str]]:
+    scored = [record for record in records if record.get("test_accuracy") is not None]
+    if not scored:
+        return []
+    best = max(scored, key=lambda record: record["test_accuracy"])
+    last = scored[-1]["test_accuracy"]
+    return [("accuracy", f"{last:.4f}, best {best['test_accuracy']:.4f} in round {best['round']}")]
+
+
+def _last(record: Record) -> str:
+    """Say who took part in a round, and who did not and why."""
+    parts = [f"{record['replied']} of {len(record['clients'])} clients"]
+    if record.get("late_replies"):
+        parts.append(f"{record['late_replies']} late replies dropped")
+    if record.get("checkpoint_error"):
+        parts.append(f"no checkpoint: {record['checkpoint_error']}")
+    failures = [f"client {k}: {why}" for k, why in record.get("failures", {}).items()]
+    return "\n".join([", ".join(parts), *failures])
+
+
+def _faults(trained: Sequence[Record]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for record in trained:
+        total.update(record.get("faults", {}))
+    return total
+
+
+def _counted(faults: Mapping[str, int]) -> str:
+    return ", ".join(f"{kind} {number}" for kind, number in faults.items()) or "none"
+
+
+def _seconds(trained: Sequence[Record]) -> str:
+    """Return the median of a round's seconds, and of its parts."""
+    spent: list[Mapping[str, Any]] = [record["seconds"] for record in trained]
+    whole = statistics.median(seconds["round"] for seconds in spent)
+    parts = [
+        f"{part} {statistics.median(seconds.get(part, 0.0) for seconds in spent):.2f}"
+        for part in PARTS
+    ]
+    return f"{whole:.2f} (median): {', '.join(parts)}"
+
+
+def _resume(directory: RunDirectory, config: RunConfig, engine: str) -> str:
+    """Say from where the run can go on, and by which command of the engine that it ran on."""
+    rounds = kept_rounds(directory.checkpoints)
+    if not rounds:
+        return "not possible: there is no checkpoint"
+    command = f"fedapp run --resume {directory.path}"
+    if engine == "flower":
+        command = f"flwr run . CONNECTION --run-config {directory.path / 'resume.toml'} --stream"
+    if directory.summary.exists() and rounds[0] >= config.num_server_rounds:
+        return f"finished; for more, raise num-server-rounds: {command}"
+    return f"from round {rounds[0]}: {command}"

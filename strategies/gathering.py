@@ -1,0 +1,78 @@
+"""A round's replies: checked, folded, and what is missing named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from flwr.app import Message
+
+from fedapp.faults import Fault, ReplyError
+from fedapp.replies import Expected, decode_reply
+from fedapp.training.cohorts import CohortReply, TrainOrder
+from strategies.folding import Fold, in_order
+
+
+@dataclass
+class Gathered:
+    """What came of a round's orders.
+
+    ``faults`` says why a client is left out; ``surplus`` names the clients that were asked for in
+    addition and not waited for, since enough others had replied well.
+    """
+
+    fold: Fold = field(default_factory=Fold)
+    faults: dict[int, Fault] = field(default_factory=dict)
+    surplus: list[int] = field(default_factory=list)
+
+
+def gather(
+    orders: Sequence[TrainOrder],
+    replies: Iterable[tuple[int, Message | Fault]],
+    expected: Expected,
+    wanted: int,
+    deadline: float,
+) -> Gathered:
+    """Fold good replies, of (index of the order, reply), until ``wanted`` clients replied well.
+
+    Replies are taken as they come and folded in the order of the orders.
+    """
+    found = Gathered()
+    missing = dict(enumerate(orders))
+    checked = _checked(orders, replies, expected, wanted, missing, found)
+    for reply in in_order(checked, len(orders)):
+        found.fold.add(reply)
+    rest = [client for order in missing.values() for client in order.clients]
+    if len(found.fold.reports) >= wanted:
+        found.surplus = sorted(rest)
+    else:
+        late = Fault("late", f"no reply within round-deadline = {deadline:g} s")
+        found.faults |= dict.fromkeys(rest, late)
+    return found
+
+
+def _checked(
+    orders: Sequence[TrainOrder],
+    replies: Iterable[tuple[int, Message | Fault]],
+    expected: Expected,
+    wanted: int,
+    missing: dict[int, TrainOrder],
+    found: Gathered,
+) -> Iterator[tuple[int, CohortReply | None]]:
+    """Yield each order's reply, or None for one that is lost; stop when there are enough."""
+    good = 0
+    for index, message in replies:
+        order = missing.pop(index)
+        reply = None
+        try:
+            if isinstance(message, Fault):
+                raise ReplyError(*message)
+            reply = decode_reply(order, message, expected)
+            raised = {client: Fault("raised", why) for client, why in reply.failures.items()}
+            found.faults |= raised
+            good += len(reply.reports)
+        except ReplyError as error:
+            found.faults |= dict.fromkeys(order.clients, error.fault)
+        yield index, reply
+        if good >= wanted:
+            return

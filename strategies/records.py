@@ -1,0 +1,54 @@
+"""What a round's line of ``metrics.jsonl`` says of training and of the clients' own tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flwr.app import MetricRecord
+
+from fedapp.config import RunConfig
+from fedapp.faults import Fault, count
+from fedapp.training.evaluation import Score
+from fedapp.training.plan import updates
+from strategies.callbacks import Record
+from strategies.gathering import Gathered
+
+
+def training_record(config: RunConfig, found: Gathered, learning_rate: float) -> Record:
+    """Return what a round's training did: u and eta * u averaged as the updates are."""
+    fold = found.fold
+    done = fold.average([updates(config, r.examples) for r in fold.reports])
+    record: Record = {
+        "replied": len(fold.reports),
+        "examples": sum(r.examples for r in fold.reports),
+        "steps": sum(r.steps for r in fold.reports),
+        "updates": done,
+        "effective_updates": done * learning_rate,
+        "train_loss": fold.average([r.loss for r in fold.reports]),
+        "bytes_up": fold.bytes,
+        "model_changed": False,
+    }
+    if found.surplus:
+        record["surplus"] = found.surplus
+    return record | (_faults(found.faults) if found.faults else {})
+
+
+def _faults(faults: dict[int, Fault]) -> Record:
+    """Return who is left out and why, and how many by the kind of fault."""
+    failures = {str(client): faults[client].reason for client in sorted(faults)}
+    return {"failures": failures, "faults": count(faults)}
+
+
+def client_scores(scores: Sequence[Score]) -> MetricRecord | None:
+    """Return loss and accuracy over all clients' test examples, each example counting once."""
+    total = sum(score.count for score in scores)
+    if not total:
+        return None
+    return MetricRecord(
+        {
+            "loss": sum(s.loss * s.count for s in scores) / total,
+            "accuracy": sum(s.accuracy * s.count for s in scores) / total,
+            "worst-accuracy": min(s.accuracy for s in scores),
+            "clients": len(scores),
+        }
+    )

@@ -1,0 +1,79 @@
+"""Makes the ClientApp of a SuperNode misbehave: Python imports this where PYTHONPATH names its folder.
+
+FEDAPP_FAULTS says what happens in which round, as JSON: {"1": "raise", "2": "nan"}.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+PLAN = json.loads(os.environ.get("FEDAPP_FAULTS", "{}"))
+
+
+def _change(reply, change):
+    import numpy as np
+    from flwr.app import Array
+
+    record = reply.content.array_records["arrays"]
+    name = next(iter(record))
+    record[name] = Array(np.asarray(change(record[name].numpy())))
+    return reply
+
+
+def _put(reply, record, key, value):
+    reply.content[record][key] = value
+    return reply
+
+
+def _raise(reply):
+    raise OSError("no space left on device")
+
+
+def _crash(reply):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _sleep(reply):
+    time.sleep(float(os.environ["FEDAPP_SLEEP"]))
+    return reply
+
+
+def _empty(reply):
+    for key in list(reply.content):
+        del reply.content[key]
+    return reply
+
+
+FAULTS = {
+    "raise": _raise,
+    "crash": _crash,
+    "sleep": _sleep,
+    "empty": _empty,
+    "nan": lambda reply: _change(reply, lambda x: x * float("nan")),
+    "norm": lambda reply: _change(reply, lambda x: x + 1e9),
+    "shape": lambda reply: _change(reply, lambda x: x[:-1]),
+    "type": lambda reply: _change(reply, lambda x: x.astype("float64")),
+    "weight": lambda reply: _put(reply, "clients", "weight", [1e12]),
+    "old round": lambda reply: _put(reply, "metrics", "server-round", 0),
+}
+
+
+def _patch():
+    from flwr.clientapp import ClientApp
+
+    call = ClientApp.__call__
+
+    def faulty(self, message, context):
+        reply = call(self, message, context)
+        fault = PLAN.get(message.metadata.group_id)
+        if message.metadata.message_type == "train" and fault:
+            reply = FAULTS[fault](reply)
+        return reply
+
+    ClientApp.__call__ = faulty
+
+
+if PLAN and any("flwr-clientapp" in word for word in sys.orig_argv):
+    _patch()

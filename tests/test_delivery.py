@@ -1,0 +1,272 @@
+"""Messages and replies against a clock: deadlines, late replies, busy nodes, over-selection."""
+
+import itertools
+
+import pytest
+from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.supercore.run import RunNotRunningException
+from flwr.supercore.task_identity import TaskIdentity
+from in_process import SMALL, client_app, metrics, run
+
+from fedapp.config import read_config
+from fedapp.delivery import Delivery
+from fedapp.engines.inline import InlineGrid
+from fedapp.engines.local import RUN_ID
+from fedapp.errors import ConfigError
+from fedapp.server_app import app as server_app
+from fedapp.training.cohorts import sample_clients
+
+
+@pytest.fixture(autouse=True)
+def _task(monkeypatch):
+    for name, value in (("_run_id", 1), ("_node_id", SUPERLINK_NODE_ID), ("_task_id", 1)):
+        monkeypatch.setattr(TaskIdentity, name, value)
+
+
+class Clock:
+    """Seconds that pass only when somebody looks for replies."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class SlowGrid:
+    """Node n answers `takes[n]` seconds after it was asked, or never; a look takes a second."""
+
+    def __init__(self, clock, takes, damaged=(), refused=()):
+        self.clock, self.takes, self.damaged, self.refused = clock, takes, damaged, refused
+        self.waiting, self.ids, self.looks = {}, itertools.count(1), []
+
+    def push_messages(self, messages):
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = key = f"m{next(self.ids)}"
+            if message.metadata.dst_node_id not in self.refused:
+                self.waiting[key] = (self.clock.now, message)
+                yield key
+
+    def pull_messages(self, keys):
+        self.looks.append(list(keys))
+        self.clock.now += 1
+        ready = [key for key in keys if key in self.waiting and self._ready(*self.waiting[key])]
+        messages = [self.waiting.pop(key)[1] for key in ready]
+        if any(message.metadata.dst_node_id in self.damaged for message in messages):
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text")
+        return [Message(RecordDict(), reply_to=message) for message in reversed(messages)]
+
+    def _ready(self, since, message):
+        takes = self.takes.get(message.metadata.dst_node_id)
+        return takes is not None and self.clock.now >= since + takes
+
+
+def ask(*nodes):
+    return [Message(RecordDict(), node, MessageType.TRAIN, ttl=5.0) for node in nodes]
+
+
+def federation(takes, **options):
+    clock = Clock()
+    return Delivery(clock), SlowGrid(clock, takes, **options), clock
+
+
+def test_replies_that_are_there_together_come_in_the_order_of_their_messages():
+    delivery, grid, _ = federation({1: 0, 2: 3, 3: 0})
+    assert [i for i, _ in delivery.exchange(grid, ask(1, 2, 3), 5)] == [0, 2, 1]
+    assert delivery.busy([1, 2, 3]) == set()
+
+
+def test_the_deadline_ends_the_wait_and_the_silent_node_stays_busy_for_as_long_again():
+    delivery, grid, clock = federation({1: 0})
+    assert [i for i, _ in delivery.exchange(grid, ask(1, 2), 5)] == [0]
+    assert clock.now == 5
+    assert delivery.busy([1, 2]) == {2}
+    clock.now = 9.5
+    assert delivery.busy([1, 2]) == {2}
+    clock.now = 10.5
+    assert delivery.busy([1, 2]) == set()
+
+
+def test_a_node_that_was_away_is_not_busy():
+    delivery, grid, _ = federation({1: 0})
+    list(delivery.exchange(grid, ask(1, 2), 5))
+    assert delivery.busy([1]) == set()
+    assert delivery.busy([1, 2]) == set()
+
+
+def test_a_reply_to_an_earlier_round_is_counted_and_dropped():
+    delivery, grid, clock = federation({1: 0, 2: 3})
+    replies = delivery.exchange(grid, ask(1, 2), 8)
+    assert next(replies)[0] == 0
+    replies.close()
+    assert delivery.busy([1, 2]) == {2}
+    clock.now = 4
+    delivery.begin(grid)
+    assert (delivery.late, delivery.busy([1, 2])) == (1, set())
+    assert [i for i, _ in delivery.exchange(grid, ask(1), 8)] == [0]
+    delivery.begin(grid)
+    assert delivery.late == 0
+
+
+def test_a_message_that_is_not_taken_is_a_lost_client_and_costs_no_waiting():
+    delivery, grid, clock = federation({1: 0}, refused=[2])
+    found = dict(delivery.exchange(grid, ask(2, 1), 5))
+    assert found[0].kind == "lost"
+    assert not found[1].has_error()
+    assert clock.now == 1
+
+
+def test_a_reply_that_flower_cannot_build_takes_no_other_reply_down_twice():
+    """The first one takes the batch with it; from then on each reply is fetched alone."""
+    delivery, grid, _ = federation({1: 0, 2: 0, 3: 0}, damaged=[2])
+    assert dict(delivery.exchange(grid, ask(1, 2, 3), 5)) == {}
+    delivery, grid, _ = federation({1: 3, 2: 0, 3: 0}, damaged=[2, 3])
+    found = dict(delivery.exchange(grid, ask(1, 2), 5))
+    assert list(found) == [0]
+    found = dict(delivery.exchange(grid, ask(3, 1), 5))
+    assert found[0].kind == "malformed"
+    assert "UnicodeDecodeError" in found[0].reason
+    assert not found[1].has_error()
+
+
+def test_a_run_that_was_stopped_is_stopped():
+    class Stopped(SlowGrid):
+        def pull_messages(self, keys):
+            raise RunNotRunningException
+
+    clock = Clock()
+    with pytest.raises(RunNotRunningException):
+        list(Delivery(clock).exchange(Stopped(clock, {}), ask(1), 5))
+
+
+# ---------------------------------------------------------------------- whole runs
+
+
+def test_over_selection_draws_more_and_takes_the_first_m():
+    """K = 10, C = 0.5, 40 % more: 7 are asked, 5 count, and the rest are named as surplus."""
+    assert sample_clients(0, 1, range(10), 0.5, extra=0.4) == sorted(
+        sample_clients(0, 1, range(10), 0.7)
+    )
+    assert len(sample_clients(0, 1, range(10), 0.5, extra=9.0)) == 10
+
+
+def test_a_round_closes_when_m_clients_replied_well(tmp_path):
+    folder = run(
+        tmp_path / "run", nodes=7, over_selection=0.4, num_server_rounds=2, checkpoint_every=1
+    )
+    first, second = metrics(folder)[1:]
+    assert first["surplus"] == first["clients"][5:]
+    for record in (first, second):
+        assert (len(record["clients"]), record["replied"]) == (7, 5)
+        assert set(record["surplus"]) < set(record["clients"])
+        assert "failures" not in record
+    assert "late_replies" not in first
+    assert second["late_replies"] == 1
+
+
+def test_over_selection_makes_up_for_clients_that_fail(tmp_path):
+    def call(message, context):
+        if context.node_id <= 2 and message.metadata.message_type == MessageType.TRAIN:
+            raise OSError("no space left on device")
+        return client_app(message, context)
+
+    folder = run(tmp_path / "run", nodes=7, call=call, over_selection=0.4, num_server_rounds=1)
+    record = metrics(folder)[1]
+    assert (record["replied"], record["faults"]) == (5, {"raised": 2})
+    assert "surplus" not in record
+    plain = run(tmp_path / "plain", nodes=5, call=call, num_server_rounds=1)
+    assert metrics(plain)[1]["replied"] == 3
+
+
+def test_min_replies_may_not_exceed_m_however_many_are_asked():
+    with pytest.raises(ConfigError, match="min-replies = 6: only 5 clients"):
+        read_config({**SMALL, "over-selection": 1.0, "min-replies": 6})
+
+
+class OfflineGrid(InlineGrid):
+    """Answers for node 1 as the SuperLink does for one that is gone: in its own name."""
+
+    def pull_messages(self, keys):
+        waiting = {key: self._pending[key] for key in keys if key in self._pending}
+        for key, message in waiting.items():
+            if message.metadata.dst_node_id == 1 and is_train(message):
+                del self._pending[key]
+                reply = Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+                reply.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
+                return [reply]
+        return super().pull_messages(keys)
+
+
+def is_train(message):
+    return message.metadata.message_type == MessageType.TRAIN
+
+
+def test_an_answer_of_the_superlink_names_the_node_that_is_lost(tmp_path):
+    record = metrics(run(tmp_path / "run", grid=OfflineGrid, num_server_rounds=1))[1]
+    assert record["faults"] == {"lost": 3}
+    assert set(record["failures"].values()) == {"the node failed: gone"}
+
+
+class SilentGrid(InlineGrid):
+    """Node 1 never answers a TRAIN message."""
+
+    def pull_messages(self, keys):
+        waiting = {key: self._pending[key] for key in keys if key in self._pending}
+        kept = [k for k, m in waiting.items() if m.metadata.dst_node_id != 1 or not is_train(m)]
+        return super().pull_messages(kept)
+
+
+def own_run(folder, grid, **settings):
+    """Run with each node a client of its own; return the records."""
+    given = {key.replace("_", "-"): value for key, value in settings.items()}
+    values = {**SMALL, "num-clients": 0, "fraction-train": 1.0, "run-dir": str(folder), **given}
+    configs = [{"partition-id": i, "num-partitions": 3} for i in range(3)]
+    context = Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values)
+    server_app(grid(client_app, values, configs), context)
+    return metrics(folder)[1:]
+
+
+def test_a_silent_node_costs_one_deadline_and_is_then_left_alone_as_busy(tmp_path):
+    records = own_run(tmp_path / "run", SilentGrid, num_server_rounds=2, round_deadline=2.0)
+    assert [r["faults"] for r in records] == [{"late": 1}, {"busy": 1}]
+    assert [r["replied"] for r in records] == [2, 2]
+    assert all(r["model_changed"] for r in records)
+
+
+def test_a_device_that_holds_more_than_it_said_is_asked_again(tmp_path):
+    """Its data grew during round 1: that reply is refused, and what it holds is asked anew."""
+    grown = []
+
+    def call(message, context):
+        reply = client_app(message, context)
+        kind = message.metadata.message_type
+        if context.node_id == 1 and kind == MessageType.TRAIN:
+            for key in ("examples", "weight"):
+                reply.content["clients"][key] = [2 * n for n in reply.content["clients"][key]]
+            grown.append(True)
+        if context.node_id == 1 and kind == MessageType.QUERY and grown:
+            reply.content["holdings"]["examples"] *= 2
+        return reply
+
+    class Grown(InlineGrid):
+        def __init__(self, client_app, run_config, node_configs):
+            super().__init__(call, run_config, node_configs)
+
+    records = own_run(tmp_path / "run", Grown, num_server_rounds=2)
+    assert records[0]["faults"] == {"weight": 1}
+    assert "faults" not in records[1]
+    assert records[1]["replied"] == 3
+
+
+def test_a_server_rule_that_gives_nan_leaves_the_model_as_it_was(tmp_path, monkeypatch, caplog):
+    from fedapp.training.algorithm import Algorithm
+
+    def broken(self, theta, mean, upload, state, step):
+        return {name: tensor * float("nan") for name, tensor in theta.items()}, state
+
+    monkeypatch.setattr(Algorithm, "apply", broken)
+    first, second = metrics(run(tmp_path / "run", num_server_rounds=1))
+    assert not second["model_changed"]
+    assert second["test_loss"] == first["test_loss"]
+    assert "makes nan or infinite values" in caplog.text

@@ -1,0 +1,115 @@
+"""A disk that is full: the run goes on, says so, and loses nothing that it had."""
+
+import errno
+import json
+
+import killed
+import pytest
+from in_process import SMALL, metrics, run
+
+from fedapp import files
+from fedapp.errors import RunError
+from fedapp.files import append_whole
+
+SETTINGS = {**SMALL, "num-server-rounds": 6, "checkpoint-every": 2}
+
+
+def final(folder):
+    records = [{k: v for k, v in r.items() if k != "checkpoint_error"} for r in metrics(folder)]
+    return (folder / "model.safetensors").read_bytes(), records
+
+
+@pytest.mark.process
+def test_a_full_disk_at_a_checkpoint_is_named_and_costs_nothing(tmp_path):
+    """The kernel refuses to let files grow, in a process of its own."""
+    settings = {**SETTINGS, "run-dir": tmp_path / "run"}
+    assert killed.run(settings, kill=("no_room_for_the_checkpoint", 4)) == 0
+    assert killed.run({**SETTINGS, "run-dir": tmp_path / "whole"}) == 0
+    errors = {r["round"]: r.get("checkpoint_error") for r in metrics(tmp_path / "run")}
+    assert {k: v for k, v in errors.items() if v} == {5: "File too large after round 4"}
+    assert final(tmp_path / "run") == final(tmp_path / "whole")
+    assert not list((tmp_path / "run").rglob("*.tmp"))
+
+
+@pytest.mark.process
+def test_a_run_killed_after_a_full_disk_resumes_from_the_checkpoint_before(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    settings = {**SETTINGS, "run-dir": folder, "checkpoint-every": 3, "num-server-rounds": 3}
+    assert killed.run(settings, kill=("no_room_for_the_checkpoint", 3)) != 0
+    assert [path.stem for path in (folder / "checkpoints").glob("*.json")] == ["round-000000"]
+    assert killed.run({}, resume=folder) == 0
+    assert killed.run({**settings, "run-dir": tmp_path / "whole"}) == 0
+    assert final(folder) == final(tmp_path / "whole")
+
+
+def full(*arguments):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_no_room_at_the_end_is_one_clear_error(tmp_path, monkeypatch):
+    from fedapp.runs import callbacks
+
+    monkeypatch.setattr(callbacks, "save_checkpoint", full)
+    with pytest.raises(RunError, match=r"checkpoints cannot be written \(No space left.*resume"):
+        run(tmp_path / "run")
+
+
+def test_lines_of_metrics_wait_for_room(tmp_path, monkeypatch):
+    from fedapp.runs import callbacks
+
+    tries = []
+
+    def sometimes(path, text):
+        tries.append(text)
+        if len(tries) == 2:
+            full()
+        append_whole(path, text)
+
+    monkeypatch.setattr(callbacks, "append_whole", sometimes)
+    folder = run(tmp_path / "run")
+    assert [r["round"] for r in metrics(folder)] == [0, 1, 2, 3]
+    assert [text.count("\n") for text in tries] == [1, 1, 2, 1, 0]
+
+
+def test_an_append_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    append_whole(path, "one\n")
+
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            self.file.close()
+
+        def write(self, text):
+            self.file.write(text[:2])
+            self.file.flush()
+            full()
+
+    opened = type(path).open
+    monkeypatch.setattr(type(path), "open", lambda self, mode: Full(opened(self, mode)))
+    with pytest.raises(OSError, match="No space"):
+        append_whole(path, "two\n")
+    monkeypatch.undo()
+    assert path.read_text() == "one\n"
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_beside_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(files.os, "fsync", full)
+    (tmp_path / "x.json").write_text("old")
+    with pytest.raises(OSError, match="No space"):
+        files.write_json(tmp_path / "x.json", {"new": 1})
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
+    assert (tmp_path / "x.json").read_text() == "old"
+
+
+def test_the_log_is_lines_of_json(tmp_path):
+    folder = run(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert all(set(line) == {"time", "level", "message"} for line in lines)
+    assert lines[0]["message"] == f"Run directory: {folder}"
+    assert any("is fit: 1440 examples" in line["message"] for line in lines)

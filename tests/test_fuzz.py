@@ -1,0 +1,37 @@
+"""A small slice of ``python -m tests.fuzz``, which tries 100,000 inputs."""
+
+import re
+from pathlib import Path
+
+import fuzz
+import pytest
+
+ROOT = Path(__file__).parents[1]
+UNPICKLES = re.compile(
+    r"(?<!safetensors\.)\b(pickle|cPickle|dill|joblib|cloudpickle|torch\.load|allow_pickle=True)\b"
+)
+
+
+def test_hostile_input_is_refused_or_good():
+    found = fuzz.fuzz(1500, seed=1)
+    assert set(found) == {target.__name__ for target in fuzz.TARGETS}
+    assert all(outcomes["refused"] for outcomes in found.values())
+    assert found["reply_records"]["accepted"]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_a_hundred_thousand_hostile_inputs():
+    assert sum(sum(outcomes.values()) for outcomes in fuzz.fuzz(100_000).values()) >= 100_000
+
+
+def test_nothing_in_the_app_unpickles():
+    """The reader of CIFAR's archives executes a few opcodes by itself and builds no objects."""
+    sources = [p for top in ("fedapp", "strategies") for p in (ROOT / top).rglob("*.py")]
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in sources
+        for line in path.read_text().splitlines()
+        if UNPICKLES.search(line.partition("#")[0]) and ("import" in line or "(" in line)
+    ]
+    assert [line for line in found if not line.startswith("plain_pickle.py")] == []

@@ -1,0 +1,130 @@
+"""``fedapp status``: what it says of runs that go on, have stopped, or are finished."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from damages import raises
+from flwr.app import MessageType
+from in_process import client_app, run
+
+from fedapp.errors import CheckpointError, ConfigError
+from fedapp.runs import occupancy
+from fedapp.runs.callbacks import Metrics
+from fedapp.runs.directory import RunDirectory
+from fedapp.runs.occupancy import is_occupied, occupied
+from fedapp.runs.status import status
+
+
+def test_a_finished_run(tmp_path):
+    folder = run(tmp_path / "run")
+    rows = dict(status(folder))
+    assert rows["state"] == "finished"
+    assert rows["rounds"] == "3 of 3"
+    assert rows["accuracy"].startswith("0.")
+    assert rows["faults"] == "none"
+    assert rows["last round"] == "5 of 5 clients"
+    assert rows["resume"].startswith("finished; for more, raise num-server-rounds: fedapp run")
+
+
+def test_a_run_of_a_deployment_is_resumed_by_flower(tmp_path):
+    folder = run(tmp_path / "run")
+    stored = json.loads((folder / "config.json").read_text())
+    stored["found"]["engine"] = "flower"
+    (folder / "config.json").write_text(json.dumps(stored))
+    (folder / "summary.json").unlink()
+    said = dict(status(folder))["resume"]
+    assert said.startswith("from round 3: flwr run . CONNECTION --run-config ")
+    assert f"{folder / 'resume.toml'}" in said
+
+
+def test_a_stopped_run_says_who_failed_and_how_to_go_on(tmp_path, monkeypatch):
+    def call(message, context):
+        reply = client_app(message, context)
+        if context.node_id == 1 and message.metadata.message_type == MessageType.TRAIN:
+            raises(message, reply)
+        return reply
+
+    write = Metrics.on_round
+
+    def stop(self, record, state):
+        write(self, record, state)
+        if state.round == 2:
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(Metrics, "on_round", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", call=call, checkpoint_every=1)
+    rows = dict(status(tmp_path / "run"))
+    assert rows["state"] == "stopped"
+    assert rows["rounds"] == "2 of 3"
+    assert rows["faults"] == "raised 6"
+    assert rows["last round"].startswith("2 of 5 clients\nclient ")
+    assert "no space left on device" in rows["last round"]
+    assert rows["resume"].startswith("from round 1: fedapp run --resume ")
+
+
+def test_seconds_are_medians_of_the_rounds_and_their_parts(tmp_path):
+    folder = run(tmp_path / "run")
+    spent = [
+        {"round": t, "wait": w, "transfer": 0.5, "train": 1.0, "evaluate": 0.25}
+        for t, w in ((2.0, 0.25), (4.0, 2.25), (9.0, 7.25))
+    ]
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for record, seconds in zip(records[1:], spent, strict=True):
+        record["seconds"] = seconds
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    said = dict(status(folder))["seconds a round"]
+    assert said == "4.00 (median): wait 2.25, transfer 0.50, train 1.00, evaluate 0.25"
+
+
+def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(occupancy, "RELEASE_SECONDS", 0.1)
+    seen = []
+    write = Metrics.on_round
+
+    def look(self, record, state):
+        write(self, record, state)
+        if state.round == 1:
+            seen.extend(status(self.path.parent))
+            with pytest.raises(ConfigError, match="another process is at work on this run"):
+                run(tmp_path / "run", resume=True)
+        return False
+
+    monkeypatch.setattr(Metrics, "on_round", look)
+    folder = run(tmp_path / "run")
+    assert dict(seen)["state"] == "running"
+    assert "resume" not in dict(seen)
+    assert not is_occupied(RunDirectory(folder))
+
+
+def test_the_folder_is_free_when_its_process_is_killed(tmp_path):
+    script = (
+        "import os, signal, sys\nfrom pathlib import Path\n"
+        "from fedapp.runs.directory import RunDirectory\n"
+        "from fedapp.runs.occupancy import is_occupied, occupied\n"
+        "directory = RunDirectory(Path(sys.argv[1]))\n"
+        "with occupied(directory):\n"
+        "    print(is_occupied(directory), flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert found.stdout == "True\n", found.stderr
+    with occupied(RunDirectory(tmp_path)):
+        assert is_occupied(RunDirectory(tmp_path))
+
+
+def test_a_folder_without_a_run(tmp_path):
+    with pytest.raises(CheckpointError, match="holds no run"):
+        status(tmp_path)
+
+
+def test_the_command(tmp_path):
+    folder = run(tmp_path / "run")
+    command = [sys.executable, "-m", "fedapp.cli", "status", str(folder)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "3 of 3" in said
