@@ -34,6 +34,14 @@ ALGORITHMS: dict[str, type[Algorithm]] = dict(
     next(family for family in FAMILIES if family.key == "algorithm").components()
 )
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
+TRAINER = pytest.mark.parametrize(
+    "trainer",
+    [
+        {"trainer": "sequential"},
+        {"trainer": "batched", "program": "record", "clients-together": 2},
+    ],
+    ids=["sequential", "batched"],
+)
 QUADRATIC: dict[str, Any] = {
     "dataset": "quadratic",
     "model": "quadratic",
@@ -99,13 +107,14 @@ def test_the_quadratic_is_the_notes_whatever_its_parameters() -> None:
             assert torch.linalg.eigvalsh(torch.tensor(own[:, :2])).min() > 0
 
 
+@TRAINER
 @EVERY
-def test_converges_on_the_quadratic(name: str, tmp_path: Path) -> None:
+def test_converges_on_the_quadratic(name: str, trainer: dict[str, Any], tmp_path: Path) -> None:
     """To (1/11, 7/11) where the clients differ in b alone; near it where theory says no more.
 
     On the digits, which have no known optimum, the training loss falls.
     """
-    values = settings(name, num_server_rounds=25, checkpoint_every=0)
+    values = settings(name, num_server_rounds=25, checkpoint_every=0) | trainer
     if ALGORITHMS[name].needs:
         run_to(tmp_path, {**values, "num-server-rounds": 4})
         losses = [r["train_loss"] for r in metrics_of(tmp_path) if "train_loss" in r]
@@ -116,13 +125,16 @@ def test_converges_on_the_quadratic(name: str, tmp_path: Path) -> None:
     assert error < (1e-6 if ALGORITHMS[name].exact else 0.25)
 
 
+@TRAINER
 @EVERY
-def test_is_deterministic_and_resumes_exactly(name: str, tmp_path: Path) -> None:
+def test_is_deterministic_and_resumes_exactly(
+    name: str, trainer: dict[str, Any], tmp_path: Path
+) -> None:
     """Killed in round 4 after the checkpoint of round 2, it ends with the same bits.
 
     Two of four clients a round, so that states are of different rounds; three nodes.
     """
-    values = settings(name, fraction_train=0.5, num_server_rounds=5, checkpoint_every=2)
+    values = settings(name, fraction_train=0.5, num_server_rounds=5, checkpoint_every=2) | trainer
     whole = run_to(tmp_path / "whole", values, nodes=3)
     again = tmp_path / "killed"
     config = read_config({**values, "run-dir": str(again)})
@@ -226,12 +238,13 @@ ROUNDED = {"fednova": 1e-12, "fedpa": 1e-12, "fedavgm": 1e-12, "fedsmoo": 1e-12}
 """Reduce to federated averaging up to rounding in float64; the others bit for bit."""
 
 
+@TRAINER
 @pytest.mark.parametrize("name", NEUTRAL)
-def test_neutral_setting_is_fedavg(name: str, tmp_path: Path) -> None:
+def test_neutral_setting_is_fedavg(name: str, trainer: dict[str, Any], tmp_path: Path) -> None:
     """At its neutral setting every algorithm is federated averaging."""
     neutral = ALGORITHMS[name].neutral or {}
     own = {f"{name}.{key.replace('_', '-')}": value for key, value in neutral.items()}
-    values = settings(name) | own
+    values = settings(name) | own | trainer
     found = run_to(tmp_path / "own", values)
     kept = {k: v for k, v in values.items() if not k.startswith(f"{name}.")}
     fedavg = run_to(tmp_path / "fedavg", kept | {"algorithm": "fedavg"})
