@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import platform
+from logging import INFO
 
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.logger import log
 
 from fedapp.arrays import to_tensors
 from fedapp.config import RunConfig, Scalar, read_config
@@ -97,4 +99,6 @@ def read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
 def trainer_of(workplace: Workplace) -> Trainer:
     """Return the trainer of this process for such a node."""
     config, holdings = read_workplace(workplace)
-    return make_trainer(config, holdings.dataset.task)
+    trainer = make_trainer(config, holdings.dataset.task)
+    log(INFO, "Trainer: %s, threads: %d", trainer, config.threads)
+    return trainer

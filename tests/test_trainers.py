@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
 
 from fedapp.config import RunConfig, read_config
 from fedapp.data.base import IGNORE, Examples, Task
@@ -193,6 +193,36 @@ def test_a_transform_that_draws_draws_the_same(together: int, tmp_path: Path) ->
     check_equal(*both(together, **given), tolerance=1e-9)
 
 
+def pretended_graph(
+    graph: torch.fx.GraphModule, static: list[Tensor]
+) -> tuple[Callable[[], None], list[Tensor]]:
+    """Stand in for a CUDA graph: reads `static` and writes its results where they are."""
+    returned = [tensor.clone() for tensor in graph(*(tensor.clone() for tensor in static))]
+
+    def replay() -> None:
+        for place, tensor in zip(returned, graph(*static), strict=True):
+            place.copy_(tensor)
+
+    return replay, returned
+
+
+@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize("name", OWN_RULE)
+def test_places_of_a_captured_program(
+    name: str, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A CUDA graph reads and writes fixed places; two turns in them, with momentum."""
+    monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
+    monkeypatch.setattr("fedapp.training.setup.choose_program", lambda *_: "capture")
+    given = settings(name, local_epochs=2, momentum=0.5)
+    if given["dataset"] == "digits":
+        given["batch-size"] = 5
+    batched = {**given, "trainer": "batched", "clients-together": together}
+    for _ in range(2):
+        mine = outcomes(batched)
+        check_equal(mine, outcomes({**given, "trainer": "sequential"}), tolerance=1e-9)
+
+
 @pytest.mark.skipif(not can_compile(), reason="needs a C++ compiler")
 def test_compiled_twenty_rounds(run: Run) -> None:
     """The compiled program gives the sequential trainer's trajectory; to 1e-5 in float32."""
@@ -215,6 +245,19 @@ def test_a_grid_of_rates_shares_a_program() -> None:
     )
     assert first is second
     assert first is not other
+
+
+def test_a_trainer_says_what_it_is() -> None:
+    task = read_holdings(read_config({}), None).dataset.task
+
+    def said(**more: Any) -> str:
+        given = {key.replace("_", "-"): value for key, value in more.items()}
+        return str(make_trainer(read_config({"device": "cpu", **given}), task))
+
+    assert said() == "sequential on cpu"
+    recorded = said(trainer="batched", program="record", clients_together=3)
+    assert recorded == "batched on cpu, 3 clients a program, recorded"
+    assert "one client a program" in said(trainer="batched", program="record")
 
 
 def test_what_does_not_run_here_is_refused() -> None:

@@ -25,6 +25,12 @@ SHARED = frozenset({"anchor", "broadcast", "rate"})
 """The groups of tensors that all clients of a program share; the others have a row for each."""
 
 
+WHOLE_COHORT = 10**9
+"""More clients than any cohort has."""
+
+VERBS = {"record": "recorded", "compile": "compiled", "capture": "captured as a CUDA graph"}
+
+
 class BatchedTrainer:
     """Trains ``together`` clients at a time, each local step of all of them in one program.
 
@@ -53,6 +59,12 @@ class BatchedTrainer:
         self.together, self.mode = together, mode
         self._programs: dict[tuple[LocalPlan, bool], Program] = {}
         self._places: dict[tuple[str, str, torch.Size], Tensor] = {}
+
+    def __str__(self) -> str:
+        clients = {1: "one client", WHOLE_COHORT: "a cohort"}.get(
+            self.together, f"{self.together} clients"
+        )
+        return f"batched on {self.device}, {clients} a program, {VERBS[self.mode]}"
 
     def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) for all ``tasks`` and return theta_k.
@@ -115,16 +127,18 @@ class BatchedTrainer:
         start = [self.algorithm.begin(turn) for turn in turns]
         counts = [{} if t.label_counts is None else {"counts": t.label_counts} for t in turns]
         params = self._placed("params", start, alone)
+        rate = torch.tensor(plan.learning_rate, dtype=self.dtype)
+        still = [zeros_like(params)] if plan.momentum else [{}]
         return {
             "params": params,
-            "velocity": zeros_like(params) if plan.momentum else {},
+            "velocity": self._placed("velocity", still, alone=True),
             "memory": {},
             "anchor": self._placed("anchor", [turns[0].anchor], alone=True),
             "broadcast": self._placed("broadcast", [turns[0].broadcast], alone=True),
             "state": self._placed("state", [turn.state for turn in turns], alone),
             "drawn": self._placed("drawn", [turn.drawn for turn in turns], alone),
             "labels": self._placed("labels", counts, alone),
-            "rate": {"rate": torch.tensor(plan.learning_rate, dtype=self.dtype)},
+            "rate": self._placed("rate", [{"rate": rate}], alone=True),
         }
 
     def _placed(self, group: str, rows: Sequence[Mapping[str, Tensor]], alone: bool) -> Tensors:

@@ -88,13 +88,29 @@ class Program:
 
 
 def _captured(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
-    """Return a replay of the recorded operations as one CUDA graph.
+    """Return a replay of the recorded operations, which read and write where ``flat`` lies.
 
     A tensor that is given again in the place where it was captured costs nothing; another's values
     are copied there first. What comes back is overwritten by the next run.
     """
     static = list(flat)
-    saved = [tensor.clone() for tensor in flat]
+    replay, returned = cuda_graph(graph, static)
+
+    def run(tensors: list[Tensor]) -> list[Tensor]:
+        for place, tensor in zip(static, tensors, strict=True):
+            if place is not tensor:
+                place.copy_(tensor)
+        replay()
+        return list(returned)
+
+    return run
+
+
+def cuda_graph(
+    graph: torch.fx.GraphModule, static: list[Tensor]
+) -> tuple[Callable[[], None], list[Tensor]]:
+    """Return what replays ``graph`` on ``static``, whose values stay, and where its results lie."""
+    saved = [tensor.clone() for tensor in static]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -103,14 +119,7 @@ def _captured(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
     torch.cuda.current_stream().wait_stream(side)
     captured = torch.cuda.CUDAGraph()
     with torch.cuda.graph(captured):
-        returned = graph(*static)
-    torch._foreach_copy_(static, saved)
-
-    def run(tensors: list[Tensor]) -> list[Tensor]:
-        for place, tensor in zip(static, tensors, strict=True):
-            if place is not tensor:
-                place.copy_(tensor)
-        captured.replay()
-        return list(returned)
-
-    return run
+        returned = list(graph(*static))
+    for tensor, value in zip(static, saved, strict=True):
+        tensor.copy_(value)
+    return captured.replay, returned

@@ -86,6 +86,9 @@ class SequentialTrainer:
         self.device = device
         self.dtype = dtype
 
+    def __str__(self) -> str:
+        return f"sequential on {self.device}"
+
     def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
         """Run ClientUpdate for all ``tasks``, one after another."""
         return [self.client_update(task.turn, task.examples, plan, task.rng) for task in tasks]

@@ -15,14 +15,11 @@ from fedapp.data.transforms.base import Transform
 from fedapp.errors import ConfigError
 from fedapp.models.base import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors
-from fedapp.training.batched import BatchedTrainer
+from fedapp.training.batched import WHOLE_COHORT, BatchedTrainer
 from fedapp.training.evaluation import Evaluator
 from fedapp.training.program import Mode, can_compile
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import Trainer
-
-WHOLE_COHORT = 10**9
-"""More clients than any cohort has."""
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
