@@ -41,8 +41,10 @@ class InlineGrid(LocalGrid):
         first = next((key for key in self._pending if key in wanted), None)
         if first is None:
             return []
-        message = self._pending.pop(first)
-        return [answer(self.client_app, message, self.contexts[message.metadata.dst_node_id])]
+        return [self._answer(self._pending.pop(first))]
+
+    def _answer(self, message: Message) -> Message:
+        return answer(self.client_app, message, self.contexts[message.metadata.dst_node_id])
 
 
 def run_inline(
