@@ -361,7 +361,7 @@ def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> 
     for name in ("seo-fig11", "mcmahan-fig1"):
         files = {path.name for path in (tmp_path / "out" / name).iterdir()}
         assert files == {"smoke.json", "smoke.png", "smoke.svg", "index.md", "index.html"}
-        assert "<svg" in (tmp_path / "out" / name / "index.html").read_text()
+        assert 'src="smoke.svg"' in (tmp_path / "out" / name / "index.html").read_text()
     numbers = read_results(tmp_path / "out", "mcmahan-fig1", "smoke").numbers
     middle = numbers["thetas"].index(min(numbers["thetas"], key=lambda t: abs(t - 0.5)))
     assert numbers["shared"][middle] < min(numbers["shared parents"])

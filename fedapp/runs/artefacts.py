@@ -11,11 +11,11 @@ from typing import Any
 
 import safetensors.torch
 from flwr.common.logger import log
-from jinja2 import Environment
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config import RunConfig
 from fedapp.files import write_atomically, write_json
+from fedapp.html import page, render
 from fedapp.runs.callbacks import read_metrics, wall_seconds
 from fedapp.runs.curves import draw_curves
 from fedapp.runs.directory import RunDirectory
@@ -121,21 +121,18 @@ def _median(values: Sequence[float]) -> float | None:
 
 
 def _page(directory: RunDirectory, config: RunConfig, summary: dict[str, Any], title: str) -> str:
-    return (
-        Environment(autoescape=True)
-        .from_string(PAGE)
-        .render(
-            title=title,
-            name=directory.path.name,
-            path=directory.path,
-            summary=summary,
-            config=config.to_run_config(),
-            curves=_inline_svg(directory.path / "curves.svg"),
-            partition=_inline_svg(directory.path / "partition.svg"),
-            losses=_inline_svg(directory.path / "client-losses.svg"),
-            similarity=_inline_svg(directory.path / "similarity.svg"),
-        )
+    body = render(
+        BODY,
+        title=title,
+        path=directory.path,
+        summary=summary,
+        config=config.to_run_config(),
+        curves=_inline_svg(directory.path / "curves.svg"),
+        partition=_inline_svg(directory.path / "partition.svg"),
+        losses=_inline_svg(directory.path / "client-losses.svg"),
+        similarity=_inline_svg(directory.path / "similarity.svg"),
     )
+    return page(directory.path.name, body)
 
 
 def _inline_svg(path: Path) -> str:
@@ -146,30 +143,16 @@ def _inline_svg(path: Path) -> str:
     return text[text.index("<svg") :]
 
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ name }}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
- body { font: 15px/1.5 system-ui, sans-serif; color: #222;
-   max-width: 62rem; margin: 2rem auto; padding: 0 1rem }
- h1 { font-size: 1.35rem } h2 { font-size: 1.05rem; margin-top: 2rem }
- table { border-collapse: collapse }
- td, th { padding: .2rem .9rem .2rem 0; text-align: left; border-bottom: 1px solid #eee }
- td.n { font-variant-numeric: tabular-nums }
- svg { max-width: 100%; height: auto }
- code { color: #555 }
-</style></head><body>
-<h1>{{ title }}</h1>
+BODY = """<h1>{{ title }}</h1>
 <p><code>{{ path }}</code></p>
 {{ curves | safe }}
 <h2>Summary</h2>
 <table>{% for key, value in summary.items() if value is not none %}
-<tr><th>{{ key | replace("_", " ") }}</th><td class="n">{{ value }}</td></tr>{% endfor %}</table>
+<tr><th>{{ key | replace("_", " ") }}</th><td>{{ value }}</td></tr>{% endfor %}</table>
 {% if partition %}<h2>Partition</h2>{{ partition | safe }}{% endif %}
 {% if similarity %}<h2>Clients' training loss</h2>{{ losses | safe }}
 <h2>Cosine similarity of clients' updates, by layer</h2>{{ similarity | safe }}{% endif %}
 <h2>Configuration</h2>
 <table>{% for key, value in config.items() %}
-<tr><th><code>{{ key }}</code></th><td class="n">{{ value }}</td></tr>{% endfor %}</table>
-</body></html>
+<tr><th><code>{{ key }}</code></th><td>{{ value }}</td></tr>{% endfor %}</table>
 """

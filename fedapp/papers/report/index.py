@@ -38,5 +38,5 @@ def write_index(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / "index.md", f"{body}\n{tree}\n".encode())
     linked = body.replace("/index.md)", "/index.html)").replace("[](../reproduce.md)", "the docs")
-    write_atomically(folder / "index.html", html(linked, "The papers, reproduced", folder).encode())
+    write_atomically(folder / "index.html", html(linked, "The papers, reproduced").encode())
     return folder / "index.md"

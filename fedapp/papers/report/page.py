@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from jinja2 import Environment
 from markdown_it import MarkdownIt
 
 from fedapp.files import write_atomically
+from fedapp.html import page as html_page
 from fedapp.papers.catalogue import all_items
 from fedapp.papers.report.claims import claims_section
 from fedapp.papers.report.comparisons import comparison_section
@@ -27,7 +27,7 @@ def write_page(folder: Path, name: str) -> list[Path]:
     text = page(item, [results for results in found if results is not None])
     files = [folder / name / "index.md", folder / name / "index.html"]
     write_atomically(files[0], text.encode())
-    write_atomically(files[1], html(text, item.title, folder / name).encode())
+    write_atomically(files[1], html(text, item.title).encode())
     return files
 
 
@@ -113,33 +113,9 @@ def _colophon(results: Results) -> str:
     )
 
 
-def html(text: str, title: str, folder: Path) -> str:
-    """Return a page of Markdown as HTML that needs no other file: pictures are in it."""
+def html(text: str, title: str) -> str:
+    """Return a page of Markdown as HTML, whose pictures are the vector drawings beside it."""
     body = MarkdownIt("commonmark").enable("table").render(text)
     for scale in SCALES:
-        svg = folder / f"{scale}.svg"
-        if svg.exists():
-            drawing = svg.read_text()
-            body = _with_picture(body, f"{scale}.png", drawing[drawing.index("<svg") :])
-    return Environment(autoescape=True).from_string(PAGE).render(title=title, body=body)
-
-
-def _with_picture(body: str, name: str, svg: str) -> str:
-    before, found, after = body.partition(f'<img src="{name}"')
-    return f"{before}{svg}{after.partition('>')[2]}" if found else body
-
-
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
- body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto;
-   padding: 0 1rem }
- h1 { font-size: 1.35rem } h2 { font-size: 1.1rem; margin-top: 2rem }
- table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
- td, th { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #eee }
- svg { max-width: 100%; height: auto } code { color: #555 }
-</style></head><body>
-{{ body | safe }}
-</body></html>
-"""
+        body = body.replace(f'src="{scale}.png"', f'src="{scale}.svg"')
+    return html_page(title, body)
