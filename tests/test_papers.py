@@ -16,6 +16,7 @@ from fedapp.analysis.interpolation import interpolate
 from fedapp.cli import app
 from fedapp.config import read_config
 from fedapp.errors import ConfigError
+from fedapp.papers import costs
 from fedapp.papers.catalogue import all_items, choose
 from fedapp.papers.catalogue import read_item as read
 from fedapp.papers.cells import Maker, line_name, make_cells
@@ -389,6 +390,19 @@ def test_costs_add_up() -> None:
     assert 0 < cost.seconds < 600
     tuned = cost_of(TABLES["mcmahan-table1-2nn"], "smoke", {})
     assert tuned.runs == 8 * 3
+
+
+@pytest.mark.parametrize("name", list(ITEMS))
+def test_every_item_has_a_cost_at_every_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seconds(data: str, batch: int, *_: str) -> float:
+        assert data in costs.TASKS
+        assert batch > 0
+        return 1e-3
+
+    monkeypatch.setattr(costs, "_example_seconds", seconds)
+    for scale in SCALES:
+        cost = costs.cost_of(ITEMS[name], scale, {})
+        assert (cost.runs == 0) == (cost.rounds == 0) == (cost.seconds == 0)
 
 
 def test_the_list_names_every_item() -> None:

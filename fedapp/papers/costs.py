@@ -87,19 +87,19 @@ def _round_seconds(cell: Cell, scale: Scale) -> float:
     local = train / config.num_clients
     batch = min(config.batch_size or round(local), round(local))
     examples = config.local_steps * batch if config.local_steps else config.local_epochs * local
-    each = _example_seconds(data, config.model, max(batch, 1), config.transform)
+    steps = (config.model, config.transform, config.trainer)
+    each = _example_seconds(data, max(batch, 1), *steps)
     evaluations = test * FORWARD / (config.eval_every or 1)
-    return clients * examples * each + evaluations * _example_seconds(
-        data, config.model, min(100, test), config.transform
-    )
+    return clients * examples * each + evaluations * _example_seconds(data, min(100, test), *steps)
 
 
 def _data(config: RunConfig) -> str:
-    return f"{config.dataset} in words" if config.text_unit == "words" else config.dataset
+    in_words = f"{config.dataset} in words"
+    return in_words if config.text_unit == "words" and in_words in SIZES else config.dataset
 
 
 @functools.cache
-def _example_seconds(data: str, model: str, batch: int, transform: str) -> float:
+def _example_seconds(data: str, batch: int, model: str, transform: str, trainer_name: str) -> float:
     """Measure the seconds that a local step takes, by example of its batch.
 
     Processor time of one thread, so that other work on the machine does not count.
@@ -109,6 +109,7 @@ def _example_seconds(data: str, model: str, batch: int, transform: str) -> float
         {
             "model": model,
             "transform": transform,
+            "trainer": trainer_name,
             "local-epochs": 1,
             "batch-size": size,
             "learning-rate": 1e-6,
