@@ -1,0 +1,190 @@
+"""What a GPU makes of it: memory traffic, the sequential trainer, and centralised training beside it.
+
+    python -m benchmarks.gpu                 W1 with 100 clients a round, W4 and W3, on the first GPU
+    python -m benchmarks.gpu --device cpu --steps 2     the same commands where there is no GPU
+
+W1: seconds a round of both trainers, and of the batched one over the time in which the device moves
+the least bytes that the round needs. W4: seconds of the 1,500 rounds of pfl-research's benchmark,
+with an evaluation every ten. W3: images a second, over those of a bare centralised loop at its best
+batch size. FEDAPP_DATA names the folder with the data sets; without it W3 and W4 are left out.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.rows import inline_round, trainer_round
+from benchmarks.workloads import WORKLOADS
+from fedapp.config import RunConfig, Scalar, read_config
+from fedapp.data import load_transform
+from fedapp.holdings import Holdings, read_holdings
+from fedapp.training.batches import to_device
+from fedapp.training.cohorts import sample_clients
+from fedapp.training.layout import laid_out, memory_format
+from fedapp.training.plan import LocalPlan
+from fedapp.training.setup import (
+    DTYPES,
+    initial_parameters,
+    make_evaluator,
+    make_model,
+    make_module,
+)
+
+W4_ROUNDS = 1500
+EVALUATED_EVERY = 10
+BATCHES = (50, 100, 250, 500, 1000, 2000, 4000)
+"""Batch sizes of the centralised loop, of which the best counts."""
+
+COPIED = 1 << 28
+"""Numbers that are copied to measure the bandwidth: 1 GiB of float32."""
+
+console = Console()
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[W1] [W3] [W4]")] = None,
+    device: Annotated[str, typer.Option(help="Where to train.")] = "cuda",
+    turns: Annotated[int, typer.Option(min=1, help="Rounds of which the median is taken.")] = 5,
+    steps: Annotated[int, typer.Option(min=0, help="Local steps a client. 0: all.")] = 0,
+) -> None:
+    """Print a table a workload."""
+    place = torch.device(device)
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
+    console.print(f"{name}; torch {torch.__version__}, float32; medians of {turns} rounds")
+    measures = {"W1": measure_w1, "W4": measure_w4, "W3": measure_w3}
+    for chosen in names or measures:
+        if chosen not in measures:
+            raise typer.BadParameter(f"{chosen!r}: one of {', '.join(measures)}.")
+        with tempfile.TemporaryDirectory() as folder:
+            values = WORKLOADS[chosen].values(folder, threads=1, steps=steps)
+            if values is None:
+                console.print(f"{chosen} is left out: it needs FEDAPP_DATA")
+                continue
+            measures[chosen]({**values, "device": device}, place, turns)
+
+
+def measure_w1(values: dict[str, Scalar], device: torch.device, turns: int) -> None:
+    """W1 with all 100 clients a round: both trainers, and the floor."""
+    values = {**values, "fraction-train": 1.0}
+    config = read_config({**values, "trainer": "batched"})
+    holdings = read_holdings(config, None)
+    least = least_bytes(config, holdings) / bandwidth(device)
+    sequential = read_config({**values, "trainer": "sequential"})
+    rounds = {
+        "trainer sequential": (trainer_round(sequential, holdings), min(turns, 2)),
+        "trainer batched": (trainer_round(config, holdings), turns),
+        "in-process round, batched": (inline_round(config, holdings), turns),
+    }
+    times = {name: median_seconds(call, device, count) for name, (call, count) in rounds.items()}
+    table = Table("what", "ms a round", "sequential / it", "it / floor", title="W1, 100 clients")
+    table.add_row("floor: least memory traffic", f"{1e3 * least:.2f}", "", "1.0")
+    for name, seconds in times.items():
+        gain = times["trainer sequential"] / seconds
+        table.add_row(name, f"{1e3 * seconds:.2f}", f"{gain:.1f}", f"{seconds / least:.1f}")
+    console.print(table)
+
+
+def measure_w4(values: dict[str, Scalar], device: torch.device, turns: int) -> None:
+    """W4's 1,500 rounds, from a few of them and the evaluation of the test set."""
+    config = read_config({**values, "trainer": "batched"})
+    holdings = read_holdings(config, None)
+    task = holdings.dataset.task
+    each = median_seconds(inline_round(config, holdings), device, 4 * turns)
+    evaluator = make_evaluator(config, task, holdings.dataset.test)
+    theta = {n: tensor.to(device) for n, tensor in initial_parameters(config, task).items()}
+    score = median_seconds(lambda: evaluator.score(theta), device, turns)
+    whole = W4_ROUNDS * (each + score / EVALUATED_EVERY)
+    table = Table("what", "value", title=f"W4, {W4_ROUNDS:,} rounds")
+    table.add_row("a round", f"{1e3 * each:.2f} ms")
+    table.add_row("an evaluation", f"{1e3 * score:.2f} ms")
+    table.add_row(f"all, evaluated every {EVALUATED_EVERY} rounds", f"{whole:.1f} s")
+    console.print(table)
+
+
+def measure_w3(values: dict[str, Scalar], device: torch.device, turns: int) -> None:
+    """W3 with all ten clients a round, beside a centralised loop."""
+    config = read_config({**values, "trainer": "batched", "fraction-train": 1.0})
+    holdings = read_holdings(config, None)
+    plan = LocalPlan.of(config, config.learning_rate)
+    clients = sample_clients(config.seed, 1, range(config.num_clients), 1.0)
+    images = sum(
+        min(plan.num_steps(n) * plan.batch(n), plan.epochs * n)
+        for n in (len(holdings.train(client)) for client in clients)
+    )
+    federated = images / median_seconds(trainer_round(config, holdings), device, turns)
+    alone = {size: central_speed(config, holdings, device, size) for size in BATCHES}
+    best = max(alone, key=lambda size: alone[size])
+    table = Table("what", "images a second", "ratio", title="W3, 10 clients")
+    table.add_row(f"centralised, bare loop, B = {best}", f"{alone[best]:,.0f}", "1.00")
+    table.add_row("trainer batched", f"{federated:,.0f}", f"{federated / alone[best]:.2f}")
+    console.print(table)
+
+
+def least_bytes(config: RunConfig, holdings: Holdings) -> float:
+    """Return the bytes that a round has to move if the parameters of all clients fit no cache.
+
+    Each local step of each client reads its parameters forward, and reads and writes them when it
+    descends; data and activations are not counted.
+    """
+    theta = initial_parameters(config, holdings.dataset.task)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in theta.values())
+    plan = LocalPlan.of(config, config.learning_rate)
+    clients = sample_clients(config.seed, 1, range(config.num_clients), config.fraction_train)
+    return 3.0 * size * sum(plan.num_steps(len(holdings.train(client))) for client in clients)
+
+
+def bandwidth(device: torch.device) -> float:
+    """Return the bytes a second of a large copy on the device, both read and written ones."""
+    source = torch.ones(COPIED if device.type == "cuda" else COPIED >> 4, device=device)
+    target = torch.empty_like(source)
+    seconds = median_seconds(lambda: target.copy_(source), device, 10)
+    return 2.0 * source.numel() * source.element_size() / seconds
+
+
+def central_speed(
+    config: RunConfig, holdings: Holdings, device: torch.device, batch_size: int
+) -> float:
+    """Return the images a second of plain centralised training, its data on the device."""
+    module = make_module(config, holdings.dataset.task).to(device).train()
+    form = memory_format(module)
+    module = module.to(memory_format=form)
+    inputs, targets = to_device(holdings.dataset.train, device)
+    inputs = load_transform(config).test(inputs[:batch_size], DTYPES[config.precision])
+    model, optimizer = make_model(config), torch.optim.SGD(module.parameters(), lr=1e-3)
+
+    inputs, targets = laid_out(inputs, form), targets[:batch_size]
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        model.loss(module(inputs), targets).backward()
+        optimizer.step()
+
+    return batch_size / median_seconds(step, device, 20 if device.type == "cuda" else 2)
+
+
+def median_seconds(call: Callable[[], object], device: torch.device, turns: int) -> float:
+    """Return the median of ``turns`` calls' seconds, each waited for, after one that is not timed."""
+    times = []
+    for turn in range(turns + 1):
+        began = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if turn:
+            times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+if __name__ == "__main__":
+    app = typer.Typer(pretty_exceptions_enable=False, add_completion=False)
+    app.command()(main)
+    app()
