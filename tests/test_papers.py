@@ -355,6 +355,38 @@ def test_accuracy_by_gradients_has_gradients_on_its_axis() -> None:
     assert points(curve([0.1, 0.3, 0.2]), best) == ([0, 1, 2], [0.1, 0.3, 0.3])
 
 
+# ---------------------------------------------------------------- long runs
+
+
+def test_long_runs_of_tables_are_evaluated_about_500_times() -> None:
+    """1.5 times 1,181 published rounds of Table 1 are 1,772: every third is evaluated."""
+    cells = make_cells(TABLES["mcmahan-table1-2nn"], maker(TABLES["mcmahan-table1-2nn"], "full"))
+    for cell in cells.values():
+        assert cell.settings["eval-every"] == max(cell.rounds // 500, 1)
+    assert {c.settings["eval-every"] for c in cells.values() if c.rounds < 1000} == {1}
+    assert max(cell.settings["eval-every"] for cell in cells.values()) >= 3
+    smoke = make_cells(TABLES["mcmahan-table3"], maker(TABLES["mcmahan-table3"], "smoke"))
+    assert {cell.settings["eval-every"] for cell in smoke.values()} == {1}
+
+
+def test_columns_that_differ_in_the_target_share_their_runs() -> None:
+    cells = make_cells(TABLES["mcmahan-table3"], maker(TABLES["mcmahan-table3"], "full"))
+    for row in ("SGD", "FedSGD", "FedAvg"):
+        own = [cell for name, cell in cells.items() if name.startswith(f"{row} |")]
+        assert len({tuple(sorted(cell.settings.items())) for cell in own}) == 1
+    assert cells["SGD | 85 %"].settings["eval-every"] == 297  # of 148,500 updates
+    assert cells["FedAvg | 85 %"].settings["eval-every"] == 6
+
+
+def test_a_page_says_which_cells_are_evaluated_less_often() -> None:
+    often, seldom = cell(run_result(50.0)), cell(run_result(50.0))
+    results = table_results({"a": often, "b": seldom.model_copy(update={"every": 4})})
+    text = page(TABLES["mcmahan-table4"], [results])
+    assert "| b | 4 |" in text
+    assert "about 500 times" in text
+    assert "about 500 times" not in page(TABLES["mcmahan-table4"], [table_results({"a": often})])
+
+
 # ---------------------------------------------------------------- from one command
 
 
