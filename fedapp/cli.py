@@ -158,6 +158,10 @@ def _resumed(
 
 Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time. 0: one a core.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
+Hours = Annotated[
+    float,
+    typer.Option(min=0.0, help="Stop after so many hours, and show what is done. 0: no limit."),
+]
 STORE = Path("runs/sweeps")
 
 
@@ -169,11 +173,14 @@ def sweep(
     to: Annotated[Path, typer.Option(help="Where sweep.json and sweep.csv go.")] = Path(),
     best_of: Annotated[str, typer.Option(help="Keep only the best value of this key.")] = "",
     retry: Retry = False,
+    hours: Hours = 0.0,
 ) -> None:
     """Run a grid: lists are values to try, as in "learning-rate=[0.03,0.1,0.3]" "seed=[0,1,2]"."""
     from fedapp.sweeps.command import sweep_settings
+    from fedapp.sweeps.schedule import Effort
 
-    sweep_settings(settings or [], runs, to, jobs, best_of, retry, console)
+    effort = Effort(jobs, retry, hours)
+    sweep_settings(settings or [], runs, to, best_of, effort, console)
 
 
 @app.command(epilog="Items: mcmahan-table1 ... seo-fig13, the start of such names, or all.")
@@ -192,16 +199,17 @@ def reproduce(
         list[str] | None, typer.Option("--set", help="KEY=VALUE over the settings of all runs.")
     ] = None,
     retry: Retry = False,
+    hours: Hours = 0.0,
     listed: Annotated[bool, typer.Option("--list", help="List items and costs; run none.")] = False,
 ) -> None:
     """Run what the papers ran; write each table and figure with the published numbers beside."""
     from fedapp.papers.catalogue import as_scale
     from fedapp.papers.reproduce import Order, data_folder, show_costs
     from fedapp.papers.reproduce import reproduce as carry_out
+    from fedapp.sweeps.schedule import Effort
 
-    order = Order(
-        as_scale(scale), data_folder(data), runs, to, jobs, retry, parse_settings(setting)
-    )
+    effort, overrides = Effort(jobs, retry, hours), parse_settings(setting)
+    order = Order(as_scale(scale), data_folder(data), runs, to, effort, overrides)
     if listed or not items:
         show_costs(items or ["all"], order, console)
     else:

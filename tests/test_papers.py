@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from pathlib import Path
 
@@ -38,6 +39,7 @@ from fedapp.papers.reproduce import Order, reproduce
 from fedapp.papers.results import CellResult, Curve, Results, RunResult, read_results, thin
 from fedapp.papers.schema import SCALES, Claim, Cut, Figure, Scale, Table
 from fedapp.sweeps.record import RunRecord
+from fedapp.sweeps.schedule import Effort, Schedule
 
 ITEMS = all_items()
 TABLES = {name: item for name, item in ITEMS.items() if isinstance(item, Table)}
@@ -353,11 +355,43 @@ def test_accuracy_by_gradients_has_gradients_on_its_axis() -> None:
     assert points(curve([0.1, 0.3, 0.2]), best) == ([0, 1, 2], [0.1, 0.3, 0.3])
 
 
+# ---------------------------------------------------------------- long runs
+
+
+def test_long_runs_of_tables_are_evaluated_about_500_times() -> None:
+    """1.5 times 1,181 published rounds of Table 1 are 1,772: every third is evaluated."""
+    cells = make_cells(TABLES["mcmahan-table1-2nn"], maker(TABLES["mcmahan-table1-2nn"], "full"))
+    for cell in cells.values():
+        assert cell.settings["eval-every"] == max(cell.rounds // 500, 1)
+    assert {c.settings["eval-every"] for c in cells.values() if c.rounds < 1000} == {1}
+    assert max(cell.settings["eval-every"] for cell in cells.values()) >= 3
+    smoke = make_cells(TABLES["mcmahan-table3"], maker(TABLES["mcmahan-table3"], "smoke"))
+    assert {cell.settings["eval-every"] for cell in smoke.values()} == {1}
+
+
+def test_columns_that_differ_in_the_target_share_their_runs() -> None:
+    cells = make_cells(TABLES["mcmahan-table3"], maker(TABLES["mcmahan-table3"], "full"))
+    for row in ("SGD", "FedSGD", "FedAvg"):
+        own = [cell for name, cell in cells.items() if name.startswith(f"{row} |")]
+        assert len({tuple(sorted(cell.settings.items())) for cell in own}) == 1
+    assert cells["SGD | 85 %"].settings["eval-every"] == 297  # of 148,500 updates
+    assert cells["FedAvg | 85 %"].settings["eval-every"] == 6
+
+
+def test_a_page_says_which_cells_are_evaluated_less_often() -> None:
+    often, seldom = cell(run_result(50.0)), cell(run_result(50.0))
+    results = table_results({"a": often, "b": seldom.model_copy(update={"every": 4})})
+    text = page(TABLES["mcmahan-table4"], [results])
+    assert "| b | 4 |" in text
+    assert "about 500 times" in text
+    assert "about 500 times" not in page(TABLES["mcmahan-table4"], [table_results({"a": often})])
+
+
 # ---------------------------------------------------------------- from one command
 
 
 def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> None:
-    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", 1, False, {})
+    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=1), {})
     reproduce(["seo-fig11", "mcmahan-fig1"], order, Console(quiet=True))
     for name in ("seo-fig11", "mcmahan-fig1"):
         files = {path.name for path in (tmp_path / "out" / name).iterdir()}
@@ -374,13 +408,37 @@ def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> 
 
 @pytest.mark.process
 def test_a_table_is_reproduced_at_smoke_scale(tmp_path: Path) -> None:
-    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", 2, False, {})
+    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=2), {})
     reproduce(["mcmahan-table1-2nn"], order, Console(quiet=True))
     results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
     ran = {name for name, found in results.cells.items() if found.runs}
     assert {name.split(" | ")[0] for name in ran} == {"C = 0.0", "C = 0.5"}
     assert all(len(results.cells[name].tried) >= 3 for name in ran)
     assert "B = 10" in (tmp_path / "out" / "mcmahan-table1-2nn" / "index.md").read_text()
+
+
+@pytest.mark.process
+def test_when_the_time_is_up_what_is_done_is_shown_and_the_rest_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cells that cost least come first: those in which one client trains."""
+
+    def left(_: Schedule) -> float:
+        return 0.0 if len(list(tmp_path.glob("runs/*/record.json"))) >= 8 else 60.0
+
+    monkeypatch.setattr(Schedule, "seconds_left", left)
+    effort = Effort(jobs=1, hours=1.0)
+    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", effort, {})
+    console = Console(file=io.StringIO())
+    reproduce(["algorithms-mnist-shards", "mcmahan-table1-2nn"], order, console)
+    results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
+    ran = {name for name, found in results.cells.items() if found.runs}
+    assert ran
+    assert {name.split(" | ")[0] for name in ran} == {"C = 0.0"}
+    assert not (tmp_path / "out" / "algorithms-mnist-shards").exists()  # nothing of it is done
+    assert "1 hours are over" in console.file.getvalue()
+    row = (tmp_path / "out" / "mcmahan-table1-2nn" / "index.md").read_text()
+    assert "not run" in row
 
 
 def test_costs_add_up() -> None:

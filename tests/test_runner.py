@@ -21,7 +21,7 @@ from fedapp import cli
 from fedapp.runs.callbacks import read_metrics
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import fixed
-from fedapp.sweeps.schedule import carry_out
+from fedapp.sweeps.schedule import Effort, Schedule, carry_out
 from fedapp.sweeps.store import Store
 
 pytestmark = pytest.mark.process
@@ -49,23 +49,54 @@ def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_re
     plans = {
         name: (lambda r=r: fixed([r])) for name, r in zip("abc", (wild, broken, good), strict=True)
     }
-    outcomes, failed = carry_out(plans, store, 1, quiet())
+    outcomes, failed = carry_out(plans, store, Effort(jobs=1), quiet())
     statuses = {name: outcome.runs[0].status for name, outcome in outcomes.items()}
     assert statuses == {"a": "diverged", "b": "failed", "c": "complete"}
     assert set(failed) == {wild.run, broken.run}
     assert "not finite" in failed[wild.run]
     assert outcomes["c"].runs[0].last_round == 3
     inode = (store.folder(good.run) / "record.json").stat().st_ino
-    carry_out(plans, Store(tmp_path), 1, quiet())
+    carry_out(plans, Store(tmp_path), Effort(jobs=1), quiet())
     assert (store.folder(good.run) / "record.json").stat().st_ino == inode  # nothing ran again
 
     [longer] = requests([0.1], rounds=6)
     assert longer.run == good.run
-    outcomes, _ = carry_out({"d": lambda: fixed([longer])}, Store(tmp_path), 1, quiet())
+    outcomes, _ = carry_out(
+        {"d": lambda: fixed([longer])}, Store(tmp_path), Effort(jobs=1), quiet()
+    )
     assert outcomes["d"].runs[0].rounds == [0, 1, 2, 3, 4, 5, 6]
     assert [row["round"] for row in read_metrics(store.folder(good.run) / "metrics.jsonl")] == [
         *range(7)
     ]
+
+
+def test_when_the_time_is_up_runs_are_cut_at_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is begun any more; what was running goes on another time, and ends the same."""
+    [short], [long] = requests([0.1], rounds=3), requests([0.3], rounds=10**6)
+    [later] = requests([0.2], rounds=3)
+    store = Store(tmp_path / "cut")
+    monkeypatch.setattr(
+        Schedule, "seconds_left", lambda _: 0.0 if rounds_done(store.root) >= 10 else 60.0
+    )
+    plans = {
+        name: (lambda r=r: fixed([r])) for name, r in (("a", short), ("b", long), ("c", later))
+    }
+    outcomes, failed = carry_out(plans, store, Effort(jobs=1, hours=1.0), quiet())
+    assert list(outcomes) == ["a"]
+    assert not failed
+    assert not store.folder(later.run).exists()
+    done = len(read_metrics(store.folder(long.run) / "metrics.jsonl")) - 1
+    assert (store.folder(long.run) / "checkpoints" / f"round-{done:06d}.json").exists()
+
+    monkeypatch.undo()
+    [further] = requests([0.3], rounds=done + 5)
+    curves = []
+    for root in (store.root, tmp_path / "whole"):
+        again, _ = carry_out({"b": lambda: fixed([further])}, Store(root), Effort(jobs=1), quiet())
+        curves.append((again["b"].runs[0].accuracy, again["b"].runs[0].loss))
+    assert curves[0] == curves[1]
 
 
 def _sweep(folder: Path) -> None:
@@ -75,7 +106,7 @@ def _sweep(folder: Path) -> None:
     words = [f"{key}={value}" for key, value in settings.items()]
     grid = ["learning-rate=[0.03,0.1]", "seed=[0,1]"]
     try:
-        cli.sweep([*words, *grid], 2, folder, folder / "out", "", False)
+        cli.sweep([*words, *grid], 2, folder, folder / "out")
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -32,6 +32,8 @@ from fedapp.sweeps.tuning import Cell, Rates
 
 Cells = dict[str, Cell | None]
 """Cells by their name in the item; None where the scale does not run it."""
+EVALUATIONS = 500
+"""How often a table's run of 1,000 rounds and more is evaluated in all, roughly."""
 EXECUTION: Mapping[str, Scalar] = {"checkpoint-every": 50, "pictures": False, "threads": 1}
 
 
@@ -139,18 +141,38 @@ def line_name(panel: Panel, line: Line) -> str:
 def _table_cell(item: Table, maker: Maker, row: TableRow, column: Column) -> Cell | None:
     if not maker.runs(row.label):
         return None
-    rounds = maker.rounds(row.rounds)
-    allowed = item.allowed if maker.scale.allowed is None else maker.scale.allowed
-    published = row.published[column.label]
-    if allowed and not isinstance(published, str):
-        rounds = min(rounds, math.ceil(allowed * published))
+    own = {**item.settings, **row.settings, **column.settings}
+    every = {
+        "eval-every": max(int(own.get("eval-every", 1)), _rounds_between(item, maker, row, column))
+    }
     return Cell(
-        settings=maker.settings(row.settings, column.settings),
-        rounds=rounds,
+        settings=maker.settings(row.settings, column.settings, every),
+        rounds=_most_rounds(item, maker, row, column),
         target=maker.scale.target or column.target or item.target,
         seeds=maker.seeds,
         rates=maker.rates({}),
     )
+
+
+def _most_rounds(item: Table, maker: Maker, row: TableRow, column: Column) -> int:
+    """Return how many rounds a cell may take."""
+    rounds = maker.rounds(row.rounds)
+    allowed = item.allowed if maker.scale.allowed is None else maker.scale.allowed
+    published = row.published[column.label]
+    if allowed and not isinstance(published, str):
+        return min(rounds, math.ceil(allowed * published))
+    return rounds
+
+
+def _rounds_between(item: Table, maker: Maker, row: TableRow, column: Column) -> int:
+    """Return the rounds between two evaluations; columns whose targets alone differ share runs."""
+    sharing = [
+        other
+        for other in item.columns
+        if other.settings == column.settings and other.label in row.published
+    ]
+    longest = max(_most_rounds(item, maker, row, other) for other in sharing)
+    return max(longest // EVALUATIONS, 1)
 
 
 def _contender(item: Comparison, maker: Maker, name: str) -> Cell | None:

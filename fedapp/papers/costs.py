@@ -51,7 +51,19 @@ class Cost:
 
 
 def cost_of(item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]) -> Cost:
-    """Estimate what an item costs at a scale, each of its cells once.
+    """Estimate what an item costs at a scale, each of its cells once."""
+    costs = costs_of_cells(item, scale, overrides).values()
+    return Cost(
+        sum(cost.runs for cost in costs),
+        sum(cost.rounds for cost in costs),
+        sum(cost.seconds for cost in costs),
+    )
+
+
+def costs_of_cells(
+    item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]
+) -> dict[str, Cost]:
+    """Estimate what each cell that an item runs at a scale costs.
 
     A tuned table cell is taken to need its published rounds at the best rate, and ``patience``
     times as many at the others of the grid that it starts with.
@@ -59,12 +71,7 @@ def cost_of(item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]) -> Co
     own = item.scales.get(scale) or Scale()
     maker = Maker(item, scale, own, overrides, lambda name, _: name)
     cells: Cells = make_cells(item, maker)
-    costs = [_cell(cell, item, own) for cell in cells.values() if cell is not None]
-    return Cost(
-        sum(cost.runs for cost in costs),
-        sum(cost.rounds for cost in costs),
-        sum(cost.seconds for cost in costs),
-    )
+    return {label: _cell(cell, item, own) for label, cell in cells.items() if cell is not None}
 
 
 def _cell(cell: Cell, item: Item, scale: Scale) -> Cost:

@@ -12,7 +12,7 @@ from rich.console import Console
 from fedapp.config import Scalar
 from fedapp.papers.catalogue import choose
 from fedapp.papers.cells import Cells, Maker, make_cells
-from fedapp.papers.costs import list_items
+from fedapp.papers.costs import costs_of_cells, list_items
 from fedapp.papers.data import locate
 from fedapp.papers.drawing import draw, numbers_of
 from fedapp.papers.report.index import write_index
@@ -22,6 +22,7 @@ from fedapp.papers.schema import Cut, Item, Scale, ScaleName
 from fedapp.sweeps.command import run_plans
 from fedapp.sweeps.plans import Outcome, Steps
 from fedapp.sweeps.record import RunRecord
+from fedapp.sweeps.schedule import Effort
 from fedapp.sweeps.store import Store
 from fedapp.sweeps.tuning import search
 
@@ -34,13 +35,15 @@ class Order:
     data: Path | None
     runs: Path
     to: Path
-    jobs: int
-    retry: bool
+    effort: Effort
     overrides: Mapping[str, Scalar]
 
 
 def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
     """Run the items' cells, all in one queue, and write each item's results, picture and page.
+
+    Where the time is limited the cells that cost least come first, and those that are not done when
+    it is up count as not run; an item of which none is done is left as it is.
 
     Raises
     ------
@@ -56,19 +59,35 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
         for label, cell in own.items()
         if cell is not None
     }
-    outcomes = run_plans(plans, Store(order.runs), order.jobs, order.retry, console)
+    if order.effort.hours:
+        plans = _cheapest_first(plans, items, order)
+    outcomes = run_plans(plans, Store(order.runs), order.effort, console)
     for name, item in items.items():
         own = {label: outcomes.get(f"{name}: {label}") for label in cells[name]}
+        if any(cells[name].values()) and not any(own.values()):
+            continue
         results = _results(name, item, cells[name], own, makers[name], order)
         for path in publish(item, results, makers[name], order.to.absolute()):
             console.print(str(path), highlight=False, soft_wrap=True)
     console.print(str(write_index(order.to.absolute())), highlight=False, soft_wrap=True)
 
 
+def _cheapest_first(
+    plans: Mapping[str, Callable[[], Steps]], items: Mapping[str, Item], order: Order
+) -> dict[str, Callable[[], Steps]]:
+    """Return the cells' plans, those first that are estimated to cost least."""
+    seconds = {
+        f"{name}: {label}": cost.seconds
+        for name, item in items.items()
+        for label, cost in costs_of_cells(item, order.scale, order.overrides).items()
+    }
+    return {name: plans[name] for name in sorted(plans, key=seconds.__getitem__)}
+
+
 def show_costs(names: Sequence[str], order: Order, console: Console) -> None:
     """List the items with what they cost on this machine."""
-    jobs = order.jobs or os.cpu_count() or 1
-    console.print(list_items(dict(choose(list(names))), order.scale, jobs, order.overrides))
+    items, jobs = dict(choose(list(names))), order.effort.processes
+    console.print(list_items(items, order.scale, jobs, order.overrides))
 
 
 def maker_of(item: Item, order: Order) -> Maker:

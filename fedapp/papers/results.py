@@ -72,10 +72,14 @@ class Tried(Kept):
 
 
 class CellResult(Kept):
-    """A cell: its best candidate's runs, one a seed, and all that was tried; empty if not run."""
+    """A cell: its best candidate's runs, one a seed, and all that was tried; empty if not run.
+
+    ``every`` is how many rounds lie between two evaluations.
+    """
 
     target: float = 0.0
     participants: int = 0
+    every: int = 1
     chosen: dict[str, Scalar] = {}
     inside: bool = True
     tried: list[Tried] = []
@@ -126,6 +130,7 @@ def cell_result(cell: Cell | None, outcome: Outcome | None, *, curves: bool) -> 
     return CellResult(
         target=cell.target,
         participants=_participants(cell),
+        every=int(cell.settings.get("eval-every", 1)),
         chosen=dict(outcome.chosen.settings) if outcome.chosen else {},
         inside=outcome.inside,
         tried=[_tried(candidate, cell) for candidate in outcome.tried],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from fedapp.cli import parse_settings
 from fedapp.errors import ConfigError
 from fedapp.sweeps.grid import expand, make_rows, request_for, show, split_grid, write_rows
 from fedapp.sweeps.plans import Outcome, Steps, fixed, stage
-from fedapp.sweeps.schedule import carry_out
+from fedapp.sweeps.schedule import Effort, carry_out
 from fedapp.sweeps.store import Store
 
 
@@ -21,12 +20,13 @@ def sweep_settings(
     settings: Sequence[str],
     runs: Path,
     to: Path,
-    jobs: int,
     best_of: str,
-    retry: bool,
+    effort: Effort,
     console: Console,
 ) -> None:
     """Run the grid that ``settings`` span, show the table and write it into ``to``.
+
+    Points that are not done when the time is up are not in the table.
 
     Raises
     ------
@@ -50,9 +50,10 @@ def sweep_settings(
         _title(point): (lambda request=request: fixed([request]))  # type: ignore[misc]
         for point, request in zip(points, requests, strict=True)
     }
-    outcomes = run_plans(plans, store, jobs, retry, console)
-    records = [outcomes[_title(point)].runs[0] for point in points]
-    rows = make_rows(points, records, requests[0].target, best_of)
+    outcomes = run_plans(plans, store, effort, console)
+    done = [point for point in points if _title(point) in outcomes]
+    records = [outcomes[_title(point)].runs[0] for point in done]
+    rows = make_rows(done, records, requests[0].target, best_of)
     console.print(show(rows))
     to.mkdir(parents=True, exist_ok=True)
     for path in write_rows(rows, to.absolute(), base):
@@ -62,14 +63,13 @@ def sweep_settings(
 def run_plans(
     plans: Mapping[str, Callable[[], Steps]],
     store: Store,
-    jobs: int,
-    retry: bool,
+    effort: Effort,
     console: Console,
 ) -> dict[str, Outcome]:
-    """Carry out the plans, ``jobs`` at a time (0: one a core), and name the runs that went wrong."""
-    if retry:
+    """Carry out the plans and name the runs that went wrong."""
+    if effort.retry:
         _retry(plans, store)
-    outcomes, failed = carry_out(plans, store, jobs or os.cpu_count() or 1, console)
+    outcomes, failed = carry_out(plans, store, effort, console)
     for run, problem in failed.items():
         console.print(f"[yellow]{run}[/]: {escape(problem)}", highlight=False, soft_wrap=True)
     return outcomes

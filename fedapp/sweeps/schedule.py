@@ -1,9 +1,12 @@
-"""Plans carried out by workers, with progress, until none has anything left to run."""
+"""Plans carried out by workers, with progress, until nothing is left to run, or no time."""
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
@@ -25,13 +28,38 @@ from fedapp.sweeps.store import Store
 from fedapp.sweeps.workers import News, Workers
 
 Plans = Mapping[str, Callable[[], Steps]]
+LAST_ROUND = 900.0
+"""Seconds that runs have to end their round when the time is up; a round can be long."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What may be spent on runs: ``jobs`` at a time (0: one a core), for ``hours`` (0: no limit).
+
+    With ``retry`` runs that failed before are tried once more.
+    """
+
+    jobs: int = 0
+    retry: bool = False
+    hours: float = 0.0
+
+    @property
+    def processes(self) -> int:
+        """How many workers there are."""
+        return self.jobs or os.cpu_count() or 1
+
+    @property
+    def seconds(self) -> float | None:
+        """How long runs may take in all, or None."""
+        return self.hours * 3600 if self.hours else None
 
 
 class Schedule:
-    """Runs what ``plans`` want, each run once, in the plans' order, ``jobs`` at a time."""
+    """Runs what ``plans`` want, each run once, in the plans' order, as far as ``effort`` goes."""
 
-    def __init__(self, plans: Plans, store: Store, jobs: int, console: Console) -> None:
-        self.plans, self.store, self.jobs, self.console = plans, store, jobs, console
+    def __init__(self, plans: Plans, store: Store, effort: Effort, console: Console) -> None:
+        self.plans, self.store, self.effort, self.console = plans, store, effort, console
+        self.until = None if effort.seconds is None else time.monotonic() + effort.seconds
         self.outcomes: dict[str, Outcome] = {}
         self.failed: dict[str, str] = {}
         """Runs of this session that failed or diverged, and why."""
@@ -44,10 +72,12 @@ class Schedule:
         wanted = self._wanted()
         if wanted:
             before = signal.signal(signal.SIGTERM, _interrupt)
-            workers = Workers(min(self.jobs, max(len(wanted), 1)), self.store.root)
+            workers = Workers(min(self.effort.processes, len(wanted)), self.store.root)
             try:
                 with self._progress() as progress:
                     self._carry_out(wanted, workers, progress)
+                if self._time_is_up():
+                    self._cut(workers)
             except KeyboardInterrupt:
                 self.console.print(
                     "Stopping; every run keeps what it has done. The same command goes on."
@@ -75,7 +105,7 @@ class Schedule:
         self, wanted: list[tuple[str, Request]], workers: Workers, progress: Progress
     ) -> None:
         everything = progress.add_task("runs", total=None, detail="")
-        while wanted:
+        while wanted and not self._time_is_up():
             running = {worker.request.run for worker in workers.busy if worker.request}
             waiting = [pair for pair in wanted if pair[1].run not in running]
             for worker, (name, request) in zip(workers.idle, waiting, strict=False):
@@ -90,9 +120,31 @@ class Schedule:
                 completed=self._rounds,
                 detail=f"{self.done} done, {len(wanted)} known to come",
             )
-            finished = [self._hear(news, progress) for news in workers.news()]
+            finished = [self._hear(news, progress) for news in workers.news(self.seconds_left())]
             if any(finished):
                 wanted = self._wanted()
+
+    def seconds_left(self) -> float | None:
+        """Return how long runs may still go on, or None."""
+        return None if self.until is None else max(self.until - time.monotonic(), 0.0)
+
+    def _time_is_up(self) -> bool:
+        return self.seconds_left() == 0.0
+
+    def _cut(self, workers: Workers) -> None:
+        """Let every run end its round and write a checkpoint; note the plans that are done."""
+        running = [worker.request for worker in workers.busy if worker.request]
+        workers.close(LAST_ROUND)
+        for request in running:
+            self.store.forget(request.run)
+        left = len(self._wanted())
+        if left:
+            self.console.print(
+                f"{self.effort.hours:g} hours are over: {len(self.outcomes)} of {len(self.plans)} are "
+                "done. Every run keeps what it has done; the same command goes on.",
+                highlight=False,
+                soft_wrap=True,
+            )
 
     def _hear(self, news: News, progress: Progress) -> bool:
         """Show what a worker said; return whether its run is over."""
@@ -146,10 +198,13 @@ class Schedule:
 
 
 def carry_out(
-    plans: Plans, store: Store, jobs: int, console: Console
+    plans: Plans, store: Store, effort: Effort, console: Console
 ) -> tuple[dict[str, Outcome], dict[str, str]]:
-    """Run what ``plans`` want and return their outcomes, and the runs that failed, with why."""
-    schedule = Schedule(plans, store, jobs, console)
+    """Run what ``plans`` want and return their outcomes, and the runs that failed, with why.
+
+    A plan that is not done when the time is up has no outcome.
+    """
+    schedule = Schedule(plans, store, effort, console)
     return schedule.run(), schedule.failed
 
 

@@ -95,18 +95,19 @@ class Workers:
         """The workers with a run."""
         return [worker for worker in self.members if worker.request is not None]
 
-    def news(self) -> Iterator[News]:
-        """Wait until a worker says something and yield what was said."""
-        ready = wait([worker.pipe for worker in self.busy])
+    def news(self, seconds: float | None = None) -> Iterator[News]:
+        """Wait until a worker says something, or ``seconds``, and yield what was said."""
+        ready = wait([worker.pipe for worker in self.busy], seconds)
         yield from [worker.news() for worker in self.busy if worker.pipe in ready]
 
-    def close(self) -> None:
+    def close(self, patience: float = PATIENCE) -> None:
         """Let every worker end its round and write a checkpoint, then end it."""
-        for worker in self.members:
+        members, self.members = self.members, []
+        for worker in members:
             worker.stop.set()
             worker.pipe.close()
-        until = time.monotonic() + PATIENCE
-        for worker in self.members:
+        until = time.monotonic() + patience
+        for worker in members:
             worker.process.join(max(until - time.monotonic(), 0.1))
             if worker.process.is_alive():
                 worker.process.kill()

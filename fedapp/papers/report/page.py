@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 from fedapp.files import write_atomically
 from fedapp.html import page as html_page
 from fedapp.papers.catalogue import all_items
+from fedapp.papers.cells import EVALUATIONS
 from fedapp.papers.report.claims import claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.markdown import NOT_RUN, duration, number, table
@@ -45,7 +46,7 @@ def page(item: Item, found: Sequence[Results]) -> str:
 def _scale(item: Item, results: Results, scale: Scale) -> list[str]:
     parts = [scale.note or "As in the paper.", "", "```bash", results.command, "```", ""]
     if isinstance(item, Table):
-        parts += [table_section(item, results), "", _grids(results)]
+        parts += [table_section(item, results), "", *_evaluations(results), _grids(results)]
     elif isinstance(item, Claims):
         parts.append(claims_section(item, results))
     else:
@@ -79,6 +80,20 @@ def _line(name: str, cell: CellResult) -> list[str]:
         least if first.least_loss is not None else "",
         first.problem or duration(cell.mean("seconds")),
     ]
+
+
+def _evaluations(results: Results) -> list[str]:
+    """Return which cells are evaluated how often, if not after every round."""
+    cells = {name: cell.every for name, cell in results.cells.items() if cell.every > 1}
+    if not cells:
+        return []
+    rows = [[name, str(every)] for name, every in cells.items()]
+    said = (
+        "The test accuracy is measured after every round, but in long runs (1,000 rounds and more) "
+        f"only about {EVALUATIONS} times in all; rounds to the target are interpolated between two "
+        "evaluations:"
+    )
+    return [said, "", table(("cell", "rounds between evaluations"), rows), ""]
 
 
 def _grids(results: Results) -> str:
