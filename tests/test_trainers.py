@@ -150,14 +150,21 @@ def test_the_local_optimizer(options: dict[str, Any], together: int) -> None:
 
 @pytest.mark.parametrize("together", [1, 2])
 @pytest.mark.parametrize(("model", "task"), SMALL_MODELS, ids=identifier)
-def test_every_model(model: Model, task: Task, together: int) -> None:
-    """Two clients of three and two examples, batches of two; to 1e-9 in float64."""
+def test_every_model(
+    model: Model, task: Task, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two clients of three and two examples, batches of two; to 1e-9 in float64.
+
+    The program is one that could be captured as a CUDA graph.
+    """
+    monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
     plan = LocalPlan(1, 0, 2, "epoch", 0.1)
 
     def outcomes_of(kind: type[SequentialTrainer] | type[BatchedTrainer]) -> list[Outcome]:
         module = initialise(model, task, 0).double()
         theta = {n: t.detach().clone() for n, t in module.named_parameters()}
-        more = {} if kind is SequentialTrainer else {"together": together}
+        more: dict[str, Any] = {"together": together, "mode": "capture"}
+        more = {} if kind is SequentialTrainer else more
         trainer = kind(module, model, FedAvg(), Scale(), CPU, torch.float64, **more)
         turn = Turn(theta, learning_rate=plan.learning_rate)
         return trainer.client_updates(
@@ -196,6 +203,7 @@ def pretended_graph(
     graph: torch.fx.GraphModule, static: list[Tensor]
 ) -> tuple[Callable[[], None], list[Tensor]]:
     """Stand in for a CUDA graph: reads `static` and writes its results where they are."""
+    assert waits_of(graph) == []
     returned = [tensor.clone() for tensor in graph(*(tensor.clone() for tensor in static))]
 
     def replay() -> None:
@@ -203,6 +211,21 @@ def pretended_graph(
             place.copy_(tensor)
 
     return replay, returned
+
+
+WAITS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "unique", "masked_select"}
+"""Operations whose result decides what comes next: a graph cannot be captured across them."""
+
+
+def waits_of(graph: torch.fx.GraphModule) -> list[str]:
+    """Return what of the recorded operations would wait for a GPU, or bring numbers to it."""
+    called = [node for node in graph.graph.nodes if node.op == "call_function"]
+    waits = [node for node in called if set(str(node.target).split(".")) & WAITS]
+    brought = [node for node in called if node.kwargs.get("device") not in (None, CPU)]
+    fetched = [
+        node for node in called if "_to_copy" in str(node.target) and "device" in node.kwargs
+    ]
+    return [str(node.target) for node in (*waits, *brought, *fetched)]
 
 
 @pytest.mark.parametrize("together", [1, 2])
