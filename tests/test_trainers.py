@@ -111,6 +111,27 @@ def test_every_algorithm(name: str, together: int) -> None:
     check_equal(*both(together, **given), tolerance=1e-9)
 
 
+@EVERY
+@pytest.mark.parametrize("together", [1, 3])
+def test_every_algorithm_stacked(name: str, together: int) -> None:
+    """Two runs that differ in seed, model and rate, in one program; to 1e-9 in float64."""
+    given = settings(name, local_epochs=2, momentum=0.5)
+    if given["dataset"] == "digits":
+        given["batch-size"] = 5
+    batched = {"trainer": "batched", "program": "record", "clients-together": together}
+    runs: list[dict[str, Any]] = [
+        {**given, "seed": seed, "learning-rate": given["learning-rate"] * (seed + 1) / 2}
+        for seed in range(2)
+    ]
+    both = [read_config({**more, **batched}) for more in runs]
+    trainer = make_trainer(both[0], read_holdings(both[0], None).dataset.task)
+    assert isinstance(trainer, BatchedTrainer)
+    plan = LocalPlan.of(both[0], 0.0)
+    mine = trainer.train([task for config in both for task in tasks(config, trainer)], plan)
+    reference = [each for more in runs for each in outcomes({**more, "trainer": "sequential"})]
+    check_equal(mine, reference, tolerance=1e-9)
+
+
 CLIENT_RULE = ("draw", "first_state", "begin", "loss", "gradient", "remember", "finish")
 OWN_RULE = [
     name
