@@ -17,6 +17,10 @@ from fedapp.config import read_config
 from fedapp.data.base import Examples
 from fedapp.engines.inline import InlineGrid
 from fedapp.server_app import run
+from fedapp.sweeps.execute import Job, perform, perform_together
+from fedapp.sweeps.identity import Request
+from fedapp.sweeps.record import RunRecord
+from fedapp.sweeps.store import Store
 from fedapp.training.algorithm import Finish, Turn
 from fedapp.training.plan import LocalPlan
 from fedapp.training.stack import Stack, current_stack
@@ -214,3 +218,70 @@ def test_each_run_logs_its_own_lines(tmp_path: Path) -> None:
         assert str(tmp_path / name) in said
         assert str(tmp_path / other) not in said
         assert said.count("round 3/3") == 1
+
+
+# ---------------------------------------------------------------- the runs of a sweep
+
+
+def request(rate: float, rounds: int = 3, **more: Any) -> Request:
+    settings = {**SMALL, "learning-rate": rate, "program": "record", "device": "cpu", **more}
+    return Request.of(settings, rounds)
+
+
+def test_runs_that_cannot_join_the_others_come_after_them(tmp_path: Path) -> None:
+    """One was begun with the sequential trainer; another process is at work on one."""
+    store, alone = Store(tmp_path / "stacked"), Store(tmp_path / "alone")
+    new, second, other = request(0.1), request(0.2), request(0.3)
+    begun = request(0.4)
+    perform(request(0.4, rounds=1), store, lambda *_: False)
+    taken = store.lock(other.run)
+    taken.acquire()
+    ended: dict[str, RunRecord | None] = {}
+
+    def job(wanted: Request) -> Job:
+        def done(record: RunRecord | None) -> None:
+            ended[wanted.run] = record
+            if len(ended) == 2:
+                taken.release()
+
+        return Job(wanted, lambda *_: False, done)
+
+    wanted = [begun, other, new, second]
+    perform_together([job(each) for each in wanted], store)
+    assert set(list(ended)[:2]) == {new.run, second.run}
+    for each in wanted:
+        mine, theirs = ended[each.run], perform(each, alone, lambda *_: False)
+        assert mine is not None
+        assert theirs is not None
+        assert mine.status == "complete"
+        assert mine.loss == pytest.approx(theirs.loss, rel=1e-5)
+        assert Store(store.root).find(each) == mine
+    trainers = {
+        each.run: json.loads((store.folder(each.run) / "config.json").read_text())["config"][
+            "trainer"
+        ]
+        for each in wanted
+    }
+    assert trainers == {
+        new.run: "batched",
+        second.run: "batched",
+        other.run: "auto",
+        begun.run: "auto",
+    }
+
+
+def test_a_run_that_fails_or_is_stopped_does_not_stop_the_others(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    wild, cut, fine = request(1e30), request(0.1, rounds=9), request(0.2)
+    ended: dict[str, RunRecord | None] = {}
+
+    def job(wanted: Request, until: int) -> Job:
+        return Job(
+            wanted, lambda round_, _: round_ >= until, lambda r: ended.update({wanted.run: r})
+        )
+
+    perform_together([job(wild, 99), job(cut, 2), job(fine, 99)], store)
+    assert ended[cut.run] is None
+    found = {run: record.status for run, record in ended.items() if record}
+    assert found == {wild.run: "diverged", fine.run: "complete"}
+    assert (store.folder(cut.run) / "checkpoints" / "round-000002.json").exists()

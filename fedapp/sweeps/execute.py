@@ -1,9 +1,13 @@
-"""One requested run, begun or continued, in this process."""
+"""Requested runs, begun or continued, in this process: one, or several that train together."""
 
 from __future__ import annotations
 
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from filelock import FileLock, Timeout
 
 from fedapp.client_app import app as client_app
 from fedapp.config import Scalar, read_config
@@ -14,10 +18,21 @@ from fedapp.server_app import run
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.record import RunRecord, failed_run, problem_of, read_run
 from fedapp.sweeps.store import Store
+from fedapp.training.setup import is_batched
+from fedapp.training.stack import Seat, Stack, current_stack
 from strategies.callbacks import Callback, Record, ServerState
 
 Watch = Callable[[int, float | None], bool]
 """Told the round and the test accuracy after each round; True stops the run where it is."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to do: who is told of its rounds, and who of its end (None: it was stopped)."""
+
+    request: Request
+    watch: Watch
+    ended: Callable[[RunRecord | None], None]
 
 
 class Watched(Callback):
@@ -37,28 +52,78 @@ def perform(request: Request, store: Store, watch: Watch) -> RunRecord | None:
 
     A run that fails is recorded as failed, with the reason; nothing is raised for it.
     """
-    with store.locked(request.run):
-        store.forget(request.run)
-        found = store.find(request)
-        if found is not None:
-            return found
-        store.folder(request.run).mkdir(parents=True, exist_ok=True)
+    with store.lock(request.run):
+        return _perform(request, store, watch)
+
+
+def perform_together(jobs: Sequence[Job], store: Store) -> None:
+    """Do what is missing of requested runs, whose clients train in one program.
+
+    Each goes on in a thread of its own. A run that another process is at work on, or that was begun
+    with another trainer, comes after them, by itself.
+    """
+    held = {job: lock for job in jobs if (lock := _held(job, store))}
+    stack = Stack(len(held))
+    threads = [
+        threading.Thread(target=_sit, args=(job, store, lock, seat), name=job.request.run)
+        for (job, lock), seat in zip(held.items(), stack.seats, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for job in jobs:
+        if job not in held:
+            job.ended(perform(job.request, store, job.watch))
+
+
+def _held(job: Job, store: Store) -> FileLock | None:
+    """Return the lock of a run that can train with others, taken; None if it cannot now."""
+    lock = store.lock(job.request.run)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    folder = store.folder(job.request.run)
+    if RunDirectory(folder).config.exists() and not is_batched(read_stored(folder)[0]):
+        lock.release()
+        return None
+    return lock
+
+
+def _sit(job: Job, store: Store, lock: FileLock, seat: Seat) -> None:
+    with seat:
         try:
-            record = _train(request, store, watch)
-        except Exception as error:
-            said = "".join(traceback.format_exception_only(error)).strip()
-            record = failed_run(request, store.folder(request.run), said)
-        if not record.satisfies(request):
-            store.note("stopped", request.run, record.last_round)
-            return None
-        store.keep(record)
-        store.note(record.status, request.run, record.last_round)
-        return record
+            job.ended(_perform(job.request, store, job.watch))
+        finally:
+            lock.release()
+
+
+def _perform(request: Request, store: Store, watch: Watch) -> RunRecord | None:
+    """Do what is missing of a run that this process holds."""
+    store.forget(request.run)
+    found = store.find(request)
+    if found is not None:
+        return found
+    store.folder(request.run).mkdir(parents=True, exist_ok=True)
+    try:
+        record = _train(request, store, watch)
+    except Exception as error:
+        said = "".join(traceback.format_exception_only(error)).strip()
+        record = failed_run(request, store.folder(request.run), said)
+    if not record.satisfies(request):
+        store.note("stopped", request.run, record.last_round)
+        return None
+    store.keep(record)
+    store.note(record.status, request.run, record.last_round)
+    return record
 
 
 def _train(request: Request, store: Store, watch: Watch) -> RunRecord:
     folder = store.folder(request.run)
     values: dict[str, Scalar] = {"pictures": False, **dict(request.settings)}
+    if current_stack():
+        values["trainer"] = "batched"
     done = 0
     if RunDirectory(folder).config.exists():
         so_far = read_run(request, folder)
