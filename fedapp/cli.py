@@ -206,6 +206,10 @@ def reproduce(
     retry: Retry = False,
     hours: Hours = 0.0,
     stacked: Stacked = 1,
+    recorded: Annotated[
+        Path | None,
+        typer.Option("--from", help="Take runs recorded beside the results in this folder."),
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List items and costs; run none.")] = False,
 ) -> None:
     """Run what the papers ran; write each table and figure with the published numbers beside."""
@@ -215,7 +219,7 @@ def reproduce(
     from fedapp.sweeps.schedule import Effort
 
     effort, overrides = Effort(jobs, stacked, retry, hours), parse_settings(setting)
-    order = Order(as_scale(scale), data_folder(data), runs, to, effort, overrides)
+    order = Order(as_scale(scale), data_folder(data), runs, to, effort, overrides, recorded)
     if listed or not items:
         show_costs(items or ["all"], order, console)
     else:

@@ -19,6 +19,7 @@ from fedapp.papers.report.index import write_index
 from fedapp.papers.report.page import write_page
 from fedapp.papers.results import Results, cell_result, collect, write_results
 from fedapp.papers.schema import Cut, Item, Scale, ScaleName
+from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.command import run_plans
 from fedapp.sweeps.plans import Outcome, Steps
 from fedapp.sweeps.record import RunRecord
@@ -29,7 +30,10 @@ from fedapp.sweeps.tuning import search
 
 @dataclass(frozen=True)
 class Order:
-    """How to reproduce: at which scale, with which data, where runs and results go."""
+    """How to reproduce: at which scale, with which data, where runs and results go.
+
+    Runs that are recorded beside the results in ``recorded`` are taken from there.
+    """
 
     scale: ScaleName
     data: Path | None
@@ -37,6 +41,7 @@ class Order:
     to: Path
     effort: Effort
     overrides: Mapping[str, Scalar]
+    recorded: Path | None = None
 
 
 def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
@@ -61,7 +66,10 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
     }
     if order.effort.hours:
         plans = _cheapest_first(plans, items, order)
-    outcomes = run_plans(plans, Store(order.runs), order.effort, console)
+    store = Store(order.runs, Archive(order.recorded) if order.recorded else None)
+    outcomes = run_plans(plans, store, order.effort, console)
+    if order.scale != "smoke":
+        Archive(order.to).keep(store.known)
     for name, item in items.items():
         own = {label: outcomes.get(f"{name}: {label}") for label in cells[name]}
         if any(cells[name].values()) and not any(own.values()):

@@ -11,15 +11,20 @@ from pydantic import ValidationError
 
 from fedapp.errors import CheckpointError
 from fedapp.files import write_atomically
+from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.record import RunRecord
 
 
 class Store:
-    """Finds and keeps the records of runs under ``root``; several processes may share it."""
+    """Finds and keeps the records of runs under ``root``; several processes may share it.
 
-    def __init__(self, root: Path) -> None:
+    A run that went far enough in ``archive`` is taken from there.
+    """
+
+    def __init__(self, root: Path, archive: Archive | None = None) -> None:
         self.root = root.expanduser().absolute()
+        self.archive = archive
         self._known: dict[str, RunRecord] = {}
 
     def folder(self, run: str) -> Path:
@@ -28,10 +33,17 @@ class Store:
 
     def find(self, request: Request) -> RunRecord | None:
         """Return the record that satisfies ``request``, cut to it, or None."""
-        record = self._known.get(request.run) or self._read(request.run)
-        if record is None or not record.satisfies(request):
-            return None
-        return record.until(request)
+        for read in (self._known.get, self._read, self._recorded):
+            record = read(request.run)
+            if record is not None and record.satisfies(request):
+                self._known[request.run] = record
+                return record.until(request)
+        return None
+
+    @property
+    def known(self) -> list[RunRecord]:
+        """The whole records of the runs that were found."""
+        return list(self._known.values())
 
     def keep(self, record: RunRecord) -> None:
         """Write the record of a run, atomically."""
@@ -70,5 +82,7 @@ class Store:
                 f"{path} is damaged: {error.errors()[0]['msg']}. Delete the file; it is made "
                 "again from the run beside it."
             ) from error
-        self._known[run] = record
         return record
+
+    def _recorded(self, run: str) -> RunRecord | None:
+        return self.archive.find(run) if self.archive else None
