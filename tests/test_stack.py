@@ -270,6 +270,26 @@ def test_runs_that_cannot_join_the_others_come_after_them(tmp_path: Path) -> Non
     }
 
 
+def test_a_run_whose_folder_is_damaged_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    """Of one the configuration cannot be read, of one the record."""
+    store = Store(tmp_path)
+    fine, unread, damaged = request(0.1), request(0.2), request(0.3)
+    for wanted, name in ((unread, "config.json"), (damaged, "record.json")):
+        store.folder(wanted.run).mkdir()
+        (store.folder(wanted.run) / name).write_text("{")
+    ended: dict[str, RunRecord | None] = {}
+
+    def job(wanted: Request) -> Job:
+        return Job(wanted, lambda *_: False, lambda r: ended.update({wanted.run: r}))
+
+    perform_together([job(fine), job(damaged), job(unread)], store)
+    found = {run: record.status for run, record in ended.items() if record}
+    assert found == {fine.run: "complete", damaged.run: "failed", unread.run: "failed"}
+    problems = {run: record.problem for run, record in ended.items() if record}
+    assert "record.json is damaged" in problems[damaged.run]
+    assert "config.json is damaged" in problems[unread.run]
+
+
 def test_a_run_that_fails_or_is_stopped_does_not_stop_the_others(tmp_path: Path) -> None:
     store = Store(tmp_path)
     wild, cut, fine = request(1e30), request(0.1, rounds=9), request(0.2)

@@ -6,12 +6,14 @@ import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from fedapp.client_app import app as client_app
 from fedapp.config import Scalar, read_config
 from fedapp.engines.inline import InlineGrid
+from fedapp.errors import FedappError
 from fedapp.runs.callbacks import StopAtTarget
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.server_app import run
@@ -84,19 +86,32 @@ def _held(job: Job, store: Store) -> FileLock | None:
         lock.acquire(timeout=0)
     except Timeout:
         return None
-    folder = store.folder(job.request.run)
-    if RunDirectory(folder).config.exists() and not is_batched(read_stored(folder)[0]):
-        lock.release()
-        return None
-    return lock
+    if _can_be_stacked(store.folder(job.request.run)):
+        return lock
+    lock.release()
+    return None
+
+
+def _can_be_stacked(folder: Path) -> bool:
+    """Return whether the run in ``folder`` is new, or goes on with the batched trainer."""
+    try:
+        return not RunDirectory(folder).config.exists() or is_batched(read_stored(folder)[0])
+    except FedappError:
+        return False  # by itself it will say what is wrong
 
 
 def _sit(job: Job, store: Store, lock: FileLock, seat: Seat) -> None:
     with seat:
+        record: RunRecord | None
         try:
-            job.ended(_perform(job.request, store, job.watch))
+            record = _perform(job.request, store, job.watch)
+        except Exception as error:
+            record = RunRecord(
+                run=job.request.run, settings={}, status="failed", problem=_said(error)
+            )
         finally:
             lock.release()
+        job.ended(record)
 
 
 def _perform(request: Request, store: Store, watch: Watch) -> RunRecord | None:
@@ -109,14 +124,17 @@ def _perform(request: Request, store: Store, watch: Watch) -> RunRecord | None:
     try:
         record = _train(request, store, watch)
     except Exception as error:
-        said = "".join(traceback.format_exception_only(error)).strip()
-        record = failed_run(request, store.folder(request.run), said)
+        record = failed_run(request, store.folder(request.run), _said(error))
     if not record.satisfies(request):
         store.note("stopped", request.run, record.last_round)
         return None
     store.keep(record)
     store.note(record.status, request.run, record.last_round)
     return record
+
+
+def _said(error: Exception) -> str:
+    return "".join(traceback.format_exception_only(error)).strip()
 
 
 def _train(request: Request, store: Store, watch: Watch) -> RunRecord:
@@ -126,11 +144,12 @@ def _train(request: Request, store: Store, watch: Watch) -> RunRecord:
         values["trainer"] = "batched"
     done = 0
     if RunDirectory(folder).config.exists():
+        stored, _ = read_stored(folder)
         so_far = read_run(request, folder)
         if so_far.satisfies(request):
             return so_far  # killed between the end of the run and its record
         done = so_far.last_round
-        values = {**read_stored(folder)[0].to_run_config(), "resume": True}
+        values = {**stored.to_run_config(), "resume": True}
     values |= {"run-dir": str(folder), "num-server-rounds": request.rounds}
     store.note("continued" if done else "begun", request.run, done)
     stops = [StopAtTarget(request.target)] if request.target else []
