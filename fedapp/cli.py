@@ -157,6 +157,10 @@ def _resumed(
 
 
 Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time. 0: one a core.")]
+Stacked = Annotated[
+    int,
+    typer.Option(min=1, help="Runs that each process trains at a time: other rates or seeds."),
+]
 Retry = Annotated[bool, typer.Option("--retry", help="Try runs that failed before once more.")]
 Hours = Annotated[
     float,
@@ -174,12 +178,13 @@ def sweep(
     best_of: Annotated[str, typer.Option(help="Keep only the best value of this key.")] = "",
     retry: Retry = False,
     hours: Hours = 0.0,
+    stacked: Stacked = 1,
 ) -> None:
     """Run a grid: lists are values to try, as in "learning-rate=[0.03,0.1,0.3]" "seed=[0,1,2]"."""
     from fedapp.sweeps.command import sweep_settings
     from fedapp.sweeps.schedule import Effort
 
-    effort = Effort(jobs, retry, hours)
+    effort = Effort(jobs, stacked, retry, hours)
     sweep_settings(settings or [], runs, to, best_of, effort, console)
 
 
@@ -200,6 +205,7 @@ def reproduce(
     ] = None,
     retry: Retry = False,
     hours: Hours = 0.0,
+    stacked: Stacked = 1,
     recorded: Annotated[
         Path | None,
         typer.Option("--from", help="Take runs recorded beside the results in this folder."),
@@ -212,7 +218,7 @@ def reproduce(
     from fedapp.papers.reproduce import reproduce as carry_out
     from fedapp.sweeps.schedule import Effort
 
-    effort, overrides = Effort(jobs, retry, hours), parse_settings(setting)
+    effort, overrides = Effort(jobs, stacked, retry, hours), parse_settings(setting)
     order = Order(as_scale(scale), data_folder(data), runs, to, effort, overrides, recorded)
     if listed or not items:
         show_costs(items or ["all"], order, console)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import threading
 from logging import INFO
 
 import torch
@@ -87,18 +88,35 @@ def workplace_of(context: Context) -> Workplace:
     )
 
 
-@functools.lru_cache(maxsize=4)
+class _Kept(threading.local):
+    """What a thread keeps from message to message: stacked runs have one each."""
+
+    def __init__(self) -> None:
+        self.workplace = functools.lru_cache(maxsize=4)(_read_workplace)
+        self.trainer = functools.lru_cache(maxsize=2)(_make_trainer)
+
+
 def read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
     """Return configuration and data; kept by content, since messages come to any idle process."""
+    return _KEPT.workplace(workplace)
+
+
+def trainer_of(workplace: Workplace) -> Trainer:
+    """Return this thread's trainer for such a node."""
+    return _KEPT.trainer(workplace)
+
+
+def _read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
     run_config, node_config = ({k: value for k, value, _ in part} for part in workplace)
     config = read_config(run_config)
     return config, read_holdings(config, own_client(config, node_config))
 
 
-@functools.lru_cache(maxsize=2)
-def trainer_of(workplace: Workplace) -> Trainer:
-    """Return the trainer of this process for such a node."""
+def _make_trainer(workplace: Workplace) -> Trainer:
     config, holdings = read_workplace(workplace)
     trainer = make_trainer(config, holdings.dataset.task)
     log(INFO, "Trainer: %s, threads: %d", trainer, config.threads)
     return trainer
+
+
+_KEPT = _Kept()

@@ -16,6 +16,7 @@ from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import Outcome, fixed, stage
 from fedapp.sweeps.record import RunRecord, problem_of
+from fedapp.sweeps.schedule import in_groups
 from fedapp.sweeps.store import Store
 from fedapp.sweeps.tuning import Cell, Rates, search
 
@@ -211,6 +212,32 @@ def test_a_plan_asks_for_what_is_missing() -> None:
     runs = Imagined(lambda _: 10)
     runs.asked = [requests[1]]
     assert stage(fixed(requests), runs).missing == [requests[0], requests[2]]
+
+
+# ---------------------------------------------------------------- stacked runs
+
+
+def test_runs_that_differ_in_rate_and_seed_alone_train_together() -> None:
+    settings = [
+        {"learning-rate": 0.1},
+        {"learning-rate": 0.2, "batch-size": 5},
+        {"learning-rate": 0.2},
+        {"learning-rate": 0.2, "seed": 1},
+        {"learning-rate": 0.3, "batch-size": 5},
+    ]
+    waiting = [(str(i), Request.of({**BASE, **more}, 3 + i)) for i, more in enumerate(settings)]
+
+    def names(most: int) -> list[str]:
+        return ["".join(name for name, _ in group) for group in in_groups(waiting, most)]
+
+    assert names(1) == ["0", "1", "2", "3", "4"]
+    assert names(2) == ["02", "14", "3"]
+    assert names(9) == ["023", "14"]
+
+
+def test_the_sequential_trainer_trains_no_two_runs_together() -> None:
+    requests = [Request.of({**BASE, "seed": s, "trainer": "sequential"}, 3) for s in range(2)]
+    assert len(in_groups([("a", each) for each in requests], 9)) == 2
 
 
 # ---------------------------------------------------------------- the grid of the command line

@@ -111,6 +111,32 @@ def test_every_algorithm(name: str, together: int) -> None:
     check_equal(*both(together, **given), tolerance=1e-9)
 
 
+@EVERY
+@pytest.mark.parametrize("together", [1, 3])
+def test_every_algorithm_stacked(name: str, together: int) -> None:
+    """Two runs that differ in seed, model and rate, in one program; to 1e-9 in float64."""
+    check_stacked(name, together)
+
+
+def check_stacked(name: str, together: int, turns: int = 1) -> None:
+    given = settings(name, local_epochs=2, momentum=0.5)
+    if given["dataset"] == "digits":
+        given["batch-size"] = 5
+    batched = {"trainer": "batched", "program": "record", "clients-together": together}
+    runs: list[dict[str, Any]] = [
+        {**given, "seed": seed, "learning-rate": given["learning-rate"] * (seed + 1) / 2}
+        for seed in range(2)
+    ]
+    both = [read_config({**more, **batched}) for more in runs]
+    trainer = make_trainer(both[0], read_holdings(both[0], None).dataset.task)
+    assert isinstance(trainer, BatchedTrainer)
+    plan = LocalPlan.of(both[0], 0.0)
+    reference = [each for more in runs for each in outcomes({**more, "trainer": "sequential"})]
+    for _ in range(turns):
+        mine = trainer.train([task for config in both for task in tasks(config, trainer)], plan)
+        check_equal(mine, reference, tolerance=1e-9)
+
+
 CLIENT_RULE = ("draw", "first_state", "begin", "loss", "gradient", "remember", "finish")
 OWN_RULE = [
     name
@@ -243,6 +269,15 @@ def test_places_of_a_captured_program(
     for _ in range(2):
         mine = outcomes(batched)
         check_equal(mine, outcomes({**given, "trainer": "sequential"}), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon"])
+def test_places_of_a_captured_program_of_two_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
+    monkeypatch.setattr("fedapp.training.setup.choose_program", lambda *_: "capture")
+    check_stacked(name, together=2, turns=2)
 
 
 def test_twenty_rounds_of_the_program_that_this_machine_chooses(run: Run) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import json
 import logging
+import threading
 from collections.abc import Iterator
 
 from filelock import FileLock, Timeout
@@ -13,6 +14,7 @@ from flwr.common.logger import FLOWER_LOGGER
 
 from fedapp.errors import ConfigError
 from fedapp.runs.directory import RunDirectory
+from fedapp.training.stack import current_stack
 
 RELEASE_SECONDS = 30.0
 """How long a resume waits for the run before it: a ServerApp outlives its SuperLink by seconds."""
@@ -39,6 +41,9 @@ def occupied(directory: RunDirectory) -> Iterator[None]:
         ) from error
     handler = logging.FileHandler(directory.path / "log.jsonl", encoding="utf-8")
     handler.setFormatter(JsonLines())
+    if current_stack():  # the other threads are other runs
+        here = threading.get_ident()
+        handler.addFilter(lambda record: record.thread == here)
     FLOWER_LOGGER.addHandler(handler)
     try:
         yield

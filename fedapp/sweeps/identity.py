@@ -36,6 +36,10 @@ EXECUTION = frozenset(
 """Keys that say how a run is carried out, and how long, but not which model follows which."""
 
 
+STACKED = ("learning-rate", "seed")
+"""Keys in which runs may differ whose clients train in one program."""
+
+
 @dataclass(frozen=True)
 class Request:
     """A run that somebody wants: its settings, and how far.
@@ -58,6 +62,13 @@ class Request:
     def canonical(self) -> dict[str, Scalar]:
         """The settings that make the run what it is, defaults left out, data by content."""
         return dict(_canonical(self.settings))
+
+    @property
+    def common(self) -> tuple[tuple[str, Scalar], ...] | None:
+        """What stacked runs have in common: all but learning rate and seed; None: runs by itself."""
+        if ("trainer", "sequential") in self.settings:
+            return None
+        return tuple(pair for pair in self.settings if pair[0] not in STACKED)
 
     @property
     def run(self) -> str:

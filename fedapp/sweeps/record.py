@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config import Scalar
+from fedapp.errors import FedappError
 from fedapp.runs.callbacks import read_metrics, wall_seconds
 from fedapp.runs.directory import RunDirectory
 from fedapp.sweeps.identity import Request
@@ -144,9 +146,9 @@ def read_run(request: Request, folder: Path) -> RunRecord:
 
 
 def failed_run(request: Request, folder: Path, problem: str) -> RunRecord:
-    """Return the record of a run that failed, with the rounds that it did before."""
-    failure = {"status": "failed", "problem": problem}
-    if RunDirectory(folder).config.exists():
+    """Return the record of a run that failed, with the rounds that it did before, if legible."""
+    with contextlib.suppress(FedappError, OSError, ValueError, KeyError):
+        failure = {"status": "failed", "problem": problem}
         return read_run(request, folder).model_copy(update=failure)
     return RunRecord(run=request.run, settings=request.canonical, status="failed", problem=problem)
 

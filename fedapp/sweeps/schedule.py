@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
@@ -28,18 +28,22 @@ from fedapp.sweeps.store import Store
 from fedapp.sweeps.workers import News, Workers
 
 Plans = Mapping[str, Callable[[], Steps]]
+Wanted = tuple[str, Request]
+"""A missing run, after the name of the plan that wants it."""
 LAST_ROUND = 900.0
 """Seconds that runs have to end their round when the time is up; a round can be long."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What may be spent on runs: ``jobs`` at a time (0: one a core), for ``hours`` (0: no limit).
+    """What may be spent on runs: ``jobs`` processes (0: one a core), for ``hours`` (0: no limit).
 
-    With ``retry`` runs that failed before are tried once more.
+    Each process trains up to ``stacked`` runs at a time that differ in learning rate and seed alone,
+    in one program. With ``retry`` runs that failed before are tried once more.
     """
 
     jobs: int = 0
+    stacked: int = 1
     retry: bool = False
     hours: float = 0.0
 
@@ -88,9 +92,9 @@ class Schedule:
                 signal.signal(signal.SIGTERM, before)
         return self.outcomes
 
-    def _wanted(self) -> list[tuple[str, Request]]:
+    def _wanted(self) -> list[Wanted]:
         """Return the missing runs with the plans' names, each once; note the plans that are done."""
-        wanted: dict[str, tuple[str, Request]] = {}
+        wanted: dict[str, Wanted] = {}
         for name, plan in self.plans.items():
             if name in self.outcomes:
                 continue
@@ -101,18 +105,19 @@ class Schedule:
                 wanted.setdefault(request.run, (name, request))
         return list(wanted.values())
 
-    def _carry_out(
-        self, wanted: list[tuple[str, Request]], workers: Workers, progress: Progress
-    ) -> None:
+    def _carry_out(self, wanted: list[Wanted], workers: Workers, progress: Progress) -> None:
         everything = progress.add_task("runs", total=None, detail="")
         while wanted and not self._time_is_up():
-            running = {worker.request.run for worker in workers.busy if worker.request}
+            running = {request.run for worker in workers.busy for request in worker.requests}
             waiting = [pair for pair in wanted if pair[1].run not in running]
-            for worker, (name, request) in zip(workers.idle, waiting, strict=False):
-                self._bars[request.run] = progress.add_task(
-                    _short(name), total=request.rounds, detail=""
-                )
-                worker.give(request)
+            for worker, group in zip(
+                workers.idle, in_groups(waiting, self.effort.stacked), strict=False
+            ):
+                for name, request in group:
+                    self._bars[request.run] = progress.add_task(
+                        _short(name), total=request.rounds, detail=""
+                    )
+                worker.give([request for _, request in group])
             left = sum(request.rounds for _, request in wanted)
             progress.update(
                 everything,
@@ -133,7 +138,7 @@ class Schedule:
 
     def _cut(self, workers: Workers) -> None:
         """Let every run end its round and write a checkpoint; note the plans that are done."""
-        running = [worker.request for worker in workers.busy if worker.request]
+        running = [request for worker in workers.busy for request in worker.requests]
         workers.close(LAST_ROUND)
         for request in running:
             self.store.forget(request.run)
@@ -206,6 +211,22 @@ def carry_out(
     """
     schedule = Schedule(plans, store, effort, console)
     return schedule.run(), schedule.failed
+
+
+def in_groups(waiting: Sequence[Wanted], most: int) -> list[list[Wanted]]:
+    """Return the runs in groups of at most ``most`` that can train in one program.
+
+    The groups come in the order of their first runs.
+    """
+    groups: list[list[Wanted]] = []
+    latest: dict[object, list[Wanted]] = {}
+    for name, request in waiting:
+        group = latest.get(request.common) if request.common is not None else None
+        if group is None or len(group) >= most:
+            group = latest[request.common] = []
+            groups.append(group)
+        group.append((name, request))
+    return groups
 
 
 def _interrupt(signal_: int, frame: FrameType | None) -> NoReturn:

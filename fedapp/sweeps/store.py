@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock
@@ -61,13 +59,11 @@ class Store:
         self.forget(run)
         (self.folder(run) / "record.json").unlink(missing_ok=True)
 
-    @contextmanager
-    def locked(self, run: str) -> Iterator[None]:
-        """Hold the run against other processes; the lock ends with the process that holds it."""
+    def lock(self, run: str) -> FileLock:
+        """Return what holds the run against others; it ends with the process that holds it."""
         locks = self.root / ".locks"
         locks.mkdir(parents=True, exist_ok=True)
-        with FileLock(locks / run):
-            yield
+        return FileLock(locks / run, thread_local=False)
 
     def note(self, event: str, run: str, round_: int) -> None:
         """Append a line to ``journal.jsonl``: what happened to which run after which round."""

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -16,6 +16,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from fedapp.sweeps.identity import Request
+from fedapp.sweeps.record import RunRecord
 
 PROCESSES = multiprocessing.get_context("spawn")
 PULSE = 0.5
@@ -36,11 +37,11 @@ class News:
 
 
 class Worker:
-    """A process that does one requested run after another in the store at ``root``."""
+    """A process that does requested runs, one or several at a time, in the store at ``root``."""
 
     def __init__(self, number: int, root: Path) -> None:
         self.number, self.root = number, root
-        self.request: Request | None = None
+        self.requests: list[Request] = []
         self._start()
 
     def _start(self) -> None:
@@ -53,24 +54,23 @@ class Worker:
         self.process.start()
         theirs.close()
 
-    def give(self, request: Request) -> None:
-        """Start on a run."""
-        self.request = request
-        self.pipe.send(request)
+    def give(self, requests: Sequence[Request]) -> None:
+        """Start on runs, which train together."""
+        self.requests = list(requests)
+        self.pipe.send(self.requests)
 
-    def news(self) -> News:
-        """Return what the worker said; one that died is replaced, and its run counts as failed."""
-        request = self.request
-        if request is None:
-            raise RuntimeError("a worker without a run has no news")
+    def news(self) -> list[News]:
+        """Return what the worker said; one that died is replaced, and its runs count as failed."""
         try:
-            news: News = self.pipe.recv()
+            news: list[News] = [self.pipe.recv()]
         except (EOFError, ConnectionResetError):
             self.process.join()
-            news = News(request, done=True, problem=f"its process ended ({self._ending()})")
+            problem = f"its process ended ({self._ending()})"
+            news = [News(request, done=True, problem=problem) for request in self.requests]
             self._start()
-        if news.done:
-            self.request = None
+        for each in news:
+            if each.done:
+                self.requests.remove(each.request)
         return news
 
     def _ending(self) -> str:
@@ -88,17 +88,19 @@ class Workers:
     @property
     def idle(self) -> list[Worker]:
         """The workers without a run."""
-        return [worker for worker in self.members if worker.request is None]
+        return [worker for worker in self.members if not worker.requests]
 
     @property
     def busy(self) -> list[Worker]:
         """The workers with a run."""
-        return [worker for worker in self.members if worker.request is not None]
+        return [worker for worker in self.members if worker.requests]
 
     def news(self, seconds: float | None = None) -> Iterator[News]:
         """Wait until a worker says something, or ``seconds``, and yield what was said."""
         ready = wait([worker.pipe for worker in self.busy], seconds)
-        yield from [worker.news() for worker in self.busy if worker.pipe in ready]
+        for worker in self.busy:
+            if worker.pipe in ready:
+                yield from worker.news()
 
     def close(self, patience: float = PATIENCE) -> None:
         """Let every worker end its round and write a checkpoint, then end it."""
@@ -113,23 +115,25 @@ class Workers:
                 worker.process.kill()
 
 
-def _work(pipe: Connection[News, Request], stop: Event, root: Path, log: Path) -> None:
+def _work(pipe: Connection[News, list[Request]], stop: Event, root: Path, log: Path) -> None:
     """Do what the pipe asks for until it closes; a worker whose parent is gone stops by itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when Ctrl-C is pressed
     _write_into(log)
-    from fedapp.sweeps.execute import perform
+    from fedapp.sweeps.execute import Job, perform, perform_together
     from fedapp.sweeps.store import Store
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
     parent, store = os.getppid(), Store(root)
     while not stop.is_set():
         try:
-            request = pipe.recv()
+            requests = pipe.recv()
         except EOFError:
             return
-        watch = _Pulse(pipe, stop, parent, request)
-        record = perform(request, store, watch)
-        watch.say(News(request, done=True, problem=record.problem if record else ""))
+        pulses = [_Pulse(pipe, stop, parent, request) for request in requests]
+        if len(pulses) == 1:
+            pulses[0].ended(perform(requests[0], store, pulses[0]))
+        else:
+            perform_together([Job(each.request, each, each.ended) for each in pulses], store)
 
 
 def _write_into(log: Path) -> None:
@@ -143,7 +147,7 @@ class _Pulse:
     """Passes on the round of a run from time to time; says when it is to stop."""
 
     def __init__(
-        self, pipe: Connection[News, Request], stop: Event, parent: int, request: Request
+        self, pipe: Connection[News, list[Request]], stop: Event, parent: int, request: Request
     ) -> None:
         self.pipe, self.stop, self.parent, self.request = pipe, stop, parent, request
         self._last = 0.0
@@ -153,6 +157,10 @@ class _Pulse:
             self._last = time.monotonic()
             self.say(News(self.request, round_, accuracy))
         return self.stop.is_set() or os.getppid() != self.parent
+
+    def ended(self, record: RunRecord | None) -> None:
+        """Say that the run is over; without a record it was stopped."""
+        self.say(News(self.request, done=True, problem=record.problem if record else ""))
 
     def say(self, news: News) -> None:
         """Say something, unless nobody listens any more."""

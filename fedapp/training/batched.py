@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +19,15 @@ from fedapp.training.local_step import Walker, local_step, settle
 from fedapp.training.networks import PureNetwork, normalisation_names
 from fedapp.training.plan import LocalPlan
 from fedapp.training.program import Groups, Mode, Program
+from fedapp.training.stack import current_stack
 from fedapp.training.tensors import Tensors, zeros_like
 from fedapp.training.trainer import ClientTask, Outcome
 
 SHARED = frozenset({"anchor", "broadcast", "rate"})
-"""The groups of tensors that all clients of a program share; the others have a row for each."""
+"""The groups of tensors that all clients of a run share; the others have a row for each."""
 
+Layout = Literal["alone", "one run", "several runs"]
+"""Whose rows a program's tensors have: one client's, without rows; a run's clients'; several runs'."""
 
 WHOLE_COHORT = 10**9
 """More clients than any cohort has."""
@@ -57,7 +61,7 @@ class BatchedTrainer:
         self.algorithm, self.transform = algorithm, transform
         self.device, self.dtype, self.num_classes = device, dtype, num_classes
         self.together, self.mode = together, mode
-        self._programs: dict[tuple[LocalPlan, bool], Program] = {}
+        self._programs: dict[tuple[LocalPlan, Layout], Program] = {}
         self._places: dict[tuple[str, str, torch.Size], Tensor] = {}
 
     def __str__(self) -> str:
@@ -69,12 +73,19 @@ class BatchedTrainer:
     def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) for all ``tasks`` and return theta_k.
 
-        The outcomes are those of the sequential trainer, up to rounding.
+        The outcomes are those of the sequential trainer, up to rounding. Stacked runs train together.
         """
+        stack = current_stack()
+        return stack.client_updates(self.train, tasks, plan) if stack else self.train(tasks, plan)
+
+    def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Run ClientUpdate for clients of one run, or of several, each at its turn's learning rate."""
         busy = [index for index, task in enumerate(tasks) if plan.num_steps(len(task.examples))]
+        runs = len({id(task.turn.anchor) for task in tasks})
+        together = self.together * max(runs, 1)
         outcomes: dict[int, Outcome] = {}
-        for start in range(0, len(busy), self.together):
-            chunk = busy[start : start + self.together]
+        for start in range(0, len(busy), together):
+            chunk = busy[start : start + together]
             walked = self._walk([tasks[index] for index in chunk], plan)
             outcomes.update(zip(chunk, walked, strict=True))
         return [outcomes.get(index) or self._idle(task) for index, task in enumerate(tasks)]
@@ -90,9 +101,10 @@ class BatchedTrainer:
         """Take all local steps of clients that have some."""
         pairs = [(task.examples, task.rng) for task in tasks]
         feed = Feed(pairs, plan, self.transform, self.device, self.dtype)
-        alone = len(tasks) == 1
-        program = self._program(plan, alone)
-        groups = self._stage(tasks, plan, alone)
+        layout = _layout([task.turn for task in tasks])
+        alone = layout == "alone"
+        program = self._program(plan, layout)
+        groups = self._stage(tasks, plan, layout)
         losses, sizes = [], []
         for step in feed:
             result = program({**groups, "batch": self._batch(step, alone)})
@@ -120,25 +132,27 @@ class BatchedTrainer:
     # ------------------------------------------------------------------ what goes in
 
     def _stage(
-        self, tasks: Sequence[ClientTask], plan: LocalPlan, alone: bool
+        self, tasks: Sequence[ClientTask], plan: LocalPlan, layout: Layout
     ) -> dict[str, Tensors]:
         """Return all but the batches, in tensors that stay where they are from turn to turn."""
-        turns = [task.turn for task in tasks]
+        turns, alone = [task.turn for task in tasks], layout == "alone"
+        shared = layout != "several runs"
+        senders = turns[:1] if shared else turns
         start = [self.algorithm.begin(turn) for turn in turns]
         counts = [{} if t.label_counts is None else {"counts": t.label_counts} for t in turns]
         params = self._placed("params", start, alone)
-        rate = torch.tensor(plan.learning_rate, dtype=self.dtype)
+        rates = [torch.as_tensor(turn.learning_rate, dtype=self.dtype) for turn in senders]
         still = [zeros_like(params)] if plan.momentum else [{}]
         return {
             "params": params,
             "velocity": self._placed("velocity", still, alone=True),
             "memory": {},
-            "anchor": self._placed("anchor", [turns[0].anchor], alone=True),
-            "broadcast": self._placed("broadcast", [turns[0].broadcast], alone=True),
+            "anchor": self._placed("anchor", [turn.anchor for turn in senders], shared),
+            "broadcast": self._placed("broadcast", [turn.broadcast for turn in senders], shared),
             "state": self._placed("state", [turn.state for turn in turns], alone),
             "drawn": self._placed("drawn", [turn.drawn for turn in turns], alone),
             "labels": self._placed("labels", counts, alone),
-            "rate": self._placed("rate", [{"rate": rate}], alone=True),
+            "rate": self._placed("rate", [{"rate": rate} for rate in rates], shared),
         }
 
     def _placed(self, group: str, rows: Sequence[Mapping[str, Tensor]], alone: bool) -> Tensors:
@@ -146,7 +160,7 @@ class BatchedTrainer:
         placed: Tensors = {}
         for name in rows[0]:
             tensors = [row[name].to(self.device) for row in rows]
-            values = laid_out(tensors[0], self.format) if alone else torch.stack(tensors)
+            values = laid_out(tensors[0], self.format) if alone else _stacked(tensors)
             place = self._places.setdefault((group, name, values.shape), values.clone())
             placed[name] = place.copy_(values)
         return placed
@@ -164,12 +178,12 @@ class BatchedTrainer:
 
     # ------------------------------------------------------------------ the program
 
-    def _program(self, plan: LocalPlan, alone: bool) -> Program:
+    def _program(self, plan: LocalPlan, layout: Layout) -> Program:
         """Return one local step of one client, or of several, which changes its params in place."""
         plan = replace(plan, learning_rate=0.0)
-        if (plan, alone) not in self._programs:
+        if (plan, layout) not in self._programs:
             step = self._step(plan)
-            whole = step if alone else _over_clients(step)
+            whole = step if layout == "alone" else _over_clients(step, layout)
 
             def function(groups: Groups) -> dict[str, Tensors]:
                 after = whole(groups)
@@ -178,8 +192,8 @@ class BatchedTrainer:
                         groups[group][name].copy_(tensor)
                 return after
 
-            self._programs[plan, alone] = Program(function, self.mode)
-        return self._programs[plan, alone]
+            self._programs[plan, layout] = Program(function, self.mode)
+        return self._programs[plan, layout]
 
     def _step(self, plan: LocalPlan) -> Callable[[Groups], dict[str, Tensors]]:
         """Return a local step of one client as a function of groups of tensors."""
@@ -215,16 +229,30 @@ class BatchedTrainer:
         )
 
 
+def _layout(turns: Sequence[Turn]) -> Layout:
+    """Return whose turns these are: what a run's clients are sent is one object."""
+    if len(turns) == 1:
+        return "alone"
+    senders = {(id(turn.anchor), id(turn.broadcast), turn.learning_rate) for turn in turns}
+    return "one run" if len(senders) == 1 else "several runs"
+
+
 def _over_clients(
-    step: Callable[[Groups], dict[str, Tensors]],
+    step: Callable[[Groups], dict[str, Tensors]], layout: Layout
 ) -> Callable[[Groups], dict[str, Tensors]]:
-    """Return ``step`` over the rows of all groups but the shared ones."""
+    """Return ``step`` over the rows of all groups but those that one run's clients share."""
+    shared = SHARED if layout == "one run" else frozenset()
 
     def whole(groups: Groups) -> dict[str, Tensors]:
-        dims = {group: None if group in SHARED else 0 for group in groups}
+        dims = {group: None if group in shared else 0 for group in groups}
         return vmap(step, in_dims=(dims,))(groups)
 
     return whole
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """Return [c, ...] of the clients' tensors, contiguous however each lies in memory."""
+    return torch.stack([tensor.contiguous() for tensor in tensors])
 
 
 def _row(tensors: Tensors, row: int, alone: bool) -> Tensors:

@@ -75,6 +75,12 @@ def initial_parameters(config: RunConfig, task: Task) -> Tensors:
     return {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
 
 
+def is_batched(config: RunConfig) -> bool:
+    """Return whether the trainer that ``config`` names is the batched one: on a GPU by itself."""
+    on_gpu = choose_device(config).type == "cuda"
+    return config.trainer == "batched" or (config.trainer == "auto" and on_gpu)
+
+
 def make_trainer(config: RunConfig, task: Task) -> Trainer:
     """Return the trainer that ``config`` names, on the device that it names.
 
@@ -86,7 +92,7 @@ def make_trainer(config: RunConfig, task: Task) -> Trainer:
     device, dtype = choose_device(config), DTYPES[config.precision]
     model, algorithm = make_model(config), make_algorithm(config, task)
     transform = load_transform(config)
-    if config.trainer == "batched" or (config.trainer == "auto" and device.type == "cuda"):
+    if is_batched(config):
         together = config.clients_together or (WHOLE_COHORT if device.type == "cuda" else 1)
         mode = choose_program(config, device)
         return _batched(model, algorithm, transform, device, dtype, task, together, mode)
