@@ -44,7 +44,7 @@ pins: $(VENV)/.installed
 	    --python-platform linux --no-annotate --no-header --quiet --output-file constraints.txt
 	$(BIN)/python -m fedapp.generate
 
-# A SuperLink and three devices on this machine, with TLS and node authentication; about a minute.
+# A SuperLink and three devices on this machine, with TLS and node authentication; a minute or two.
 deploy-demo: $(VENV)/.installed
 	$(BIN)/python -m deploy.demo
 

@@ -32,6 +32,9 @@ DAYS = 825
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 RESERVED = ("ca", "server")
 
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""How the SuperLink's own processes call it when it listens on all addresses."""
+
 
 class CredentialsError(Exception):
     """Credentials cannot be made as asked; the text says what to change."""
@@ -133,6 +136,7 @@ def _make_server(
 ) -> None:
     issuer = x509.load_pem_x509_certificate(found.ca.read_bytes())
     key = ec.generate_private_key(ec.SECP384R1())
+    names = dict.fromkeys([*hosts, *LOOPBACK])
     uses = dict.fromkeys(KEY_USES, False) | {"digital_signature": True}
     above = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     certificate = (
@@ -140,7 +144,7 @@ def _make_server(
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.KeyUsage(**uses), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([*map(_address, hosts)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([*map(_address, names)]), critical=False)
         .add_extension(above, critical=False)
         .sign(authority, hashes.SHA384())
     )

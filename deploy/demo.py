@@ -7,6 +7,7 @@ with the demonstration, also when it fails or is interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -37,12 +38,14 @@ def mnist() -> Path | None:
     return folder if os.environ.get("FEDAPP_DATA") and folder.is_dir() else None
 
 
-def write_devices(folder: Path) -> str:
-    """Write each device's ``train.parquet``; return the data set that the server tests on."""
-    source = mnist()
+def write_devices(folder: Path, source: Path | None = None) -> str:
+    """Write each device's ``train.parquet``, a third of the digits or of MNIST's files in `source`.
+
+    Returns the data set that the server tests on.
+    """
     for number, device in enumerate(DEVICES):
         path = folder / device / "data" / "train.parquet"
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         if source:
             table = pq.read_table(next(source.glob("train*.parquet")))
             mine = np.arange(number, table.num_rows, len(DEVICES))
@@ -68,12 +71,12 @@ def _write_digits(examples: Examples, path: Path) -> None:
 
 def demonstrate(folder: Path) -> Path:
     """Run the demonstration in ``folder`` and return the run's folder."""
-    credentials = make_credentials(folder / "credentials", ["127.0.0.1", "localhost"], DEVICES)
+    credentials = make_credentials(folder / "credentials", ["127.0.0.1"], DEVICES)
     started = Federation(folder, credentials=credentials)
     try:
         say(f"SuperLink at {started.address}, TLS and node authentication on")
         started.start_superlink()
-        dataset = write_devices(folder)
+        dataset = write_devices(folder, mnist())
         for number, device in enumerate(DEVICES):
             say(f"{device}: its key is registered, its SuperNode starts")
             started.register(device)
@@ -93,10 +96,12 @@ def demonstrate(folder: Path) -> Path:
         process = started.begin(started.write_settings(settings, "run"), "run")
         follow(folder / "run" / "metrics.jsonl", process)
         started.wait_for(process, "run")
+    except KeyboardInterrupt:
+        say("interrupted: ending what was started")
+        raise
     finally:
-        left = started.stop()
-    if left:
-        raise RuntimeError(f"processes are left: {', '.join(map(str, left))}")
+        if left := started.stop():
+            raise RuntimeError(f"processes are left: {', '.join(map(str, left))}")
     say("every process has ended")
     return folder / "run"
 
@@ -118,24 +123,32 @@ def follow(metrics: Path, process: subprocess.Popen[bytes]) -> None:
 
 
 def say(text: str) -> None:
-    """Print one line at once."""
-    print(f"[deploy-demo] {text}", flush=True)
+    """Print one line at once, if there is still somebody to read it."""
+    with contextlib.suppress(OSError):
+        print(f"[deploy-demo] {text}", flush=True)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
+    """Go on to the end of the demonstration, which a second signal does not disturb."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def main() -> int:
     """Run the demonstration in a new folder; 0 if the accuracy rose and nothing is left."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for each in SIGNALS:
+        signal.signal(each, _interrupt)
     datasets.disable_progress_bars()
     folder = Path(tempfile.mkdtemp(prefix="fedapp-demo-"))
     say(f"everything is in {folder}")
     try:
         run = demonstrate(folder)
     except KeyboardInterrupt:
-        say("interrupted; every process has ended")
+        say("every process has ended")
         return 130
     except RuntimeError as error:
         print(error, file=sys.stderr)

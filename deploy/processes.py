@@ -115,6 +115,8 @@ class Processes:
     def stop(self) -> dict[int, Row]:
         """End every process that was started, and its descendants; return what is left of them."""
         started = _freeze(self.started)
+        # First the tasks: a SuperLink waits for their connections to close before it ends.
+        kill(_tasks(started))
         for process in reversed(self.started):
             process.terminate()
         end = time.monotonic() + STOP_SECONDS
@@ -137,6 +139,12 @@ def _freeze(processes: Sequence[subprocess.Popen[bytes]]) -> dict[int, Row]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
     return _family(processes)
+
+
+def _tasks(family: Mapping[int, Row]) -> dict[int, Row]:
+    """Return the spawners of a family and everything that they started."""
+    spawners = [pid for pid, row in family.items() if SPAWNER in row.command]
+    return {pid: row for spawner in spawners for pid, row in descendants(spawner).items()}
 
 
 def _family(processes: Sequence[subprocess.Popen[bytes]]) -> dict[int, Row]:

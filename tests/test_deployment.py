@@ -34,7 +34,8 @@ def wait_until(condition):
 def secured(folder):
     """Return a federation after this: uninvited nodes knock, the SuperLink is killed, a resume."""
     names = ["node-a", "node-b", "stranger"]
-    credentials = make_credentials(folder / "credentials", ["127.0.0.1"], names)
+    # Named as devices elsewhere would call it; the SuperLink's own processes call it 127.0.0.1.
+    credentials = make_credentials(folder / "credentials", ["superlink.example.org"], names)
     others = make_credentials(folder / "others", ["127.0.0.1"], [])
     with federation(folder, credentials=credentials) as started:
         for name in ("node-a", "node-b"):

@@ -1,7 +1,10 @@
 """What of a deployment takes too long for every push: `make test-all` runs it."""
 
+import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +18,8 @@ from conftest import largest_difference
 from in_process import SMALL, metrics, model
 from test_deployment_faults import FAULTY, start_device
 
-from deploy.federation import ROOT, federation
-from deploy.processes import descendants, living
+from deploy.federation import ROOT, environment, federation
+from deploy.processes import Processes, descendants, free_port, living
 
 pytestmark = [pytest.mark.process, pytest.mark.nightly, pytest.mark.timeout(1800)]
 
@@ -134,3 +137,77 @@ def test_an_interrupted_demonstration_leaves_nothing(number, tmp_path):
         process.wait(120)
     assert process.returncode == 130
     assert living(started) == {}
+
+
+PAGE_PARTS = ("pyproject.toml", "README.md", "LICENSE", "fedapp", "strategies", "deploy")
+
+
+class Page(Processes):
+    """The commands of docs/deploy.md, in a folder and a home of their own, on free ports."""
+
+    def __init__(self, folder):
+        home = folder / "home"
+        super().__init__(folder, {**environment(home / ".flwr"), "HOME": str(home)})
+        text = (ROOT / "docs" / "deploy.md").read_text()
+        for port in ("8000", "9094", "9095"):
+            text = re.sub(rf"\b{port}\b", str(free_port()), text)
+        text = text.replace("/absolute/path/to", str(folder))
+        self.blocks = re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+        for part in PAGE_PARTS:
+            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copy(ROOT / part, folder / part)
+
+    def block(self, words, kind="bash"):
+        """Return the one block with these words."""
+        (found,) = (text for k, text in self.blocks if k == kind and words in text)
+        return found
+
+    def begin(self, name, words):
+        """Start a block in a terminal of its own."""
+        return self.start(name, "/bin/bash", "-ec", self.block(words))
+
+    def do(self, name, words):
+        """Run a block to its end."""
+        assert self.begin(name, words).wait(600) == 0, self.logs()
+
+    def wait_for(self, name, words):
+        end = time.monotonic() + 300
+        while words not in self.log(name):
+            assert time.monotonic() < end, self.logs()
+            time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def page(folder):
+    followed = Page(folder)
+    try:
+        yield followed
+    finally:
+        assert followed.stop() == {}
+
+
+def test_the_page_on_real_devices_works_as_it_stands(tmp_path):
+    with page(tmp_path) as followed:
+        followed.do("credentials", "deploy/credentials.py")
+        superlink = followed.begin("superlink", "flower-superlink")
+        followed.wait_for("superlink", "Uvicorn running on https://")
+        entry = tmp_path / "home" / ".flwr" / "config.toml"
+        entry.parent.mkdir(parents=True)
+        entry.write_text(followed.block("superlink.deployment", kind="toml"))
+        followed.do("register", "flwr supernode register")
+        followed.do("data", "write_devices")
+        for device in ("device-0", "device-1"):
+            followed.begin(device, f"credentials/{device}/key \\")
+        run = followed.begin("run", "runs/first'")
+        followed.wait_for("run", "round 2/5")
+        followed.kill(superlink)
+        run.wait(300)
+        followed.begin("superlink-again", "flower-superlink")
+        followed.wait_for("superlink-again", "Uvicorn running on https://")
+        followed.do("resume", "runs/first/resume.toml")
+        assert "Resuming after round" in followed.log("resume")
+        followed.do("status", "fedapp status runs/first")
+        assert "5 of 5" in followed.log("status")
+        followed.do("private", "dp-fedavg")
+    assert metrics(tmp_path / "runs" / "first")[-1]["test_accuracy"] > 0.9
+    assert metrics(tmp_path / "runs" / "private")[-1]["epsilon"] > 0
