@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fedapp.training.rewrite import by_onednn, descend_in_place
 from fedapp.training.tensors import Tensors
 
 Groups = Mapping[str, Mapping[str, Tensor]]
@@ -82,9 +83,15 @@ class Program:
         if self.mode == "capture":
             return _captured(graph, flat), returned
         if self.mode == "record":
-            return lambda tensors: graph(*tensors), returned
+            return _in_place(graph), returned
         compiled = torch._inductor.compile(graph, [tensor.clone() for tensor in flat])
         return lambda tensors: list(compiled(*tensors)), returned
+
+
+def _in_place(graph: torch.fx.GraphModule) -> Run:
+    """Return the recorded operations one by one, with updates in place on a CPU."""
+    run = by_onednn(descend_in_place(graph)).forward
+    return lambda tensors: run(*tensors)
 
 
 def _captured(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
