@@ -59,6 +59,7 @@ class BatchedTrainer:
         self.together, self.mode = together, mode
         self._programs: dict[tuple[LocalPlan, bool], Program] = {}
         self._places: dict[tuple[str, str, torch.Size], Tensor] = {}
+        self._last: dict[str, tuple[Mapping[str, Tensor], Tensors]] = {}
 
     def __str__(self) -> str:
         clients = {1: "one client", WHOLE_COHORT: "a cohort"}.get(
@@ -133,8 +134,8 @@ class BatchedTrainer:
             "params": params,
             "velocity": self._placed("velocity", still, alone=True),
             "memory": {},
-            "anchor": self._placed("anchor", [turns[0].anchor], alone=True),
-            "broadcast": self._placed("broadcast", [turns[0].broadcast], alone=True),
+            "anchor": self._shared("anchor", turns[0].anchor),
+            "broadcast": self._shared("broadcast", turns[0].broadcast),
             "state": self._placed("state", [turn.state for turn in turns], alone),
             "drawn": self._placed("drawn", [turn.drawn for turn in turns], alone),
             "labels": self._placed("labels", counts, alone),
@@ -147,8 +148,20 @@ class BatchedTrainer:
         for name in rows[0]:
             tensors = [row[name].to(self.device) for row in rows]
             values = laid_out(tensors[0], self.format) if alone else torch.stack(tensors)
-            place = self._places.setdefault((group, name, values.shape), values.clone())
-            placed[name] = place.copy_(values)
+            key = (group, name, values.shape)
+            if key in self._places:
+                self._places[key].copy_(values)
+            else:
+                self._places[key] = values.clone()
+            placed[name] = self._places[key]
+        return placed
+
+    def _shared(self, group: str, tensors: Mapping[str, Tensor]) -> Tensors:
+        """Copy what a cohort's turns share to its place, once for the whole cohort."""
+        last, placed = self._last.get(group, (None, {}))
+        if last is not tensors:
+            placed = self._placed(group, [tensors], alone=True)
+            self._last[group] = (tensors, placed)
         return placed
 
     def _batch(self, step: Step, alone: bool) -> Tensors:
