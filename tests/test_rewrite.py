@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedapp.training.rewrite import by_onednn, descend_in_place
+from fedapp.training.products import by_onednn, take_products
+from fedapp.training.rewrite import descend_in_place
 
 aten = torch.ops.aten
 Function = Callable[..., list[Tensor]]
@@ -224,3 +226,70 @@ def test_large_matrices_are_multiplied_by_onednn() -> None:
         taken = torch.ops.mkldnn._linear_pointwise.default
         assert targets(graph).count(taken) == wanted
         torch.testing.assert_close(graph(*given), products(*given), rtol=1e-4, atol=1e-3)
+
+
+def uncompiled(calls: list[GraphModule]) -> Callable[..., Any]:
+    """Stand in for a compiler: note each part, and run it as it is."""
+
+    def compile_(graph: GraphModule, given: list[Tensor]) -> Callable[..., list[Tensor]]:
+        calls.append(graph)
+        graph(*(tensor.clone() for tensor in given))
+        return lambda tensors: graph(*tensors)
+
+    return compile_
+
+
+def test_what_lies_between_products_is_compiled() -> None:
+    """A network with two layers: no part holds a product, every weight is updated in place."""
+
+    def step(w: Tensor, b: Tensor, v: Tensor, x: Tensor, rate: Tensor) -> list[Tensor]:
+        hidden = torch.addmm(b, x, w.t()).sin().exp()
+        out = (hidden @ v.t()).cos() * hidden.sum()
+        dy = out * 2 - out.mean()
+        dh = (dy @ v).sin() * hidden
+        v.copy_(v + -rate * (dy.t() @ hidden))
+        w.copy_(w + -rate * (dh.t() @ x))
+        b.copy_(b + -rate * dh.sum(0))
+        return [out.sum()]
+
+    given = [tensor / 100 for tensor in tensors((4, 3), (4,), (2, 4), (5, 3), ())]
+    calls: list[GraphModule] = []
+    graph = take_products(recorded(step, given), given, uncompiled(calls))
+    assert graph is not None
+    inside = [target for part in calls for target in targets(part)]
+    assert inside
+    assert not {aten.mm.default, aten.addmm.default, aten.addmm_.default} & set(inside)
+    assert targets(graph).count(aten.addmm_.default) == 2
+    mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
+    for _ in range(3):
+        torch.testing.assert_close(graph(*mine), step(*reference), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mine, reference, rtol=1e-12, atol=1e-12)
+
+
+def test_writes_stay_between_the_reads_before_and_after() -> None:
+    """The first product reads the old weight, the second the new one."""
+
+    def step(w: Tensor, x: Tensor) -> list[Tensor]:
+        before = (x @ w).sin() * 2 + 1
+        w.mul_(2.0).add_(1.0).sub_(0.5)
+        after = (x @ w).cos() * 3 - before
+        return [before, after]
+
+    given = tensors((3, 3), (5, 3))
+    graph = take_products(recorded(step, given), given, uncompiled([]))
+    assert graph is not None
+    mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
+    torch.testing.assert_close(graph(*mine), step(*reference), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mine, reference, rtol=1e-12, atol=1e-12)
+
+
+def test_without_products_or_with_very_many_nothing_is_taken() -> None:
+    def chain(w: Tensor) -> list[Tensor]:
+        out = w
+        for _ in range(40):
+            out = (out @ w).sin()
+        return [out]
+
+    given = tensors((3, 3))
+    assert take_products(recorded(chain, given), given, uncompiled([])) is None
+    assert take_products(recorded(lambda w: [w.sin()], given), given, uncompiled([])) is None

@@ -31,9 +31,9 @@ def descend_in_place(graph: GraphModule) -> GraphModule:
     """
     memory = Memory.of(graph.graph)
     for node in list(graph.graph.nodes):
-        if node.target is aten.copy_.default and _on_cpu(node.args[0]):
+        if node.target is aten.copy_.default and on_cpu(node.args[0]):
             _descend(node, memory)
-    return _tidy(graph)
+    return tidy(graph)
 
 
 # ---------------------------------------------------------------------- who writes whose memory
@@ -124,7 +124,7 @@ def _descend(copy: Node, memory: Memory) -> None:
     if not (isinstance(weight, Node) and isinstance(value, Node) and _own(weight, memory)):
         return
     terms = _besides(value, weight)
-    if terms is None or any(_meta(term).dtype != _meta(weight).dtype for _, term in terms):
+    if terms is None or any(meta(term).dtype != meta(weight).dtype for _, term in terms):
         return
     with copy.graph.inserting_before(copy):
         split = [(sign, *_split(term, memory)) for sign, term in terms]
@@ -177,20 +177,20 @@ def _split(term: Node, memory: Memory) -> tuple[list[Product], Node | None]:
     if not products:
         return [], term
     products = [_times(product, scale) for product in products]
-    return products, None if rest is None else _call(aten.mul.Tensor, (rest, scale), _meta(rest))
+    return products, None if rest is None else call(aten.mul.Tensor, (rest, scale), meta(rest))
 
 
 def _split_sum(term: Node, memory: Memory) -> tuple[list[Product], Node | None]:
     first, second = term.args
     if not (isinstance(first, Node) and isinstance(second, Node)):
         return [], term
-    if _meta(first).shape != _meta(second).shape:
+    if meta(first).shape != meta(second).shape:
         return [], term
     (mine, rest), (theirs, other) = _split(first, memory), _split(second, memory)
     if not (mine or theirs):
         return [], term
     if rest is not None and other is not None:
-        rest = _call(aten.add.Tensor, (rest, other), _meta(rest))
+        rest = call(aten.add.Tensor, (rest, other), meta(rest))
         return mine + theirs, rest
     return mine + theirs, other if rest is None else rest
 
@@ -208,7 +208,7 @@ def _product(term: Node, memory: Memory) -> Product | None:
     if not (memory.still(left) and memory.still(right)):
         return None
     if turned:
-        left, right = (_call(aten.t.default, (side,), _meta(side).t()) for side in (right, left))
+        left, right = (call(aten.t.default, (side,), meta(side).t()) for side in (right, left))
     return Product(left, right)
 
 
@@ -221,14 +221,14 @@ def _scaled(term: Node, memory: Memory) -> tuple[Node | float, Node] | None:
         return None
     first, second = term.args
     for scale, inner in ((first, second), (second, first)):
-        if not isinstance(inner, Node) or _meta(inner).shape != _meta(term).shape:
+        if not isinstance(inner, Node) or meta(inner).shape != meta(term).shape:
             continue
         if _number(scale):
             return float(scale), inner  # type: ignore[arg-type]
         if isinstance(scale, Node):
             scalar = _repeated(scale)
-            value = _meta(scalar)
-            if value.dim() == 0 and value.dtype == _meta(term).dtype and _may_wait(scalar, memory):
+            value = meta(scalar)
+            if value.dim() == 0 and value.dtype == meta(term).dtype and _may_wait(scalar, memory):
                 return scalar, inner
     return None
 
@@ -244,7 +244,7 @@ def _times(product: Product, scale: Node | float) -> Product:
     if not isinstance(scale, Node):
         return replace(product, number=product.number * scale)
     if product.scale is not None:
-        scale = _call(aten.mul.Tensor, (product.scale, scale), _meta(scale))
+        scale = call(aten.mul.Tensor, (product.scale, scale), meta(scale))
     return replace(product, scale=scale)
 
 
@@ -252,7 +252,7 @@ def _times(product: Product, scale: Node | float) -> Product:
 
 
 def _like(node: Node, weight: Node) -> bool:
-    return _meta(node).shape == _meta(weight).shape
+    return meta(node).shape == meta(weight).shape
 
 
 def _may_wait(node: Node, memory: Memory) -> bool:
@@ -298,7 +298,7 @@ def _update(target: Callable[..., Tensor], args: tuple[Node, ...], **kwargs: Nod
 # ---------------------------------------------------------------------- small parts
 
 
-def _meta(node: Node) -> Tensor:
+def meta(node: Node) -> Tensor:
     """Return a tensor of the node's shape and type."""
     value: Tensor = node.meta["val"]
     return value
@@ -308,11 +308,12 @@ def _number(value: Argument) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _on_cpu(node: Argument) -> bool:
-    return isinstance(node, Node) and _meta(node).device.type == "cpu"
+def on_cpu(node: Argument) -> bool:
+    """Return whether it is a tensor on the CPU."""
+    return isinstance(node, Node) and meta(node).device.type == "cpu"
 
 
-def _call(target: Callable[..., Tensor], args: tuple[Node | float, ...], like: Tensor) -> Node:
+def call(target: Callable[..., Tensor], args: tuple[Node | float, ...], like: Tensor) -> Node:
     """Add a call of an operation on a node and more, whose result is like ``like``."""
     first = args[0]
     if not isinstance(first, Node):
@@ -322,7 +323,7 @@ def _call(target: Callable[..., Tensor], args: tuple[Node | float, ...], like: T
     return node
 
 
-def _tidy(graph: GraphModule) -> GraphModule:
+def tidy(graph: GraphModule) -> GraphModule:
     """Remove double transpositions and what nobody reads."""
     for node in graph.graph.nodes:
         inner = node.args[0] if node.target is aten.t.default else None
@@ -333,37 +334,3 @@ def _tidy(graph: GraphModule) -> GraphModule:
     graph.graph.lint()
     graph.recompile()
     return graph
-
-
-# ---------------------------------------------------------------------- oneDNN
-
-LARGE = 1 << 20
-"""Numbers in a matrix from which oneDNN's product is quicker than the BLAS that PyTorch calls."""
-
-
-def by_onednn(graph: GraphModule) -> GraphModule:
-    """Let oneDNN multiply a batch by a large matrix of float32."""
-    if not torch.backends.mkldnn.is_available():
-        return graph
-    for node in list(graph.graph.nodes):
-        if node.target in (aten.mm.default, aten.addmm.default) and not node.kwargs:
-            _multiply_by_onednn(node)
-    return _tidy(graph)
-
-
-def _multiply_by_onednn(node: Node) -> None:
-    """Replace a product by a large matrix, with a bias or without."""
-    bias, (left, right) = node.args[0] if len(node.args) == 3 else None, node.args[-2:]
-    rows, columns = _meta(node).shape
-    matrix = _meta(right)  # type: ignore[arg-type]
-    large = matrix.numel() >= LARGE and rows < min(matrix.shape)
-    vector = bias is None or _meta(bias).shape == (columns,)  # type: ignore[arg-type]
-    if not (large and vector and matrix.dtype == torch.float32 and _on_cpu(node)):
-        return
-    with node.graph.inserting_before(node):
-        turned = _call(aten.t.default, (right,), matrix.t())  # type: ignore[arg-type]
-        product = torch.ops.mkldnn._linear_pointwise.default
-        new = node.graph.call_function(product, (left, turned, bias, "none", [], ""))
-    new.meta["val"] = _meta(node)
-    node.replace_all_uses_with(new)
-    node.graph.erase_node(node)
