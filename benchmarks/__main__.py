@@ -5,7 +5,8 @@
     python -m benchmarks W2 --steps 5 clients cut to five local steps, for a quick look
 
 Every row has its turn after every other, and a ratio is the median over the turns of the row's time
-over the first row's of the same turn, so that a machine that is slow for a while is slow for all.
+over that of a bare loop (of one process, of several) in the same turn, so that a machine that is
+slow for a while is slow for all.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import os
 import platform
 import statistics
 import tempfile
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -27,13 +26,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import idle as idle_app
-from benchmarks.rows import Round, inline_round, rows, workers_round
+from benchmarks.rows import inline_round, rows, workers_round
+from benchmarks.turns import ratio, take_turns
 from benchmarks.workloads import WORKLOADS, Workload, idle
 from fedapp.config import RunConfig
 from fedapp.holdings import read_holdings
 
 OTHERS = ("simulation", "memory", "gpu", "lstm", "data_cache FOLDER")
-WARM_UP = 2
 IDLE_ROUNDS = 100
 """Rounds of a millisecond that make one measurement."""
 
@@ -75,11 +74,12 @@ def measure(name: str, workload: Workload, turns: int, workers: int, steps: int)
         times = take_turns(dict(rows(config, holdings, workers, stack)), turns)
     cut = f", {steps} local steps" if steps else ""
     title = f"{name}: {workload.title}{cut}; {Path(config.dataset).name}"
-    table = Table("what", "seconds a round", "ratio", title=title, title_justify="left")
-    base = next(iter(times.values()))
+    columns = ("what", "seconds a round", "of one process", f"of {workers} processes")
+    table = Table(*columns, title=title, title_justify="left")
+    bare = list(times.values())[:2]
     for row, taken in times.items():
-        ratio = statistics.median(mine / bare for mine, bare in zip(taken, base, strict=True))
-        table.add_row(row, f"{statistics.median(taken):.4f}", f"{ratio:.2f}")
+        ratios = (f"{ratio(taken, base):.2f}" for base in bare)
+        table.add_row(row, f"{statistics.median(taken):.4f}", *ratios)
     console.print(table)
 
 
@@ -113,19 +113,6 @@ def _idle_config(clients: int, folder: str) -> RunConfig:
     if config is None:
         raise RuntimeError("W0 needs no data")
     return config
-
-
-def take_turns(found: Mapping[str, Round], turns: int, repeat: int = 1) -> dict[str, list[float]]:
-    """Return the seconds that each row took in each turn, over ``repeat`` calls."""
-    times: dict[str, list[float]] = {name: [] for name in found}
-    for turn in range(-WARM_UP if repeat > 1 else -1, turns):
-        for name, call in found.items():
-            began = time.perf_counter()
-            for _ in range(repeat):
-                call()
-            if turn >= 0:
-                times[name].append((time.perf_counter() - began) / repeat)
-    return times
 
 
 if __name__ == "__main__":

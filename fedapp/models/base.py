@@ -30,8 +30,12 @@ class Model(Component, ABC):
     takes: ClassVar[frozenset[str]] = frozenset({"image"})
     """The kinds of task that the network fits: "image", "tokens", "vector"."""
 
-    unrolled: ClassVar[bool] = False
-    """Whether its operations are repeated for every symbol of a text."""
+    compiles: ClassVar[bool] = True
+    """Whether compiling a local step on a CPU pays.
+
+    Not where convolutions take nearly all of the time, nor where a network unrolled over a text has
+    thousands of operations.
+    """
 
     smallest: ClassVar[int] = 1
     """The smallest height and width of an image that the network fits, in pixels."""

@@ -63,6 +63,7 @@ class BatchedTrainer:
         self.together, self.mode = together, mode
         self._programs: dict[tuple[LocalPlan, Layout], Program] = {}
         self._places: dict[tuple[str, str, torch.Size], Tensor] = {}
+        self._last: dict[str, tuple[Mapping[str, Tensor], Tensors]] = {}
 
     def __str__(self) -> str:
         clients = {1: "one client", WHOLE_COHORT: "a cohort"}.get(
@@ -147,8 +148,8 @@ class BatchedTrainer:
             "params": params,
             "velocity": self._placed("velocity", still, alone=True),
             "memory": {},
-            "anchor": self._placed("anchor", [turn.anchor for turn in senders], shared),
-            "broadcast": self._placed("broadcast", [turn.broadcast for turn in senders], shared),
+            "anchor": self._sent("anchor", [turn.anchor for turn in senders], shared),
+            "broadcast": self._sent("broadcast", [turn.broadcast for turn in senders], shared),
             "state": self._placed("state", [turn.state for turn in turns], alone),
             "drawn": self._placed("drawn", [turn.drawn for turn in turns], alone),
             "labels": self._placed("labels", counts, alone),
@@ -161,8 +162,22 @@ class BatchedTrainer:
         for name in rows[0]:
             tensors = [row[name].to(self.device) for row in rows]
             values = laid_out(tensors[0], self.format) if alone else _stacked(tensors)
-            place = self._places.setdefault((group, name, values.shape), values.clone())
-            placed[name] = place.copy_(values)
+            key = (group, name, values.shape)
+            if key in self._places:
+                self._places[key].copy_(values)
+            else:
+                self._places[key] = values.clone()
+            placed[name] = self._places[key]
+        return placed
+
+    def _sent(self, group: str, rows: Sequence[Mapping[str, Tensor]], shared: bool) -> Tensors:
+        """Place what the server sent; what a cohort's turns share, once for the whole cohort."""
+        if not shared:
+            return self._placed(group, rows, alone=False)
+        last, placed = self._last.get(group, (None, {}))
+        if last is not rows[0]:
+            placed = self._placed(group, rows, alone=True)
+            self._last[group] = (rows[0], placed)
         return placed
 
     def _batch(self, step: Step, alone: bool) -> Tensors:

@@ -17,6 +17,9 @@ from fedapp.training.plan import LocalPlan, passes
 
 EIGHTHS = 8
 
+WINDOW = 1 << 20
+"""Bytes of inputs that are drawn at once."""
+
 
 @dataclass(frozen=True)
 class Places:
@@ -97,9 +100,17 @@ class Feed:
         rows = torch.arange(len(self.clients), device=self.device)[:, None]
         active = mask.any(2)
         weight = mask.to(self.dtype)
-        for step in range(len(index)):
-            place = index[step]
-            yield Step(inputs[rows, place], targets[rows, place], weight[step], active[step])
+        window = self._window(inputs)
+        for start in range(0, len(index), window):
+            places = index[start : start + window]
+            drawn = zip(inputs[rows, places].unbind(), targets[rows, places].unbind(), strict=True)
+            for step, (x, y) in enumerate(drawn, start):
+                yield Step(x, y, weight[step], active[step])
+
+    def _window(self, inputs: Tensor) -> int:
+        """Return for how many steps batches are drawn at once: calls saved, the cache not left."""
+        values = len(self.clients) * self.width * inputs[0, 0].numel()
+        return max(1, WINDOW // (values * inputs.element_size()))
 
     def _data(self) -> tuple[Tensor, Tensor]:
         """Return all clients' inputs [c, n, ...], transformed, and targets, padded with zeros."""

@@ -16,7 +16,14 @@ def memory_format(module: nn.Module) -> torch.memory_format:
 
 
 def laid_out(tensor: Tensor, format_: torch.memory_format) -> Tensor:
-    """Return the tensor in ``format_`` if it has four dimensions, else contiguous."""
+    """Return the tensor in ``format_`` if it has four dimensions, else contiguous.
+
+    With one channel both formats are the same numbers in the same order, which PyTorch takes for
+    contiguous unless the strides say channels-last.
+    """
     if tensor.dim() != 4:
         return tensor.contiguous()
+    if format_ == torch.channels_last and tensor.shape[1] == 1:
+        height, width = tensor.shape[2:]
+        return tensor.contiguous().as_strided(tensor.shape, (height * width, 1, width, 1))
     return tensor.contiguous(memory_format=format_)

@@ -7,6 +7,7 @@ compiled to fused kernels ("compile", by Inductor), or captured as one CUDA grap
 
 from __future__ import annotations
 
+import copy
 import functools
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fedapp.training.products import by_onednn, take_products
+from fedapp.training.rewrite import descend_in_place
 from fedapp.training.tensors import Tensors
 
 Groups = Mapping[str, Mapping[str, Tensor]]
@@ -82,9 +85,27 @@ class Program:
         if self.mode == "capture":
             return _captured(graph, flat), returned
         if self.mode == "record":
-            return lambda tensors: graph(*tensors), returned
-        compiled = torch._inductor.compile(graph, [tensor.clone() for tensor in flat])
-        return lambda tensors: list(compiled(*tensors)), returned
+            return _in_place(graph), returned
+        return _compiled(graph, flat), returned
+
+
+def _in_place(graph: torch.fx.GraphModule) -> Run:
+    """Return the recorded operations one by one, with updates in place on a CPU."""
+    run = by_onednn(descend_in_place(graph)).forward
+    return lambda tensors: run(*tensors)
+
+
+def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
+    """Return the recorded operations compiled, and the products of matrices between them as they are."""
+
+    def compiled(part: torch.fx.GraphModule, given: list[Tensor]) -> Run:
+        made = torch._inductor.compile(part, [tensor.clone() for tensor in given])
+        return lambda tensors: list(made(*tensors))
+
+    parts = take_products(copy.deepcopy(graph), flat, compiled)
+    if parts is None:
+        return compiled(graph, flat)
+    return lambda tensors: parts.forward(*tensors)
 
 
 def _captured(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:

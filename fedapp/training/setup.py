@@ -123,8 +123,7 @@ def choose_program(config: RunConfig, device: torch.device) -> Mode:
     """Return how the batched trainer runs a local step on ``device``.
 
     Compiling pays where Python is a good part of a step: not for batches of all examples, of which
-    each size would be compiled for itself, and not for texts, whose steps are thousands of
-    operations that take minutes to compile.
+    each size would be compiled for itself, and not for convolutions and texts (``Model.compiles``).
 
     Raises
     ------
@@ -134,7 +133,7 @@ def choose_program(config: RunConfig, device: torch.device) -> Mode:
     if config.program == "auto":
         if device.type == "cuda":
             return "capture"
-        pays = config.batch_size > 0 and not make_model(config).unrolled
+        pays = config.batch_size > 0 and make_model(config).compiles
         return "compile" if pays and can_compile() else "record"
     if config.program == "capture" and device.type != "cuda":
         raise ConfigError(

@@ -1,0 +1,53 @@
+"""The benchmarks' own arithmetic, on made-up times: nothing here is timed."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from pathlib import Path
+
+import pytest
+
+from benchmarks import rows as rows_of
+from benchmarks.turns import WARM_UP, ratio, take_turns
+from benchmarks.workloads import WORKLOADS
+from fedapp.holdings import read_holdings
+
+
+def test_a_ratio_is_the_median_over_turns_not_of_medians() -> None:
+    assert ratio([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]) == 2.0
+    assert ratio([1.0, 10.0, 3.0], [2.0, 20.0, 1.0]) == 0.5
+    with pytest.raises(ValueError, match="shorter"):
+        ratio([1.0, 2.0], [1.0])
+
+
+def test_rows_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that ticks by one second at each look; the first turns do not count."""
+    ticks = itertools.count()
+    monkeypatch.setattr("benchmarks.turns.time.perf_counter", lambda: float(next(ticks)))
+    seen: list[str] = []
+    calls = {name: (lambda name=name: seen.append(name)) for name in ("bare", "ours")}
+    assert take_turns(calls, 3) == {"bare": [1.0] * 3, "ours": [1.0] * 3}
+    assert seen == ["bare", "ours"] * 4
+    seen.clear()
+    assert take_turns(calls, 2, repeat=5) == {"bare": [0.2] * 2, "ours": [0.2] * 2}
+    assert len(seen) == 2 * 5 * (2 + WARM_UP)
+
+
+def test_the_rows_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both bare loops come first: they are what the ratios are of."""
+    monkeypatch.delenv("FEDAPP_DATA", raising=False)
+
+    def idle(*_: object, **__: object) -> object:
+        return lambda: None
+
+    for name in ("bare_loop", "trainer_round", "inline_round"):
+        monkeypatch.setattr(rows_of, name, idle)
+    for name in ("bare_loops", "workers_round"):
+        monkeypatch.setattr(rows_of, name, lambda *_: contextlib.nullcontext(lambda: None))
+    config = WORKLOADS["W1"].config(str(tmp_path), 1)
+    assert config is not None
+    with contextlib.ExitStack() as stack:
+        found = [name for name, _ in rows_of.rows(config, read_holdings(config, None), 2, stack)]
+    assert found[:2] == ["bare loop, one process", "bare loop, 2 processes of one thread"]
+    assert {"trainer sequential", "trainer batched", "Ray workers, 2"} <= set(found)
