@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 import threading
 from logging import INFO
@@ -40,7 +41,7 @@ def train_with(
 ) -> Message:
     """Return the reply of a node whose clients ``trainer`` trains."""
     order, theta, extras = decode_order(message.content)
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(min(order.threads, os.cpu_count() or 1))
     states = _states(order, holdings, context)
     reply = train_cohort(config, trainer, order, theta, extras, holdings.train, states)
     return Message(encode_reply(order, reply), reply_to=message)
@@ -115,7 +116,7 @@ def _read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
 def _make_trainer(workplace: Workplace) -> Trainer:
     config, holdings = read_workplace(workplace)
     trainer = make_trainer(config, holdings.dataset.task)
-    log(INFO, "Trainer: %s, threads: %d", trainer, config.threads)
+    log(INFO, "Trainer: %s, threads: %s", trainer, config.threads or "as measured")
     return trainer
 
 

@@ -147,7 +147,11 @@ class RunConfig(BaseModel):
         description="'auto', 'cpu', 'cuda' or 'cuda:N'.",
     )
     precision: Literal["float32", "float64"] = Field("float32", description="Parameters' type.")
-    threads: int = Field(1, ge=1, description="CPU threads of a process that trains.")
+    threads: int = Field(
+        1,
+        ge=0,
+        description="CPU threads of a process that trains; 0: as many as are quickest, measured once.",
+    )
     trainer: Literal["auto", "sequential", "batched"] = Field(
         "auto",
         description="What executes ClientUpdate for a cohort. auto: batched on a GPU, else "

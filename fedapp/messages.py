@@ -41,6 +41,7 @@ def encode_order(
             "clients": list(order.clients),
             "learning-rate": order.learning_rate,
             "reply": order.reply,
+            "threads": order.threads,
             **_state_keys(order.states),
         }
     )
@@ -81,6 +82,7 @@ def decode_order(content: RecordDict) -> tuple[TrainOrder, Tensors, Tensors]:
         learning_rate=float(config["learning-rate"]),
         reply=config["reply"],
         states=_states(config),
+        threads=int(config["threads"]),
     )
     extras = content.array_records.get("extras")
     theta = to_tensors(content.array_records["arrays"])

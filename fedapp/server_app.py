@@ -37,6 +37,7 @@ from fedapp.training.setup import (
     make_algorithm,
     make_evaluator,
 )
+from fedapp.training.threads import measured_threads
 from strategies.callbacks import Callback, ServerState
 from strategies.strategy import FederatedStrategy
 
@@ -60,7 +61,7 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         strategy = _prepare(grid, config, directory, found, holdings, theta, state)
         strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
         last = _last_round(config, directory, strategy.state)
-        torch.set_num_threads(config.threads)
+        torch.set_num_threads(strategy.config.threads)
         try:
             strategy.start(grid, to_arrays(strategy.state.theta), last)
         except KeyboardInterrupt:
@@ -91,12 +92,22 @@ def _prepare(
         # config.json makes the folder a run, so there is something to resume before it is one.
         save_checkpoint(directory.checkpoints, state)
         write_partition(directory.path, config, holdings)
+    threads = config.threads or _threads(config, holdings, found)
     write_config(directory, config, found)
+    config = config.model_copy(update={"threads": threads})
     score = make_evaluator(config, task, holdings.dataset.test).score
     kept = None
     if algorithm.keeps_state:
         kept = open_states(directory, state.round, resumed=config.resume)
     return FederatedStrategy(config, algorithm, nodes, score, (), state, kept)
+
+
+def _threads(config: RunConfig, holdings: Holdings, found: dict[str, Any]) -> int:
+    """Return the threads of a run that leaves them open: measured once, and the same on resume."""
+    if "threads" not in found:
+        found["threads"] = measured_threads(config, holdings, found.get("workers", 1))
+    log(INFO, "Threads: %d, as measured", found["threads"])
+    return int(found["threads"])
 
 
 def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:

@@ -79,8 +79,9 @@ class FederatedStrategy(Strategy):
         rate = learning_rate(self.config, server_round)
         states = self.client_states() if self.client_states else None
         reply = "each" if self.config.record_updates else self.algorithm.reply
+        threads = self.config.threads
         self._orders = [
-            (node, TrainOrder(server_round, tuple(cohort), rate, reply, states))
+            (node, TrainOrder(server_round, tuple(cohort), rate, reply, states, threads))
             for node, cohort in cohorts
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)

@@ -104,20 +104,20 @@ class BatchedTrainer:
         feed = Feed(pairs, plan, self.transform, self.device, self.dtype)
         layout = _layout([task.turn for task in tasks])
         alone = layout == "alone"
-        program = self._program(plan, layout)
         groups = self._stage(tasks, plan, layout)
-        losses, sizes = [], []
+        call, memory = self._program(plan, layout).on(groups), dict[str, Tensor]()
+        losses, masks = [], []
         for step in feed:
-            result = program({**groups, "batch": self._batch(step, alone)})
-            groups["memory"] = result.get("memory", {})
-            losses.append(result["loss"]["loss"].reshape(-1).clone())
-            sizes.append(step.mask.sum(1))
-        means = _mean_over_steps(losses, sizes)
+            result = call({"memory": memory, "batch": self._batch(step, alone)})
+            memory, loss = result.get("memory", {}), result["loss"]["loss"].reshape(-1)
+            losses.append(loss.clone() if self.mode == "capture" else loss)
+            masks.append(step.mask)
+        means = _mean_over_steps(losses, masks)
         return [
             self._outcome(
                 task,
                 _row(groups["params"], row, alone),
-                _row(groups["memory"], row, alone),
+                _row(memory, row, alone),
                 feed.steps[row],
                 means[row],
             )
@@ -147,7 +147,6 @@ class BatchedTrainer:
         return {
             "params": params,
             "velocity": self._placed("velocity", still, alone=True),
-            "memory": {},
             "anchor": self._sent("anchor", [turn.anchor for turn in senders], shared),
             "broadcast": self._sent("broadcast", [turn.broadcast for turn in senders], shared),
             "state": self._placed("state", [turn.state for turn in turns], alone),
@@ -278,8 +277,8 @@ def _row(tensors: Tensors, row: int, alone: bool) -> Tensors:
     }
 
 
-def _mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
-    """Return each client's mean loss, weighted by batch sizes: [steps][c] both to [c]."""
-    weights = torch.stack(sizes).double()
+def _mean_over_steps(losses: list[Tensor], masks: list[Tensor]) -> list[float]:
+    """Return each client's mean loss, weighted by batch sizes: [steps][c], [steps][c, b] to [c]."""
+    weights = torch.stack(masks).sum(2).double()
     weighted = torch.stack(losses).double().where(weights > 0, 0.0) * weights
     return [float(loss) for loss in (weighted.sum(0) / weights.sum(0)).cpu()]

@@ -26,13 +26,14 @@ from fedapp.training.trainer import ClientTask, Outcome, Trainer
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """What a node is asked to do in one round."""
+    """What a node is asked to do in one round, with how many CPU threads."""
 
     round: int
     clients: tuple[int, ...]
     learning_rate: float
     reply: Literal["mean", "each"]
     states: StateOrder | None = None
+    threads: int = 1
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ Groups = Mapping[str, Mapping[str, Tensor]]
 Mode = Literal["record", "compile", "capture"]
 Signature = tuple[tuple[str, str, torch.Size, torch.dtype], ...]
 Run = Callable[[list[Tensor]], list[Tensor]]
+Names = list[tuple[str, str]]
+"""Group and name of each tensor in a flat list."""
 
 WARM_UP = 3
 """Runs on a side stream before a CUDA graph is captured, as PyTorch's documentation asks."""
@@ -48,30 +50,29 @@ class Program:
     def __init__(self, function: Callable[[Groups], dict[str, Tensors]], mode: Mode) -> None:
         self.function = function
         self.mode = mode
-        self._runs: dict[Signature, tuple[Run, list[tuple[str, str]]]] = {}
+        self._runs: dict[Signature, tuple[Run, Names]] = {}
+
+    def on(self, fixed: Groups) -> Call:
+        """Return the program on groups that stay, for calls with the others."""
+        return Call(self, fixed)
 
     @torch.no_grad()
-    def __call__(self, groups: Groups) -> dict[str, Tensors]:
-        """Return what the function returns for ``groups``."""
+    def find(self, groups: Groups) -> tuple[Run, Names]:
+        """Return the function on flat lists of tensors like ``groups``, and what it returns."""
         signature = tuple(
             (group, name, tensor.shape, tensor.dtype)
             for group, tensors in groups.items()
             for name, tensor in tensors.items()
         )
-        flat = [tensor for tensors in groups.values() for tensor in tensors.values()]
         if signature not in self._runs:
-            self._runs[signature] = self._record(list(groups), signature, flat)
-        run, returned = self._runs[signature]
-        result: dict[str, Tensors] = {}
-        for (group, name), tensor in zip(returned, run(flat), strict=True):
-            result.setdefault(group, {})[name] = tensor
-        return result
+            self._runs[signature] = self._record(list(groups), signature, flattened(groups))
+        return self._runs[signature]
 
     def _record(
         self, names: list[str], signature: Signature, flat: list[Tensor]
-    ) -> tuple[Run, list[tuple[str, str]]]:
+    ) -> tuple[Run, Names]:
         """Return the function on flat lists of tensors, and the names of what it returns."""
-        returned: list[tuple[str, str]] = []
+        returned: Names = []
 
         def function(*tensors: Tensor) -> list[Tensor]:
             groups: dict[str, Tensors] = {name: {} for name in names}
@@ -87,6 +88,37 @@ class Program:
         if self.mode == "record":
             return _in_place(graph), returned
         return _compiled(graph, flat), returned
+
+
+class Call:
+    """A program on ``fixed`` groups of tensors, and on others, which keep their shapes and types.
+
+    So that a call costs little Python: which program it is is looked up once for each set of names.
+    """
+
+    def __init__(self, program: Program, fixed: Groups) -> None:
+        self.program, self.fixed = program, fixed
+        self._flat = flattened(fixed)
+        self._found: dict[tuple[int, ...], tuple[Run, Names]] = {}
+
+    @torch.no_grad()
+    def __call__(self, others: Groups) -> dict[str, Tensors]:
+        """Return what the function returns for the fixed groups and ``others``."""
+        named = tuple(map(len, others.values()))
+        if named not in self._found:
+            self._found[named] = self.program.find({**self.fixed, **others})
+        run, returned = self._found[named]
+        result: dict[str, Tensors] = {}
+        for (group, name), tensor in zip(
+            returned, run([*self._flat, *flattened(others)]), strict=True
+        ):
+            result.setdefault(group, {})[name] = tensor
+        return result
+
+
+def flattened(groups: Groups) -> list[Tensor]:
+    """Return all tensors of the groups, in their order."""
+    return [tensor for tensors in groups.values() for tensor in tensors.values()]
 
 
 def _in_place(graph: torch.fx.GraphModule) -> Run:

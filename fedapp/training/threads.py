@@ -1,0 +1,73 @@
+"""How many CPU threads a process trains with, where that is to be found out: ``threads = 0``."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from fedapp.config import RunConfig
+from fedapp.holdings import Holdings
+from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.setup import choose_device, initial_parameters, make_algorithm, make_trainer
+
+STEPS = 5
+"""Local steps of one client that are timed."""
+TURNS = 3
+GAIN = 0.95
+"""A further doubling of the threads must bring the time to this share of what it was."""
+
+
+def quickest(seconds: Callable[[int], float], most: int) -> int:
+    """Return the number of threads, 1, 2, 4 ... up to ``most``, beyond which no more is gained.
+
+    ``seconds`` measures the work with so many threads.
+    """
+    chosen, best = 1, seconds(1)
+    while 2 * chosen <= most:
+        taken = seconds(2 * chosen)
+        if taken > GAIN * best:
+            break
+        chosen, best = 2 * chosen, taken
+    return chosen
+
+
+def measured_threads(config: RunConfig, holdings: Holdings, processes: int = 1) -> int:
+    """Return with how many threads a few local steps of the run's own training are quickest.
+
+    ``processes`` train side by side on this machine. On a GPU it is one thread.
+    """
+    most = len(os.sched_getaffinity(0)) // max(processes, 1)
+    if most < 2 or choose_device(config).type != "cpu":
+        return 1
+    before = torch.get_num_threads()
+    try:
+        return quickest(_stopwatch(config, holdings), most)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _stopwatch(config: RunConfig, holdings: Holdings) -> Callable[[int], float]:
+    """Return what times local steps of the client with most examples, with so many threads."""
+    config = config.model_copy(update={"local_steps": STEPS})
+    task, partition = holdings.dataset.task, holdings.partition
+    client = 0 if partition is None else int(partition.sizes.argmax())
+    trainer, algorithm = make_trainer(config, task), make_algorithm(config, task)
+    theta = initial_parameters(config, task)
+    extras = algorithm.broadcast(algorithm.start(theta))
+    order = TrainOrder(1, (client,), config.learning_rate, "mean")
+
+    def seconds(threads: int) -> float:
+        torch.set_num_threads(threads)
+        taken = []
+        for turn in range(TURNS + 1):
+            began = time.perf_counter()
+            train_cohort(config, trainer, order, theta, extras, holdings.train)
+            if turn:  # the first one records or compiles
+                taken.append(time.perf_counter() - began)
+        return statistics.median(taken)
+
+    return seconds

@@ -1,0 +1,94 @@
+"""threads = 0: as many as are quickest, found out once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedapp.config import read_config
+from fedapp.holdings import read_holdings
+from fedapp.messages import decode_order, encode_order
+from fedapp.runs.directory import RunDirectory
+from fedapp.training.cohorts import TrainOrder
+from fedapp.training.threads import measured_threads, quickest
+from tests.conftest import Run, largest_difference, model_of
+
+
+def taking(*seconds: float) -> Callable[[int], float]:
+    """Return a stopwatch with the seconds of 1, 2, 4 ... threads."""
+    return lambda threads: seconds[threads.bit_length() - 1]
+
+
+@pytest.mark.parametrize(
+    ("stopwatch", "most", "threads"),
+    [
+        (taking(8.0, 5.0, 3.0, 2.9), 8, 4),  # the last doubling gains 3 %
+        (taking(8.0, 8.1), 2, 1),
+        (taking(8.0, 4.0, 2.0), 3, 2),  # no fourth core
+        (taking(8.0, 9.0, 1.0), 4, 1),  # what gets worse is not looked beyond
+        (taking(8.0), 1, 1),
+    ],
+)
+def test_threads_double_as_long_as_it_pays(
+    stopwatch: Callable[[int], float], most: int, threads: int
+) -> None:
+    assert quickest(stopwatch, most) == threads
+
+
+def test_the_measurement_trains_and_leaves_the_threads_as_they_were(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    seen = []
+
+    def noted(seconds: Callable[[int], float], most: int) -> int:
+        seen.append((seconds(1), most))
+        return 2
+
+    monkeypatch.setattr("fedapp.training.threads.quickest", noted)
+    config = read_config({"model": "linear", "threads": 0, "algorithm": "scaffold"})
+    before = torch.get_num_threads()
+    assert measured_threads(config, read_holdings(config, None), processes=2) == 2
+    (taken, most) = seen[0]
+    assert taken > 0
+    assert most == 2
+    assert torch.get_num_threads() == before
+
+
+def test_no_measurement_where_there_is_one_core_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    config = read_config({"threads": 0})
+    assert measured_threads(config, read_holdings(config, None), processes=2) == 1
+
+
+def test_what_was_found_is_kept_on_resume(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapp.server_app.measured_threads", lambda *_: 1)
+    given = {"threads": 0, "model": "linear"}
+    whole = run("whole", num_server_rounds=4, **given)
+    cut = run("cut", num_server_rounds=2, **given)
+    stored = json.loads(RunDirectory(cut).config.read_text())
+    assert (stored["config"]["threads"], stored["found"]["threads"]) == (0, 1)
+
+    def refused(*_: object) -> int:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr("fedapp.server_app.measured_threads", refused)
+    again = run("cut", num_server_rounds=4, resume=True, **given)
+    assert largest_difference(model_of(again), model_of(whole)) == 0.0
+
+
+def test_a_node_is_told() -> None:
+    order = TrainOrder(1, (0,), 0.1, "mean", threads=3)
+    assert decode_order(encode_order(order, _empty()))[0] == order
+
+
+def _empty():
+    from fedapp.arrays import to_arrays
+
+    return to_arrays({})
