@@ -128,6 +128,8 @@ def test_the_command(tmp_path):
     command = [sys.executable, "-m", "fedapp.cli", "status", str(folder)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "3 of 3" in said
+    # A command is there to be copied, however long the folder's name is.
+    assert f"fedapp run --resume {folder}" in said
 
 
 def say(folder, *messages):
