@@ -285,10 +285,12 @@ def status(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> 
     """Say how a run stands: rounds, accuracy, faults, where its seconds go, how to go on."""
     from fedapp.runs.status import status as status_of
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for what, how in status_of(run_dir):
-        table.add_row(what, escape(how))
-    console.print(table, highlight=False, soft_wrap=True)
+    rows = status_of(run_dir)
+    width = max(len(what) for what, _ in rows) + 2
+    for what, how in rows:
+        # Lines are left to the terminal to wrap, so that a command can be copied whole.
+        text = f"{what:{width}}" + how.replace("\n", "\n" + " " * width)
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ def test_the_page_on_real_devices_works_as_it_stands(tmp_path):
         superlink = followed.begin("superlink", "flower-superlink")
         followed.wait_for("superlink", "Uvicorn running on https://")
         entry = tmp_path / "home" / ".flwr" / "config.toml"
-        entry.parent.mkdir(parents=True)
+        entry.parent.mkdir(parents=True, exist_ok=True)
         entry.write_text(followed.block("superlink.deployment", kind="toml"))
         followed.do("register", "flwr supernode register")
         followed.do("data", "write_devices")

@@ -128,3 +128,32 @@ def test_the_command(tmp_path):
     command = [sys.executable, "-m", "fedapp.cli", "status", str(folder)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "3 of 3" in said
+    # A command is there to be copied, however long the folder's name is.
+    assert f"fedapp run --resume {folder}" in said
+
+
+def say(folder, *messages):
+    with (folder / "log.jsonl").open("a") as file:
+        file.writelines(json.dumps({"level": "INFO", "message": m}) + "\n" for m in messages)
+
+
+REFUSED = "Node 17 is refused: num-classes = 3, but the server has 10"
+
+
+def test_refused_nodes_are_named_until_they_are_fit(tmp_path):
+    folder = run(tmp_path / "run")
+    say(folder, REFUSED, "Node 18 is refused: no examples", "Node 18 is fit: client 1")
+    (folder / "log.jsonl").open("a").write('{"message": "cut o')
+    assert dict(status(folder))["refused"] == "node 17: num-classes = 3, but the server has 10"
+
+
+def test_a_run_that_waits_for_its_nodes(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with occupied(RunDirectory(folder)):
+        say(folder, REFUSED, "Waiting for nodes: 0 of min-nodes = 1")
+        rows = dict(status(folder))
+    assert rows["state"] == "waiting for nodes"
+    assert rows["refused"].startswith("node 17")
+    assert rows["log"] == "Waiting for nodes: 0 of min-nodes = 1"
+    assert dict(status(folder))["state"] == "ended before its first round"

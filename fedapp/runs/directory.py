@@ -38,6 +38,11 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     @property
+    def log(self) -> Path:
+        """What was said, a line of JSON each."""
+        return self.path / "log.jsonl"
+
+    @property
     def checkpoints(self) -> Path:
         """The folder of checkpoints."""
         return self.path / "checkpoints"

@@ -39,7 +39,7 @@ def occupied(directory: RunDirectory) -> Iterator[None]:
             f"run-dir = {str(directory.path)!r}: another process is at work on this run. Wait for "
             "it, stop it (`flwr list`, `flwr stop`), or choose another folder."
         ) from error
-    handler = logging.FileHandler(directory.path / "log.jsonl", encoding="utf-8")
+    handler = logging.FileHandler(directory.log, encoding="utf-8")
     handler.setFormatter(JsonLines())
     if current_stack():  # the other threads are other runs
         here = threading.get_ident()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,9 @@ from strategies.callbacks import Record
 PARTS = ("wait", "transfer", "train", "evaluate")
 """What a round's seconds consist of."""
 
+NODE = re.compile(r"Node (\d+) is (fit|refused): (.*)", re.DOTALL)
+"""How the log of a run says what was found about a node."""
+
 
 def status(path: Path) -> list[tuple[str, str]]:
     """Return what there is to say of the run in ``path``, as (what, how) pairs.
@@ -27,13 +32,17 @@ def status(path: Path) -> list[tuple[str, str]]:
     CheckpointError
         There is no run, or its files are damaged.
     """
-    config, found = read_stored(path)
     directory = RunDirectory(path.absolute())
+    said = _said(directory)
+    if said and not directory.config.exists():
+        state = "waiting for nodes" if is_occupied(directory) else "ended before its first round"
+        return [("run", str(directory.path)), ("state", state), *_refused(said), ("log", said[-1])]
+    config, found = read_stored(path)
     records = read_metrics(directory.metrics)
     trained = [record for record in records if record["round"] > 0]
     state = _state(directory)
     rows = [("run", str(directory.path)), ("state", state), ("rounds", _rounds(config, trained))]
-    rows += _accuracy(records)
+    rows += _accuracy(records) + _refused(said)
     if trained:
         rows.append(("last round", _last(trained[-1])))
         rows.append(("faults", _counted(_faults(trained))))
@@ -41,6 +50,34 @@ def status(path: Path) -> list[tuple[str, str]]:
     if state != "running":
         rows.append(("resume", _resume(directory, config, str(found.get("engine", "")))))
     return rows
+
+
+def _said(directory: RunDirectory) -> list[str]:
+    """Return what the run's log says; lines that are cut off say nothing."""
+    try:
+        lines = directory.log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+    said = []
+    for line in lines:
+        try:
+            said.append(str(json.loads(line)["message"]))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return said
+
+
+def _refused(said: Sequence[str]) -> list[tuple[str, str]]:
+    """Say which nodes were refused and why, unless they were found fit later."""
+    refused: dict[str, str] = {}
+    for message in said:
+        if (match := NODE.fullmatch(message)) is None:
+            continue
+        node, found, why = match.groups()
+        refused.pop(node, None)
+        if found == "refused":
+            refused[node] = f"node {node}: {why}"
+    return [("refused", "\n".join(refused.values()))] if refused else []
 
 
 def _state(directory: RunDirectory) -> str:
