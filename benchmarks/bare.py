@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+from benchmarks.processes import Call, together
 from benchmarks.workloads import ROUND
-from fedapp.config import RunConfig
+from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
 from fedapp.holdings import Holdings, read_holdings
 from fedapp.training.batches import to_device
@@ -19,21 +18,19 @@ from fedapp.training.cohorts import sample_clients, spread
 from fedapp.training.plan import LocalPlan
 from fedapp.training.setup import DTYPES, make_model, make_module
 
-PROCESSES = multiprocessing.get_context("spawn")
-
 
 def clients_of(config: RunConfig) -> list[int]:
     """Return the clients of the round that is measured."""
     return sample_clients(config.seed, ROUND, range(config.num_clients), config.fraction_train)
 
 
-def bare_loop(config: RunConfig, holdings: Holdings, clients: Sequence[int]) -> Callable[[], None]:
+def bare_loop(config: RunConfig, holdings: Holdings, clients: Sequence[int]) -> Call:
     """Return a function that trains ``clients`` once, all their data in memory beforehand."""
     module, model = make_module(config, holdings.dataset.task), make_model(config)
     theta = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     optimizer = torch.optim.SGD(module.parameters(), lr=config.learning_rate)
     plan = LocalPlan.of(config, config.learning_rate)
-    data = [_tensors(config, holdings, client) for client in clients]
+    data = [tensors_of(config, holdings, client) for client in clients]
 
     def train() -> None:
         for inputs, targets in data:
@@ -49,50 +46,22 @@ def bare_loop(config: RunConfig, holdings: Holdings, clients: Sequence[int]) -> 
     return train
 
 
-def _tensors(config: RunConfig, holdings: Holdings, client: int) -> tuple[Tensor, Tensor]:
+def tensors_of(config: RunConfig, holdings: Holdings, client: int) -> tuple[Tensor, Tensor]:
+    """Return a client's examples as the network takes them."""
     inputs, targets = to_device(holdings.train(client), torch.device("cpu"))
     return load_transform(config).test(inputs, DTYPES[config.precision]), targets
 
 
 @contextlib.contextmanager
-def bare_loops(
-    config: RunConfig, holdings: Holdings, processes: int
-) -> Iterator[Callable[[], None]]:
+def bare_loops(config: RunConfig, holdings: Holdings, processes: int) -> Iterator[Call]:
     """Share the clients out to processes of one thread each; nothing is sent back."""
     sizes = {client: len(holdings.train(client)) for client in clients_of(config)}
-    pairs = [PROCESSES.Pipe() for _ in range(processes)]
-    started = [
-        PROCESSES.Process(target=_serve, args=(config.to_run_config(), cohort, theirs), daemon=True)
-        for cohort, (_, theirs) in zip(spread(list(sizes), sizes, processes), pairs, strict=True)
-    ]
-    for process in started:
-        process.start()
-    for ours, _ in pairs:
-        ours.recv()
-
-    def train() -> None:
-        for ours, _ in pairs:
-            ours.send(True)
-        for ours, _ in pairs:
-            ours.recv()
-
-    try:
+    cohorts = spread(list(sizes), sizes, processes)
+    with together(_loop, [(config.to_run_config(), cohort) for cohort in cohorts]) as train:
         yield train
-    finally:
-        for (ours, _), process in zip(pairs, started, strict=True):
-            ours.send(False)
-            process.join()
 
 
-def _serve(
-    values: dict[str, bool | int | float | str], cohort: list[int], pipe: Connection
-) -> None:
-    from fedapp.config import read_config
-
+def _loop(values: dict[str, Scalar], cohort: list[int]) -> Call:
     torch.set_num_threads(1)
     config = read_config(values)
-    train = bare_loop(config, read_holdings(config, None), cohort)
-    pipe.send(True)
-    while pipe.recv():
-        train()
-        pipe.send(True)
+    return bare_loop(config, read_holdings(config, None), cohort)

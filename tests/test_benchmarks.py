@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
+import io
 import itertools
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from benchmarks import peers
 from benchmarks import rows as rows_of
 from benchmarks.turns import WARM_UP, ratio, take_turns
 from benchmarks.workloads import WORKLOADS
@@ -51,3 +55,37 @@ def test_the_rows_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         found = [name for name, _ in rows_of.rows(config, read_holdings(config, None), 2, stack)]
     assert found[:2] == ["bare loop, one process", "bare loop, 2 processes of one thread"]
     assert {"trainer sequential", "trainer batched", "Ray workers, 2"} <= set(found)
+
+
+def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that need no peer are there all the same."""
+
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.delenv("FEDAPP_DATA", raising=False)
+    monkeypatch.setattr("benchmarks.peers.importlib.metadata.version", version)
+    for name in ("bare_loops", "workers_round"):
+        monkeypatch.setattr(peers, name, lambda *_: contextlib.nullcontext(lambda: None))
+    monkeypatch.setattr(peers, "console", Console(file=io.StringIO(), width=200))
+    peers.measure("W1", WORKLOADS["W1"], 1, 2, 0)
+    table = peers.console.file.getvalue()
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines()]
+    found = {row[0]: row[1] for row in rows if len(row) == 3}
+    assert found["pfl-research, 2 processes"] == "not installed: pip install pfl"
+    assert found["FedJAX, jit, 1 device"] == "not installed: pip install fedjax jax"
+    assert found["FedJAX, pmap, 2 devices"] == 'not installed: pip install fedjax "jax<0.8"'
+    assert {"bare loop, 2 processes of one thread", "Ray workers, 2, batched"} <= set(found)
+
+
+def test_a_peer_needs_the_versions_that_it_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"fedjax": "0.0.17", "jax": "0.8.0"}
+    monkeypatch.setattr("benchmarks.peers.importlib.metadata.version", found.__getitem__)
+    _, jit, pmap = peers.PEERS
+    assert (jit.lacks(), jit.name(2)) == ("", "FedJAX, jit, 1 device (fedjax 0.0.17, jax 0.8.0)")
+    assert pmap.lacks()
+    found["jax"] = "0.7.2"
+    assert (pmap.lacks(), pmap.name(2)) == (
+        "",
+        "FedJAX, pmap, 2 devices (fedjax 0.0.17, jax 0.7.2)",
+    )
