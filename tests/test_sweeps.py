@@ -172,6 +172,14 @@ def test_a_best_on_the_edge_of_all_that_may_be_tried_is_said() -> None:
     assert len(outcome.tried) == 4
 
 
+def test_where_all_rates_are_equally_bad_the_grid_grows_downwards() -> None:
+    runs = Imagined(lambda s: None)
+    outcome = runs.do(tuned(most=2))
+    assert len(outcome.tried) == 5
+    assert max(rate(dict(c.settings)) for c in outcome.tried) == 0.215443
+    assert not outcome.inside
+
+
 def test_where_no_rate_reaches_the_target_the_highest_accuracy_counts() -> None:
     runs = Imagined(lambda s: 5000 if rate(s) == 0.1 else 9000)
     outcome = runs.do(tuned())

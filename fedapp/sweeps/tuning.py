@@ -139,7 +139,8 @@ def _next_places(rates: Rates, found: Mapping[int, Candidate]) -> list[int]:
     rest = [place for place in range(-rates.width, rates.width + 1) if place not in found]
     if rest:
         return rest
-    best = min(found, key=lambda place: found[place].score)
+    # Of equals the smallest, as the search takes it in the end: rates that all fail lead further down.
+    best = min(sorted(found), key=lambda place: found[place].score)
     beyond = {min(found): min(found) - 1, max(found): max(found) + 1}.get(best)
     if beyond is None or abs(beyond) > rates.width + rates.most:
         return []
