@@ -106,13 +106,13 @@ class BatchedTrainer:
         alone = layout == "alone"
         groups = self._stage(tasks, plan, layout)
         call, memory = self._program(plan, layout).on(groups), dict[str, Tensor]()
-        losses, masks = [], []
+        losses, sizes = [], []
         for step in feed:
             result = call({"memory": memory, "batch": self._batch(step, alone)})
             memory, loss = result.get("memory", {}), result["loss"]["loss"].reshape(-1)
             losses.append(loss.clone() if self.mode == "capture" else loss)
-            masks.append(step.mask)
-        means = _mean_over_steps(losses, masks)
+            sizes.append(step.mask.sum(1))  # now: a captured program overwrites its first batch
+        means = _mean_over_steps(losses, sizes)
         return [
             self._outcome(
                 task,
@@ -277,8 +277,8 @@ def _row(tensors: Tensors, row: int, alone: bool) -> Tensors:
     }
 
 
-def _mean_over_steps(losses: list[Tensor], masks: list[Tensor]) -> list[float]:
-    """Return each client's mean loss, weighted by batch sizes: [steps][c], [steps][c, b] to [c]."""
-    weights = torch.stack(masks).sum(2).double()
+def _mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
+    """Return each client's mean loss, weighted by batch sizes: [steps][c] both to [c]."""
+    weights = torch.stack(sizes).double()
     weighted = torch.stack(losses).double().where(weights > 0, 0.0) * weights
     return [float(loss) for loss in (weighted.sum(0) / weights.sum(0)).cpu()]
