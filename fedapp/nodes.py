@@ -106,6 +106,7 @@ class Nodes:
             if time.monotonic() > end:
                 raise RunError(self._too_few(len(fit)))
             time.sleep(0.5)
+            self._ask_again.clear()  # without them there is no round: a message may have been lost
         return fit
 
     def some(self, grid: Grid) -> list[int]:

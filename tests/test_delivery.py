@@ -234,6 +234,25 @@ def test_a_silent_node_costs_one_deadline_and_is_then_left_alone_as_busy(tmp_pat
     assert all(r["model_changed"] for r in records)
 
 
+def test_a_query_that_was_lost_is_asked_again_where_the_quorum_needs_the_node(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("fedapp.nodes.QUERY_SECONDS", 0.3)
+    lost = []
+
+    class Losing(InlineGrid):
+        def push(self, message_id, message):
+            query = message.metadata.message_type == MessageType.QUERY
+            if query and message.metadata.dst_node_id == 1 and not lost:
+                lost.append(message_id)
+            else:
+                super().push(message_id, message)
+
+    records = own_run(tmp_path / "run", Losing, num_server_rounds=1, min_nodes=3)
+    assert lost
+    assert records[0]["replied"] == 3
+
+
 def test_a_device_that_holds_more_than_it_said_is_asked_again(tmp_path):
     """Its data grew during round 1: that reply is refused, and what it holds is asked anew."""
     grown = []
