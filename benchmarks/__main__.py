@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import platform
 import statistics
 import tempfile
 from pathlib import Path
@@ -27,7 +25,7 @@ from rich.table import Table
 
 from benchmarks import idle as idle_app
 from benchmarks.rows import inline_round, rows, workers_round
-from benchmarks.turns import ratio, take_turns
+from benchmarks.turns import conditions, ratio, take_turns
 from benchmarks.workloads import WORKLOADS, Workload, idle
 from fedapp.config import RunConfig
 from fedapp.holdings import read_holdings
@@ -48,11 +46,7 @@ def main(
     """Print a table a workload."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
     torch.set_num_threads(1)
-    console.print(
-        f"{platform.machine()}, {os.cpu_count()} cores; torch {torch.__version__}, 1 thread a process, "
-        f"float32; medians of {turns} turns",
-        highlight=False,
-    )
+    console.print(conditions(turns), highlight=False)
     for name in names or ["W0", *WORKLOADS]:
         if name == "W0":
             measure_idle(turns, workers)

@@ -25,7 +25,6 @@ import itertools
 import logging
 import multiprocessing
 import os
-import platform
 import socket
 import statistics
 import tempfile
@@ -43,7 +42,7 @@ from torch import Tensor, nn
 from benchmarks.bare import bare_loops, clients_of, tensors_of
 from benchmarks.processes import Call, together
 from benchmarks.rows import workers_round
-from benchmarks.turns import ratio, take_turns
+from benchmarks.turns import conditions, ratio, take_turns
 from benchmarks.workloads import WORKLOADS, Workload
 from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.holdings import Holdings, read_holdings
@@ -247,11 +246,7 @@ def main(
     logging.getLogger("flwr").setLevel(logging.WARNING)
     if unknown := set(names or ()) - set(NAMES):
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: one of {', '.join(NAMES)}.")
-    console.print(
-        f"{platform.machine()}, {os.cpu_count()} cores; torch {torch.__version__}, 1 thread a process, "
-        f"float32; medians of {turns} turns",
-        highlight=False,
-    )
+    console.print(conditions(turns), highlight=False)
     for name in names or NAMES:
         measure(name, WORKLOADS[name], turns, workers, steps)
 

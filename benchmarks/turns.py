@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+
+import torch
 
 WARM_UP = 2
 """Turns that do not count where a turn is many calls; else one does not."""
@@ -28,3 +32,11 @@ def take_turns(
 def ratio(times: Sequence[float], base: Sequence[float]) -> float:
     """Return the median over the turns of a row's time over the base's in the same turn."""
     return statistics.median(mine / bare for mine, bare in zip(times, base, strict=True))
+
+
+def conditions(turns: int) -> str:
+    """Return the line above the tables: machine, versions, threads, turns."""
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores; torch {torch.__version__}, 1 thread a process, "
+        f"float32; medians of {turns} turns"
+    )
