@@ -111,7 +111,7 @@ class BatchedTrainer:
             result = call({"memory": memory, "batch": self._batch(step, alone)})
             memory, loss = result.get("memory", {}), result["loss"]["loss"].reshape(-1)
             losses.append(loss.clone() if self.mode == "capture" else loss)
-            sizes.append(step.mask.sum(1))  # now: a captured program overwrites its first batch
+            sizes.append(step.sizes)
         means = _mean_over_steps(losses, sizes)
         return [
             self._outcome(

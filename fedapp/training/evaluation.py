@@ -13,6 +13,7 @@ from fedapp.data.base import Examples
 from fedapp.data.transforms.base import Transform
 from fedapp.models.base import Model
 from fedapp.training.batches import to_device
+from fedapp.training.products import LinearByOnednn
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Evaluator:
         self.module.eval()
         losses, hits, counts = [], [], []
         for inputs, targets in zip(self.batches, self.targets, strict=True):
-            outputs = self.module(inputs)
+            with LinearByOnednn():
+                outputs = self.module(inputs)
             hit, count = self.model.hits(outputs, targets)
             losses.append(self.model.loss(outputs, targets).double() * count)
             hits.append(hit)

@@ -61,19 +61,20 @@ def padded_width(plan: LocalPlan, sizes: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """One local step of c clients: [c, b, ...], mask [c, b], and whether each has this step, [c]."""
+    """One local step of c clients: [c, b, ...], mask [c, b] and its sums, and who has this step: [c]."""
 
     inputs: Tensor
     targets: Tensor
     mask: Tensor
+    sizes: Tensor
     active: Tensor
 
 
 class Feed:
-    """The local steps of c clients, from data that stays on the device.
+    """The local steps of c clients, from data that stays on the device as it is stored.
 
     A transform that draws at random is applied batch by batch, as one client alone applies it; any
-    other once to all data.
+    other to the batches of several steps at once.
     """
 
     def __init__(
@@ -97,26 +98,26 @@ class Feed:
     def _indexed(self) -> Iterator[Step]:
         inputs, targets = self._data()
         index, mask = self._places()
-        rows = torch.arange(len(self.clients), device=self.device)[:, None]
-        active = mask.any(2)
-        weight = mask.to(self.dtype)
+        weight = mask.to(self.dtype).unbind()
+        sizes, active = mask.sum(2).unbind(), mask.any(2).unbind()
         window = self._window(inputs)
         for start in range(0, len(index), window):
             places = index[start : start + window]
-            drawn = zip(inputs[rows, places].unbind(), targets[rows, places].unbind(), strict=True)
-            for step, (x, y) in enumerate(drawn, start):
-                yield Step(x, y, weight[step], active[step])
+            shown = self.transform.test(_taken(inputs, places), self.dtype)
+            drawn = (shown, _taken(targets, places))
+            pairs = zip(*(part.unflatten(0, places.shape).unbind() for part in drawn), strict=True)
+            for step, (x, y) in enumerate(pairs, start):
+                yield Step(x, y, weight[step], sizes[step], active[step])
 
     def _window(self, inputs: Tensor) -> int:
         """Return for how many steps batches are drawn at once: calls saved, the cache not left."""
         values = len(self.clients) * self.width * inputs[0, 0].numel()
-        return max(1, WINDOW // (values * inputs.element_size()))
+        return max(1, WINDOW // (values * self.dtype.itemsize))
 
     def _data(self) -> tuple[Tensor, Tensor]:
-        """Return all clients' inputs [c, n, ...], transformed, and targets, padded with zeros."""
+        """Return all clients' inputs [c, n, ...] and targets as they are stored, padded with zeros."""
         pairs = [to_device(examples, self.device) for examples, _ in self.clients]
-        inputs = [self.transform.test(x, self.dtype) for x, _ in pairs]
-        return _padded(inputs), _padded([y for _, y in pairs])
+        return _padded([x for x, _ in pairs]), _padded([y for _, y in pairs])
 
     def _places(self) -> tuple[Tensor, Tensor]:
         """Return what each step takes, and its mask: [steps, c, b] both."""
@@ -140,21 +141,31 @@ class Feed:
                 (batch.inputs, batch.targets) if (batch := next(stream, None)) else last[client]
                 for client, stream in enumerate(streams)
             ]
-            sizes = [len(y) * alive for (_, y), alive in zip(drawn, active, strict=True)]
+            sizes = torch.tensor(
+                [len(y) * alive for (_, y), alive in zip(drawn, active, strict=True)]
+            )
+            mask = torch.arange(self.width) < sizes[:, None]
             last = drawn
             yield Step(
                 _padded([x for x, _ in drawn], self.width),
                 _padded([y for _, y in drawn], self.width),
-                (torch.arange(self.width) < torch.tensor(sizes)[:, None]).to(
-                    self.device, self.dtype
-                ),
+                mask.to(self.device, self.dtype),
+                sizes.to(self.device),
                 torch.tensor(active, device=self.device),
             )
+
+
+def _taken(data: Tensor, places: Tensor) -> Tensor:
+    """Return the examples of clients' ``data`` [c, n, ...] at ``places`` [s, c, b]: [s * c * b, ...]."""
+    first = torch.arange(len(data), device=data.device)[:, None] * data.shape[1]
+    return data.flatten(0, 1).index_select(0, (places + first).flatten())
 
 
 def _padded(tensors: Sequence[Tensor], length: int = 0) -> Tensor:
     """Return tensors [n_i, ...] as one [c, n, ...], filled up with zeros."""
     length = max([length, *map(len, tensors)])
+    if len(tensors) == 1 and len(tensors[0]) == length:
+        return tensors[0][None]
     if all(len(tensor) == length for tensor in tensors):
         return torch.stack(list(tensors))
     whole = tensors[0].new_zeros(len(tensors), length, *tensors[0].shape[1:])

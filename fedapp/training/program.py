@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fedapp.training.once import Run, Step, computed_once, mark_once
 from fedapp.training.products import by_onednn, take_products
 from fedapp.training.rewrite import descend_in_place
 from fedapp.training.tensors import Tensors
@@ -26,7 +27,6 @@ Groups = Mapping[str, Mapping[str, Tensor]]
 
 Mode = Literal["record", "compile", "capture"]
 Signature = tuple[tuple[str, str, torch.Size, torch.dtype], ...]
-Run = Callable[[list[Tensor]], list[Tensor]]
 Names = list[tuple[str, str]]
 """Group and name of each tensor in a flat list."""
 
@@ -50,26 +50,28 @@ class Program:
     def __init__(self, function: Callable[[Groups], dict[str, Tensors]], mode: Mode) -> None:
         self.function = function
         self.mode = mode
-        self._runs: dict[Signature, tuple[Run, Names]] = {}
+        self._runs: dict[tuple[int, Signature], tuple[Run, Names]] = {}
 
     def on(self, fixed: Groups) -> Call:
         """Return the program on groups that stay, for calls with the others."""
         return Call(self, fixed)
 
     @torch.no_grad()
-    def find(self, groups: Groups) -> tuple[Run, Names]:
-        """Return the function on flat lists of tensors like ``groups``, and what it returns."""
+    def find(self, fixed: Groups, others: Groups) -> tuple[Run, Names]:
+        """Return the function on flat lists of such tensors, and what it returns."""
+        groups = {**fixed, **others}
         signature = tuple(
             (group, name, tensor.shape, tensor.dtype)
             for group, tensors in groups.items()
             for name, tensor in tensors.items()
         )
-        if signature not in self._runs:
-            self._runs[signature] = self._record(list(groups), signature, flattened(groups))
-        return self._runs[signature]
+        key = (len(flattened(fixed)), signature)
+        if key not in self._runs:
+            self._runs[key] = self._record(list(groups), *key, flattened(groups))
+        return self._runs[key]
 
     def _record(
-        self, names: list[str], signature: Signature, flat: list[Tensor]
+        self, names: list[str], fixed: int, signature: Signature, flat: list[Tensor]
     ) -> tuple[Run, Names]:
         """Return the function on flat lists of tensors, and the names of what it returns."""
         returned: Names = []
@@ -86,8 +88,8 @@ class Program:
         if self.mode == "capture":
             return _captured(graph, flat), returned
         if self.mode == "record":
-            return _in_place(graph), returned
-        return _compiled(graph, flat), returned
+            return _in_place(graph, fixed), returned
+        return _compiled(graph, flat, fixed), returned
 
 
 class Call:
@@ -99,19 +101,17 @@ class Call:
     def __init__(self, program: Program, fixed: Groups) -> None:
         self.program, self.fixed = program, fixed
         self._flat = flattened(fixed)
-        self._found: dict[tuple[int, ...], tuple[Run, Names]] = {}
+        self._found: dict[tuple[int, ...], tuple[Step, Names]] = {}
 
-    @torch.no_grad()
     def __call__(self, others: Groups) -> dict[str, Tensors]:
-        """Return what the function returns for the fixed groups and ``others``."""
+        """Return what the function returns for the fixed groups and ``others``, without gradients."""
         named = tuple(map(len, others.values()))
         if named not in self._found:
-            self._found[named] = self.program.find({**self.fixed, **others})
-        run, returned = self._found[named]
+            run, returned = self.program.find(self.fixed, others)
+            self._found[named] = (run(self._flat), returned)
+        step, returned = self._found[named]
         result: dict[str, Tensors] = {}
-        for (group, name), tensor in zip(
-            returned, run([*self._flat, *flattened(others)]), strict=True
-        ):
+        for (group, name), tensor in zip(returned, step(flattened(others)), strict=True):
             result.setdefault(group, {})[name] = tensor
         return result
 
@@ -121,23 +121,23 @@ def flattened(groups: Groups) -> list[Tensor]:
     return [tensor for tensors in groups.values() for tensor in tensors.values()]
 
 
-def _in_place(graph: torch.fx.GraphModule) -> Run:
+def _in_place(graph: torch.fx.GraphModule, fixed: int) -> Run:
     """Return the recorded operations one by one, with updates in place on a CPU."""
-    run = by_onednn(descend_in_place(graph)).forward
-    return lambda tensors: run(*tensors)
+    return computed_once(mark_once(by_onednn(descend_in_place(graph)), fixed), fixed)
 
 
-def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
+def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int) -> Run:
     """Return the recorded operations compiled, and the products of matrices between them as they are."""
 
-    def compiled(part: torch.fx.GraphModule, given: list[Tensor]) -> Run:
+    def compiled(part: torch.fx.GraphModule, given: list[Tensor]) -> Step:
         made = torch._inductor.compile(part, [tensor.clone() for tensor in given])
         return lambda tensors: list(made(*tensors))
 
-    parts = take_products(copy.deepcopy(graph), flat, compiled)
-    if parts is None:
-        return compiled(graph, flat)
-    return lambda tensors: parts.forward(*tensors)
+    parts = take_products(copy.deepcopy(graph), flat, compiled, fixed)
+    if parts is not None:
+        return computed_once(parts, fixed)
+    whole = compiled(graph, flat)
+    return lambda given: lambda others: whole([*given, *others])
 
 
 def _captured(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
@@ -156,7 +156,7 @@ def _captured(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
         replay()
         return list(returned)
 
-    return run
+    return lambda given: lambda others: run([*given, *others])
 
 
 def cuda_graph(
