@@ -43,7 +43,8 @@ def rows(
             continue  # this version has no such trainer
         yield f"trainer {trainer}", trainer_round(chosen, holdings)
         yield f"in-process round, {trainer}", inline_round(chosen, holdings)
-    yield f"Ray workers, {workers}", stack.enter_context(workers_round(config, holdings, workers))
+        on_ray = stack.enter_context(workers_round(chosen, holdings, workers))
+        yield f"Ray workers, {workers}, {trainer}", on_ray
 
 
 def trainer_round(config: RunConfig, holdings: Holdings) -> Round:

@@ -54,7 +54,7 @@ def test_the_rows_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with contextlib.ExitStack() as stack:
         found = [name for name, _ in rows_of.rows(config, read_holdings(config, None), 2, stack)]
     assert found[:2] == ["bare loop, one process", "bare loop, 2 processes of one thread"]
-    assert {"trainer sequential", "trainer batched", "Ray workers, 2"} <= set(found)
+    assert {"trainer sequential", "trainer batched", "Ray workers, 2, sequential"} <= set(found)
 
 
 def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.func import vmap
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedapp.training.products import by_onednn, take_products
+from fedapp.training.once import computed_once, is_once, mark_once
+from fedapp.training.products import LinearByOnednn, by_onednn, take_products
 from fedapp.training.rewrite import descend_in_place
 
 aten = torch.ops.aten
@@ -214,18 +217,95 @@ def test_a_product_that_is_read_again_is_made() -> None:
     assert aten.copy_.default not in found
 
 
-def test_large_matrices_are_multiplied_by_onednn() -> None:
-    """A forward and a backward product with 1,024 x 1,024 weights in float32; float64 stays."""
+@pytest.mark.parametrize("each", [False, True], ids=["one rate", "a rate for each"])
+def test_products_of_several_clients_go_into_their_weights(each: bool) -> None:
+    """Under vmap a product is a batch of products, and there may be a rate for each."""
 
-    def products(w: Tensor, b: Tensor, x: Tensor) -> list[Tensor]:
-        return [torch.addmm(b, x, w.t()), x @ w]
+    def step(w: Tensor, x: Tensor, dy: Tensor, rate: Tensor) -> list[Tensor]:
+        def change(w: Tensor, x: Tensor, dy: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+            return w + -rate * (x.t() @ dy).t(), x @ w.t()
+
+        after, out = vmap(change, in_dims=(0, 0, 0, 0 if each else None))(w, x, dy, rate)
+        w.copy_(after)
+        return [out]
+
+    given = tensors((2, *W), (2, *X), (2, *DY), (2,) if each else ())
+    found = check_same(step, given)
+    assert aten.baddbmm_.default in found
+    assert aten.copy_.default not in found
+    assert aten.expand.default not in found
+
+
+ONEDNN = torch.ops.mkldnn._linear_pointwise.default
+LARGE = (512, 1024)
+
+
+def test_large_products_are_onednns() -> None:
+    """Forward and backward products of four examples in float32; small ones and float64 stay."""
+
+    def products(w: Tensor, b: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
+        return [torch.addmm(b, x, w.t()), y @ w, y[:1] @ w]
 
     for dtype, wanted in ((torch.float32, 2), (torch.float64, 0)):
-        given = tensors((1024, 1024), (1024,), (4, 1024), dtype=dtype)
+        given = tensors(LARGE, (512,), (4, 1024), (4, 512), dtype=dtype)
         graph = by_onednn(recorded(products, given))
-        taken = torch.ops.mkldnn._linear_pointwise.default
-        assert targets(graph).count(taken) == wanted
+        assert targets(graph).count(ONEDNN) == wanted
         torch.testing.assert_close(graph(*given), products(*given), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("examples", "wanted"), [(8, aten.addmm_.default), (40, ONEDNN)])
+def test_a_deep_update_is_onednns_product_and_an_addition(examples: int, wanted: object) -> None:
+    """The sum over 8 examples is quicker straight into the weight, the one over 40 is not."""
+
+    def step(w: Tensor, x: Tensor, dy: Tensor, rate: Tensor) -> list[Tensor]:
+        w.copy_(w + -rate * (dy.t() @ x))
+        return [w * 2]
+
+    given = tensors(LARGE, (examples, 1024), (examples, 512), (), dtype=torch.float32)
+    graph = by_onednn(descend_in_place(recorded(step, given)))
+    assert wanted in targets(graph)
+    mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
+    torch.testing.assert_close(graph(*mine), step(*reference), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(mine, reference, rtol=1e-4, atol=1e-3)
+
+
+def test_linear_layers_are_onednns_while_scored() -> None:
+    layer, inputs = torch.nn.Linear(1024, 512), torch.randn(3, 4, 1024)
+    with torch.no_grad(), LinearByOnednn():
+        found = layer(inputs), layer(inputs[:, :0]), torch.nn.Linear(3, 2)(torch.ones(1, 3))
+    torch.testing.assert_close(found[0], layer(inputs), rtol=1e-4, atol=1e-4)
+    assert [tuple(out.shape) for out in found] == [(3, 4, 512), (3, 0, 512), (1, 2)]
+
+
+def test_what_cannot_change_is_computed_once() -> None:
+    """-rate and sin(anchor) are; the weight's transposition is a view; what reads the weight is not."""
+
+    def step(w: Tensor, anchor: Tensor, rate: Tensor, x: Tensor) -> list[Tensor]:
+        out = x @ w.t()
+        gradient = anchor.sin() + out.sum() + torch.rand_like(anchor) * 0 + w.cos()
+        w.copy_(w + -rate * gradient)
+        return [out]
+
+    given = tensors(W, W, (), X)
+    graph = mark_once(descend_in_place(recorded(step, given)), fixed=3)
+    marked = {node.target for node in graph.graph.nodes if is_once(node)}
+    assert marked == {aten.t.default, aten.sin.default, aten.neg.default}
+    mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
+    run = computed_once(graph, fixed=3)(mine[:3])
+    for _ in range(3):
+        torch.testing.assert_close(run([mine[3]]), step(*reference), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(mine, reference, rtol=1e-12, atol=1e-12)
+
+
+def test_what_follows_from_other_inputs_is_computed_every_time() -> None:
+    def step(rate: Tensor, x: Tensor) -> list[Tensor]:
+        return [rate.exp() * x.sin()]
+
+    graph = mark_once(descend_in_place(recorded(step, tensors((), X))), fixed=1)
+    step_of = computed_once(graph, fixed=1)([torch.ones((), dtype=torch.float64)])
+    for number in (1.0, 2.0):
+        x = torch.full(X, number, dtype=torch.float64)
+        torch.testing.assert_close(step_of([x])[0], math.e * x.sin())
 
 
 def uncompiled(calls: list[GraphModule]) -> Callable[..., Any]:

@@ -21,13 +21,13 @@ from fedapp.errors import ConfigError
 from fedapp.holdings import read_holdings
 from fedapp.models.base import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors, Turn
-from fedapp.training.batched import BatchedTrainer
+from fedapp.training.batched import BatchedTrainer, Together
 from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.feed import Places, padded_width
 from fedapp.training.networks import normalisation_names, with_features
 from fedapp.training.plan import LocalPlan, passes
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.setup import choose_program, initial_parameters, make_trainer
+from fedapp.training.setup import choose_program, choose_together, initial_parameters, make_trainer
 from fedapp.training.trainer import ClientTask, Outcome, Trainer
 from strategies.fedavg import FedAvg
 from tests.conftest import Run, largest_difference, model_of
@@ -189,7 +189,7 @@ def test_every_model(
     def outcomes_of(kind: type[SequentialTrainer] | type[BatchedTrainer]) -> list[Outcome]:
         module = initialise(model, task, 0).double()
         theta = {n: t.detach().clone() for n, t in module.named_parameters()}
-        more: dict[str, Any] = {"together": together, "mode": "capture"}
+        more: dict[str, Any] = {"together": Together(together), "mode": "capture"}
         more = {} if kind is SequentialTrainer else more
         trainer = kind(module, model, FedAvg(), Scale(), CPU, torch.float64, **more)
         turn = Turn(theta, learning_rate=plan.learning_rate)
@@ -314,6 +314,43 @@ def test_a_trainer_says_what_it_is() -> None:
     recorded = said(trainer="batched", program="record", clients_together=3)
     assert recorded == "batched on cpu, 3 clients a program, recorded"
     assert "one client a program" in said(trainer="batched", program="record")
+
+
+@pytest.mark.parametrize(
+    ("together", "steps", "runs", "wanted"),
+    [
+        (Together(2), [3, 1, 2], 1, [[0, 1], [2]]),
+        (Together(2), [3, 1, 2, 2, 2, 2], 2, [[0, 1, 2, 3], [4, 5]]),
+        (Together(2, equal=True), [3, 3, 3, 1, 4], 1, [[0, 1], [2], [3], [4]]),
+        (Together(5, equal=True), [3] * 7, 1, [[0, 1, 2, 3, 4], [5], [6]]),
+        (Together(5, equal=True), [3, 3, 1, 1], 2, [[0, 1], [2, 3]]),
+        (Together(1, equal=True), [], 1, []),
+    ],
+)
+def test_which_clients_are_one_program(
+    together: Together, steps: list[int], runs: int, wanted: list[list[int]]
+) -> None:
+    """Unequal clients alone where waiting costs; one client of each of several runs together."""
+    assert [list(chunk) for chunk in together.chunks(steps, runs)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"batch-size": 10}, Together(5, equal=True)),
+        ({"batch-size": 50}, Together(1, equal=True)),
+        ({"batch-size": 0}, Together(1, equal=True)),
+        ({"batch-size": 10, "program": "record"}, Together(1, equal=True)),
+        ({"batch-size": 50, "clients-together": 3}, Together(3)),
+    ],
+)
+def test_how_many_clients_are_one_program_by_itself(
+    given: dict[str, Any], wanted: Together, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapp.training.setup.can_compile", lambda: True)
+    config = read_config({"trainer": "batched", "device": "cpu", "model": "2nn", **given})
+    assert choose_together(config, CPU, choose_program(config, CPU)) == wanted
+    assert choose_together(read_config({}), torch.device("cuda"), "capture").clients > 10**6
 
 
 def test_what_does_not_run_here_is_refused() -> None:

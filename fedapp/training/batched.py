@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -32,6 +32,35 @@ Layout = Literal["alone", "one run", "several runs"]
 WHOLE_COHORT = 10**9
 """More clients than any cohort has."""
 
+FEW = 5
+"""Clients whose weights a processor's cache holds, for small networks."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """How many clients are one program; ``equal``: only such as take as many steps as each other."""
+
+    clients: int
+    equal: bool = False
+
+    def __str__(self) -> str:
+        few = {1: "one client", WHOLE_COHORT: "a cohort"}
+        return few.get(self.clients, f"{self.clients} clients")
+
+    def chunks(self, steps: Sequence[int], runs: int) -> Iterator[Sequence[int]]:
+        """Yield the places of clients of ``runs`` runs, who take so many ``steps``, by program."""
+        size = runs if self.equal and runs > 1 else self.clients * runs
+        for start in range(0, len(steps), size):
+            chunk = range(start, min(start + size, len(steps)))
+            alike = len(chunk) == size and len({steps[place] for place in chunk}) == 1
+            if alike or runs > 1 or not self.equal:
+                yield chunk
+            else:
+                yield from ([place] for place in chunk)
+
+
+ONE = Together(1)
+
 VERBS = {"record": "recorded", "compile": "compiled", "capture": "captured as a CUDA graph"}
 
 
@@ -52,24 +81,23 @@ class BatchedTrainer:
         device: torch.device,
         dtype: torch.dtype,
         num_classes: int = 0,
-        together: int = 1,
+        together: Together = ONE,
         mode: Mode = "record",
     ) -> None:
         self.network = PureNetwork(module.to(device=device, dtype=dtype).train(), model)
         self.normalisation = normalisation_names(module)
-        self.format = memory_format(module) if together == 1 else torch.contiguous_format
+        alone = together.clients == 1
+        self.format = memory_format(module) if alone else torch.contiguous_format
         self.algorithm, self.transform = algorithm, transform
         self.device, self.dtype, self.num_classes = device, dtype, num_classes
-        self.together, self.mode = together, mode
+        self.together, self.mode = together.clients, mode
+        self.programs = together
         self._programs: dict[tuple[LocalPlan, Layout], Program] = {}
         self._places: dict[tuple[str, str, torch.Size], Tensor] = {}
         self._last: dict[str, tuple[Mapping[str, Tensor], Tensors]] = {}
 
     def __str__(self) -> str:
-        clients = {1: "one client", WHOLE_COHORT: "a cohort"}.get(
-            self.together, f"{self.together} clients"
-        )
-        return f"batched on {self.device}, {clients} a program, {VERBS[self.mode]}"
+        return f"batched on {self.device}, {self.programs} a program, {VERBS[self.mode]}"
 
     def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) for all ``tasks`` and return theta_k.
@@ -81,12 +109,12 @@ class BatchedTrainer:
 
     def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
         """Run ClientUpdate for clients of one run, or of several, each at its turn's learning rate."""
-        busy = [index for index, task in enumerate(tasks) if plan.num_steps(len(task.examples))]
+        steps = [plan.num_steps(len(task.examples)) for task in tasks]
+        busy = [index for index, count in enumerate(steps) if count]
         runs = len({id(task.turn.anchor) for task in tasks})
-        together = self.together * max(runs, 1)
         outcomes: dict[int, Outcome] = {}
-        for start in range(0, len(busy), together):
-            chunk = busy[start : start + together]
+        for places in self.programs.chunks([steps[index] for index in busy], max(runs, 1)):
+            chunk = [busy[place] for place in places]
             walked = self._walk([tasks[index] for index in chunk], plan)
             outcomes.update(zip(chunk, walked, strict=True))
         return [outcomes.get(index) or self._idle(task) for index, task in enumerate(tasks)]
@@ -183,12 +211,8 @@ class BatchedTrainer:
         if alone:
             inputs = laid_out(step.inputs[0], self.format)
             return {"inputs": inputs, "targets": step.targets[0], "mask": step.mask[0]}
-        return {
-            "inputs": step.inputs,
-            "targets": step.targets,
-            "mask": step.mask,
-            "active": step.active,
-        }
+        batch = {"inputs": step.inputs, "targets": step.targets, "mask": step.mask}
+        return batch if step.together else {**batch, "active": step.active}
 
     # ------------------------------------------------------------------ the program
 

@@ -61,13 +61,17 @@ def padded_width(plan: LocalPlan, sizes: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Step:
-    """One local step of c clients: [c, b, ...], mask [c, b] and its sums, and who has this step: [c]."""
+    """One local step of c clients: [c, b, ...], mask [c, b] and its sums, and who has this step: [c].
+
+    ``together``: they all have it.
+    """
 
     inputs: Tensor
     targets: Tensor
     mask: Tensor
     sizes: Tensor
     active: Tensor
+    together: bool
 
 
 class Feed:
@@ -107,7 +111,7 @@ class Feed:
             drawn = (shown, _taken(targets, places))
             pairs = zip(*(part.unflatten(0, places.shape).unbind() for part in drawn), strict=True)
             for step, (x, y) in enumerate(pairs, start):
-                yield Step(x, y, weight[step], sizes[step], active[step])
+                yield Step(x, y, weight[step], sizes[step], active[step], step < min(self.steps))
 
     def _window(self, inputs: Tensor) -> int:
         """Return for how many steps batches are drawn at once: calls saved, the cache not left."""
@@ -152,6 +156,7 @@ class Feed:
                 mask.to(self.device, self.dtype),
                 sizes.to(self.device),
                 torch.tensor(active, device=self.device),
+                all(active),
             )
 
 

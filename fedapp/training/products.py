@@ -17,11 +17,11 @@ from fedapp.training.once import is_once, mark_once
 from fedapp.training.rewrite import (
     Memory,
     aliased,
-    call,
     descend_in_place,
     meta,
     on_cpu,
     tidy,
+    turn,
     written,
 )
 
@@ -115,7 +115,7 @@ def _multiply_and_add(node: Node) -> None:
 def _product(node: Node, bias: Argument) -> Node:
     """Add oneDNN's product of the node's two matrices."""
     left, right = node.args[-2:]
-    turned = call(aten.t.default, (right,), meta(right).t())  # type: ignore[arg-type]
+    turned = turn(right)  # type: ignore[arg-type]
     product = torch.ops.mkldnn._linear_pointwise.default
     return node.graph.call_function(product, (left, turned, bias, "none", [], ""))
 
@@ -126,8 +126,10 @@ Compile = Callable[[GraphModule, list[Tensor]], Callable[[list[Tensor]], list[Te
 
 PRODUCTS = (
     aten.mm.default,
+    aten.bmm.default,
     aten.addmm.default,
     aten.addmm_.default,
+    aten.baddbmm_.default,
     torch.ops.mkldnn._linear_pointwise.default,
 )
 NUMBERS = (aten._local_scalar_dense.default, operator.mul)

@@ -29,11 +29,23 @@ def descend_in_place(graph: GraphModule) -> GraphModule:
     ``w.add_(g)``. What is read later than before must be memory that nothing writes; where that is
     not so the copy stays.
     """
+    _remove_idle_views(graph.graph)
     memory = Memory.of(graph.graph)
     for node in list(graph.graph.nodes):
         if node.target is aten.copy_.default and on_cpu(node.args[0]):
             _descend(node, memory)
     return tidy(graph)
+
+
+VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default)
+
+
+def _remove_idle_views(graph: Graph) -> None:
+    """Remove views of the shape that was there before, of which ``vmap`` makes many."""
+    for node in list(graph.nodes):
+        if node.target in VIEWS and meta(node).shape == meta(node.args[0]).shape:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
 
 
 # ---------------------------------------------------------------------- who writes whose memory
@@ -110,7 +122,10 @@ def written(node: Node) -> list[Node]:
 
 @dataclass(frozen=True)
 class Product:
-    """``number * scale * (left @ right)``, of matrices; ``scale`` is a scalar's node, or None."""
+    """``number * scale * (left @ right)``, of matrices, or of c pairs of matrices.
+
+    ``scale`` is the node of a scalar, or of one for each pair, [c, 1, 1]; or None.
+    """
 
     left: Node
     right: Node
@@ -198,9 +213,9 @@ def _split_sum(term: Node, memory: Memory) -> tuple[list[Product], Node | None]:
 def _product(term: Node, memory: Memory) -> Product | None:
     """Return the product that ``term`` is, through transpositions, if it can be taken later."""
     turned, node = False, term
-    while node.target is aten.t.default and len(node.users) == 1:
+    while turns(node) and len(node.users) == 1:
         turned, node = not turned, node.args[0]  # type: ignore[assignment]
-    if node.target is not aten.mm.default or len(node.users) > 1:
+    if node.target not in (aten.mm.default, aten.bmm.default) or len(node.users) > 1:
         return None
     left, right = node.args
     if not (isinstance(left, Node) and isinstance(right, Node)):
@@ -208,7 +223,7 @@ def _product(term: Node, memory: Memory) -> Product | None:
     if not (memory.still(left) and memory.still(right)):
         return None
     if turned:
-        left, right = (call(aten.t.default, (side,), meta(side).t()) for side in (right, left))
+        left, right = turn(right), turn(left)
     return Product(left, right)
 
 
@@ -228,7 +243,10 @@ def _scaled(term: Node, memory: Memory) -> tuple[Node | float, Node] | None:
         if isinstance(scale, Node):
             scalar = _repeated(scale)
             value = meta(scalar)
-            if value.dim() == 0 and value.dtype == meta(term).dtype and _may_wait(scalar, memory):
+            each = value.shape == (*meta(term).shape[:1], 1, 1) and meta(term).dim() == len("cmn")
+            if not (each or value.dim() == 0) or value.dtype != meta(term).dtype:
+                continue
+            if _may_wait(scalar, memory):
                 return scalar, inner
     return None
 
@@ -244,7 +262,8 @@ def _times(product: Product, scale: Node | float) -> Product:
     if not isinstance(scale, Node):
         return replace(product, number=product.number * scale)
     if product.scale is not None:
-        scale = call(aten.mul.Tensor, (product.scale, scale), meta(scale))
+        larger = max(product.scale, scale, key=lambda node: meta(node).dim())
+        scale = call(aten.mul.Tensor, (product.scale, scale), meta(larger))
     return replace(product, scale=scale)
 
 
@@ -276,11 +295,16 @@ def _add(weight: Node, rest: Node, sign: float, memory: Memory) -> None:
 def _add_product(weight: Node, product: Product) -> None:
     """Add a product to the weight in place; a scalar tensor is read as a number, which is exact."""
     alpha: Node | float = product.number
-    if product.scale is not None:
-        alpha = _as_number(product.scale)
+    left, scale = product.left, product.scale
+    if scale is not None and meta(scale).dim():
+        left = call(aten.mul.Tensor, (left, scale), meta(left))
+    elif scale is not None:
+        alpha = _as_number(scale)
         if product.number != 1.0:
             alpha = weight.graph.call_function(operator.mul, (alpha, product.number))
-    _update(aten.addmm_.default, (weight, product.left, product.right), alpha=alpha)
+    pairs = meta(left).dim() == len("cmn")
+    target = aten.baddbmm_.default if pairs else aten.addmm_.default
+    _update(target, (weight, left, product.right), alpha=alpha)
 
 
 def _as_number(scalar: Node) -> Node:
@@ -296,6 +320,22 @@ def _update(target: Callable[..., Tensor], args: tuple[Node, ...], **kwargs: Nod
 
 
 # ---------------------------------------------------------------------- small parts
+
+
+def turns(node: Argument) -> bool:
+    """Return whether it transposes a matrix, or each of several."""
+    if not isinstance(node, Node) or node.op != "call_function":
+        return False
+    if node.target is aten.transpose.int:
+        return meta(node).dim() == len("cmn") and {int(d) % 3 for d in node.args[1:]} == {1, 2}  # type: ignore[arg-type]
+    return node.target is aten.t.default
+
+
+def turn(node: Node) -> Node:
+    """Add the transposition of a matrix, or of each of several."""
+    if meta(node).dim() == len("mn"):
+        return call(aten.t.default, (node,), meta(node).t())
+    return call(aten.transpose.int, (node, 1, 2), meta(node).mT)
 
 
 def meta(node: Node) -> Tensor:
@@ -326,8 +366,8 @@ def call(target: Callable[..., Tensor], args: tuple[Node | float, ...], like: Te
 def tidy(graph: GraphModule) -> GraphModule:
     """Remove double transpositions and what nobody reads."""
     for node in graph.graph.nodes:
-        inner = node.args[0] if node.target is aten.t.default else None
-        if isinstance(inner, Node) and inner.target is aten.t.default:
+        inner = node.args[0] if turns(node) else None
+        if isinstance(inner, Node) and turns(inner):
             node.replace_all_uses_with(inner.args[0])
     kept = ("placeholder", "output")
     graph.graph.eliminate_dead_code(lambda node: node.op in kept or bool(written(node)))

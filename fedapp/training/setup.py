@@ -15,7 +15,7 @@ from fedapp.data.transforms.base import Transform
 from fedapp.errors import ConfigError
 from fedapp.models.base import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors
-from fedapp.training.batched import WHOLE_COHORT, BatchedTrainer
+from fedapp.training.batched import FEW, WHOLE_COHORT, BatchedTrainer, Together
 from fedapp.training.evaluation import Evaluator
 from fedapp.training.program import Mode, can_compile
 from fedapp.training.sequential import SequentialTrainer
@@ -93,8 +93,8 @@ def make_trainer(config: RunConfig, task: Task) -> Trainer:
     model, algorithm = make_model(config), make_algorithm(config, task)
     transform = load_transform(config)
     if is_batched(config):
-        together = config.clients_together or (WHOLE_COHORT if device.type == "cuda" else 1)
         mode = choose_program(config, device)
+        together = choose_together(config, device, mode)
         return _batched(model, algorithm, transform, device, dtype, task, together, mode)
     module = make_module(config, task)
     return SequentialTrainer(module, model, algorithm, transform, device, dtype, task.num_classes)
@@ -108,7 +108,7 @@ def _batched(
     device: torch.device,
     dtype: torch.dtype,
     task: Task,
-    together: int,
+    together: Together,
     mode: Mode,
 ) -> BatchedTrainer:
     """Return a trainer by all that its programs are made from: the runs of a grid share them."""
@@ -117,6 +117,24 @@ def _batched(
     return BatchedTrainer(
         module, model, algorithm, transform, device, dtype, task.num_classes, together, mode
     )
+
+
+SMALL_BATCH = 20
+"""B up to which the products of several clients in one call are quicker than one after the other."""
+
+
+def choose_together(config: RunConfig, device: torch.device, mode: Mode) -> Together:
+    """Return how many clients are trained in one program.
+
+    On a CPU a few, as many as stay in the cache, and only such as have as many steps as each other:
+    a client that waits there costs what one that trains does.
+    """
+    if config.clients_together:
+        return Together(config.clients_together)
+    if device.type == "cuda":
+        return Together(WHOLE_COHORT)
+    few = mode == "compile" and config.batch_size <= SMALL_BATCH
+    return Together(FEW if few else 1, equal=True)
 
 
 def choose_program(config: RunConfig, device: torch.device) -> Mode:
