@@ -346,6 +346,20 @@ def test_what_lies_between_products_is_compiled() -> None:
     torch.testing.assert_close(mine, reference, rtol=1e-12, atol=1e-12)
 
 
+def test_one_of_several_results_is_picked_where_they_are() -> None:
+    """The places of the largest are made before a product and read after it."""
+
+    def step(w: Tensor, x: Tensor) -> list[Tensor]:
+        largest, places = (x.sin() + 1).sort(dim=1)
+        out = (largest @ w).cos() * 2 - 1
+        return [out, places * 2 + places.sum() - out.argmax()]
+
+    given = tensors((3, 3), (5, 3))
+    graph = take_products(recorded(step, given), given, uncompiled([]))
+    assert graph is not None
+    torch.testing.assert_close(graph(*given), step(*given), rtol=1e-12, atol=1e-12)
+
+
 def test_writes_stay_between_the_reads_before_and_after() -> None:
     """The first product reads the old weight, the second the new one."""
 

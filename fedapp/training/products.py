@@ -199,6 +199,8 @@ class Parts:
         for node in reversed(nodes):
             if node not in parts.apart and after[node]:
                 parts.part[node] = min(parts.part[later] for later in after[node])
+        for node in filter(_picks, nodes):  # a part takes tensors, and no tuples of them
+            parts.part[node] = parts.part[node.all_input_nodes[0]]
         return parts
 
     def _after(self, node: Node, dep: Node) -> int:
@@ -214,6 +216,11 @@ class Parts:
 def _in_step(node: Node) -> bool:
     """Return whether the operation runs in every step."""
     return node.op == "call_function" and not is_once(node)
+
+
+def _picks(node: Node) -> bool:
+    """Return whether the operation picks one of several results."""
+    return node.target is operator.getitem
 
 
 def _before(graph: Graph) -> dict[Node, list[Node]]:
@@ -241,7 +248,8 @@ def _run_apart(nodes: list[Node]) -> set[Node]:
     apart = {node for node in nodes if node.target in PRODUCTS or node.target in NUMBERS}
     for node in reversed(nodes):
         users = list(node.users)
-        if aliased(node) and not written(node) and users and all(user in apart for user in users):
+        view = bool(aliased(node)) and not written(node) and not _picks(node)
+        if view and users and apart.issuperset(users):
             apart.add(node)
     return apart
 
