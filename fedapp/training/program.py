@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import logging
 import shutil
 from collections.abc import Callable, Mapping
 from typing import Literal
@@ -128,6 +129,8 @@ def _in_place(graph: torch.fx.GraphModule, fixed: int) -> Run:
 
 def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int) -> Run:
     """Return the recorded operations compiled, and the products of matrices between them as they are."""
+    # Inductor imports what warns of a missing GPU wherever there is a CUDA compiler.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
     def compiled(part: torch.fx.GraphModule, given: list[Tensor]) -> Step:
         made = torch._inductor.compile(part, [tensor.clone() for tensor in given])
