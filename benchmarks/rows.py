@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-import ray
 from flwr.clientapp import ClientApp
 
 from benchmarks.bare import bare_loop, bare_loops, clients_of
@@ -78,10 +77,9 @@ def inline_round(
 def workers_round(
     config: RunConfig, holdings: Holdings, workers: int, app: str = CLIENT_APP
 ) -> Iterator[Round]:
-    """Yield a whole round on Ray workers."""
+    """Yield a whole round on Ray workers; those of several rows are there at the same time."""
     with connected(""):
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        share = Share.of(resources, workers, gpu=False)
+        share = Share(cpus=0.1, gpus=0.0)
         grid = WorkerGrid(config.to_run_config(), [{}] * workers, share, app)
         yield _whole_round(config, holdings, grid, [])
 
