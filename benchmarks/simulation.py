@@ -31,15 +31,21 @@ WARM_UP = 3
 def main(
     rounds: Annotated[int, typer.Option(min=8, help="Rounds of each run.")] = 23,
     actors: Annotated[int, typer.Option(min=1, help="Ray actors.")] = os.cpu_count() or 1,
+    trainer: Annotated[str, typer.Option(help="The trainer of both.")] = "sequential",
 ) -> None:
     """Print the medians of the rounds of each run."""
     values = WORKLOADS["W1"].values("", 1)
     if values is None:
         raise RuntimeError("W1 has a stand-in")
-    values = {k: v for k, v in values.items() if k != "run-dir"} | {"num-server-rounds": rounds}
+    values = {k: v for k, v in values.items() if k != "run-dir"} | {
+        "num-server-rounds": rounds,
+        "trainer": trainer,
+    }
     clients = int(values["num-clients"])
     own = values | {"num-clients": 0, "min-nodes": clients}
-    table = Table("what", "round, s", "training, s", "the rest, s", title=f"W1 on {actors} actors")
+    table = Table(
+        "what", "round, s", "training, s", "the rest, s", title=f"W1 on {actors} actors, {trainer}"
+    )
     with tempfile.TemporaryDirectory() as folder, federation(Path(folder), simulation=True) as here:
         for what, settings, nodes in (
             (f"cohorts: {actors} SuperNodes, {clients} clients", values, actors),
