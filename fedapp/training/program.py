@@ -105,7 +105,10 @@ class Call:
         self._found: dict[tuple[int, ...], tuple[Step, Names]] = {}
 
     def __call__(self, others: Groups) -> dict[str, Tensors]:
-        """Return what the function returns for the fixed groups and ``others``, without gradients."""
+        """Return what the function returns for the fixed groups and ``others``.
+
+        The caller has turned gradients off: once for all calls, because that takes time.
+        """
         named = tuple(map(len, others.values()))
         if named not in self._found:
             run, returned = self.program.find(self.fixed, others)
