@@ -452,7 +452,7 @@ def test_costs_add_up() -> None:
 
 @pytest.mark.parametrize("name", list(ITEMS))
 def test_every_item_has_a_cost_at_every_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def seconds(data: str, batch: int, *_: str) -> float:
+    def seconds(data: str, batch: int, *_: object) -> float:
         assert data in costs.TASKS
         assert batch > 0
         return 1e-3

@@ -15,7 +15,7 @@ from fedapp.config import RunConfig, Scalar, participants, read_config
 from fedapp.data.base import Examples, Task
 from fedapp.papers.cells import Cells, Maker, make_cells
 from fedapp.papers.report.markdown import duration
-from fedapp.papers.schema import Item, Scale, ScaleName
+from fedapp.papers.schema import Cut, Item, Scale, ScaleName
 from fedapp.papers.schema import Table as TableItem
 from fedapp.sweeps.tuning import Cell
 from fedapp.training.cohorts import TrainOrder, train_cohort
@@ -69,9 +69,14 @@ def costs_of_cells(
     times as many at the others of the grid that it starts with.
     """
     own = item.scales.get(scale) or Scale()
-    maker = Maker(item, scale, own, overrides, lambda name, _: name)
+    maker = Maker(item, scale, own, overrides, _cut_name)
     cells: Cells = make_cells(item, maker)
     return {label: _cell(cell, item, own) for label, cell in cells.items() if cell is not None}
+
+
+def _cut_name(dataset: str, cut: Cut | None) -> str:
+    """Return a data set's name with what is cut of it, in place of a folder."""
+    return f"{dataset}:{cut.train}:{cut.test}" if cut else dataset
 
 
 def _cell(cell: Cell, item: Item, scale: Scale) -> Cost:
@@ -83,18 +88,20 @@ def _cell(cell: Cell, item: Item, scale: Scale) -> Cost:
     rounds = expected * (len(cell.seeds) + others * cut) + len(cell.seeds) * max(
         cell.draw - expected, 0
     )
-    return Cost(others + len(cell.seeds), round(rounds), rounds * _round_seconds(cell, scale))
+    return Cost(others + len(cell.seeds), round(rounds), rounds * _round_seconds(cell))
 
 
-def _round_seconds(cell: Cell, scale: Scale) -> float:
-    config = read_config(cell.settings)
+def _round_seconds(cell: Cell) -> float:
+    dataset, *cut = str(cell.settings["dataset"]).split(":")
+    config = read_config({**cell.settings, "dataset": dataset})
     data = _data(config)
-    train, test = (scale.cut.train, scale.cut.test) if scale.cut else SIZES[data]
+    train, test = map(int, cut) if cut else SIZES[data]
     clients = participants(config.fraction_train, config.num_clients)
     local = train / config.num_clients
     batch = min(config.batch_size or round(local), round(local))
     examples = config.local_steps * batch if config.local_steps else config.local_epochs * local
-    steps = (config.model, config.transform, config.trainer)
+    options = tuple((k, v) for k, v in cell.settings.items() if k.startswith(f"{config.model}."))
+    steps = (config.model, options, config.transform, config.trainer)
     each = _example_seconds(data, max(batch, 1), *steps)
     evaluations = test * FORWARD / (config.eval_every or 1)
     return clients * examples * each + evaluations * _example_seconds(data, min(100, test), *steps)
@@ -106,7 +113,14 @@ def _data(config: RunConfig) -> str:
 
 
 @functools.cache
-def _example_seconds(data: str, batch: int, model: str, transform: str, trainer_name: str) -> float:
+def _example_seconds(
+    data: str,
+    batch: int,
+    model: str,
+    options: tuple[tuple[str, Scalar], ...],
+    transform: str,
+    trainer_name: str,
+) -> float:
     """Measure the seconds that a local step takes, by example of its batch.
 
     Processor time of one thread, so that other work on the machine does not count.
@@ -115,6 +129,7 @@ def _example_seconds(data: str, batch: int, model: str, transform: str, trainer_
     config = read_config(
         {
             "model": model,
+            **dict(options),
             "transform": transform,
             "trainer": trainer_name,
             "local-epochs": 1,
