@@ -18,6 +18,9 @@ from torch.fx.node import Argument
 
 aten = torch.ops.aten
 
+PAIRS = 3
+"""Dimensions of c matrices side by side."""
+
 Root = Node
 """A node that makes memory of its own; views of it share that memory."""
 
@@ -243,7 +246,7 @@ def _scaled(term: Node, memory: Memory) -> tuple[Node | float, Node] | None:
         if isinstance(scale, Node):
             scalar = _repeated(scale)
             value = meta(scalar)
-            each = value.shape == (*meta(term).shape[:1], 1, 1) and meta(term).dim() == len("cmn")
+            each = value.shape == (*meta(term).shape[:1], 1, 1) and meta(term).dim() == PAIRS
             if not (each or value.dim() == 0) or value.dtype != meta(term).dtype:
                 continue
             if _may_wait(scalar, memory):
@@ -302,7 +305,7 @@ def _add_product(weight: Node, product: Product) -> None:
         alpha = _as_number(scale)
         if product.number != 1.0:
             alpha = weight.graph.call_function(operator.mul, (alpha, product.number))
-    pairs = meta(left).dim() == len("cmn")
+    pairs = meta(left).dim() == PAIRS
     target = aten.baddbmm_.default if pairs else aten.addmm_.default
     _update(target, (weight, left, product.right), alpha=alpha)
 
@@ -327,13 +330,13 @@ def turns(node: Argument) -> bool:
     if not isinstance(node, Node) or node.op != "call_function":
         return False
     if node.target is aten.transpose.int:
-        return meta(node).dim() == len("cmn") and {int(d) % 3 for d in node.args[1:]} == {1, 2}  # type: ignore[arg-type]
+        return meta(node).dim() == PAIRS and {int(d) % PAIRS for d in node.args[1:]} == {1, 2}  # type: ignore[arg-type]
     return node.target is aten.t.default
 
 
 def turn(node: Node) -> Node:
     """Add the transposition of a matrix, or of each of several."""
-    if meta(node).dim() == len("mn"):
+    if meta(node).dim() < PAIRS:
         return call(aten.t.default, (node,), meta(node).t())
     return call(aten.transpose.int, (node, 1, 2), meta(node).mT)
 
