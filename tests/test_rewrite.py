@@ -14,7 +14,7 @@ from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedapp.training.once import computed_once, is_once, mark_once
-from fedapp.training.products import LinearByOnednn, by_onednn, take_products
+from fedapp.training.products import DEEP, LinearByOnednn, by_onednn, take_products
 from fedapp.training.rewrite import descend_in_place
 
 aten = torch.ops.aten
@@ -375,6 +375,33 @@ def test_writes_stay_between_the_reads_before_and_after() -> None:
     mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
     torch.testing.assert_close(graph(*mine), step(*reference), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(mine, reference, rtol=1e-12, atol=1e-12)
+
+
+def test_a_compiled_part_takes_no_numbers() -> None:
+    """oneDNN's products are added into the weights at minus the rate, a number."""
+
+    def step(rate: Tensor, w: Tensor, v: Tensor, u: Tensor, x: Tensor) -> list[Tensor]:
+        out = ((x @ w) * 2).sin().exp()
+        for weight in (w, v, u):
+            weight.copy_(weight + -rate * (x.t() @ (out + weight.sum())))
+        return [out.sum()]
+
+    size = DEEP * 5
+    given = [t.float() / 1000 for t in tensors((), *[(size, size)] * 3, (size, size))]
+    taken: list[object] = []
+
+    def compile_(graph: GraphModule, values: list[Tensor]) -> Callable[..., Any]:
+        taken.extend(values)
+        return lambda tensors: graph(*tensors)
+
+    graph = take_products(recorded(step, given), given, compile_, fixed=1)
+    assert graph is not None
+    assert taken
+    assert all(isinstance(each, Tensor) for each in taken)
+    assert targets(graph).count(aten.add_.Tensor) == 3
+    mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
+    torch.testing.assert_close(graph(*mine), step(*reference))
+    torch.testing.assert_close(mine, reference)
 
 
 def test_without_products_or_with_very_many_nothing_is_taken() -> None:

@@ -287,7 +287,18 @@ def test_twenty_rounds_of_the_program_that_this_machine_chooses(partitioner: str
     Of 20 IID clients, with equally many steps, ten a round are two programs of five.
     """
     given = {"num_server_rounds": 20, "partitioner": partitioner, "2nn.hidden": 8}
+    given |= {"precision": "float32"}
     given |= {"sgm.sigma": 0.5} if partitioner == "sgm" else {"fraction-train": 0.5}
+    reference = model_of(run("sequential", trainer="sequential", **given))
+    chosen = model_of(run("chosen", trainer="batched", **given))
+    assert largest_difference(chosen, reference) < 1e-5
+
+
+@pytest.mark.parametrize("batch_size", [60, 200])
+def test_large_batches_of_the_program_that_this_machine_chooses(batch_size: int, run: Run) -> None:
+    """oneDNN takes the larger products, and what it gives is added into the weights apart."""
+    given = {"num_server_rounds": 2, "num_clients": 4, "batch_size": batch_size}
+    given |= {"precision": "float32"}
     reference = model_of(run("sequential", trainer="sequential", **given))
     chosen = model_of(run("chosen", trainer="batched", **given))
     assert largest_difference(chosen, reference) < 1e-5

@@ -146,7 +146,9 @@ def _example_seconds(
     while turns < 2 or spent < LEAST_SECONDS:
         if turns == 1:
             began = time.process_time()  # the first turn warms up
-        train_cohort(config, trainer, order, theta, {}, lambda _: examples)
+        reply = train_cohort(config, trainer, order, theta, {}, lambda _: examples)
+        if reply.failures:
+            raise RuntimeError(f"a local step of {model} on {data} failed: {reply.failures[0]}")
         turns, spent = turns + 1, time.process_time() - began
     return spent / (turns - 1) / size
 

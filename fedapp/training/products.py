@@ -244,14 +244,19 @@ def _before(graph: Graph) -> dict[Node, list[Node]]:
 
 
 def _run_apart(nodes: list[Node]) -> set[Node]:
-    """Return the products, and what only they need: views of their operands, and numbers."""
-    apart = {node for node in nodes if node.target in PRODUCTS or node.target in NUMBERS}
+    """Return the products, what takes a number, and what only these need: views, and numbers."""
+    apart = {node for node in nodes if node.target in PRODUCTS or _has_numbers(node)}
     for node in reversed(nodes):
         users = list(node.users)
         view = bool(aliased(node)) and not written(node) and not _picks(node)
         if view and users and apart.issuperset(users):
             apart.add(node)
     return apart
+
+
+def _has_numbers(node: Node) -> bool:
+    """Return whether the operation gives a number or takes one."""
+    return any(each.target in NUMBERS for each in (node, *node.all_input_nodes))
 
 
 def _joined(
