@@ -32,12 +32,12 @@ from fedapp.papers.pictures.landscapes import (
     least_squares,
     local_path,
 )
-from fedapp.papers.report.claims import check
+from fedapp.papers.report.claims import check, claims_section
 from fedapp.papers.report.page import page
 from fedapp.papers.report.tables import entries, table_section
 from fedapp.papers.reproduce import Order, reproduce
 from fedapp.papers.results import CellResult, Curve, Results, RunResult, read_results, thin
-from fedapp.papers.schema import SCALES, Claim, Cut, Figure, Scale, Table
+from fedapp.papers.schema import SCALES, Claim, Claims, Cut, Figure, Scale, ScaleName, Table
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort, Schedule
 
@@ -301,6 +301,29 @@ def test_claims_about_one_value_all_values_and_layers() -> None:
     layers = check(claim(measure="agreement", low=0.0), agreeing, 0.01)
     assert (layers.measured, layers.verdict) == (0.0, "inconclusive")
     assert check(value, {}, 0.01).verdict == "not run"
+
+
+def test_the_value_of_a_smaller_scale_is_shown_and_not_judged() -> None:
+    """The paper's accuracy is that of its data; signs and sizes of differences carry over."""
+    cells = {"a": cell(run_result(final=0.55)), "b": cell(run_result(final=0.4))}
+    value = claim(measure="value", cells=("a",), low=0.66)
+    checked = check(value, cells, 0.01, "cpu")
+    assert (checked.measured, checked.verdict) == (0.55, "full scale only")
+    assert check(claim(measure="difference", low=0.0), cells, 0.01, "cpu").verdict == "holds"
+
+
+def test_claims_of_a_scale_have_its_noise() -> None:
+    cells = {"seo-fig5: PP | 1 of 10 clients": 0.515, "seo-fig5: PP | 10 of 10 clients": 0.53}
+    found = {name: cell(run_result(final=final)) for name, final in cells.items()}
+    item = ITEMS["seo-claims"]
+    assert isinstance(item, Claims)
+
+    def shown(scale: ScaleName) -> str:
+        results = Results(item="seo-claims", scale=scale, command="c", cells=found)
+        return next(line for line in claims_section(item, results).splitlines() if "-1.50" in line)
+
+    assert "| 1.00 |" in shown("full")
+    assert "| 2.00 |" in shown("cpu")
 
 
 def test_curves_are_thinned_and_keep_their_ends_and_their_best() -> None:

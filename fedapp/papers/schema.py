@@ -52,7 +52,7 @@ class Scale(Part):
     says in words what differs from the paper, for the page. With fewer examples a client,
     ``batch-divisor`` makes batches smaller by the same factor, so that u stays. ``swap`` puts
     values in the place of others, for instance of a partition that the data does not have;
-    ``rate-factor`` multiplies learning rates that are not tuned.
+    ``rate-factor`` multiplies learning rates that are not tuned. ``noise`` replaces that of claims.
     """
 
     note: str = ""
@@ -68,6 +68,7 @@ class Scale(Part):
     cut: Cut | None = None
     batch_divisor: int = Field(1, ge=1)
     rate_factor: float = Field(1.0, gt=0)
+    noise: float | None = Field(None, gt=0)
     only: tuple[str, ...] | None = None
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from fedapp.papers.report.markdown import NOT_RUN, number, percent, table
 from fedapp.papers.results import CellResult, Results
-from fedapp.papers.schema import Claim, Claims
+from fedapp.papers.schema import Claim, Claims, Scale, ScaleName
 
-Verdict = Literal["holds", "fails", "inconclusive", "not run"]
+Verdict = Literal["holds", "fails", "inconclusive", "full scale only", "not run"]
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,14 @@ class Checked:
     verdict: Verdict
 
 
-def check(claim: Claim, cells: Mapping[str, CellResult], noise: float) -> Checked:
+def check(
+    claim: Claim, cells: Mapping[str, CellResult], noise: float, scale: ScaleName = "full"
+) -> Checked:
     """Measure a claim on its cells and judge it.
 
     ``noise`` is the least uncertainty of an accuracy; where the cells have several seeds, half of
-    their widest range counts if it is more. Other numbers have only the seeds' range.
+    their widest range counts if it is more. Other numbers have only the seeds' range. One cell's
+    value is that of the paper's data and network: of a smaller scale it is shown, not judged.
     """
     own = [cells.get(name, CellResult()) for name in claim.cells]
     if not all(cell.runs for cell in own):
@@ -38,6 +41,8 @@ def check(claim: Claim, cells: Mapping[str, CellResult], noise: float) -> Checke
     if measured is None:
         return Checked(claim, None, noise, "not run")
     doubt = _doubt(claim, own, noise)
+    if claim.measure == "value" and scale != "full":
+        return Checked(claim, measured, doubt, "full scale only")
     return Checked(claim, measured, doubt, _judge(claim, measured, doubt))
 
 
@@ -87,11 +92,13 @@ def _judge(claim: Claim, measured: float, doubt: float) -> Verdict:
 
 def claims_section(item: Claims, results: Results) -> str:
     """Return the table of claims and how many of them hold."""
-    checked = [check(claim, results.cells, item.noise) for claim in item.claims]
+    noise = (item.scales.get(results.scale) or Scale()).noise or item.noise
+    checked = [check(claim, results.cells, noise, results.scale) for claim in item.claims]
     head = ("claim", "section", "published", "measured", "±", "holds if", "verdict")
     counts = [
-        f"{sum(each.verdict == verdict for each in checked)} {verdict}"
-        for verdict in ("holds", "fails", "inconclusive", "not run")
+        f"{count} {verdict}"
+        for verdict in get_args(Verdict)
+        if (count := sum(each.verdict == verdict for each in checked))
     ]
     return f"{table(head, [_row(each) for each in checked])}\n\n{', '.join(counts)}."
 
