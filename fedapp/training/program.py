@@ -11,6 +11,7 @@ import copy
 import functools
 import logging
 import shutil
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Literal
 
@@ -90,7 +91,7 @@ class Program:
             return _captured(graph, flat), returned
         if self.mode == "record":
             return _in_place(graph, fixed), returned
-        return _compiled(graph, flat, fixed), returned
+        return _compiled_or_in_place(graph, flat, fixed), returned
 
 
 class Call:
@@ -130,13 +131,31 @@ def _in_place(graph: torch.fx.GraphModule, fixed: int) -> Run:
     return computed_once(mark_once(by_onednn(descend_in_place(graph)), fixed), fixed)
 
 
+def _compiled_or_in_place(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int) -> Run:
+    """Return the recorded operations compiled, or one by one where compiling them fails."""
+    try:
+        run = _compiled(graph, flat, fixed)
+        given = [tensor.clone() for tensor in flat]
+        run(given[:fixed])(given[fixed:])
+    except Exception as error:
+        warnings.warn(
+            "A local step could not be compiled; its operations run one by one, which takes longer "
+            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). "
+            "program='record' does so without trying.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return _in_place(graph, fixed)
+    return run
+
+
 def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int) -> Run:
     """Return the recorded operations compiled, and the products of matrices between them as they are."""
     # Inductor imports what warns of a missing GPU wherever there is a CUDA compiler.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
     def compiled(part: torch.fx.GraphModule, given: list[Tensor]) -> Step:
-        made = torch._inductor.compile(part, [tensor.clone() for tensor in given])
+        made = torch._inductor.compile(part, given)  # for such strides: a copy can have others
         return lambda tensors: list(made(*tensors))
 
     parts = take_products(copy.deepcopy(graph), flat, compiled, fixed)
