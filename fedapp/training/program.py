@@ -140,7 +140,7 @@ def _compiled_or_in_place(graph: torch.fx.GraphModule, flat: list[Tensor], fixed
     except Exception as error:
         warnings.warn(
             "A local step could not be compiled; its operations run one by one, which takes longer "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). "
+            f"({type(error).__name__}: {str(error).partition(chr(10))[0]}). "
             "program='record' does so without trying.",
             RuntimeWarning,
             stacklevel=2,
@@ -155,7 +155,8 @@ def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int) -> Ru
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
     def compiled(part: torch.fx.GraphModule, given: list[Tensor]) -> Step:
-        made = torch._inductor.compile(part, given)  # for such strides: a copy can have others
+        # As they lie in memory, for that is what is compiled: a copy can have other strides.
+        made = torch._inductor.compile(part, [*given])
         return lambda tensors: list(made(*tensors))
 
     parts = take_products(copy.deepcopy(graph), flat, compiled, fixed)
