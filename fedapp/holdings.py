@@ -6,11 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 import fedapp
 from fedapp.config import RunConfig, Scalar
-from fedapp.data import Dataset, Examples, Partition, load_dataset, load_node_data, load_partition
+from fedapp.data import (
+    Chosen,
+    Dataset,
+    Examples,
+    Partition,
+    load_dataset,
+    load_node_data,
+    load_partition,
+)
 from fedapp.errors import ConfigError
 
 
@@ -39,14 +45,14 @@ class Holdings:
         self._check(client)
         if self.partition is None:
             return self.dataset.train
-        return take(self.dataset.train, self.partition.client(client))
+        return Chosen(self.dataset.train, self.partition.client(client))
 
     def test(self, client: int) -> Examples:
         """Return the test examples of ``client``: its own where the scheme has them, else all."""
         self._check(client)
         if self.partition is None or self.partition.test is None:
             return self.dataset.test
-        return take(self.dataset.test, self.partition.test.client(client))
+        return Chosen(self.dataset.test, self.partition.test.client(client))
 
     def describe(self) -> dict[str, Any]:
         """Return what a node answers to a ``query``."""
@@ -68,11 +74,6 @@ class Holdings:
             raise ConfigError(
                 f"this node is client {self.own.client} and trains no other; it was sent client {client}"
             )
-
-
-def take(examples: Examples, indices: np.ndarray[Any, np.dtype[np.int64]]) -> Examples:
-    """Return a copy of the examples at ``indices``, in that order."""
-    return Examples(np.asarray(examples.inputs[indices]), np.asarray(examples.targets[indices]))
 
 
 def own_client(config: RunConfig, node_config: Mapping[str, Scalar]) -> OwnClient | None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedapp.config import RunConfig, read_config
-from fedapp.data.base import IGNORE, Examples, Task
+from fedapp.data.base import IGNORE, Chosen, Examples, Task
 from fedapp.data.transforms.scale import Scale
 from fedapp.errors import ConfigError
 from fedapp.holdings import read_holdings
@@ -24,7 +24,7 @@ from fedapp.models.base import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors, Turn
 from fedapp.training.batched import BatchedTrainer, Together
 from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.feed import Places, padded_width
+from fedapp.training.feed import Feed, Places, Resident, Step, padded_width
 from fedapp.training.networks import normalisation_names, with_features
 from fedapp.training.plan import LocalPlan, passes
 from fedapp.training.program import can_compile
@@ -450,12 +450,64 @@ def test_a_client_that_diverges_is_left_out_alone() -> None:
 
     def data_of(client: int) -> Examples:
         examples = holdings.train(client)
-        return replace(examples, inputs=examples.inputs * np.float32(1e30 if client == 0 else 1))
+        scale = np.float32(1e30 if client == 0 else 1)
+        return Examples(examples.inputs * scale, examples.targets)
 
     reply = train_cohort(config, trainer, TrainOrder(1, (0, 1), 0.1, "mean"), theta, {}, data_of)
     assert list(reply.failures) == [0]
     assert "not finite" in reply.failures[0]
     assert [report.client for report in reply.reports] == [1]
+
+
+WHOLE = Examples(np.arange(12, dtype=np.uint8).reshape(6, 2), np.arange(6) % 2)
+
+
+def fed(clients: list[Examples], batch_size: int) -> list[Step]:
+    """Return the steps of one epoch; every call draws alike."""
+    plan = LocalPlan(1, 0, batch_size, "epoch", 0.1)
+    pairs = [(each, np.random.default_rng(k)) for k, each in enumerate(clients)]
+    return list(Feed(pairs, plan, Scale(), Resident(CPU), torch.float64))
+
+
+@pytest.mark.parametrize("batch_size", [0, 1, 2, 4])
+def test_batches_are_the_same_from_the_whole_data_set_and_from_copies(batch_size: int) -> None:
+    """By index from one data set of which clients hold parts, or from the clients' own arrays."""
+    chosen = [Chosen(WHOLE, np.array(rows)) for rows in ([5, 0, 3], [1], [4, 2])]
+    own = [Examples(WHOLE.inputs[each.indices], WHOLE.targets[each.indices]) for each in chosen]
+    for left, right in zip(fed([*chosen], batch_size), fed(own, batch_size), strict=True):
+        for mine, copied in zip(vars(left).values(), vars(right).values(), strict=True):
+            assert mine == copied if isinstance(mine, bool) else torch.equal(mine, copied)
+
+
+def test_no_client_data_is_copied_where_all_share_a_data_set() -> None:
+    chosen = [Chosen(WHOLE, np.array(rows)) for rows in ([5, 0, 3], [4, 2])]
+    (first, *_) = fed([*chosen], batch_size=3)
+    assert not any("inputs" in vars(each) or "targets" in vars(each) for each in chosen)
+    assert len(chosen[0]) == 3
+    assert sorted(first.targets[0].tolist()) == sorted(WHOLE.targets[[5, 0, 3]])
+    resident = Resident(CPU)
+    stored = resident.shared([*chosen])
+    assert stored is not None
+    assert stored.inputs.data_ptr() == WHOLE.inputs.ctypes.data
+    assert resident.shared([*chosen]) is stored
+    assert resident.shared([chosen[0], Chosen(replace(WHOLE), np.array([1]))]) is None
+    assert resident.shared([WHOLE]) is None
+
+
+def test_a_data_set_too_large_for_the_gpu_comes_client_by_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (20, 100))
+    part = Chosen(WHOLE, np.array([1]))
+    assert Resident(torch.device("cuda")).shared([part]) is None
+
+
+def test_chosen_examples_are_copies_in_their_order() -> None:
+    part = Chosen(WHOLE, np.array([5, 0, 0]))
+    assert part.inputs.tolist() == [[10, 11], [0, 1], [0, 1]]
+    assert part.targets.tolist() == [1, 0, 0]
+    part.inputs[:] = 0
+    assert WHOLE.inputs[5].tolist() == [10, 11]
 
 
 @given(

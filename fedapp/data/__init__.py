@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from fedapp.config import RunConfig, kebab
-from fedapp.data.base import IGNORE, Dataset, Examples, Partition, Task, from_index_sets
+from fedapp.data.base import IGNORE, Chosen, Dataset, Examples, Partition, Task, from_index_sets
 from fedapp.data.build import build_dataset
 from fedapp.data.cache import cached
 from fedapp.data.embedded.base import Embedded
@@ -19,6 +19,7 @@ from fedapp.registry import FAMILIES
 
 __all__ = [
     "IGNORE",
+    "Chosen",
     "Dataset",
     "Examples",
     "Partition",

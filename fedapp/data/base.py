@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -50,6 +51,32 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.targets)
+
+
+class Chosen(Examples):
+    """The examples of a larger set at ``indices``, in that order; copied when they are first read.
+
+    What reads the larger set itself, ``whole``, by index needs no copy of any client's data.
+    """
+
+    def __init__(self, whole: Examples, indices: NDArray[np.int64]) -> None:
+        vars(self).update(whole=whole, indices=indices, groups={}, group_names={})
+
+    whole: Examples
+    indices: NDArray[np.int64]
+
+    @cached_property
+    def inputs(self) -> NDArray[Any]:
+        """[n, *input_shape]."""
+        return np.asarray(self.whole.inputs[self.indices])
+
+    @cached_property
+    def targets(self) -> NDArray[Any]:
+        """[n], or [n, T] for token tasks."""
+        return np.asarray(self.whole.targets[self.indices])
+
+    def __len__(self) -> int:
+        return len(self.indices)
 
 
 @dataclass(frozen=True)

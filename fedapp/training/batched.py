@@ -13,7 +13,7 @@ from torch.func import vmap
 from fedapp.data.transforms.base import Transform
 from fedapp.models.base import Model
 from fedapp.training.algorithm import Algorithm, Batch, Turn
-from fedapp.training.feed import Feed, Step
+from fedapp.training.feed import Feed, Resident, Step
 from fedapp.training.layout import laid_out, memory_format
 from fedapp.training.local_step import Walker, local_step, settle
 from fedapp.training.networks import PureNetwork, normalisation_names
@@ -92,6 +92,7 @@ class BatchedTrainer:
         self.device, self.dtype, self.num_classes = device, dtype, num_classes
         self.together, self.mode = together.clients, mode
         self.programs = together
+        self._resident = Resident(device)
         self._programs: dict[tuple[LocalPlan, Layout], Program] = {}
         self._places: dict[tuple[str, str, torch.Size], Tensor] = {}
         self._last: dict[str, tuple[Mapping[str, Tensor], Tensors]] = {}
@@ -129,7 +130,7 @@ class BatchedTrainer:
     def _walk(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
         """Take all local steps of clients that have some."""
         pairs = [(task.examples, task.rng) for task in tasks]
-        feed = Feed(pairs, plan, self.transform, self.device, self.dtype)
+        feed = Feed(pairs, plan, self.transform, self._resident, self.dtype)
         layout = _layout([task.turn for task in tasks])
         alone = layout == "alone"
         groups = self._stage(tasks, plan, layout)

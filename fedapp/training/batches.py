@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,11 +16,28 @@ from fedapp.training.layout import laid_out
 from fedapp.training.plan import LocalPlan, passes
 
 
+class Stored(NamedTuple):
+    """Inputs and targets on a device, as they are stored."""
+
+    inputs: Tensor
+    targets: Tensor
+
+
+def stored(examples: Examples, device: torch.device) -> Stored:
+    """Return the examples on ``device``; on the CPU they are not copied."""
+    parts = (examples.inputs, examples.targets)
+    return Stored(*(torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in parts))
+
+
+def as_targets(targets: Tensor) -> Tensor:
+    """Return stored targets as int64, or as the floats that they are."""
+    return targets if targets.is_floating_point() else targets.long()
+
+
 def to_device(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return inputs as they are stored and targets as int64 (or as floats), on ``device``."""
-    inputs = torch.from_numpy(np.ascontiguousarray(examples.inputs)).to(device)
-    targets = torch.from_numpy(np.ascontiguousarray(examples.targets)).to(device)
-    return inputs, targets if targets.is_floating_point() else targets.long()
+    inputs, targets = stored(examples, device)
+    return inputs, as_targets(targets)
 
 
 def batches(

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.data.base import Examples
+from fedapp.data.base import Chosen, Examples
 from fedapp.data.transforms.base import Transform
-from fedapp.training.batches import batches, to_device
+from fedapp.training.batches import Stored, as_targets, batches, stored
 from fedapp.training.plan import LocalPlan, passes
 
 EIGHTHS = 8
@@ -74,11 +74,41 @@ class Step:
     together: bool
 
 
+class Resident:
+    """The data set whose examples clients hold, on the device as it is stored."""
+
+    MOST = 0.5
+    """Share of a GPU's free memory that a data set may take; larger ones come client by client."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._last: tuple[Examples, Stored] | None = None
+
+    def shared(self, clients: Sequence[Examples]) -> Stored | None:
+        """Return the one data set of which all the clients' examples are parts, if there is one."""
+        parts = [examples for examples in clients if isinstance(examples, Chosen)]
+        if len(parts) < len(clients) or len({id(part.whole) for part in parts}) != 1:
+            return None
+        whole = parts[0].whole
+        if self._last is None or self._last[0] is not whole:
+            if not self._fits(whole):
+                return None
+            self._last = (whole, stored(whole, self.device))
+        return self._last[1]
+
+    def _fits(self, whole: Examples) -> bool:
+        if self.device.type != "cuda":
+            return True
+        free, _ = torch.cuda.mem_get_info(self.device)
+        return whole.inputs.nbytes + whole.targets.nbytes <= self.MOST * free
+
+
 class Feed:
     """The local steps of c clients, from data that stays on the device as it is stored.
 
-    A transform that draws at random is applied batch by batch, as one client alone applies it; any
-    other to the batches of several steps at once.
+    Batches are drawn by index from the data set that the clients share, or from copies of the
+    clients' own. A transform that draws at random is applied batch by batch, as one client alone
+    applies it; any other to the batches of several steps at once.
     """
 
     def __init__(
@@ -86,11 +116,11 @@ class Feed:
         clients: Sequence[tuple[Examples, np.random.Generator]],
         plan: LocalPlan,
         transform: Transform,
-        device: torch.device,
+        resident: Resident,
         dtype: torch.dtype,
     ) -> None:
         self.clients, self.plan, self.transform = clients, plan, transform
-        self.device, self.dtype = device, dtype
+        self.resident, self.device, self.dtype = resident, resident.device, dtype
         sizes = [len(examples) for examples, _ in clients]
         self.width = padded_width(plan, sizes)
         self.steps = [plan.num_steps(n) for n in sizes]
@@ -100,36 +130,48 @@ class Feed:
         return self._drawn() if self.transform.random else self._indexed()
 
     def _indexed(self) -> Iterator[Step]:
-        inputs, targets = self._data()
-        index, mask = self._places()
+        inputs, targets, rows = self._data()
+        index, mask = self._places(rows)
         weight = mask.to(self.dtype).unbind()
         sizes, active = mask.sum(2).unbind(), mask.any(2).unbind()
         window = self._window(inputs)
         for start in range(0, len(index), window):
             places = index[start : start + window]
-            shown = self.transform.test(_taken(inputs, places), self.dtype)
-            drawn = (shown, _taken(targets, places))
+            taken = places.flatten()
+            shown = self.transform.test(inputs.index_select(0, taken), self.dtype)
+            drawn = (shown, as_targets(targets.index_select(0, taken)))
             pairs = zip(*(part.unflatten(0, places.shape).unbind() for part in drawn), strict=True)
             for step, (x, y) in enumerate(pairs, start):
                 yield Step(x, y, weight[step], sizes[step], active[step], step < min(self.steps))
 
     def _window(self, inputs: Tensor) -> int:
         """Return for how many steps batches are drawn at once: calls saved, the cache not left."""
-        values = len(self.clients) * self.width * inputs[0, 0].numel()
+        values = len(self.clients) * self.width * inputs[0].numel()
         return max(1, WINDOW // (values * self.dtype.itemsize))
 
-    def _data(self) -> tuple[Tensor, Tensor]:
-        """Return all clients' inputs [c, n, ...] and targets as they are stored, padded with zeros."""
-        pairs = [to_device(examples, self.device) for examples, _ in self.clients]
-        return _padded([x for x, _ in pairs]), _padded([y for _, y in pairs])
+    def _data(self) -> tuple[Tensor, Tensor, list[NDArray[np.int64]]]:
+        """Return inputs [N, ...] and targets as they are stored, and which rows each client holds."""
+        clients = [examples for examples, _ in self.clients]
+        shared = self.resident.shared(clients)
+        if shared is not None:
+            rows = [examples.indices for examples in clients if isinstance(examples, Chosen)]
+            return shared.inputs, shared.targets, rows
+        each = [stored(examples, self.device) for examples in clients]
+        ends = np.cumsum([len(examples) for examples in clients])
+        rows = [np.arange(end - len(e), end) for end, e in zip(ends, clients, strict=True)]
+        if len(each) == 1:
+            return each[0].inputs, each[0].targets, rows
+        inputs, targets = ([*part] for part in zip(*each, strict=True))
+        return torch.cat(inputs), torch.cat(targets), rows
 
-    def _places(self) -> tuple[Tensor, Tensor]:
-        """Return what each step takes, and its mask: [steps, c, b] both."""
+    def _places(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
+        """Return which of the ``rows`` each step takes, and its mask: [steps, c, b] both."""
         shape = (max(self.steps), len(self.clients), self.width)
         index, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
         for client, (examples, rng) in enumerate(self.clients):
             places = Places.of(self.plan, len(examples), rng, self.width)
-            index[: len(places.index), client] = places.index
+            index[: len(places.index), client] = rows[client][places.index]
+            index[len(places.index) :, client] = rows[client][0]
             mask[: len(places.mask), client] = places.mask
         return torch.from_numpy(index).to(self.device), torch.from_numpy(mask).to(self.device)
 
@@ -158,12 +200,6 @@ class Feed:
                 torch.tensor(active, device=self.device),
                 all(active),
             )
-
-
-def _taken(data: Tensor, places: Tensor) -> Tensor:
-    """Return the examples of clients' ``data`` [c, n, ...] at ``places`` [s, c, b]: [s * c * b, ...]."""
-    first = torch.arange(len(data), device=data.device)[:, None] * data.shape[1]
-    return data.flatten(0, 1).index_select(0, (places + first).flatten())
 
 
 def _padded(tensors: Sequence[Tensor], length: int = 0) -> Tensor:
