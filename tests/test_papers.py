@@ -55,7 +55,7 @@ def maker(item, scale) -> Maker:
 def test_every_table_and_figure_is_there() -> None:
     wanted = {f"mcmahan-fig{n}" for n in range(1, 11)} | {f"seo-fig{n}" for n in range(1, 14)}
     wanted |= {f"mcmahan-table{n}" for n in ("1-2nn", "1-cnn", "2-cnn", "2-lstm", "3", "4")}
-    wanted |= {"notes-quadratic", "seo-claims"}
+    wanted |= {"notes-quadratic", "seo-claims", "seo-sweeps"}
     assert wanted <= set(ITEMS)
     assert list(ITEMS).index("seo-fig2") < list(ITEMS).index("seo-fig10")
 
@@ -286,6 +286,15 @@ def test_the_seeds_spread_counts_as_noise_where_it_is_greater() -> None:
     checked = check(claim(measure="difference", low=0.0), cells, noise=0.01)
     assert checked.noise == pytest.approx(0.1)
     assert checked.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("finals", "verdict"),
+    [((0.5, 0.505), "holds"), ((0.5, 0.525), "inconclusive"), ((0.5, 0.56), "fails")],
+)
+def test_a_spread_must_exceed_the_noise_too(finals, verdict: str) -> None:
+    cells = {name: cell(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
+    assert check(claim(measure="spread", high=0.02), cells, noise=0.01).verdict == verdict
 
 
 def test_claims_about_one_value_all_values_and_layers() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
 from strategies.callbacks import Record
 
@@ -37,6 +37,11 @@ def draw_curves(
         figure.savefig(path, dpi=150)
 
 
+def percent(value: float, _: object = None) -> str:
+    """Return a tick of an axis of shares, with no more decimals than it has."""
+    return f"{100 * value:.6g}%"
+
+
 def _series(records: Sequence[Record], key: str) -> tuple[list[int], list[float]]:
     points = [(r["round"], r[key]) for r in records if r.get(key) is not None]
     return [x for x, _ in points], [y for _, y in points]
@@ -46,7 +51,7 @@ def _draw_accuracy(axes: Axes, records: Sequence[Record], target: float) -> None
     rounds, accuracy = _series(records, "test_accuracy")
     axes.plot(rounds, accuracy, color=BLUE, linewidth=1.6)
     axes.set_ylabel("test accuracy")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    axes.yaxis.set_major_formatter(percent)
     if target:
         axes.axhline(target, color=GREY, linewidth=1, zorder=0)
         axes.annotate(

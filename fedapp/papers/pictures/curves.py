@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from fedapp.analysis.curves import band, least, monotone
 from fedapp.papers.cells import line_name
 from fedapp.papers.pictures.style import COLORS, DASHES, GREY, new_figure
 from fedapp.papers.results import Curve, Results
 from fedapp.papers.schema import Figure, Line, Metric, Panel
+from fedapp.runs.curves import percent
 
 NAMES: dict[Metric, str] = {
     "accuracy": "test accuracy",
@@ -84,7 +85,7 @@ def _finish(axes: Axes, panel: Panel, results: Results) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_yscale(panel.yscale)
     if "accuracy" in panel.y:
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+        axes.yaxis.set_major_formatter(percent)
     target = _target(panel, results)
     if target:
         axes.axhline(target, color=GREY, linewidth=1, linestyle=(0, (5, 3)), zorder=0)

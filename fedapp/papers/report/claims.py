@@ -83,7 +83,7 @@ def _similarity(cell: CellResult) -> dict[str, float]:
 def _judge(claim: Claim, measured: float, doubt: float) -> Verdict:
     low = -np.inf if claim.low is None else claim.low
     high = np.inf if claim.high is None else claim.high
-    if claim.measure in ("difference", "agreement"):
+    if claim.measure != "value":
         nearest = min(abs(measured - bound) for bound in (low, high) if np.isfinite(bound))
         if nearest <= doubt:
             return "inconclusive"
