@@ -71,7 +71,7 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Any:
 def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
     """Return the largest absolute difference between two sets of parameters."""
     assert a.keys() == b.keys()
-    return max(float((a[name] - b[name]).abs().max()) for name in a)
+    return max(float((a[name] - b[name]).detach().abs().max()) for name in a)
 
 
 def small_config(**settings: Any) -> Any:
