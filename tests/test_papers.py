@@ -364,6 +364,18 @@ def curve(ys) -> Curve:
     )
 
 
+def test_a_run_that_diverges_does_not_hide_the_others() -> None:
+    item = ITEMS["seo-fig5"]
+    assert isinstance(item, Figure)
+    cells = {line_name(p, line): CellResult() for p in item.panels for line in item.lines[p.lines]}
+    for name, loss in zip(cells, ([2.0, 1.0, 0.5], [2.5, 400.0, 2.3]), strict=False):
+        drawn = curve([0.1, 0.2, 0.3]).model_copy(update={"loss": loss})
+        cells[name] = cell(run_result(curve=drawn))
+    figure = draw_figure(item, Results(item="seo-fig5", scale="cpu", command="c", cells=cells))
+    losses = next(axes for axes in figure.axes if axes.get_ylabel() == "test loss")
+    assert losses.get_ylim()[1] == pytest.approx(7.5)
+
+
 def test_a_figure_has_a_line_for_each_that_ran_and_a_band_over_seeds() -> None:
     item = ITEMS["seo-fig9"]
     assert isinstance(item, Figure)

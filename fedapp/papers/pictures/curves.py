@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import EngFormatter, MaxNLocator
@@ -21,6 +22,8 @@ NAMES: dict[Metric, str] = {
     "loss": "test loss",
     "train_loss": "training loss (clients' mean)",
 }
+HIGHEST_LOSS = 3.0
+"""Times the first loss, up to where a linear axis of losses shows more."""
 WIDTHS = {1: 6.4, 2: 4.9, 3: 3.7}
 
 
@@ -91,6 +94,16 @@ def _finish(axes: Axes, panel: Panel, results: Results) -> None:
         axes.axhline(target, color=GREY, linewidth=1, linestyle=(0, (5, 3)), zorder=0)
     if panel.ylim and results.scale != "smoke":
         axes.set_ylim(*panel.ylim)
+    elif "loss" in panel.y and panel.yscale == "linear":
+        _cut_spikes(axes)
+
+
+def _cut_spikes(axes: Axes) -> None:
+    """End the axis at a few times the first loss: one run that diverges would hide the others."""
+    first = [y[0] for y in (np.asarray(line.get_ydata(), float) for line in axes.lines) if len(y)]
+    top = HIGHEST_LOSS * max((value for value in first if np.isfinite(value)), default=np.inf)
+    if axes.get_ylim()[1] > top > 0:
+        axes.set_ylim(top=top)
 
 
 def _target(panel: Panel, results: Results) -> float:
