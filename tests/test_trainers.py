@@ -27,7 +27,6 @@ from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.feed import Feed, Places, Resident, Step, padded_width
 from fedapp.training.networks import normalisation_names, with_features
 from fedapp.training.plan import LocalPlan, passes
-from fedapp.training.program import can_compile
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.setup import choose_program, choose_together, initial_parameters, make_trainer
 from fedapp.training.trainer import ClientTask, Outcome, Trainer
@@ -306,7 +305,6 @@ def test_large_batches_of_the_program_that_this_machine_chooses(batch_size: int,
     assert largest_difference(chosen, reference) < 1e-5
 
 
-@pytest.mark.skipif(not can_compile(), reason="there is no C++ compiler")
 @pytest.mark.parametrize(
     ("hidden", "batch_size", "together"),
     [
@@ -320,12 +318,12 @@ def test_large_batches_of_the_program_that_this_machine_chooses(batch_size: int,
 def test_every_client_rule_compiled(
     name: str, hidden: int, batch_size: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unequal sizes, partial batches; to 1e-4 in float32."""
+    """Where there is a compiler; unequal sizes, partial batches; to 1e-4 in float32."""
     monkeypatch.setattr(sys.modules[__name__], "SIZES", (300, 12, 7, 1))
     given = {k: v for k, v in settings(name).items() if not k.startswith("quadratic")}
     given |= {"dataset": "digits", "partitioner": "iid", "model": "2nn", "2nn.hidden": hidden}
     given |= {"num-clients": 4, "batch-size": batch_size, "precision": "float32"}
-    compiled = {"trainer": "batched", "program": "compile", "clients-together": together}
+    compiled = {"trainer": "batched", "device": "cpu", "clients-together": together}
     reference = outcomes({**given, "trainer": "sequential"})
     check_equal(outcomes({**given, **compiled}), reference, tolerance=1e-4)
 
@@ -334,6 +332,7 @@ def test_a_step_that_cannot_be_compiled_is_recorded(monkeypatch: pytest.MonkeyPa
     def fails(*_: object) -> None:
         raise OSError("no space left on device")
 
+    monkeypatch.setattr("fedapp.training.setup.can_compile", lambda: True)
     monkeypatch.setattr("torch._inductor.compile", fails)
     given = {"dataset": "digits", "model": "2nn", "2nn.hidden": 7, "num-clients": 4}
     given |= {"precision": "float64", "batch-size": 5}

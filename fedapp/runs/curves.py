@@ -37,7 +37,7 @@ def draw_curves(
         figure.savefig(path, dpi=150)
 
 
-def percent(value: float, _: object = None) -> str:
+def percent_tick(value: float, _: object = None) -> str:
     """Return a tick of an axis of shares, with no more decimals than it has."""
     return f"{100 * value:.6g}%"
 
@@ -51,7 +51,7 @@ def _draw_accuracy(axes: Axes, records: Sequence[Record], target: float) -> None
     rounds, accuracy = _series(records, "test_accuracy")
     axes.plot(rounds, accuracy, color=BLUE, linewidth=1.6)
     axes.set_ylabel("test accuracy")
-    axes.yaxis.set_major_formatter(percent)
+    axes.yaxis.set_major_formatter(percent_tick)
     if target:
         axes.axhline(target, color=GREY, linewidth=1, zorder=0)
         axes.annotate(

@@ -14,7 +14,7 @@ from fedapp.papers.cells import line_name
 from fedapp.papers.pictures.style import COLORS, DASHES, GREY, new_figure
 from fedapp.papers.results import Curve, Results
 from fedapp.papers.schema import Figure, Line, Metric, Panel
-from fedapp.runs.curves import percent
+from fedapp.runs.curves import percent_tick
 
 NAMES: dict[Metric, str] = {
     "accuracy": "test accuracy",
@@ -88,7 +88,7 @@ def _finish(axes: Axes, panel: Panel, results: Results) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.set_yscale(panel.yscale)
     if "accuracy" in panel.y:
-        axes.yaxis.set_major_formatter(percent)
+        axes.yaxis.set_major_formatter(percent_tick)
     target = _target(panel, results)
     if target:
         axes.axhline(target, color=GREY, linewidth=1, linestyle=(0, (5, 3)), zorder=0)

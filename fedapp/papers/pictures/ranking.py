@@ -6,7 +6,7 @@ from matplotlib.figure import Figure as Drawing
 
 from fedapp.papers.pictures.style import COLORS, GREY, new_figure
 from fedapp.papers.results import Results
-from fedapp.runs.curves import percent
+from fedapp.runs.curves import percent_tick
 
 REFERENCE = "fedavg"
 
@@ -25,6 +25,6 @@ def draw_ranking(results: Results) -> Drawing:
         axes.axvline(ran[REFERENCE].mean("final"), color=GREY, linewidth=1, linestyle=(0, (5, 3)))
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(-0.6, len(order) - 0.4)
-    axes.xaxis.set_major_formatter(percent)
+    axes.xaxis.set_major_formatter(percent_tick)
     axes.set_xlabel("test accuracy at the end: mean and range over the seeds", fontsize=9)
     return figure
