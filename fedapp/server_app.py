@@ -23,6 +23,7 @@ from fedapp.runs.callbacks import (
     Metrics,
     Report,
     StopAtTarget,
+    StopIfAllFail,
     read_metrics,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
@@ -119,6 +120,7 @@ def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callb
         Report(config.num_server_rounds),
         checkpoints,
         Artefacts(directory, config),
+        StopIfAllFail(),
     ]
     if config.target_accuracy:
         callbacks.append(StopAtTarget(config.target_accuracy))

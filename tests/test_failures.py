@@ -8,7 +8,9 @@ from flwr.app import MessageType
 from in_process import client_app, metrics, model, run
 
 from fedapp.errors import RunError
+from fedapp.runs.callbacks import StopIfAllFail
 from fedapp.seeds import generator
+from strategies.callbacks import ServerState
 
 BROKEN = 1
 
@@ -131,6 +133,43 @@ def test_a_round_without_any_good_reply_leaves_theta_as_it_was(tmp_path):
     assert [r["test_loss"] for r in records] == [records[0]["test_loss"]] * 3
     assert records[1]["train_loss"] is None
     assert len(records[1]["failures"]) == len(records[1]["clients"]) == 5
+
+
+def test_a_run_ends_where_all_clients_fail_with_the_same_error_three_rounds_in_a_row(tmp_path):
+    with pytest.raises(
+        RunError, match=r"round 3: in each of the last 3 rounds every .* no space left"
+    ):
+        run(tmp_path / "run", call=everyone(raises), num_server_rounds=5)
+    assert [record["round"] for record in metrics(tmp_path / "run")] == [0, 1, 2, 3]
+    resumed = run(tmp_path / "run", resume=True, num_server_rounds=5)
+    assert [record["round"] for record in metrics(resumed)] == [0, 1, 2, 3, 4, 5]
+    assert metrics(resumed)[5]["model_changed"]
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        ["same", "same", "one replies", "same", "same"],
+        ["same", "same", "another", "another"],
+        ["same", "same", "several", "same", "same"],
+        ["late"] * 5,
+        ["whole"] * 5,
+    ],
+)
+def test_clients_that_fail_otherwise_do_not_end_a_run(rounds):
+    """One replies; the error changes; there are several; the network is slow."""
+    failures = {
+        "same": {"failures": {"3": "disk", "7": "disk"}, "faults": {"raised": 2}},
+        "another": {"failures": {"3": "memory", "7": "memory"}, "faults": {"raised": 2}},
+        "several": {"failures": {"3": "disk", "7": "memory"}, "faults": {"raised": 2}},
+        "one replies": {"failures": {"3": "disk"}, "faults": {"raised": 1}},
+        "late": {"failures": {"3": "no reply", "7": "no reply"}, "faults": {"late": 2}},
+        "whole": {},
+    }
+    callback = StopIfAllFail()
+    for number, kind in enumerate(rounds, 1):
+        record = {"round": number, "clients": [3, 7], **failures[kind]}
+        assert not callback.on_round(record, ServerState(number, {}))
 
 
 def test_a_round_with_fewer_than_min_replies_leaves_theta_as_it_was_and_says_so(tmp_path, caplog):

@@ -490,7 +490,17 @@ def test_no_client_data_is_copied_where_all_share_a_data_set() -> None:
     assert stored.inputs.data_ptr() == WHOLE.inputs.ctypes.data
     assert resident.shared([*chosen]) is stored
     assert resident.shared([chosen[0], Chosen(replace(WHOLE), np.array([1]))]) is None
-    assert resident.shared([WHOLE]) is None
+
+
+def test_a_clients_own_data_stay_on_the_device() -> None:
+    """A node with one client draws by index from all that it has."""
+    resident = Resident(CPU)
+    stored = resident.shared([WHOLE])
+    assert stored is not None
+    assert resident.shared([WHOLE]) is stored
+    assert WHOLE.whole is WHOLE
+    assert WHOLE.indices.tolist() == [0, 1, 2, 3, 4, 5]
+    assert resident.shared([WHOLE, replace(WHOLE)]) is None
 
 
 def test_a_data_set_too_large_for_the_gpu_comes_client_by_client(

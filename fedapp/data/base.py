@@ -52,6 +52,16 @@ class Examples:
     def __len__(self) -> int:
         return len(self.targets)
 
+    @property
+    def whole(self) -> Examples:
+        """The set that these examples are part of: itself, unless they were chosen from a larger one."""
+        return self
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """[n]: where in ``whole`` these examples are, in their order."""
+        return np.arange(len(self))
+
 
 class Chosen(Examples):
     """The examples of a larger set at ``indices``, in that order; copied when they are first read.
@@ -59,11 +69,21 @@ class Chosen(Examples):
     What reads the larger set itself, ``whole``, by index needs no copy of any client's data.
     """
 
-    def __init__(self, whole: Examples, indices: NDArray[np.int64]) -> None:
-        vars(self).update(whole=whole, indices=indices, groups={}, group_names={})
+    _whole: Examples
+    _indices: NDArray[np.int64]
 
-    whole: Examples
-    indices: NDArray[np.int64]
+    def __init__(self, whole: Examples, indices: NDArray[np.int64]) -> None:
+        vars(self).update(_whole=whole, _indices=indices, groups={}, group_names={})
+
+    @property
+    def whole(self) -> Examples:
+        """The set from which these were chosen."""
+        return self._whole
+
+    @property
+    def indices(self) -> NDArray[np.int64]:
+        """[n]: which of them, in this order."""
+        return self._indices
 
     @cached_property
     def inputs(self) -> NDArray[Any]:
@@ -76,7 +96,7 @@ class Chosen(Examples):
         return np.asarray(self.whole.targets[self.indices])
 
     def __len__(self) -> int:
-        return len(self.indices)
+        return len(self._indices)
 
 
 @dataclass(frozen=True)

@@ -218,6 +218,46 @@ class StopAtTarget(Callback):
         return reached
 
 
+class StopIfAllFail(Callback):
+    """Ends the run when rounds in a row fail for all their clients, each time by the same exception.
+
+    That is no device's bad luck: it would be the same in every further round.
+    """
+
+    ROUNDS = 3
+
+    def __init__(self) -> None:
+        self._reason, self._rounds = "", 0
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        """Count the round, if it is such a one.
+
+        Raises
+        ------
+        RunError
+            It is the last of ``ROUNDS``.
+        """
+        reason = _reason_of_all(record)
+        self._rounds = self._rounds + 1 if reason and reason == self._reason else bool(reason)
+        self._reason = reason
+        if self._rounds == self.ROUNDS:
+            raise RunError(
+                f"round {record['round']}: in each of the last {self.ROUNDS} rounds every client failed "
+                f"with the same error: {reason}. The model is as it was before them, and the run can be "
+                "resumed."
+            )
+        return False
+
+
+def _reason_of_all(record: Record) -> str:
+    """Return the exception that all clients of the round raised, if it was the same one."""
+    failures = record.get("failures", {})
+    if set(record.get("faults", {})) != {"raised"} or len(failures) < len(record["clients"]):
+        return ""
+    reasons = set(failures.values())
+    return reasons.pop() if len(reasons) == 1 else ""
+
+
 class Report(Callback):
     """Says how the run goes: a live bar in a terminal, a line a round elsewhere."""
 

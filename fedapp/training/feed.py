@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.data.base import Chosen, Examples
+from fedapp.data.base import Examples
 from fedapp.data.transforms.base import Transform
 from fedapp.training.batches import Stored, as_targets, batches, stored
 from fedapp.training.plan import LocalPlan, passes
@@ -75,7 +75,7 @@ class Step:
 
 
 class Resident:
-    """The data set whose examples clients hold, on the device as it is stored."""
+    """The data set whose examples clients hold, or a client's own, on the device as it is stored."""
 
     MOST = 0.5
     """Share of a GPU's free memory that a data set may take; larger ones come client by client."""
@@ -86,10 +86,9 @@ class Resident:
 
     def shared(self, clients: Sequence[Examples]) -> Stored | None:
         """Return the one data set of which all the clients' examples are parts, if there is one."""
-        parts = [examples for examples in clients if isinstance(examples, Chosen)]
-        if len(parts) < len(clients) or len({id(part.whole) for part in parts}) != 1:
+        whole = clients[0].whole
+        if any(examples.whole is not whole for examples in clients):
             return None
-        whole = parts[0].whole
         if self._last is None or self._last[0] is not whole:
             if not self._fits(whole):
                 return None
@@ -154,8 +153,7 @@ class Feed:
         clients = [examples for examples, _ in self.clients]
         shared = self.resident.shared(clients)
         if shared is not None:
-            rows = [examples.indices for examples in clients if isinstance(examples, Chosen)]
-            return shared.inputs, shared.targets, rows
+            return shared.inputs, shared.targets, [examples.indices for examples in clients]
         each = [stored(examples, self.device) for examples in clients]
         ends = np.cumsum([len(examples) for examples in clients])
         rows = [np.arange(end - len(e), end) for end, e in zip(ends, clients, strict=True)]
