@@ -38,11 +38,9 @@ class IdleTrainer:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Reply as fedapp's own ClientApp does."""
-    workplace = client_app.workplace_of(context)
-    config, holdings = client_app.read_workplace(workplace)
-    return client_app.train_with(_idle(workplace), config, holdings, message, context)
+    return client_app.train_with(_idle, message, context)
 
 
 @functools.lru_cache(maxsize=4)
-def _idle(workplace: client_app.Workplace) -> Trainer:
-    return cast("Trainer", IdleTrainer(client_app.trainer_of(workplace)))
+def _idle(workplace: client_app.Workplace, threads: int) -> Trainer:
+    return cast("Trainer", IdleTrainer(client_app.trainer_of(workplace, threads)))

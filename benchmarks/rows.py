@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
+import torch
 from flwr.clientapp import ClientApp
 
 from benchmarks.bare import bare_loop, bare_loops, clients_of
@@ -42,6 +43,8 @@ def rows(
             continue  # this version has no such trainer
         yield f"trainer {trainer}", trainer_round(chosen, holdings)
         yield f"in-process round, {trainer}", inline_round(chosen, holdings)
+        threaded = chosen.model_copy(update={"threads": workers})
+        yield f"in-process round, {trainer}, {workers} threads", in_threads(threaded, holdings)
         on_ray = stack.enter_context(workers_round(chosen, holdings, workers))
         yield f"Ray workers, {workers}, {trainer}", on_ray
 
@@ -71,6 +74,19 @@ def inline_round(
     grid = InlineGrid(app, config.to_run_config(), [{}])
     written = standard_callbacks(create(config), config) if callbacks else []
     return _whole_round(config, holdings, grid, written)
+
+
+def in_threads(config: RunConfig, holdings: Holdings) -> Round:
+    """Return a whole round in this process with the threads that ``config`` names; others have one."""
+    train = inline_round(config, holdings)
+
+    def threaded() -> None:
+        try:
+            train()
+        finally:
+            torch.set_num_threads(1)
+
+    return threaded
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 import threading
+from collections.abc import Callable
 from logging import INFO
 
 import torch
@@ -28,20 +29,22 @@ app = ClientApp()
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train the clients that the message names and reply with their mean update."""
-    workplace = workplace_of(context)
-    return train_with(trainer_of(workplace), *read_workplace(workplace), message, context)
+    return train_with(trainer_of, message, context)
 
 
 def train_with(
-    trainer: Trainer,
-    config: RunConfig,
-    holdings: Holdings,
-    message: Message,
-    context: Context,
+    trainer_of: Callable[[Workplace, int], Trainer], message: Message, context: Context
 ) -> Message:
-    """Return the reply of a node whose clients ``trainer`` trains."""
+    """Return the reply of a node whose clients are trained by what ``trainer_of`` gives.
+
+    It is asked for the trainer of a workplace and a number of threads.
+    """
+    workplace = workplace_of(context)
+    config, holdings = read_workplace(workplace)
     order, theta, extras = decode_order(message.content)
-    torch.set_num_threads(min(order.threads, os.cpu_count() or 1))
+    threads = min(order.threads, os.cpu_count() or 1)
+    torch.set_num_threads(threads)
+    trainer = trainer_of(workplace, threads)
     states = _states(order, holdings, context)
     reply = train_cohort(config, trainer, order, theta, extras, holdings.train, states)
     return Message(encode_reply(order, reply), reply_to=message)
@@ -94,7 +97,7 @@ class _Kept(threading.local):
 
     def __init__(self) -> None:
         self.workplace = functools.lru_cache(maxsize=4)(_read_workplace)
-        self.trainer = functools.lru_cache(maxsize=2)(_make_trainer)
+        self.trainer = functools.lru_cache(maxsize=4)(_make_trainer)
 
 
 def read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
@@ -102,9 +105,9 @@ def read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
     return _KEPT.workplace(workplace)
 
 
-def trainer_of(workplace: Workplace) -> Trainer:
-    """Return this thread's trainer for such a node."""
-    return _KEPT.trainer(workplace)
+def trainer_of(workplace: Workplace, threads: int) -> Trainer:
+    """Return the trainer of such a node, for a process with so many threads; each thread has its own."""
+    return _KEPT.trainer(workplace, threads)
 
 
 def _read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
@@ -113,10 +116,10 @@ def _read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
     return config, read_holdings(config, own_client(config, node_config))
 
 
-def _make_trainer(workplace: Workplace) -> Trainer:
+def _make_trainer(workplace: Workplace, threads: int) -> Trainer:
     config, holdings = read_workplace(workplace)
-    trainer = make_trainer(config, holdings.dataset.task)
-    log(INFO, "Trainer: %s, threads: %s", trainer, config.threads or "as measured")
+    trainer = make_trainer(config.model_copy(update={"threads": threads}), holdings.dataset.task)
+    log(INFO, "Trainer: %s, threads: %d", trainer, threads)
     return trainer
 
 

@@ -166,7 +166,7 @@ class RunConfig(BaseModel):
         0,
         ge=0,
         description="Clients that the batched trainer trains in one program. 0: on a GPU a whole "
-        "cohort, on a CPU one, or five of a small network.",
+        "cohort, on a CPU one, or five a thread of a small network.",
     )
     evaluation: Literal["server", "clients", "both"] = Field(
         "server", description="Where the global model is evaluated."

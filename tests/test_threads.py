@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedapp.config import read_config
+from fedapp.config import RunConfig, read_config
 from fedapp.holdings import read_holdings
 from fedapp.messages import decode_order, encode_order
 from fedapp.runs.directory import RunDirectory
 from fedapp.training.cohorts import TrainOrder
 from fedapp.training.threads import measured_threads, quickest
+from fedapp.training.trainer import Trainer
 from tests.conftest import Run, largest_difference, model_of
 
 
@@ -57,6 +58,31 @@ def test_the_measurement_trains_and_leaves_the_threads_as_they_were(
     assert taken > 0
     assert most == 2
     assert torch.get_num_threads() == before
+
+
+def test_what_is_timed_are_the_clients_that_train_together_with_so_many_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Five a thread, those with most examples, of the ten of a round; the time is by client."""
+    given = {"trainer": "batched", "device": "cpu", "num-clients": 20, "local-epochs": 1}
+    config = read_config({**given, "threads": 0, "batch-size": 2, "program": "record"})
+    monkeypatch.setattr("fedapp.training.setup.choose_program", lambda *_: "compile")
+    seen = []
+
+    def timed(config: RunConfig, trainer: Trainer, order: TrainOrder, *_: object) -> None:
+        seen.append((config.local_steps, str(trainer), order.clients))
+
+    monkeypatch.setattr("fedapp.training.threads.train_cohort", timed)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    measured_threads(config, read_holdings(config, None))
+    steps, trainers, clients = zip(*dict.fromkeys(seen), strict=True)
+    assert set(steps) == {5}
+    assert [name.split(", ")[1] for name in trainers] == [
+        "5 clients a program",
+        "10 clients a program",
+    ]
+    assert [len(each) for each in clients] == [5, 10]
+    assert clients[1][:5] == clients[0]
 
 
 def test_no_measurement_where_there_is_one_core_a_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -377,6 +377,9 @@ def test_a_trainer_says_what_it_is() -> None:
         (Together(2, equal=True), [3, 3, 3, 1, 4], 1, [[0, 1], [2], [3], [4]]),
         (Together(5, equal=True), [3] * 7, 1, [[0, 1, 2, 3, 4], [5], [6]]),
         (Together(5, equal=True), [3, 3, 1, 1], 2, [[0, 1], [2, 3]]),
+        (Together(10, equal=True), [3] * 16, 1, [[*range(10)], [*range(10, 15)], [15]]),
+        (Together(10, equal=True), [3] * 9 + [1], 1, [[*range(5)], [5], [6], [7], [8], [9]]),
+        (Together(20, equal=True), [3] * 10, 1, [[*range(10)]]),
         (Together(1, equal=True), [], 1, []),
     ],
 )
@@ -391,6 +394,8 @@ def test_which_clients_are_one_program(
     ("given", "wanted"),
     [
         ({"batch-size": 10}, Together(5, equal=True)),
+        ({"batch-size": 10, "threads": 2}, Together(10, equal=True)),
+        ({"batch-size": 50, "threads": 2}, Together(1, equal=True)),
         ({"batch-size": 50}, Together(1, equal=True)),
         ({"batch-size": 0}, Together(1, equal=True)),
         ({"batch-size": 10, "program": "record"}, Together(1, equal=True)),

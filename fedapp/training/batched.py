@@ -33,12 +33,16 @@ WHOLE_COHORT = 10**9
 """More clients than any cohort has."""
 
 FEW = 5
-"""Clients whose weights a processor's cache holds, for small networks."""
+"""Clients whose weights a core's cache holds, for small networks."""
 
 
 @dataclass(frozen=True)
 class Together:
-    """How many clients are one program; ``equal``: only such as take as many steps as each other."""
+    """How many clients are one program; ``equal``: only such as take as many steps as each other.
+
+    Where fewer are alike than ``clients``, half of them or a quarter ... train together, but not
+    fewer than FEW; others train alone. So there are few programs to record.
+    """
 
     clients: int
     equal: bool = False
@@ -50,13 +54,20 @@ class Together:
     def chunks(self, steps: Sequence[int], runs: int) -> Iterator[Sequence[int]]:
         """Yield the places of clients of ``runs`` runs, who take so many ``steps``, by program."""
         size = runs if self.equal and runs > 1 else self.clients * runs
-        for start in range(0, len(steps), size):
-            chunk = range(start, min(start + size, len(steps)))
-            alike = len(chunk) == size and len({steps[place] for place in chunk}) == 1
-            if alike or runs > 1 or not self.equal:
-                yield chunk
-            else:
-                yield from ([place] for place in chunk)
+        start = 0
+        while start < len(steps):
+            width = size if runs > 1 or not self.equal else self._alike(steps[start:])
+            yield range(start, min(start + width, len(steps)))
+            start += width
+
+    def _alike(self, steps: Sequence[int]) -> int:
+        """Return how many of the next clients train together, all with the same number of steps."""
+        width = self.clients
+        while width >= min(FEW, self.clients):
+            if len(steps) >= width and len(set(steps[:width])) == 1:
+                return width
+            width //= 2
+        return 1
 
 
 ONE = Together(1)

@@ -82,7 +82,7 @@ def is_batched(config: RunConfig) -> bool:
 
 
 def make_trainer(config: RunConfig, task: Task) -> Trainer:
-    """Return the trainer that ``config`` names, on the device that it names.
+    """Return the trainer that ``config`` names, on its device and for a process of its ``threads``.
 
     Raises
     ------
@@ -95,7 +95,8 @@ def make_trainer(config: RunConfig, task: Task) -> Trainer:
     if is_batched(config):
         mode = choose_program(config, device)
         together = choose_together(config, device, mode)
-        return _batched(model, algorithm, transform, device, dtype, task, together, mode)
+        kinds = (device, dtype, together, mode, config.threads)
+        return _batched(model, algorithm, transform, task, *kinds)
     module = make_module(config, task)
     return SequentialTrainer(module, model, algorithm, transform, device, dtype, task.num_classes)
 
@@ -105,13 +106,17 @@ def _batched(
     model: Model,
     algorithm: Algorithm,
     transform: Transform,
+    task: Task,
     device: torch.device,
     dtype: torch.dtype,
-    task: Task,
     together: Together,
     mode: Mode,
+    _threads: int,
 ) -> BatchedTrainer:
-    """Return a trainer by all that its programs are made from: the runs of a grid share them."""
+    """Return a trainer by all that its programs are made from: the runs of a grid share them.
+
+    Compiled ones are made for the threads that the process has then.
+    """
     shape = transform.output_shape(task.input_shape)
     module = initialise(model, replace(task, input_shape=shape), seed=0)
     return BatchedTrainer(
@@ -126,15 +131,15 @@ SMALL_BATCH = 20
 def choose_together(config: RunConfig, device: torch.device, mode: Mode) -> Together:
     """Return how many clients are trained in one program.
 
-    On a CPU a few, as many as stay in the cache, and only such as have as many steps as each other:
-    a client that waits there costs what one that trains does.
+    On a CPU a few for each thread, as many as stay in its core's cache, and only such as have as many
+    steps as each other: a client that waits there costs what one that trains does.
     """
     if config.clients_together:
         return Together(config.clients_together)
     if device.type == "cuda":
         return Together(WHOLE_COHORT)
     few = mode == "compile" and config.batch_size <= SMALL_BATCH
-    return Together(FEW if few else 1, equal=True)
+    return Together(FEW * max(config.threads, 1) if few else 1, equal=True)
 
 
 def choose_program(config: RunConfig, device: torch.device) -> Mode:

@@ -7,9 +7,10 @@ import statistics
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
-from fedapp.config import RunConfig
+from fedapp.config import RunConfig, participants
 from fedapp.holdings import Holdings
 from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.setup import choose_device, initial_parameters, make_algorithm, make_trainer
@@ -51,23 +52,28 @@ def measured_threads(config: RunConfig, holdings: Holdings, processes: int = 1) 
 
 
 def _stopwatch(config: RunConfig, holdings: Holdings) -> Callable[[int], float]:
-    """Return what times local steps of the client with most examples, with so many threads."""
+    """Return what times a client's local steps, with so many threads and the others beside it.
+
+    As many clients of a round train as do in one program; they are those with most examples.
+    """
     config = config.model_copy(update={"local_steps": STEPS})
     task, partition = holdings.dataset.task, holdings.partition
-    client = 0 if partition is None else int(partition.sizes.argmax())
-    trainer, algorithm = make_trainer(config, task), make_algorithm(config, task)
-    theta = initial_parameters(config, task)
+    sizes = np.zeros(1) if partition is None else partition.sizes
+    clients = np.argsort(-sizes, kind="stable")[: participants(config.fraction_train, len(sizes))]
+    algorithm, theta = make_algorithm(config, task), initial_parameters(config, task)
     extras = algorithm.broadcast(algorithm.start(theta))
-    order = TrainOrder(1, (client,), config.learning_rate, "mean")
 
     def seconds(threads: int) -> float:
         torch.set_num_threads(threads)
+        trainer = make_trainer(config.model_copy(update={"threads": threads}), task)
+        some = tuple(map(int, clients[: trainer.together]))
+        order = TrainOrder(1, some, config.learning_rate, "mean")
         taken = []
         for turn in range(TURNS + 1):
             began = time.perf_counter()
             train_cohort(config, trainer, order, theta, extras, holdings.train)
             if turn:  # the first one records or compiles
                 taken.append(time.perf_counter() - began)
-        return statistics.median(taken)
+        return statistics.median(taken) / len(some)
 
     return seconds
