@@ -106,7 +106,8 @@ def _prepare(
 def _threads(config: RunConfig, holdings: Holdings, found: dict[str, Any]) -> int:
     """Return the threads of a run that leaves them open: measured once, and the same on resume."""
     if "threads" not in found:
-        found["threads"] = measured_threads(config, holdings, found.get("workers", 1))
+        side_by_side = found["nodes"] if found["engine"] != "inline" else 1
+        found["threads"] = measured_threads(config, holdings, side_by_side)
     log(INFO, "Threads: %d, as measured", found["threads"])
     return int(found["threads"])
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedapp import server_app
 from fedapp.config import RunConfig, read_config
 from fedapp.holdings import read_holdings
 from fedapp.messages import decode_order, encode_order
@@ -107,6 +108,19 @@ def test_what_was_found_is_kept_on_resume(
     monkeypatch.setattr("fedapp.server_app.measured_threads", refused)
     again = run("cut", num_server_rounds=4, resume=True, **given)
     assert largest_difference(model_of(again), model_of(whole)) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "nodes", "side_by_side"), [("inline", 4, 1), ("workers", 4, 4), ("flower", 2, 2)]
+)
+def test_nodes_that_are_processes_share_the_cores(
+    engine: str, nodes: int, side_by_side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapp.server_app.measured_threads", lambda *given: given[2])
+    config = read_config({"threads": 0})
+    found = {"engine": engine, "nodes": nodes}
+    assert server_app._threads(config, read_holdings(config, None), found) == side_by_side
+    assert found["threads"] == side_by_side
 
 
 def test_a_node_is_told() -> None:

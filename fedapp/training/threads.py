@@ -39,7 +39,8 @@ def quickest(seconds: Callable[[int], float], most: int) -> int:
 def measured_threads(config: RunConfig, holdings: Holdings, processes: int = 1) -> int:
     """Return with how many threads a few local steps of the run's own training are quickest.
 
-    ``processes`` train side by side on this machine. On a GPU it is one thread.
+    ``processes`` train side by side, as if all were on this machine: it is what is measured. On a GPU
+    it is one thread.
     """
     most = len(os.sched_getaffinity(0)) // max(processes, 1)
     if most < 2 or choose_device(config).type != "cpu":
