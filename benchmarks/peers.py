@@ -41,7 +41,7 @@ from torch import Tensor, nn
 
 from benchmarks.bare import bare_loops, clients_of, tensors_of
 from benchmarks.processes import Call, together
-from benchmarks.rows import workers_round
+from benchmarks.rows import in_threads, workers_round
 from benchmarks.turns import conditions, ratio, take_turns
 from benchmarks.workloads import WORKLOADS, Workload
 from fedapp.config import RunConfig, Scalar, read_config
@@ -274,11 +274,13 @@ def measure(name: str, workload: Workload, turns: int, workers: int, steps: int)
 def _rows(
     config: RunConfig, workers: int, stack: contextlib.ExitStack
 ) -> Iterator[tuple[str, Call]]:
-    """Yield the bare loops, whole rounds of ours on Ray workers, and the installed peers."""
+    """Yield the bare loops, whole rounds of ours in threads and on Ray workers, and installed peers."""
     holdings, values = read_holdings(config, None), config.to_run_config()
     bare = stack.enter_context(bare_loops(config, holdings, workers))
     yield f"bare loop, {workers} processes of one thread", bare
     batched = read_config({**values, "trainer": "batched"})
+    threaded = batched.model_copy(update={"threads": workers})
+    yield f"in-process, batched, {workers} threads", in_threads(threaded, holdings)
     ours = stack.enter_context(workers_round(batched, holdings, workers))
     yield f"Ray workers, {workers}, batched", ours
     for peer in PEERS:
