@@ -2,9 +2,10 @@
 
     python -m benchmarks.simulation
 
-Starts a SuperLink on a free port and runs both on it, each with one Ray actor a core. Without
-FEDAPP_DATA the digits stand in for MNIST. "training" is the longest that one node's clients trained in a
-round; with one SuperNode a client several nodes share an actor, so there it says nothing of a round.
+Starts a SuperLink on a free port and runs all on it, with one Ray actor a core, or one for all cores.
+Without FEDAPP_DATA the digits stand in for MNIST. "training" is the longest that one node's clients
+trained in a round; with one SuperNode a client several nodes share an actor, so there it says nothing of
+a round.
 """
 
 from __future__ import annotations
@@ -47,21 +48,23 @@ def main(
         "what", "round, s", "training, s", "the rest, s", title=f"W1 on {actors} actors, {trainer}"
     )
     with tempfile.TemporaryDirectory() as folder, federation(Path(folder), simulation=True) as here:
-        for what, settings, nodes in (
-            (f"cohorts: {actors} SuperNodes, {clients} clients", values, actors),
-            (f"one SuperNode a client: {clients}", own, clients),
+        threaded = values | {"threads": actors}
+        for what, settings, nodes, cpus in (
+            (f"cohorts: {actors} SuperNodes, {clients} clients", values, actors, 1),
+            (f"cohorts: one SuperNode of {actors} threads", threaded, 1, actors),
+            (f"one SuperNode a client: {clients}", own, clients, 1),
         ):
-            medians = _measure(here, settings, f"nodes-{nodes}", nodes)
+            medians = _measure(here, settings, nodes, cpus)
             table.add_row(what, *(f"{seconds:.3f}" for seconds in medians))
     Console().print(table)
 
 
 def _measure(
-    here: Federation, settings: dict[str, Scalar], name: str, nodes: int
+    here: Federation, settings: dict[str, Scalar], nodes: int, cpus: int
 ) -> tuple[float, float, float]:
     """Return the median seconds of a round, of its training, and of the rest."""
-    resources = f"num-supernodes={nodes} client-resources-num-cpus=1"
-    folder = here.run(settings, name, federation_config=resources)
+    resources = f"num-supernodes={nodes} client-resources-num-cpus={cpus}"
+    folder = here.run(settings, f"nodes-{nodes}", federation_config=resources)
     lines = (folder / "metrics.jsonl").read_text().splitlines()[1 + WARM_UP :]
     seconds = [json.loads(line)["seconds"] for line in lines]
     return (
