@@ -26,6 +26,7 @@ from benchmarks.rows import inline_round, trainer_round
 from benchmarks.workloads import WORKLOADS
 from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
+from fedapp.errors import ConfigError
 from fedapp.holdings import Holdings, read_holdings
 from fedapp.training.batches import to_device
 from fedapp.training.cohorts import sample_clients
@@ -33,6 +34,7 @@ from fedapp.training.layout import laid_out, memory_format
 from fedapp.training.plan import LocalPlan
 from fedapp.training.setup import (
     DTYPES,
+    choose_device,
     initial_parameters,
     make_evaluator,
     make_model,
@@ -57,7 +59,10 @@ def main(
     steps: Annotated[int, typer.Option(min=0, help="Local steps a client. 0: all.")] = 0,
 ) -> None:
     """Print a table a workload."""
-    place = torch.device(device)
+    try:
+        place = choose_device(read_config({"device": device}))
+    except ConfigError as error:
+        raise typer.BadParameter(f"{error} Here: --device cpu.") from error
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
     console.print(f"{name}; torch {torch.__version__}, float32; medians of {turns} rounds")
     measures = {"W1": measure_w1, "W4": measure_w4, "W3": measure_w3}

@@ -279,8 +279,7 @@ def _rows(
     bare = stack.enter_context(bare_loops(config, holdings, workers))
     yield f"bare loop, {workers} processes of one thread", bare
     batched = read_config({**values, "trainer": "batched"})
-    threaded = batched.model_copy(update={"threads": workers})
-    yield f"in-process, batched, {workers} threads", in_threads(threaded, holdings)
+    yield f"in-process, batched, {workers} threads", in_threads(batched, holdings, workers)
     ours = stack.enter_context(workers_round(batched, holdings, workers))
     yield f"Ray workers, {workers}, batched", ours
     for peer in PEERS:

@@ -43,8 +43,8 @@ def rows(
             continue  # this version has no such trainer
         yield f"trainer {trainer}", trainer_round(chosen, holdings)
         yield f"in-process round, {trainer}", inline_round(chosen, holdings)
-        threaded = chosen.model_copy(update={"threads": workers})
-        yield f"in-process round, {trainer}, {workers} threads", in_threads(threaded, holdings)
+        threaded = in_threads(chosen, holdings, workers)
+        yield f"in-process round, {trainer}, {workers} threads", threaded
         on_ray = stack.enter_context(workers_round(chosen, holdings, workers))
         yield f"Ray workers, {workers}, {trainer}", on_ray
 
@@ -76,9 +76,9 @@ def inline_round(
     return _whole_round(config, holdings, grid, written)
 
 
-def in_threads(config: RunConfig, holdings: Holdings) -> Round:
-    """Return a whole round in this process with the threads that ``config`` names; others have one."""
-    train = inline_round(config, holdings)
+def in_threads(config: RunConfig, holdings: Holdings, threads: int) -> Round:
+    """Return a whole round in this process with so many threads; the other rows have one."""
+    train = inline_round(config.model_copy(update={"threads": threads}), holdings)
 
     def threaded() -> None:
         try:

@@ -9,9 +9,10 @@ import itertools
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 
-from benchmarks import peers
+from benchmarks import gpu, peers
 from benchmarks import rows as rows_of
 from benchmarks.turns import WARM_UP, ratio, take_turns
 from benchmarks.workloads import WORKLOADS
@@ -89,3 +90,9 @@ def test_a_peer_needs_the_versions_that_it_asks_for(monkeypatch: pytest.MonkeyPa
         "",
         "FedJAX, pmap, 2 devices (fedjax 0.0.17, jax 0.7.2)",
     )
+
+
+def test_the_gpu_benchmark_says_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(typer.BadParameter, match=r"this process sees 0 GPUs.*--device cpu"):
+        gpu.main(["W1"])
