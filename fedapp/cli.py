@@ -210,6 +210,10 @@ def reproduce(
         Path | None,
         typer.Option("--from", help="Take runs recorded beside the results in this folder."),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Run this row, column, line, algorithm or ROW | COLUMN alone."),
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List items and costs; run none.")] = False,
 ) -> None:
     """Run what the papers ran; write each table and figure with the published numbers beside."""
@@ -219,7 +223,9 @@ def reproduce(
     from fedapp.sweeps.schedule import Effort
 
     effort, overrides = Effort(jobs, stacked, retry, hours), parse_settings(setting)
-    order = Order(as_scale(scale), data_folder(data), runs, to, effort, overrides, recorded)
+    place = data_folder(data)
+    chosen = tuple(only or ())
+    order = Order(as_scale(scale), place, runs, to, effort, overrides, recorded, chosen)
     if listed or not items:
         show_costs(items or ["all"], order, console)
     else:

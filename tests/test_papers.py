@@ -20,7 +20,7 @@ from fedapp.errors import ConfigError
 from fedapp.papers import costs
 from fedapp.papers.catalogue import all_items, choose
 from fedapp.papers.catalogue import read_item as read
-from fedapp.papers.cells import Maker, line_name, make_cells
+from fedapp.papers.cells import Maker, is_among, line_name, make_cells
 from fedapp.papers.costs import cost_of
 from fedapp.papers.data import locate
 from fedapp.papers.pictures.curves import draw_figure, points
@@ -69,6 +69,16 @@ def test_every_cell_is_a_sensible_run_at_every_scale(name: str, scale) -> None:
                 read_config({**cell.settings, **dict(zip(cell.options, values, strict=True))})
 
 
+@pytest.mark.parametrize("name", ITEMS)
+def test_what_a_scale_runs_alone_is_there(name: str) -> None:
+    """A name with a typing error in it would run nothing, and nobody would notice."""
+    for scale_name, scale in ITEMS[name].scales.items():
+        everything = Maker(ITEMS[name], scale_name, Scale(), {}, lambda name, cut: name)
+        cells = make_cells(ITEMS[name], everything)
+        for each in scale.only or ():
+            assert any(is_among(cell, (each,)) for cell in cells), each
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_published_speed_ups_follow_from_the_published_rounds(name: str) -> None:
     """The papers round to one decimal; a typing error in either number would show."""
@@ -95,11 +105,20 @@ def test_the_2nn_cells_have_the_grid_that_is_stated() -> None:
     assert {"partitioner": "shards", "local-epochs": 20}.items() <= cell.settings.items()
 
 
-def test_rows_that_a_scale_leaves_out_are_not_run() -> None:
-    cells = make_cells(ITEMS["mcmahan-table1-cnn"], maker(ITEMS["mcmahan-table1-cnn"], "cpu"))
-    assert {name for name, cell in cells.items() if cell} == {
-        name for name in cells if name.startswith("C = 0.1")
-    }
+@pytest.mark.parametrize(
+    ("only", "run"),
+    [
+        ("C = 0.1", {"C = 0.1 | IID, B = ∞", "C = 0.1 | IID, B = 10"}),
+        ("IID, B = 10", {"C = 0.0 | IID, B = 10", "C = 0.1 | IID, B = 10"}),
+        ("C = 0.0 | IID, B = ∞", {"C = 0.0 | IID, B = ∞"}),
+    ],
+)
+def test_rows_columns_and_cells_that_a_scale_leaves_out_are_not_run(only: str, run: set) -> None:
+    item = ITEMS["mcmahan-table1-cnn"]
+    small = item.model_copy(update={"rows": item.rows[:2], "columns": item.columns[:2]})
+    cells = make_cells(small, Maker(small, "cpu", Scale(only=(only,)), {}, lambda name, cut: name))
+    assert len(cells) == 4
+    assert {name for name, cell in cells.items() if cell} == run
 
 
 def test_a_smaller_scale_keeps_the_updates_of_a_round() -> None:
@@ -459,6 +478,22 @@ def test_a_table_is_reproduced_at_smoke_scale(tmp_path: Path) -> None:
     assert {name.split(" | ")[0] for name in ran} == {"C = 0.0", "C = 0.5"}
     assert all(len(results.cells[name].tried) >= 3 for name in ran)
     assert "B = 10" in (tmp_path / "out" / "mcmahan-table1-2nn" / "index.md").read_text()
+
+
+@pytest.mark.process
+def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) -> None:
+    def chosen(*only: str) -> set[str]:
+        folders = tmp_path / "runs", tmp_path / "out"
+        order = Order("smoke", None, *folders, Effort(jobs=1), {}, only=only)
+        reproduce(["mcmahan-table1-2nn"], order, Console(quiet=True))
+        results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
+        return {name for name, found in results.cells.items() if found.runs}
+
+    assert chosen("C = 0.0 | IID, B = 10") == {"C = 0.0 | IID, B = 10"}
+    both = {"C = 0.0 | IID, B = 10", "C = 0.0 | IID, B = ∞"}
+    assert chosen("C = 0.0 | IID, B = ∞") == both
+    with pytest.raises(ConfigError, match=r"--only C = 2: .* One of: C = 0\.0; IID, B = ∞; "):
+        chosen("C = 2")
 
 
 @pytest.mark.process

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ from fedapp.sweeps.tuning import Cell, Rates
 
 Cells = dict[str, Cell | None]
 """Cells by their name in the item; None where the scale does not run it."""
+SEPARATOR = " | "
+"""Between a row and a column in a cell's name."""
 EVALUATIONS = 500
 """How often a table's run of 1,000 rounds and more is evaluated in all, roughly."""
 EXECUTION: Mapping[str, Scalar] = {"checkpoint-every": 50, "pictures": False, "threads": 1}
@@ -68,9 +70,9 @@ class Maker:
         place = self.locate(str(merged.get("dataset", "digits")), self.scale.cut)
         return {**merged, "dataset": place}
 
-    def runs(self, label: str) -> bool:
-        """Return whether what ``label`` names runs at this scale."""
-        return self.scale.only is None or label in self.scale.only
+    def runs(self, name: str) -> bool:
+        """Return whether the cell ``name`` runs at this scale."""
+        return self.scale.only is None or is_among(name, self.scale.only)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -99,12 +101,22 @@ def without_effect_removed(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {k: v for k, v in settings.items() if "." not in k or k.split(".")[0] in chosen}
 
 
+def is_among(name: str, chosen: Sequence[str]) -> bool:
+    """Return whether a cell is chosen, by its name or by a part of it (its row, its column)."""
+    return not {name, *parts_of(name)}.isdisjoint(chosen)
+
+
+def parts_of(name: str) -> list[str]:
+    """Return the row and column that a cell's name is made of, or the lines and the line."""
+    return name.split(SEPARATOR)
+
+
 def make_cells(item: Item, maker: Maker) -> Cells:
     """Return the cells of an item, by name."""
     match item:
         case Table():
             return {
-                f"{row.label} | {column.label}": _table_cell(item, maker, row, column)
+                cell_name(row, column): _table_cell(item, maker, row, column)
                 for row in item.rows
                 for column in item.columns
                 if column.label in row.published
@@ -126,6 +138,11 @@ def make_cells(item: Item, maker: Maker) -> Cells:
             return {}
 
 
+def cell_name(row: TableRow, column: Column) -> str:
+    """Return the name of a table's cell."""
+    return f"{row.label}{SEPARATOR}{column.label}"
+
+
 def compared(item: Comparison) -> list[str]:
     """Return the algorithms that a comparison compares."""
     algorithms = next(family for family in FAMILIES if family.key == "algorithm").components()
@@ -135,11 +152,11 @@ def compared(item: Comparison) -> list[str]:
 def line_name(panel: Panel, line: Line) -> str:
     """Return the name of a line's cell: panels that differ only in what they draw share it."""
     own = ", ".join(f"{key}={value}" for key, value in sorted(panel.settings.items()))
-    return " | ".join(part for part in (panel.lines, line.label, own) if part)
+    return SEPARATOR.join(part for part in (panel.lines, line.label, own) if part)
 
 
 def _table_cell(item: Table, maker: Maker, row: TableRow, column: Column) -> Cell | None:
-    if not maker.runs(row.label):
+    if not maker.runs(cell_name(row, column)):
         return None
     own = {**item.settings, **row.settings, **column.settings}
     every = {
@@ -191,7 +208,7 @@ def _contender(item: Comparison, maker: Maker, name: str) -> Cell | None:
 
 
 def _line_cell(item: Figure, maker: Maker, panel: Panel, line: Line) -> Cell | None:
-    if not maker.runs(line.label):
+    if not maker.runs(line_name(panel, line)):
         return None
     target = line.target if line.target is not None else item.target
     target = (maker.scale.target or target) if target else 0.0

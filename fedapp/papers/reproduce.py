@@ -10,8 +10,9 @@ from pathlib import Path
 from rich.console import Console
 
 from fedapp.config import Scalar
+from fedapp.errors import ConfigError
 from fedapp.papers.catalogue import choose
-from fedapp.papers.cells import Cells, Maker, make_cells
+from fedapp.papers.cells import Cells, Maker, is_among, make_cells, parts_of
 from fedapp.papers.costs import costs_of_cells, list_items
 from fedapp.papers.data import locate
 from fedapp.papers.drawing import draw, numbers_of
@@ -21,18 +22,22 @@ from fedapp.papers.results import Results, cell_result, collect, write_results
 from fedapp.papers.schema import Cut, Item, Scale, ScaleName
 from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.command import run_plans
-from fedapp.sweeps.plans import Outcome, Steps
+from fedapp.sweeps.plans import Outcome, Steps, stage
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort
 from fedapp.sweeps.store import Store
 from fedapp.sweeps.tuning import search
+
+Plan = Callable[[], Steps]
 
 
 @dataclass(frozen=True)
 class Order:
     """How to reproduce: at which scale, with which data, where runs and results go.
 
-    Runs that are recorded beside the results in ``recorded`` are taken from there.
+    Runs that are recorded beside the results in ``recorded`` are taken from there. ``only`` names the
+    rows, columns, lines, algorithms or cells that are run (none: all of the scale); of the others
+    those are shown whose runs are there.
     """
 
     scale: ScaleName
@@ -42,6 +47,7 @@ class Order:
     effort: Effort
     overrides: Mapping[str, Scalar]
     recorded: Path | None = None
+    only: tuple[str, ...] = ()
 
 
 def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
@@ -53,25 +59,24 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
     Raises
     ------
     ConfigError
-        A name is unknown, or the data an item needs is not there.
+        A name is unknown, or the data an item needs is not there, or ``only`` names no cell.
     """
     items = dict(choose(list(names)))
     makers = {name: maker_of(item, order) for name, item in items.items()}
     cells = {name: make_cells(item, makers[name]) for name, item in items.items()}
-    plans: dict[str, Callable[[], Steps]] = {
-        f"{name}: {label}": (lambda cell=cell: search(cell))  # type: ignore[misc]
-        for name, own in cells.items()
-        for label, cell in own.items()
-        if cell is not None
-    }
+    plans = _plans(cells)
     if order.effort.hours:
         plans = _cheapest_first(plans, items, order)
+    wanted = _wanted(list(plans), order.only)
     store = Store(order.runs, Archive(order.recorded) if order.recorded else None)
-    outcomes = run_plans(plans, store, order.effort, console)
+    outcomes = run_plans({name: plans[name] for name in wanted}, store, order.effort, console)
+    for name in plans.keys() - wanted:
+        if there := stage(plans[name](), store.find).outcome:
+            outcomes[name] = there
     if order.scale != "smoke":
         Archive(order.to).keep(store.known)
     for name, item in items.items():
-        own = {label: outcomes.get(f"{name}: {label}") for label in cells[name]}
+        own = {label: outcomes.get(_plan_name(name, label)) for label in cells[name]}
         if any(cells[name].values()) and not any(own.values()):
             continue
         results = _results(name, item, cells[name], own, makers[name], order)
@@ -80,12 +85,45 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
     console.print(str(write_index(order.to.absolute())), highlight=False, soft_wrap=True)
 
 
+def _plans(cells: Mapping[str, Cells]) -> dict[str, Plan]:
+    """Return a plan for each cell that the scale runs."""
+    return {
+        _plan_name(name, label): (lambda cell=cell: search(cell))  # type: ignore[misc]
+        for name, own in cells.items()
+        for label, cell in own.items()
+        if cell is not None
+    }
+
+
+def _plan_name(item: str, label: str) -> str:
+    return f"{item}: {label}"
+
+
+def _wanted(plans: Sequence[str], only: Sequence[str]) -> list[str]:
+    """Return those of the plans' names whose cells are to be run.
+
+    Raises
+    ------
+    ConfigError
+        One of ``only`` names no cell.
+    """
+    labels = {plan: plan.partition(": ")[2] for plan in plans}
+    for each in only:
+        if not any(is_among(label, (each,)) for label in labels.values()):
+            parts = dict.fromkeys(part for label in labels.values() for part in parts_of(label))
+            raise ConfigError(
+                f"--only {each}: nothing is called so in these items at this scale. "
+                f'One of: {"; ".join(parts)}. Or two of them with " | " between, for one cell.'
+            )
+    return [plan for plan, label in labels.items() if not only or is_among(label, only)]
+
+
 def _cheapest_first(
-    plans: Mapping[str, Callable[[], Steps]], items: Mapping[str, Item], order: Order
-) -> dict[str, Callable[[], Steps]]:
+    plans: Mapping[str, Plan], items: Mapping[str, Item], order: Order
+) -> dict[str, Plan]:
     """Return the cells' plans, those first that are estimated to cost least."""
     seconds = {
-        f"{name}: {label}": cost.seconds
+        _plan_name(name, label): cost.seconds
         for name, item in items.items()
         for label, cost in costs_of_cells(item, order.scale, order.overrides).items()
     }

@@ -48,8 +48,9 @@ class Cut(Part):
 class Scale(Part):
     """What a scale changes; what it leaves out is as in the paper.
 
-    ``only`` names the rows, lines or algorithms that run; the others are "not run". ``note``
-    says in words what differs from the paper, for the page. With fewer examples a client,
+    ``only`` names the rows, columns, lines, algorithms or cells ("row | column") that run; the others
+    are "not run". ``note`` says in words what differs from the paper, for the page. With fewer
+    examples a client,
     ``batch-divisor`` makes batches smaller by the same factor, so that u stays. ``swap`` puts
     values in the place of others, for instance of a partition that the data does not have;
     ``rate-factor`` multiplies learning rates that are not tuned. ``noise`` replaces that of claims.
@@ -88,11 +89,6 @@ class Base(Part):
     tuning: Tuning | None = None
     scales: dict[ScaleName, Scale]
 
-    @property
-    def labels(self) -> list[str]:
-        """What ``only`` may name."""
-        return []
-
 
 class Column(Part):
     """A column of a table."""
@@ -129,11 +125,6 @@ class Table(Base):
     baseline: str
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
-
-    @property
-    def labels(self) -> list[str]:
-        """The rows' labels."""
-        return [row.label for row in self.rows]
 
 
 class Contender(Part):
@@ -201,11 +192,6 @@ class Figure(Base):
     window: int = Field(1, ge=1)
     lines: dict[str, tuple[Line, ...]]
     panels: tuple[Panel, ...]
-
-    @property
-    def labels(self) -> list[str]:
-        """The lines' labels."""
-        return [line.label for group in self.lines.values() for line in group]
 
 
 class Picture(Base):
