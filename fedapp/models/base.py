@@ -30,11 +30,11 @@ class Model(Component, ABC):
     takes: ClassVar[frozenset[str]] = frozenset({"image"})
     """The kinds of task that the network fits: "image", "tokens", "vector"."""
 
-    compiles: ClassVar[bool] = True
-    """Whether compiling a local step on a CPU pays.
+    light: ClassVar[bool] = True
+    """Whether an example takes few operations and little memory.
 
-    Not where convolutions take nearly all of the time, nor where a network unrolled over a text has
-    thousands of operations.
+    Then compiling a local step on a CPU pays, and many examples are evaluated at a time. Not so with
+    convolutions, nor with a network unrolled over a text.
     """
 
     smallest: ClassVar[int] = 1

@@ -30,7 +30,7 @@ class CifarTF(Model):
     """
 
     name: ClassVar[str] = "cifar-tf"
-    compiles: ClassVar[bool] = False
+    light: ClassVar[bool] = False
 
     def build(self, task: Task) -> nn.Module:
         """Return the network: [n, channels, H, W] to [n, C]."""

@@ -23,7 +23,7 @@ class MnistCNN(Model):
     """
 
     name: ClassVar[str] = "mnist-cnn"
-    compiles: ClassVar[bool] = False
+    light: ClassVar[bool] = False
     smallest: ClassVar[int] = 4
 
     hidden: int = Field(512, ge=1, description="Units of the fully connected layer.")
@@ -45,7 +45,7 @@ class SeoCNN(Model):
     """
 
     name: ClassVar[str] = "seo-cnn"
-    compiles: ClassVar[bool] = False
+    light: ClassVar[bool] = False
     smallest: ClassVar[int] = 4
 
     channels: int = Field(32, ge=1, description="Channels of conv1; conv2 has twice as many.")
@@ -69,7 +69,7 @@ class PflCNN(Model):
     """
 
     name: ClassVar[str] = "pfl-cnn"
-    compiles: ClassVar[bool] = False
+    light: ClassVar[bool] = False
     smallest: ClassVar[int] = 6
 
     def build(self, task: Task) -> nn.Module:

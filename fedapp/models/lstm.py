@@ -17,7 +17,7 @@ class Recurrent(Model):
 
     takes: ClassVar[frozenset[str]] = frozenset({"tokens"})
 
-    compiles: ClassVar[bool] = False
+    light: ClassVar[bool] = False
 
     embedding: int = Field(8, ge=1, description="Numbers that a symbol is embedded in.")
     hidden: int = Field(256, ge=1, description="Units of each LSTM layer.")

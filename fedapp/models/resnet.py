@@ -24,7 +24,7 @@ class ResNet18GN(Model):
     """
 
     name: ClassVar[str] = "resnet18-gn"
-    compiles: ClassVar[bool] = False
+    light: ClassVar[bool] = False
 
     stem: Literal["cifar", "imagenet"] = Field(
         "cifar", description="First layers: 'cifar' for small images, 'imagenet' for large ones."

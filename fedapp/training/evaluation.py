@@ -13,6 +13,7 @@ from fedapp.data.base import Examples
 from fedapp.data.transforms.base import Transform
 from fedapp.models.base import Model
 from fedapp.training.batches import to_device
+from fedapp.training.layout import laid_out, memory_format
 from fedapp.training.products import LinearByOnednn
 
 
@@ -42,6 +43,9 @@ class Evaluator:
         batch_size: int = 1000,
     ) -> None:
         self.module = module.to(device=device, dtype=dtype).eval()
+        self.format = memory_format(module)
+        for parameter in self.module.parameters():
+            parameter.data = laid_out(parameter.data, self.format)
         self.model = model
         self.params = dict(self.module.named_parameters())
         self.batch_size = batch_size
@@ -59,7 +63,8 @@ class Evaluator:
     def _load(self, examples: Examples) -> None:
         inputs, targets = to_device(examples, self.device)
         batches = inputs.split(self.batch_size)
-        self.batches = [self.transform.test(batch, self.dtype) for batch in batches]
+        shown = (self.transform.test(batch, self.dtype) for batch in batches)
+        self.batches = [laid_out(batch, self.format) for batch in shown]
         self.targets = targets.split(self.batch_size)
 
     @torch.no_grad()

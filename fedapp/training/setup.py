@@ -146,7 +146,7 @@ def choose_program(config: RunConfig, device: torch.device) -> Mode:
     """Return how the batched trainer runs a local step on ``device``.
 
     Compiling pays where Python is a good part of a step: not for batches of all examples, of which
-    each size would be compiled for itself, and not for convolutions and texts (``Model.compiles``).
+    each size would be compiled for itself, and not for convolutions and texts (``Model.light``).
 
     Raises
     ------
@@ -156,7 +156,7 @@ def choose_program(config: RunConfig, device: torch.device) -> Mode:
     if config.program == "auto":
         if device.type == "cuda":
             return "capture"
-        pays = config.batch_size > 0 and make_model(config).compiles
+        pays = config.batch_size > 0 and make_model(config).light
         return "compile" if pays and can_compile() else "record"
     if config.program == "capture" and device.type != "cuda":
         raise ConfigError(
@@ -171,13 +171,20 @@ def choose_program(config: RunConfig, device: torch.device) -> Mode:
     return config.program
 
 
+FITS_CACHE = 100
+"""Examples of which a processor's cache holds the activations, unless the network is light."""
+
+
 def make_evaluator(config: RunConfig, task: Task, examples: Examples) -> Evaluator:
     """Return an evaluator whose examples stay on the run's device."""
+    model, device = make_model(config), choose_device(config)
+    few = device.type == "cpu" and not model.light
     return Evaluator(
         make_module(config, task),
-        make_model(config),
+        model,
         examples,
         load_transform(config),
-        choose_device(config),
+        device,
         DTYPES[config.precision],
+        FITS_CACHE if few else 1000,
     )
