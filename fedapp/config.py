@@ -176,7 +176,13 @@ class RunConfig(BaseModel):
         0.0, ge=0, le=1, description="Stop when the test accuracy reaches this. 0: never."
     )
     checkpoint_every: int = Field(
-        10, ge=0, description="Rounds between checkpoints. 0: only at the end."
+        10, ge=0, description="Rounds between checkpoints. 0: rounds do not count."
+    )
+    checkpoint_seconds: float = Field(
+        60.0,
+        ge=0,
+        description="Seconds after which the next round's end is a checkpoint too. 0: time does not "
+        "count.",
     )
     run_dir: str = Field("", description="The run's folder. Empty: a new one under runs/.")
     record_updates: bool = Field(

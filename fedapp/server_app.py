@@ -114,7 +114,7 @@ def _threads(config: RunConfig, holdings: Holdings, found: dict[str, Any]) -> in
 
 def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:
     """Return the callbacks of every run, in the order in which they act."""
-    checkpoints = Checkpoints(directory, config.checkpoint_every)
+    checkpoints = Checkpoints(directory, config.checkpoint_every, config.checkpoint_seconds)
     callbacks: list[Callback] = [
         Metrics(directory, checkpoints),
         Board(directory),

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator
 from logging import INFO, WARNING
 from pathlib import Path
@@ -130,21 +131,20 @@ def _without_nan(value: Any) -> Any:
 
 
 class Checkpoints(Callback):
-    """Writes a checkpoint every ``every`` rounds (0: only at the end).
+    """Writes a checkpoint every ``every`` rounds, and ``seconds`` after the last one; 0: never so.
 
-    Where one cannot be written, ``problem`` says why, the run goes on, and each further round tries
-    again: the checkpoint before it is still whole.
+    The last round's end always is one. Where one cannot be written, ``problem`` says why, the run goes
+    on, and each further round tries again: the checkpoint before it is still whole.
     """
 
-    def __init__(self, directory: RunDirectory, every: int) -> None:
-        self.folder, self.every = directory.checkpoints, every
+    def __init__(self, directory: RunDirectory, every: int, seconds: float) -> None:
+        self.folder, self.every, self.seconds = directory.checkpoints, every, seconds
         self.problem = ""
-        self._last = -1
+        self._last, self._written = -1, time.monotonic()
 
     def on_round(self, record: Record, state: ServerState) -> bool:
         """Write a checkpoint if it is time to, or if the last attempt failed."""
-        due = self.every and state.round and state.round % self.every == 0
-        if due or self.problem:
+        if (state.round and self._is_due(state.round)) or self.problem:
             try:
                 self._save(state)
             except OSError as error:
@@ -158,9 +158,14 @@ class Checkpoints(Callback):
             with _room_needed(self.folder):
                 self._save(state)
 
+    def _is_due(self, round_: int) -> bool:
+        late = self.seconds and time.monotonic() - self._written >= self.seconds
+        return bool(late or (self.every and round_ % self.every == 0))
+
     def _save(self, state: ServerState) -> None:
         save_checkpoint(self.folder, state)
         self._last, self.problem = state.round, ""
+        self._written = time.monotonic()
 
 
 class Board(Callback):

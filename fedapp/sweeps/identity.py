@@ -20,7 +20,8 @@ LENGTH = ("num-server-rounds", "target-accuracy")
 EXECUTION = frozenset(
     {
         *LENGTH,
-        *("run-dir", "resume", "pictures", "checkpoint-every", "data-cache"),
+        *("run-dir", "resume", "pictures", "data-cache"),
+        *("checkpoint-every", "checkpoint-seconds"),
         *(
             "device",
             "threads",
