@@ -172,6 +172,12 @@ class RunConfig(BaseModel):
         "server", description="Where the global model is evaluated."
     )
     eval_every: int = Field(1, ge=0, description="Rounds between evaluations. 0: only at the end.")
+    eval_train_examples: int = Field(
+        0,
+        ge=0,
+        description="Training examples, a fixed sample, on which the global model is evaluated too. "
+        "0: none.",
+    )
     target_accuracy: float = Field(
         0.0, ge=0, le=1, description="Stop when the test accuracy reaches this. 0: never."
     )

@@ -36,7 +36,7 @@ from fedapp.training.setup import (
     choose_device,
     initial_parameters,
     make_algorithm,
-    make_evaluator,
+    make_score,
 )
 from fedapp.training.threads import measured_threads
 from strategies.callbacks import Callback, ServerState
@@ -96,7 +96,7 @@ def _prepare(
     threads = config.threads or _threads(config, holdings, found)
     write_config(directory, config, found)
     config = config.model_copy(update={"threads": threads})
-    score = make_evaluator(config, task, holdings.dataset.test).score
+    score = make_score(config, holdings.dataset)
     kept = None
     if algorithm.keeps_state:
         kept = open_states(directory, state.round, resumed=config.resume)

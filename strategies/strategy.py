@@ -23,7 +23,6 @@ from fedapp.nodes import Cohort, Nodes
 from fedapp.replies import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.cohorts import TrainOrder, sample_clients
-from fedapp.training.evaluation import Score
 from fedapp.training.plan import learning_rate
 from fedapp.training.states import StateOrder
 from fedapp.training.tensors import all_finite
@@ -44,7 +43,7 @@ class FederatedStrategy(Strategy):
 
     The clients of a round are drawn statelessly and spread over the nodes as cohorts; their
     replies are checked, folded in float64 in client order, and given to the algorithm's server
-    rule. ``score`` evaluates theta on the server's test set.
+    rule. ``score`` evaluates theta where the server can: what a round's record says of it.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class FederatedStrategy(Strategy):
         config: RunConfig,
         algorithm: Algorithm,
         nodes: Nodes,
-        score: Callable[[Tensors], Score] | None,
+        score: Callable[[Tensors], Record] | None,
         callbacks: Sequence[Callback] = (),
         state: ServerState | None = None,
         client_states: Callable[[], StateOrder] | None = None,
@@ -263,8 +262,7 @@ class FederatedStrategy(Strategy):
     def _evaluate(self, grid: Grid, arrays: ArrayRecord) -> None:
         began = time.perf_counter()
         if self.config.evaluation != "clients" and self.score is not None:
-            score = self.score(self.state.theta)
-            self._record |= {"test_loss": score.loss, "test_accuracy": score.accuracy}
+            self._record |= self.score(self.state.theta)
         messages = self.configure_evaluate(self.state.round, arrays, ConfigRecord(), grid)
         if messages:
             replies = self._delivery.exchange(grid, messages, self.config.round_deadline)

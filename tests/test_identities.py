@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -9,12 +11,13 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp.data import load_dataset
+from fedapp.data import load_dataset, load_transform
 from fedapp.holdings import read_holdings
 from fedapp.training.algorithm import WeightedMean, weighted_mean
 from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.evaluation import sample
 from fedapp.training.plan import client_generator
-from fedapp.training.setup import initial_parameters, make_module, make_trainer
+from fedapp.training.setup import initial_parameters, make_evaluator, make_module, make_trainer
 from tests.conftest import Run, largest_difference, metrics_of, model_of, small_config
 
 EXACT = 1e-12
@@ -138,6 +141,44 @@ def test_evaluation_on_the_clients_is_evaluation_on_the_union(run: Run) -> None:
         assert record["client_accuracy"] == pytest.approx(record["test_accuracy"], abs=1e-12)
         assert record["client_loss"] == pytest.approx(record["test_loss"], abs=1e-12)
         assert record["client_worst_accuracy"] <= record["test_accuracy"]
+
+
+def test_the_loss_on_the_training_set_is_the_clients_mean_loss_before_one_step(run: Run) -> None:
+    """E = 1, B = infinity, C = 1: the clients of round t start from the model of round t - 1."""
+    records = metrics_of(
+        run(fraction_train=1.0, batch_size=0, learning_rate=0.5, eval_train_examples=10**6)
+    )
+    for before, after in itertools.pairwise(records):
+        assert after["train_loss"] == pytest.approx(before["training_set_loss"], abs=1e-12)
+    assert 0 < records[0]["training_set_accuracy"] < records[-1]["training_set_accuracy"] < 1
+
+
+def test_a_sample_of_the_training_set_is_the_same_in_every_round_and_process() -> None:
+    train = load_dataset(small_config()).train
+    few = sample(train, 100, seed=3)
+    assert len(few) == len(set(few.indices.tolist())) == 100
+    assert np.array_equal(few.indices, sample(train, 100, seed=3).indices)
+    assert not np.array_equal(few.indices, sample(train, 100, seed=4).indices)
+    assert sample(train, len(train), seed=3) is train
+
+
+@pytest.mark.parametrize("model", ["2nn", "mnist-cnn", "seo-cnn"])
+def test_an_evaluation_in_batches_is_that_of_the_network(model: str) -> None:
+    """Whatever the batches, and however images and weights lie in memory."""
+    config = small_config(model=model)
+    data = load_dataset(config)
+    theta, module = initial_parameters(config, data.task), make_module(config, data.task)
+    inputs, targets = (
+        torch.from_numpy(data.test.inputs).double(),
+        torch.from_numpy(data.test.targets),
+    )
+    outputs = module(load_transform(config).test(inputs, torch.float64)).detach()
+    evaluator = make_evaluator(config, data.task, data.test)
+    assert len(evaluator.batches) == (1 if model == "2nn" else -(-len(data.test) // 100))
+    score = evaluator.score(theta)
+    assert score.loss == pytest.approx(float(F.cross_entropy(outputs, targets)), abs=1e-12)
+    assert score.accuracy == float((outputs.argmax(1) == targets).double().mean())
+    assert score.count == len(data.test)
 
 
 def test_nodes_that_are_clients_train_as_virtual_clients_do(run: Run) -> None:

@@ -38,6 +38,7 @@ class Curve(Kept):
     accuracy: list[float | None]
     loss: list[float | None]
     train_loss: list[float | None]
+    training_set_loss: list[float | None] = []
 
 
 class RunResult(Kept):
@@ -220,6 +221,9 @@ def thin(record: RunRecord, points: int = POINTS) -> Curve:
         accuracy=[_round(record.accuracy[i]) for i in order],
         loss=[_round(record.loss[i]) for i in order],
         train_loss=[_round(record.train_loss[i]) for i in order],
+        training_set_loss=[_round(record.training_set_loss[i]) for i in order]
+        if record.training_set_loss
+        else [],
     )
 
 

@@ -11,7 +11,7 @@ from fedapp.config import Scalar
 ScaleName = Literal["smoke", "cpu", "full"]
 SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "full")
 Published = float | Literal["not reached"]
-Metric = Literal["accuracy", "best accuracy", "loss", "train_loss"]
+Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
 
 
 def kebab(name: str) -> str:

@@ -79,6 +79,7 @@ def _draw_losses(axes: Axes, records: Sequence[Record]) -> None:
     for key, label, color in (
         ("test_loss", "test", BLUE),
         ("train_loss", "training (clients' mean)", ORANGE),
+        ("training_set_loss", "training set", GREY),
     ):
         rounds, losses = _series(records, key)
         if losses:

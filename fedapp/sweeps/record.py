@@ -27,8 +27,9 @@ DIGITS = 6
 class RunRecord(BaseModel):
     """A run as far as it went; lists have an entry for each evaluated round, None for nan.
 
-    ``train_loss`` is the clients' mean; ``gradients`` counts the mini-batch gradients of all
-    clients up to the round; ``updates`` is u, the mean over the rounds of what was averaged;
+    ``train_loss`` is the clients' mean; ``training_set_loss`` is the global model's, with
+    ``eval-train-examples``; ``gradients`` counts the mini-batch gradients of all clients up to the
+    round; ``updates`` is u, the mean over the rounds of what was averaged;
     ``bytes_down`` and ``bytes_up`` are what a round sends one node and gets from it. With
     ``record-updates`` each of ``agreement`` has a round's cosine similarities and clients' losses.
     """
@@ -43,6 +44,7 @@ class RunRecord(BaseModel):
     accuracy: list[float | None] = []
     loss: list[float | None] = []
     train_loss: list[float | None] = []
+    training_set_loss: list[float | None] = []
     gradients: list[int] = []
     updates: float = 0.0
     bytes_down: int = 0
@@ -65,7 +67,7 @@ class RunRecord(BaseModel):
         count = sum(round_ <= request.rounds for round_ in self.rounds[: reached + 1])
         if count >= len(self.rounds):
             return self
-        curves = ("rounds", "accuracy", "loss", "train_loss", "gradients")
+        curves = ("rounds", "accuracy", "loss", "train_loss", "training_set_loss", "gradients")
         cut = {key: getattr(self, key)[:count] for key in curves}
         cut["agreement"] = [row for row in self.agreement if row["round"] <= request.rounds]
         return self.model_copy(update={**cut, "status": "complete", "problem": ""})
@@ -135,6 +137,9 @@ def read_run(request: Request, folder: Path) -> RunRecord:
         accuracy=[_short(row.get("test_accuracy")) for row in scored],
         loss=[_short(row.get("test_loss")) for row in scored],
         train_loss=[_short(row.get("train_loss")) for row in scored],
+        training_set_loss=[
+            _short(row["training_set_loss"]) for row in scored if "training_set_loss" in row
+        ],
         gradients=[gradients.get(row["round"], 0) for row in scored],
         updates=_mean([row.get("updates") for row in trained]),
         bytes_down=round(_mean([row.get("bytes_down") for row in trained])),

@@ -6,15 +6,25 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedapp.data.base import Examples
+from fedapp.data.base import Chosen, Examples
 from fedapp.data.transforms.base import Transform
 from fedapp.models.base import Model
+from fedapp.seeds import generator
 from fedapp.training.batches import to_device
 from fedapp.training.layout import laid_out, memory_format
 from fedapp.training.products import LinearByOnednn
+
+
+def sample(examples: Examples, count: int, seed: int) -> Examples:
+    """Return ``count`` of the examples, the same for a seed, in their order; all if there are less."""
+    if count >= len(examples):
+        return examples
+    drawn = generator(seed, "eval-train").choice(len(examples), count, replace=False)
+    return Chosen(examples, np.sort(drawn))
 
 
 @dataclass(frozen=True)

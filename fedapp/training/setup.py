@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -10,13 +11,13 @@ import torch
 from torch import nn
 
 from fedapp.config import RunConfig
-from fedapp.data import Examples, Task, load_transform, network_task
+from fedapp.data import Dataset, Examples, Task, load_transform, network_task
 from fedapp.data.transforms.base import Transform
 from fedapp.errors import ConfigError
 from fedapp.models.base import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.batched import FEW, WHOLE_COHORT, BatchedTrainer, Together
-from fedapp.training.evaluation import Evaluator
+from fedapp.training.evaluation import Evaluator, sample
 from fedapp.training.program import Mode, can_compile
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import Trainer
@@ -188,3 +189,21 @@ def make_evaluator(config: RunConfig, task: Task, examples: Examples) -> Evaluat
         DTYPES[config.precision],
         FITS_CACHE if few else 1000,
     )
+
+
+def make_score(config: RunConfig, dataset: Dataset) -> Callable[[Tensors], dict[str, float]]:
+    """Return what says in numbers how good a model is, on test and where asked on training data."""
+    on_test = make_evaluator(config, dataset.task, dataset.test)
+    on_train = None
+    if config.eval_train_examples:
+        on_train = on_test.on(sample(dataset.train, config.eval_train_examples, config.seed))
+
+    def score(theta: Tensors) -> dict[str, float]:
+        test = on_test.score(theta)
+        found = {"test_loss": test.loss, "test_accuracy": test.accuracy}
+        if on_train:
+            train = on_train.score(theta)
+            found |= {"training_set_loss": train.loss, "training_set_accuracy": train.accuracy}
+        return found
+
+    return score

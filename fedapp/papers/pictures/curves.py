@@ -21,6 +21,7 @@ NAMES: dict[Metric, str] = {
     "best accuracy": "best test accuracy so far",
     "loss": "test loss",
     "train_loss": "training loss (clients' mean)",
+    "training_set_loss": "training loss",
 }
 HIGHEST_LOSS = 3.0
 """Times the first loss, up to where a linear axis of losses shows more."""
