@@ -121,6 +121,10 @@ class RunConfig(BaseModel):
     text_unit: Literal["auto", "characters", "words"] = Field(
         "auto", description="Symbols of a text: bytes or words. 'auto': characters."
     )
+    text_example: Literal["stream", "line"] = Field(
+        "stream",
+        description="What is cut into sequences: a client's whole text, or each line by itself.",
+    )
     text_unroll: int = Field(
         0, ge=0, description="Symbols a sequence. 0: 80 or 10 words; with labels, 256 or 64 words."
     )

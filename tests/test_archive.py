@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from fedapp.config import read_config
 from fedapp.errors import CheckpointError
+from fedapp.sweeps import identity
 from fedapp.sweeps.archive import Archive
-from fedapp.sweeps.identity import Request
+from fedapp.sweeps.identity import Request, data_name
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.store import Store
 
@@ -55,6 +58,33 @@ def test_a_recorded_run_is_found_as_far_as_it_went(tmp_path: Path) -> None:
     assert store.known == [record(5)]
     assert store.find(Request.of(SETTINGS, 6)) is None
     assert store.find(Request.of({**SETTINGS, "seed": 1}, 4)) is None
+
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+PUBLISHED = sorted((RESULTS / "records").glob("*.json.gz"))
+
+
+def test_published_runs_still_have_the_names_that_their_settings_give(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new key or another default must not make them runs that nobody asks for any more."""
+    monkeypatch.setattr(identity, "data_name", lambda config: config.dataset)
+    archive = Archive(RESULTS)
+    for path in PUBLISHED:
+        found = archive.find(path.name.removesuffix(".json.gz"))
+        assert found is not None
+        assert Request.of(found.settings, 1).run == found.run
+    assert len(PUBLISHED) > 100
+
+
+@pytest.mark.skipif("FEDAPP_DATA" not in os.environ, reason="needs FEDAPP_DATA")
+def test_published_runs_are_of_the_data_as_they_are_read_now() -> None:
+    archive = Archive(RESULTS)
+    records = [archive.find(path.name.removesuffix(".json.gz")) for path in PUBLISHED]
+    named = {str(record.settings["dataset"]) for record in records if record}
+    folder = Path(os.environ["FEDAPP_DATA"]) / "mnist"
+    now = data_name(read_config({"dataset": str(folder), "partitioner": "iid"}))
+    assert now in named
 
 
 def test_the_longer_of_an_own_and_a_recorded_run_counts(tmp_path: Path) -> None:

@@ -87,6 +87,19 @@ def test_character_task_of_clients(tmp_path):
     assert spoken(data.test.inputs[0], data.test.targets[0]) == "end|"
 
 
+def test_lines_by_themselves(tmp_path):
+    """A line is an example, in the order of the clients; a longer one than a sequence is two."""
+    data = load(write_lines(tmp_path / "plays"), text_unroll=4, text_example="line")
+    said = [spoken(*pair) for pair in zip(data.train.inputs, data.train.targets, strict=True)]
+    assert said == ["or|", "to|", "to b", "e|", "not|", "|"]
+    names = data.train.group_names["client_id"]
+    whose = [names[code] for code in data.train.groups["client_id"]]
+    assert whose == ["a", "a", "b", "b", "b", "c"]
+    assert data.train.inputs[:, 0].tolist() == [BEGIN, BEGIN, BEGIN, ord("b"), BEGIN, BEGIN]
+    lines = data.train.group_names["line_no"]
+    assert [lines[code] for code in data.train.groups["line_no"]] == ["0", "1", "0", "0", "1", "0"]
+
+
 def test_words_by_hand(tmp_path):
     assert words_of("Don't stop -- 'tis WELL-met, O") == ["don't", "stop", "tis", "well-met", "o"]
     words = most_frequent(["b", "a", "c", "b", "c", "d"], 4)
@@ -106,6 +119,10 @@ def test_word_task_limits_each_client(tmp_path):
     assert counted.tolist() == [4, 1]
     assert data.task.num_classes == 6  # the words a b c d e, and the unknown one
     assert (data.test.targets != IGNORE).sum(axis=1).tolist() == [4, 1]  # f and g are unknown
+    by_line = load(
+        folder, text_unit="words", text_client_words=5, text_unroll=10, text_example="line"
+    )
+    assert (by_line.train.targets != IGNORE).sum(axis=1).tolist() == [2, 1, 1]
     small = load(folder, text_unit="words", text_vocabulary=3)
     assert small.task.num_classes == 3
     assert small.task.vocabulary != data.task.vocabulary

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import cast
 
-from fedapp.config import RunConfig, kebab
+from fedapp.config import RunConfig, defaults, kebab
 from fedapp.data.base import IGNORE, Chosen, Dataset, Examples, Partition, Task, from_index_sets
 from fedapp.data.build import build_dataset
 from fedapp.data.cache import cached
@@ -42,11 +42,14 @@ SHAPING = (
     "client_key",
     "test_fraction",
     "text_unit",
+    "text_example",
     "text_unroll",
     "text_vocabulary",
     "text_client_words",
 )
 """The settings, beside the content, that the arrays depend on."""
+ADDED = ("text_example",)
+"""Those of them that came later: they count where they are set, so that older names still hold."""
 
 
 def load_dataset(config: RunConfig) -> Dataset:
@@ -76,7 +79,8 @@ def load_node_data(config: RunConfig, path: str) -> Dataset:
 
 
 def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
-    keys = {kebab(name): getattr(config, name) for name in SHAPING}
+    unset = {name for name in ADDED if getattr(config, name) == defaults()[kebab(name)]}
+    keys = {kebab(name): getattr(config, name) for name in SHAPING if name not in unset}
     keys |= {"content": content_key(config), "node": node}
 
     def build(scratch: Path) -> Dataset:

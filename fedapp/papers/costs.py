@@ -32,7 +32,7 @@ SIZES = {
     "digits": (1437, 360),
     "mnist": (60_000, 10_000),
     "cifar10": (50_000, 10_000),
-    "shakespeare": (44_000, 11_000),
+    "shakespeare": (87_000, 21_000),
     "shakespeare in words": (65_000, 16_000),
 }
 """Training and test examples; of text, sequences, roughly."""

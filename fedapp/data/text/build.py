@@ -55,9 +55,9 @@ def build_labelled(config: RunConfig, source: Source) -> Dataset:
 def build_next_symbol(config: RunConfig, source: Source) -> Dataset:
     """Return sequences in which every next symbol is to be predicted: inputs and targets [n, T].
 
-    A client's texts follow one another in the order of the rows; sequences never span clients.
-    ``groups["client_id"]`` says whose a sequence is; columns that are the same for all rows of a
-    client (play, role) are kept too.
+    A client's texts follow one another in the order of the rows, and sequences never span clients;
+    with ``text-example = "line"`` they do not span texts either. ``groups["client_id"]`` says whose a
+    sequence is; columns that are the same for all rows of a client (play, role) are kept too.
 
     Raises
     ------
@@ -70,11 +70,14 @@ def build_next_symbol(config: RunConfig, source: Source) -> Dataset:
     steps = config.text_unroll or (10 if words else 80)
     limit = config.text_client_words if words else 0
     symbols = _symbols(config, splits[0], limit)
-    train = _unrolled(splits[0], symbols, steps, limit)
+    by_line = config.text_example == "line"
+    train = _unrolled(splits[0], symbols, steps, limit, by_line=by_line)
     if not len(train):
         raise DataError(f"dataset = {config.dataset!r}: no client has a symbol to predict.")
     nothing = np.empty((0, steps), compact(symbols.count))
-    test = _unrolled(splits[1], symbols, steps, 0) if splits[1:] else Examples(nothing, nothing)
+    test = Examples(nothing, nothing)
+    if splits[1:]:
+        test = _unrolled(splits[1], symbols, steps, 0, by_line=by_line)
     task = Task(
         kind="tokens",
         input_shape=(steps,),
@@ -124,33 +127,32 @@ def _held_out(config: RunConfig, splits: list[Lines]) -> list[Lines]:
     return [splits[0].take(rows) for rows in hold_out_last(splits[0].owners, config.test_fraction)]
 
 
-def _unrolled(lines: Lines, symbols: Symbols, steps: int, limit: int) -> Examples:
-    """Return a split's sequences, each client's stream cut after ``limit`` symbols (0: not)."""
+def _unrolled(lines: Lines, symbols: Symbols, steps: int, limit: int, *, by_line: bool) -> Examples:
+    """Return a split's sequences: each client's stream, or each line, cut into ``steps`` symbols.
+
+    Of a client the first ``limit`` symbols are used (0: all).
+    """
     by_client = lines.take(np.argsort(lines.owners, kind="stable"))
     stream, lengths = symbols.encode(by_client.texts)
-    whose = np.repeat(by_client.owners, lengths)
+    owners = by_client.owners
+    pieces = np.arange(len(owners)) if by_line else np.unique(owners, return_inverse=True)[1]
+    whose = np.repeat(pieces, lengths)
     if limit:
-        stream, whose = _first(stream, whose, limit)
-    clients, first_row = np.unique(by_client.owners, return_index=True)
-    unrolled = unroll(
-        stream, np.bincount(whose, minlength=clients[-1] + 1)[clients], steps, symbols
-    )
+        kept = _first(np.repeat(owners, lengths), limit)
+        stream, whose = stream[kept], whose[kept]
+    unrolled = unroll(stream, np.bincount(whose, minlength=pieces[-1] + 1), steps, symbols)
+    first_row = np.unique(pieces, return_index=True)[1]
     groups = {}
     for name, column in by_client.codes.items():
-        of_client = column[first_row]
-        if np.array_equal(np.repeat(of_client, np.bincount(by_client.owners)[clients]), column):
-            groups[name] = of_client[unrolled.owners]
+        if np.array_equal(column[first_row][pieces], column):
+            groups[name] = column[first_row][unrolled.owners]
     names = {name: values for name, values in lines.names.items() if name in groups}
     return Examples(unrolled.inputs, unrolled.targets, groups, names)
 
 
-def _first(
-    stream: NDArray[np.int32], whose: NDArray[np.int64], limit: int
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return the first ``limit`` symbols of every client of a stream that is sorted by client."""
-    starts = np.searchsorted(whose, whose)
-    kept = np.arange(len(whose)) - starts < limit
-    return stream[kept], whose[kept]
+def _first(owners: NDArray[np.int64], limit: int) -> NDArray[np.bool_]:
+    """Return which symbols are among the first ``limit`` of their owner; owners are sorted."""
+    return np.arange(len(owners)) - np.searchsorted(owners, owners) < limit
 
 
 def _symbols(config: RunConfig, lines: Lines, limit: int) -> Symbols:
