@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedapp.analysis.curves import band, communication, least, speed_up
+from fedapp.analysis.curves import band, communication, fluctuation, least, speed_up
 from fedapp.analysis.interpolation import interpolate
 from fedapp.cli import app
 from fedapp.config import read_config
@@ -127,6 +127,25 @@ def test_a_smaller_scale_keeps_the_updates_of_a_round() -> None:
         full, cpu = (make_cells(item, maker(item, scale))[label] for scale in ("full", "cpu"))
         cut = item.scales["cpu"].cut
         assert cut.train / cpu.settings["batch-size"] == 50_000 / full.settings["batch-size"]
+
+
+def test_fluctuation_is_the_mean_change_over_the_last_half() -> None:
+    assert fluctuation([0.0, 0.9, 0.5, 0.6, 0.4]) == pytest.approx((0.1 + 0.2) / 2)
+    assert fluctuation([0.0, 0.1, None, 0.5, 0.6]) == pytest.approx(0.1)
+    assert fluctuation([0.5]) == fluctuation([]) == 0.0
+
+
+def test_a_gain_is_the_difference_of_two_differences() -> None:
+    claim = Claim(says="", where="", measure="gain", cells=("a", "b", "c", "d"), low=0.0)
+    finals = {"a": 0.6, "b": 0.5, "c": 0.7, "d": 0.68}
+    cells = {
+        name: cell(run_result(1.0).model_copy(update={"final": final}))
+        for name, final in finals.items()
+    }
+    checked = check(claim, cells, noise=0.02)
+    assert checked.measured == pytest.approx(0.1 - 0.02)
+    assert checked.verdict == "holds"
+    assert check(claim, cells, noise=0.1).verdict == "inconclusive"
 
 
 def test_claims_are_about_cells_of_other_items() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -81,3 +82,10 @@ def communication(rounds: float, participants: int, down: int, up: int) -> float
     that part.
     """
     return rounds * participants * (down + up)
+
+
+def fluctuation(accuracy: Sequence[float | None]) -> float:
+    """Return the mean change from one value to the next, either way, over the last half; 0 of few."""
+    last = [value for value in accuracy[len(accuracy) // 2 :] if value is not None]
+    changes = [abs(after - before) for before, after in itertools.pairwise(last)]
+    return sum(changes) / len(changes) if changes else 0.0

@@ -35,7 +35,7 @@ class MnistCNN(Model):
 
 
 class SeoCNN(Model):
-    """Seo's CNN: conv1 5x5-32, conv2 5x5-64, fc1 512, fc2 (Seo et al. 2024, section 4.1).
+    """Seo's CNN: conv1 5x5-32, conv2 5x5-64, fc1 512, fc2 (Seo et al. 2024, section 3.1).
 
     The paper gives two convolutions with ReLU and max pooling and two fully connected layers; its
     Figure 13 names the layers conv1, conv2, fc1, fc2. Kernels and widths are read from the source

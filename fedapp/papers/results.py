@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedapp.analysis.curves import least
+from fedapp.analysis.curves import fluctuation, least
 from fedapp.config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
@@ -42,7 +42,11 @@ class Curve(Kept):
 
 
 class RunResult(Kept):
-    """One run in numbers; ``needed`` are its rounds to the target, by interpolation."""
+    """One run in numbers; ``needed`` are its rounds to the target, by interpolation.
+
+    ``fluctuation`` is by how much the test accuracy changes from one evaluated round to the next, the
+    mean over the last half of the run.
+    """
 
     run: str
     seed: int
@@ -50,6 +54,7 @@ class RunResult(Kept):
     needed: float | None
     final: float
     best: float
+    fluctuation: float = 0.0
     least_loss: float | None
     least_loss_round: int | None
     updates: float
@@ -181,6 +186,7 @@ def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult
         needed=_round(record.rounds_to(cell.target) if cell.target else None, 5),
         final=record.final_accuracy(cell.window),
         best=record.best_accuracy,
+        fluctuation=float(f"{fluctuation(record.accuracy):.4g}"),
         least_loss=found[1] if found else None,
         least_loss_round=found[0] if found else None,
         updates=record.updates,

@@ -214,15 +214,18 @@ class Claim(Part):
     """A statement of a text, checked on cells of other items, named ``item: cell``.
 
     ``measure``: the value of the one cell, the first's less the second's (``difference``), the
-    greatest less the least of all (``spread``), or by how much the first's updates agree more
-    than the second's, in the layer where that is least (``agreement``). It holds within the
-    bounds ``low`` and ``high``, is inconclusive as near to a bound as the noise, and fails beyond.
+    greatest less the least of all (``spread``), the first two's difference less that of the other two
+    (``gain``), or by how much the first's updates agree more than the second's, in the layer where
+    that is least (``agreement``). ``of``: which number of a cell, as in ``RunResult``. It holds within
+    the bounds ``low`` and ``high``, is inconclusive as near to a bound as the noise, and fails beyond.
     """
 
     says: str
     where: str
-    measure: Literal["value", "difference", "spread", "agreement"]
-    of: Literal["final", "least_loss", "least_loss_round", "updates"] = "final"
+    measure: Literal["value", "difference", "spread", "gain", "agreement"]
+    of: Literal["final", "best", "fluctuation", "least_loss", "least_loss_round", "updates"] = (
+        "final"
+    )
     cells: tuple[str, ...]
     published: float | None = None
     low: float | None = None

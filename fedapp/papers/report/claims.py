@@ -51,7 +51,8 @@ def _doubt(claim: Claim, cells: Sequence[CellResult], noise: float) -> float:
         return 0.0
     spreads = [cell.spread(claim.of) for cell in cells]
     ranges = [(high - low) / 2 for low, high in spreads if low is not None and high is not None]
-    return max([noise if claim.of == "final" else 0.0, *ranges])
+    certain = 0.0 if claim.of not in ("final", "best") else noise
+    return max([certain, *ranges])
 
 
 def _measure(claim: Claim, cells: Sequence[CellResult]) -> float | None:
@@ -60,6 +61,8 @@ def _measure(claim: Claim, cells: Sequence[CellResult]) -> float | None:
     values = [cell.mean(claim.of) for cell in cells]
     if claim.measure == "difference":
         return values[0] - values[1]
+    if claim.measure == "gain":
+        return (values[0] - values[1]) - (values[2] - values[3])
     return max(values) - min(values) if claim.measure == "spread" else values[0]
 
 
@@ -124,8 +127,8 @@ def _row(checked: Checked) -> list[str]:
 
 def _value(claim: Claim, value: float) -> str:
     """Return accuracies in percent, their differences in points, all else as it is."""
-    if claim.of != "final" or claim.measure == "agreement":
+    if claim.of not in ("final", "best", "fluctuation") or claim.measure == "agreement":
         return number(value)
-    if claim.measure == "difference":
+    if claim.measure in ("difference", "gain"):
         return f"{100 * value:+.2f}"
     return percent(value)
