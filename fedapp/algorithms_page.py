@@ -21,7 +21,11 @@ This page is generated from the files in `strategies/`, one for each algorithm.
 
 Every algorithm runs with every trainer ({trainers}) and in every engine (Flower's simulation, in
 this process, deployed): they all call the same rules. Every client gets θ, and sends and keeps
-what the table says besides its counts of examples and steps. *FedAvg at*: the setting at which it
+what the table says besides its counts of examples and steps. *Against drift*: which of the two
+strategies that Seo et al. 2024 see (section 5) it is: it adjusts the *path* of the updates, or
+modifies the clients' loss *landscape* by a term of its own, so that their optima overlap more. The
+paper sorts SCAFFOLD, FedOpt, FedSAM, FedSOL, FedProx, MOON, FedNTD and FedDyn (both) so; the others
+are sorted here by what they change. *FedAvg at*: the setting at which it
 is federated averaging, which a test holds it to; "equal sizes" and the like are a property of the
 data or the model. *Exact*: on the [quadratic](#the-quadratic-and-its-rates) whose clients differ
 in b alone it converges to the optimum, which a test holds it to; the others end near it. *Lines*
@@ -48,6 +52,7 @@ come from one client that takes the steps in one turn with client momentum.
 COLUMNS = (
     "algorithm",
     "paper",
+    "against drift",
     "hyper-parameters",
     "sends",
     "keeps",
@@ -97,6 +102,7 @@ def _row(name: str, algorithm: type[Algorithm]) -> str:
     cells = (
         f"[`{name}`](#{name})",
         algorithm.source,
+        algorithm.against_drift or "—",
         parameters or "—",
         algorithm.sends,
         algorithm.keeps or "—",

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
+    Drift,
     Finish,
     Network,
     ServerStep,
@@ -33,6 +34,7 @@ class FedDyn(Algorithm):
 
     name: ClassVar[str] = "feddyn"
     source: ClassVar[str] = "Acar et al. 2021, Algorithm 1"
+    against_drift: ClassVar[Drift] = "both"
     keeps: ClassVar[str] = "∇L_k estimate g_k"
     keeps_state: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, float]] = {"alpha": 0.0}

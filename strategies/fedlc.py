@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, Need, Network, Turn
+from fedapp.training.algorithm import Algorithm, Batch, Drift, Need, Network, Turn
 
 RAREST = 1e-8
 """Count in place of 0: a class that the client lacks then leaves the softmax (tau * 100)."""
@@ -25,6 +25,7 @@ class FedLC(Algorithm):
 
     name: ClassVar[str] = "fedlc"
     source: ClassVar[str] = "Zhang et al. 2022, section 4"
+    against_drift: ClassVar[Drift] = "landscape"
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
     neutral: ClassVar[Mapping[str, float]] = {"tau": 0.0}
 

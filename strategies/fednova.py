@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Finish, ServerStep, Tensors, Turn
+from fedapp.training.algorithm import Algorithm, Drift, Finish, ServerStep, Tensors, Turn
 from fedapp.training.tensors import add, scaled
 
 
@@ -24,6 +24,7 @@ class FedNova(Algorithm):
 
     name: ClassVar[str] = "fednova"
     source: ClassVar[str] = "Wang et al. 2020, Eq. 8"
+    against_drift: ClassVar[Drift] = "path"
     neutral: ClassVar[Mapping[str, float]] = {}
     neutral_by: ClassVar[str] = "equal sizes"
     sends: ClassVar[str] = "Δ_k / ‖a_k‖₁, ‖a_k‖₁"

@@ -10,7 +10,15 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, Need, Network, Turn, mean_over_targets
+from fedapp.training.algorithm import (
+    Algorithm,
+    Batch,
+    Drift,
+    Need,
+    Network,
+    Turn,
+    mean_over_targets,
+)
 
 EXCLUDED = -1e9
 """Logit of the true class, so that softmax runs over the others."""
@@ -27,6 +35,7 @@ class FedNTD(Algorithm):
 
     name: ClassVar[str] = "fedntd"
     source: ClassVar[str] = "Lee et al. 2022, section 4"
+    against_drift: ClassVar[Drift] = "landscape"
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
     neutral: ClassVar[Mapping[str, float]] = {"beta": 0.0}
 

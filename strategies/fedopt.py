@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, ServerStep, Tensors, mean_update
+from fedapp.training.algorithm import Algorithm, Drift, ServerStep, Tensors, mean_update
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 
 
@@ -25,6 +25,7 @@ class FedOpt(Algorithm):
     """
 
     source: ClassVar[str] = "Reddi et al. 2021, Algorithm 2"
+    against_drift: ClassVar[Drift] = "path"
     exact: ClassVar[bool] = False
 
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of updates.")

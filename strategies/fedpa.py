@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Finish, ServerStep, Tensors, Turn
+from fedapp.training.algorithm import Algorithm, Drift, Finish, ServerStep, Tensors, Turn
 from fedapp.training.tensors import add, scaled
 
 
@@ -27,6 +27,7 @@ class FedPA(Algorithm):
 
     name: ClassVar[str] = "fedpa"
     source: ClassVar[str] = "Al-Shedivat et al. 2021, Algorithms 3, 4"
+    against_drift: ClassVar[Drift] = "path"
     sends: ClassVar[str] = "Σ_k⁻¹ (μ_k - θ)"
     own_update: ClassVar[bool] = True
     neutral: ClassVar[Mapping[str, float]] = {"burn_in_rounds": 10**9}

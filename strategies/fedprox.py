@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, Network, Turn
+from fedapp.training.algorithm import Algorithm, Batch, Drift, Network, Turn
 from fedapp.training.tensors import add, dot
 
 
@@ -22,6 +22,7 @@ class FedProx(Algorithm):
 
     name: ClassVar[str] = "fedprox"
     source: ClassVar[str] = "Li et al. 2020, Eq. 2, Algorithm 2"
+    against_drift: ClassVar[Drift] = "landscape"
     neutral: ClassVar[Mapping[str, float]] = {"mu": 0.0}
 
     mu: float = Field(0.01, ge=0, description="Weight of the proximal term.")

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, Differentiate, Tensors, Turn
+from fedapp.training.algorithm import Algorithm, Batch, Differentiate, Drift, Tensors, Turn
 from fedapp.training.tensors import TINY, add, norm
 
 
@@ -21,6 +21,7 @@ class FedSAM(Algorithm):
 
     name: ClassVar[str] = "fedsam"
     source: ClassVar[str] = "Qu et al. 2022, Algorithm 1"
+    against_drift: ClassVar[Drift] = "path"
     neutral: ClassVar[Mapping[str, float]] = {"rho": 0.0}
     exact: ClassVar[bool] = False
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Batch, Differentiate, Finish, ServerStep, Tensors, Turn
+from fedapp.training.algorithm import Batch, Differentiate, Drift, Finish, ServerStep, Tensors, Turn
 from fedapp.training.tensors import TINY, add, norm, part, prefixed, scaled, zeros_like
 from strategies.feddyn import FedDyn
 
@@ -25,6 +25,7 @@ class FedSMOO(FedDyn):
 
     name: ClassVar[str] = "fedsmoo"
     source: ClassVar[str] = "Sun et al. 2023, Algorithm 1"
+    against_drift: ClassVar[Drift] = "both"
     sends: ClassVar[str] = "Δ_k, μ_k - s_k; gets θ, s"
     keeps: ClassVar[str] = "λ_k, μ_k"
     neutral: ClassVar[Mapping[str, float]] = {"alpha": 0.0, "rho": 0.0}

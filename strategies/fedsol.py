@@ -14,6 +14,7 @@ from fedapp.training.algorithm import (
     Algorithm,
     Batch,
     Differentiate,
+    Drift,
     Need,
     Network,
     Tensors,
@@ -36,6 +37,7 @@ class FedSOL(Algorithm):
 
     name: ClassVar[str] = "fedsol"
     source: ClassVar[str] = "Lee et al. 2024, Algorithm 1"
+    against_drift: ClassVar[Drift] = "path"
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
     neutral: ClassVar[Mapping[str, float]] = {"rho": 0.0}
 

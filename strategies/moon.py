@@ -13,6 +13,7 @@ from torch import Tensor
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
+    Drift,
     Finish,
     Need,
     Network,
@@ -36,6 +37,7 @@ class Moon(Algorithm):
 
     name: ClassVar[str] = "moon"
     source: ClassVar[str] = "Li, He, Song 2021, Eq. 3, Algorithm 1"
+    against_drift: ClassVar[Drift] = "landscape"
     keeps: ClassVar[str] = "its last local model"
     keeps_state: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({"features"})

@@ -13,6 +13,7 @@ from fedapp.training.algorithm import (
     Algorithm,
     Batch,
     Differentiate,
+    Drift,
     Finish,
     ServerStep,
     Tensors,
@@ -37,6 +38,7 @@ class Scaffold(Algorithm):
 
     name: ClassVar[str] = "scaffold"
     source: ClassVar[str] = "Karimireddy et al. 2020, Algorithm 1"
+    against_drift: ClassVar[Drift] = "path"
     sends: ClassVar[str] = "Δ_k, c_k⁺ - c_k; gets θ, c"
     keeps: ClassVar[str] = "c_k"
     keeps_state: ClassVar[bool] = True

@@ -138,6 +138,7 @@ class Differentiate(Protocol):
         ...
 
 
+Drift = Literal["", "path", "landscape", "both"]
 Need = Literal["classes", "features"]
 
 
@@ -163,6 +164,13 @@ class Algorithm(Component):
 
     source: ClassVar[str] = "McMahan et al. 2017, Algorithm 1"
     """Paper and equation, for the tables."""
+
+    against_drift: ClassVar[Drift] = ""
+    """Which strategy against client drift it is, of the two of Seo et al. 2024, section 5.
+
+    It adjusts the "path" of updates, modifies the clients' loss "landscape", or does "both"; empty: it
+    is not made against drift.
+    """
 
     sends: ClassVar[str] = "Δ_k or θ_k"
     """What a client sends, for the tables."""
