@@ -2,7 +2,8 @@
 
 From RunConfig and the components: the table ``[tool.flwr.app.config]`` of ``pyproject.toml`` and
 ``docs/configuration.md``. From ``constraints.txt``: ``[tool.uv] constraint-dependencies``, since
-the environments that Flower makes for an app with ``uv sync`` read no constraints file.
+the environments that Flower makes for an app with ``uv sync`` read no constraints file. From the
+papers' items and the results that are there: the pages of ``docs/results``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from pydantic.fields import FieldInfo
 
 from fedapp.algorithms_page import algorithms_page
 from fedapp.config import RunConfig, defaults, kebab, option_fields
+from fedapp.papers.catalogue import all_items
+from fedapp.papers.report.index import index_files
+from fedapp.papers.report.page import page_files, results_of
 from fedapp.registry import FAMILIES, Family
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -143,7 +147,22 @@ def targets() -> dict[Path, list[Callable[[str], str]]]:
         ],
         ROOT / "docs" / "configuration.md": [lambda _: configuration_page()],
         ROOT / "docs" / "algorithms.md": [lambda _: algorithms_page()],
+        **{path: [_whole(text)] for path, text in result_pages(ROOT / "docs" / "results").items()},
     }
+
+
+def result_pages(folder: Path) -> dict[Path, str]:
+    """Return the pages of the results that are there, as the items and the results say now."""
+    found = index_files(folder) if folder.is_dir() else {}
+    for name in all_items():
+        if any(results_of(folder, name)):
+            found |= page_files(folder, name)
+    return found
+
+
+def _whole(text: str) -> Callable[[str], str]:
+    """Return a function that puts ``text`` in place of all there is."""
+    return lambda _: text
 
 
 def main(arguments: list[str]) -> int:

@@ -77,8 +77,8 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
         Archive(order.to).keep(store.known)
     for name, item in items.items():
         own = {label: outcomes.get(_plan_name(name, label)) for label in cells[name]}
-        if any(cells[name].values()) and not any(own.values()):
-            continue
+        if own and not any(own.values()):
+            continue  # nothing of it is run, at this scale or yet
         results = _results(name, item, cells[name], own, makers[name], order)
         for path in publish(item, results, makers[name], order.to.absolute()):
             console.print(str(path), highlight=False, soft_wrap=True)

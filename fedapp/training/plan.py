@@ -74,7 +74,8 @@ def passes(plan: LocalPlan, n: int, rng: np.random.Generator) -> Iterator[NDArra
     """Yield the orders in which the examples 0..n-1 are visited; each is cut into batches.
 
     With ``epoch`` sampling an order is one pass over the data, reshuffled each time, whose last
-    batch may be partial (McMahan et al. 2017, Algorithm 1). With ``uniform`` sampling it is one
+    batch may be partial (McMahan et al. 2017, Algorithm 1, but that cuts batches once for all epochs
+    of a turn). With ``uniform`` sampling it is one
     random mini-batch without replacement (Seo et al. 2024, Algorithms 1 and 2). The batch of all
     examples (B = infinity) is not shuffled.
     """

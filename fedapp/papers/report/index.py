@@ -7,9 +7,7 @@ from pathlib import Path
 from fedapp.files import write_atomically
 from fedapp.papers.catalogue import all_items
 from fedapp.papers.report.markdown import NOT_RUN, duration, table
-from fedapp.papers.report.page import html
-from fedapp.papers.results import read_results
-from fedapp.papers.schema import SCALES
+from fedapp.papers.report.page import html, results_of
 
 INTRODUCTION = """# The papers, reproduced
 
@@ -22,11 +20,19 @@ How to run them, and sweeps of your own: [](../reproduce.md).
 
 
 def write_index(folder: Path) -> Path:
-    """Write ``folder/index.md`` and ``.html``, linking to every item that has a page."""
+    """Write the index, linking to every item that has a page, and return it as Markdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = index_files(folder)
+    for path, text in texts.items():
+        write_atomically(path, text.encode())
+    return next(iter(texts))
+
+
+def index_files(folder: Path) -> dict[Path, str]:
+    """Return ``folder/index.md`` and ``.html``, and what is in them."""
     rows, pages = [], []
     for name, item in all_items().items():
-        found = [read_results(folder, name, scale) for scale in reversed(SCALES)]
-        there = [results for results in found if results is not None]
+        there = list(results_of(folder, name))
         link = f"[{item.title}]({name}/index.md)" if there else item.title
         pages += [f"{name}/index"] if there else []
         said = [
@@ -35,8 +41,8 @@ def write_index(folder: Path) -> Path:
         rows.append([link, item.source.rstrip("."), f"`{name}`", "; ".join(said) or NOT_RUN])
     body = f"{INTRODUCTION}\n{table(('item', 'source', 'name', 'run'), rows)}\n"
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "index.md", f"{body}\n{tree}\n".encode())
     linked = body.replace("/index.md)", "/index.html)").replace("[](../reproduce.md)", "the docs")
-    write_atomically(folder / "index.html", html(linked, "The papers, reproduced").encode())
-    return folder / "index.md"
+    return {
+        folder / "index.md": f"{body}\n{tree}\n",
+        folder / "index.html": html(linked, "The papers, reproduced"),
+    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -22,14 +22,26 @@ HEADINGS = {"full": "Full scale", "cpu": "Processor scale", "smoke": "Smoke scal
 
 
 def write_page(folder: Path, name: str) -> list[Path]:
-    """Write ``folder/name/index.md`` and ``.html`` from the results that are there."""
+    """Write an item's page from the results that are there, and return its files."""
+    texts = page_files(folder, name)
+    for path, text in texts.items():
+        write_atomically(path, text.encode())
+    return list(texts)
+
+
+def page_files(folder: Path, name: str) -> dict[Path, str]:
+    """Return ``folder/name/index.md`` and ``.html``, and what is in them."""
     item = all_items()[name]
-    found = [read_results(folder, name, scale) for scale in reversed(SCALES)]
-    text = page(item, [results for results in found if results is not None])
-    files = [folder / name / "index.md", folder / name / "index.html"]
-    write_atomically(files[0], text.encode())
-    write_atomically(files[1], html(text, item.title).encode())
-    return files
+    text = page(item, list(results_of(folder, name)))
+    files = folder / name / "index.md", folder / name / "index.html"
+    return {files[0]: text, files[1]: html(text, item.title)}
+
+
+def results_of(folder: Path, name: str) -> Iterator[Results]:
+    """Yield an item's results that are there, those of the largest scale first."""
+    for scale in reversed(SCALES):
+        if found := read_results(folder, name, scale):
+            yield found
 
 
 def page(item: Item, found: Sequence[Results]) -> str:

@@ -114,7 +114,7 @@ def _pair(entry: Entry | None) -> str:
 def _details(cells: Sequence[Entry]) -> str:
     head = (
         *("row", "published", "measured", "ratio", "speed-up published", "measured", "η"),
-        *("inside", "seeds: min - max", "u", "communication", "wall time"),
+        *("inside", "seeds: min - max", "u, weighted", "communication", "wall time"),
     )
     return table(head, [_detail(entry) for entry in cells])
 
