@@ -138,7 +138,7 @@ def _example_seconds(
             "partitioner": "iid",
         }
     )
-    examples = _random_examples(task, size)
+    examples = random_examples(task, size)
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
     order = TrainOrder(1, (0,), config.learning_rate, "mean")
     torch.set_num_threads(1)
@@ -153,7 +153,8 @@ def _example_seconds(
     return spent / (turns - 1) / size
 
 
-def _random_examples(task: Task, count: int) -> Examples:
+def random_examples(task: Task, count: int) -> Examples:
+    """Return ``count`` examples of a task that mean nothing, the same each time."""
     rng = np.random.default_rng(0)
     if task.kind == "image":
         pixels = rng.integers(0, 256, (count, *task.input_shape), dtype=np.uint8)
