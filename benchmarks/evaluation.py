@@ -19,12 +19,12 @@ from rich.table import Table
 
 from benchmarks.turns import conditions, ratio, take_turns
 from fedapp.config import RunConfig, read_config
+from fedapp.data import load_transform
 from fedapp.data.base import Examples, Task
 from fedapp.papers.costs import TASKS, random_examples
 from fedapp.training.evaluation import Evaluator
 from fedapp.training.setup import (
     initial_parameters,
-    load_transform,
     make_evaluator,
     make_model,
     make_module,
