@@ -65,7 +65,8 @@ also take a TOML file of keys. Flower wants text in quotes: `--run-config "model
 `model`, `partitioner` and the like choose from are listed below, with their own parameters.
 
 `fedapp keys` prints the same list. A wrong value, an unknown key or a senseless combination is refused
-before anything starts. This page is generated from `RunConfig` and the components: `make generate`.
+before anything starts by `fedapp`. Flower begins a run with whatever it is given, which then ends with
+the same message: `fedapp doctor KEY=VALUE ...` says it first. This page is generated from `RunConfig` and the components: `make generate`.
 """
 
 

@@ -15,7 +15,7 @@ Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the al
 from one command, with what is published beside what was measured. `full` is as in the paper; `cpu` is
 what a processor does in hours; `smoke` only shows that the item can be made. What was not run says so.
 
-How to run them, and sweeps of your own: [](../reproduce.md).
+How to run them, and sweeps of your own: [Reproduce and sweep](../reproduce.md).
 """
 
 
@@ -41,7 +41,7 @@ def index_files(folder: Path) -> dict[Path, str]:
         rows.append([link, item.source.rstrip("."), f"`{name}`", "; ".join(said) or NOT_RUN])
     body = f"{INTRODUCTION}\n{table(('item', 'source', 'name', 'run'), rows)}\n"
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
-    linked = body.replace("/index.md)", "/index.html)").replace("[](../reproduce.md)", "the docs")
+    linked = body.replace("/index.md)", "/index.html)").replace("[Reproduce and sweep](../reproduce.md)", "`docs/reproduce.md`")
     return {
         folder / "index.md": f"{body}\n{tree}\n",
         folder / "index.html": html(linked, "The papers, reproduced"),

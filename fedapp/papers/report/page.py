@@ -103,7 +103,7 @@ def _evaluations(results: Results) -> list[str]:
     said = (
         "The test accuracy is measured after every round, but in long runs (1,000 rounds and more) "
         f"only about {EVALUATIONS} times in all; rounds to the target are interpolated between two "
-        "evaluations:"
+        "evaluations, and a run that is looked at less often is seen to reach it later, if at all:"
     )
     return [said, "", table(("cell", "rounds between evaluations"), rows), ""]
 
