@@ -66,7 +66,9 @@ also take a TOML file of keys. Flower wants text in quotes: `--run-config "model
 
 `fedapp keys` prints the same list. A wrong value, an unknown key or a senseless combination is refused
 before anything starts by `fedapp`. Flower begins a run with whatever it is given, which then ends with
-the same message: `fedapp doctor KEY=VALUE ...` says it first. This page is generated from `RunConfig` and the components: `make generate`.
+the same message: `fedapp doctor KEY=VALUE ...` says it first.
+
+This page is generated from `RunConfig` and the components: `make generate`.
 """
 
 

@@ -9,13 +9,14 @@ from fedapp.papers.catalogue import all_items
 from fedapp.papers.report.markdown import NOT_RUN, duration, table
 from fedapp.papers.report.page import html, results_of
 
-INTRODUCTION = """# The papers, reproduced
+HOW = "[Reproduce and sweep](../reproduce.md)"
+INTRODUCTION = f"""# The papers, reproduced
 
 Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the algorithms compared: each
 from one command, with what is published beside what was measured. `full` is as in the paper; `cpu` is
 what a processor does in hours; `smoke` only shows that the item can be made. What was not run says so.
 
-How to run them, and sweeps of your own: [Reproduce and sweep](../reproduce.md).
+How to run them, and sweeps of your own: {HOW}.
 """
 
 
@@ -41,7 +42,7 @@ def index_files(folder: Path) -> dict[Path, str]:
         rows.append([link, item.source.rstrip("."), f"`{name}`", "; ".join(said) or NOT_RUN])
     body = f"{INTRODUCTION}\n{table(('item', 'source', 'name', 'run'), rows)}\n"
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
-    linked = body.replace("/index.md)", "/index.html)").replace("[Reproduce and sweep](../reproduce.md)", "`docs/reproduce.md`")
+    linked = body.replace("/index.md)", "/index.html)").replace(HOW, "`docs/reproduce.md`")
     return {
         folder / "index.md": f"{body}\n{tree}\n",
         folder / "index.html": html(linked, "The papers, reproduced"),
