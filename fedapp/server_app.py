@@ -27,7 +27,7 @@ from fedapp.runs.callbacks import (
     read_metrics,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
-from fedapp.runs.directory import RunDirectory, create, reopen, write_config
+from fedapp.runs.directory import RunDirectory, check_is_new, create, reopen, write_config
 from fedapp.runs.occupancy import occupied
 from fedapp.runs.partition import write_partition
 from fedapp.runs.states import open_states
@@ -57,6 +57,8 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     theta = initial_parameters(config, holdings.dataset.task)
     directory, found = _open(config, holdings)
     with occupied(directory):
+        if not config.resume:
+            check_is_new(directory)  # another run may have been made here while this one waited
         log(INFO, "Run directory: %s", directory.path)
         state = _resumed(config, directory, theta)
         strategy = _prepare(grid, config, directory, found, holdings, theta, state)
