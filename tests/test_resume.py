@@ -219,9 +219,10 @@ def test_a_run_killed_before_it_was_one_is_begun_again(tmp_path, monkeypatch):
     def die(*arguments):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(server_app, "write_config", die)
-        run(tmp_path / "run")
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run")
     assert kept_rounds(tmp_path / "run" / "checkpoints") == [0]
     assert metrics(run(tmp_path / "run"))[-1]["round"] == 3
 
