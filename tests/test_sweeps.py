@@ -15,7 +15,7 @@ from fedapp.errors import ConfigError
 from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import Outcome, fixed, stage
-from fedapp.sweeps.record import RunRecord, problem_of
+from fedapp.sweeps.record import RunRecord, problem_of, read_run
 from fedapp.sweeps.schedule import in_groups
 from fedapp.sweeps.store import Store
 from fedapp.sweeps.tuning import Cell, Rates, search
@@ -77,6 +77,43 @@ def test_a_record_is_cut_to_what_is_asked_for() -> None:
     assert found.until(Request.of(BASE, 2)).status == "complete"
     assert found.until(Request.of(BASE, 9, target=0.5)).accuracy == [0.1, 0.5]
     assert found.until(Request.of(BASE, 9)) == found
+
+
+def metrics_of(folder: Path, rounds: int) -> Path:
+    """Write a run's files: evaluated every other round, round t takes t seconds and 10 t updates."""
+    folder.mkdir()
+    found = {"config": {"trainer": "batched"}, "found": {}, "versions": {}}
+    (folder / "config.json").write_text(json.dumps(found))
+    rows: list[dict[str, object]] = [
+        {"round": 0, "test_accuracy": 0.0, "test_loss": 1.0, "seconds": {"evaluate": 0.5}}
+    ]
+    for t in range(1, rounds + 1):
+        numbers = {"updates": 10.0 * t, "bytes_down": 100 * t, "bytes_up": 7, "steps": 3}
+        scored = {} if t % 2 else {"test_accuracy": 0.1 * t, "test_loss": 1.0}
+        agreed = {"similarity": {"fc": 1.0 / t}, "seconds": {"round": float(t)}}
+        rows.append({"round": t, "model_changed": True, **numbers, **scored, **agreed})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_record_cut_to_a_request_is_that_of_a_run_that_stopped_there(tmp_path: Path) -> None:
+    """Whatever other cell extended the run that they share."""
+    request, early = Request.of(BASE, 4), Request.of(BASE, 100, target=0.2)
+    far = read_run(request, metrics_of(tmp_path / "far", 8))
+    assert (far.updates, far.bytes_down, far.seconds) == (45.0, 450, 36.5)
+    cut = far.until(request)
+    assert cut == read_run(request, metrics_of(tmp_path / "near", 4))
+    assert (cut.updates, cut.bytes_down, cut.bytes_up, cut.seconds) == (25.0, 250, 7, 10.5)
+    stopped = far.until(early)  # reached in round 2 of the 100 that it might take
+    assert stopped == read_run(request, metrics_of(tmp_path / "early", 2))
+    assert [row["round"] for row in stopped.agreement] == [1, 2]
+
+
+def test_a_record_written_before_it_could_be_cut_whole_is_still_read(tmp_path: Path) -> None:
+    whole = read_run(Request.of(BASE, 8), metrics_of(tmp_path / "run", 8))
+    old = {k: v for k, v in whole.model_dump().items() if not k.endswith("_until")}
+    cut = RunRecord(**old).until(Request.of(BASE, 4))
+    assert (cut.last_round, cut.updates, cut.seconds) == (4, 45.0, 36.5)
 
 
 def test_rounds_to_a_target_are_interpolated_on_the_best_so_far() -> None:
