@@ -277,7 +277,8 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
     """
     options = {key: value for key, value in values.items() if "." in key}
     plain = {key: value for key, value in values.items() if "." not in key}
-    problems = [*_unknown_keys(plain, options)]
+    problems = [*_unknown_keys(plain, options), *_not_one_value(options)]
+    options = {key: value for key, value in options.items() if isinstance(value, Scalar)}
     config = None
     try:
         known = {key: value for key, value in plain.items() if key in _aliases()}
@@ -320,6 +321,15 @@ def _unknown_keys(plain: Mapping[str, Any], options: Mapping[str, Any]) -> Itera
             near = difflib.get_close_matches(key, [*_aliases(), *option_fields()], n=1, cutoff=0.5)
             hint = f"Did you mean {near[0]!r}? " if near else ""
             yield f"{key} = {value!r}: there is no such key. {hint}`fedapp keys` lists them all."
+
+
+def _not_one_value(options: Mapping[str, Any]) -> Iterator[str]:
+    for key, field in option_fields().items():
+        if key in options and not isinstance(options[key], Scalar):
+            yield (
+                f"{key} = {options[key]!r}: must be one value: a number, a text, true or false. "
+                f"{field.description} The default is {field.get_default()!r}."
+            )
 
 
 def _component_problems(config: RunConfig) -> Iterator[str]:
