@@ -24,6 +24,7 @@ from fedapp.runs.callbacks import (
     Report,
     StopAtTarget,
     StopIfAllFail,
+    has_reached,
     read_metrics,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
@@ -160,9 +161,8 @@ def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> Serv
 def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) -> int:
     """Return T, or the round of the checkpoint if the run to resume had reached its target."""
     if state.round and config.target_accuracy:
-        target = StopAtTarget(config.target_accuracy)
         records = read_metrics(directory.metrics)
-        if any(target.reached(r) for r in records if r["round"] <= state.round):
+        if has_reached(config.target_accuracy, records, state.round):
             return state.round
     return config.num_server_rounds
 
