@@ -19,6 +19,7 @@ from fedapp.analysis.curves import band, communication, least, speed_up
 from fedapp.analysis.interpolation import interpolate
 from fedapp.cli import app
 from fedapp.config import read_config
+from fedapp.data import load_dataset
 from fedapp.errors import ConfigError
 from fedapp.papers import costs
 from fedapp.papers.catalogue import all_items, choose
@@ -36,6 +37,7 @@ from fedapp.papers.pictures.landscapes import (
     local_path,
 )
 from fedapp.papers.report.claims import check, claims_section
+from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.page import page
 from fedapp.papers.report.tables import entries, table_section
 from fedapp.papers.reproduce import Order, reproduce
@@ -48,7 +50,17 @@ from fedapp.papers.results import (
     read_results,
     thin,
 )
-from fedapp.papers.schema import SCALES, Claim, Claims, Cut, Figure, Scale, ScaleName, Table
+from fedapp.papers.schema import (
+    SCALES,
+    Claim,
+    Claims,
+    Comparison,
+    Cut,
+    Figure,
+    Scale,
+    ScaleName,
+    Table,
+)
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort, Schedule
 
@@ -560,6 +572,18 @@ def test_when_the_time_is_up_what_is_done_is_shown_and_the_rest_is_not_run(
     assert "1 hours are over" in console.file.getvalue()
     row = (tmp_path / "out" / "mcmahan-table1-2nn" / "index.md").read_text()
     assert "not run" in row
+
+
+def test_costs_are_of_the_digits_as_they_are() -> None:
+    digits = load_dataset(read_config({}))
+    assert costs.SIZES["digits"] == (len(digits.train), len(digits.test))
+
+
+def test_an_option_that_is_text_is_shown_as_it_is() -> None:
+    item = ITEMS["algorithms-mnist-shards"]
+    assert isinstance(item, Comparison)
+    cells = {"scaffold": cell(run_result(), chosen={"scaffold.option": "II", "mu": 0.10})}
+    assert "| scaffold.option=II, mu=0.1 |" in comparison_section(item, table_results(cells))
 
 
 def test_costs_add_up() -> None:
