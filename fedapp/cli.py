@@ -259,7 +259,9 @@ def reproduce(
 @app.command(epilog=SETTINGS_HELP)
 def partition(
     settings: Settings = None,
-    picture: Annotated[Path, typer.Option(help="Where to draw it.")] = Path("partition.png"),
+    picture: Annotated[Path, typer.Option(help="Where to draw it: as .png and .svg.")] = Path(
+        "partition.png"
+    ),
 ) -> None:
     """Show who holds what: a table of clients and labels, the skew in numbers, and a picture."""
     from fedapp.runs.partition import show_partition

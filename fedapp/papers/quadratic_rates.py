@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from fedapp.data.embedded.quadratic import (
     VECTOR,
 )
 from fedapp.engines.inline import InlineGrid
+from fedapp.runs.style import COLORS, GREY, LIGHT, new_figure
 from fedapp.server_app import run
 from strategies.callbacks import Callback, Record, ServerState
 
@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 METHODS = tuple(
     make(STRONG_CONVEXITY, SMOOTHNESS) for make in (gradient_descent, heavy_ball, accelerated)
 )
-COLOURS = ("#8A8A8A", "#0072B2", "#D55E00")
+COLOURS = (GREY, *COLORS[:2])
 
 
 class Trace(Callback):
@@ -131,8 +131,7 @@ def draw(path: Path) -> None:
 
 def rates_figure(steps: int = 16) -> Figure:
     """Return measured gaps (points) and bounds (lines) over ``steps`` rounds as a figure."""
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.2, 4.2)
     axes = figure.subplots()
     for method, colour in zip(METHODS, COLOURS, strict=True):
         label = f"{method.name}: η = {method.step:.3f}, β = {method.momentum:.3f}"
@@ -149,7 +148,7 @@ def rates_figure(steps: int = 16) -> Figure:
         fontsize=9,
     )
     axes.legend(frameon=False, fontsize=8)
-    axes.grid(visible=True, color="#E6E6E6", linewidth=0.8)
+    axes.grid(visible=True, color=LIGHT, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 
