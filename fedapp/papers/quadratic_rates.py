@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedapp.analysis.rates import Method, accelerated, bound, gradient_descent, heavy_ball
 from fedapp.client_app import app as client_app
-from fedapp.config import read_config
+from fedapp.config import Scalar, read_config
 from fedapp.data.embedded.quadratic import (
     MATRIX,
     OPTIMUM,
@@ -53,7 +52,7 @@ class Trace(Callback):
 
 def on_the_server(method: Method, steps: int) -> Array:
     """Return x_0 .. x_steps [steps + 1, 2]: one full-batch local step, momentum on the server."""
-    values = {
+    values: dict[str, Scalar] = {
         "algorithm": "fedavgm",
         "fedavgm.momentum": method.momentum,
         "fedavgm.nesterov": method.nesterov,
@@ -61,25 +60,13 @@ def on_the_server(method: Method, steps: int) -> Array:
         "local-epochs": 1,
         "num-server-rounds": steps,
     }
-    return _trace(method, values)
+    return trace(method, values)
 
 
-def on_the_client(method: Method, steps: int) -> Array:
-    """Return x_0 and x_steps [2, 2]: one client, ``steps`` local steps with momentum, one round."""
-    values = {
-        "momentum": method.momentum,
-        "nesterov": method.nesterov,
-        "num-clients": 1,
-        "quadratic.clients": 1,
-        "local-epochs": steps,
-        "num-server-rounds": 1,
-    }
-    return _trace(method, values)
-
-
-def _trace(method: Method, values: dict[str, Any]) -> Array:
+def trace(method: Method, values: Mapping[str, Scalar]) -> Array:
+    """Return theta of every round of a run with ``values`` and the method's step: [T + 1, 2]."""
     with tempfile.TemporaryDirectory() as folder:
-        everything = {
+        everything: dict[str, Scalar] = {
             "dataset": "quadratic",
             "model": "quadratic",
             "partitioner": "natural",
@@ -93,9 +80,9 @@ def _trace(method: Method, values: dict[str, Any]) -> Array:
             "run-dir": str(Path(folder) / "run"),
             **values,
         }
-        trace = Trace()
-        run(InlineGrid(client_app, everything, [{}]), read_config(everything), [trace])
-    return np.stack(trace.points)
+        kept = Trace()
+        run(InlineGrid(client_app, everything, [{}]), read_config(everything), [kept])
+    return np.stack(kept.points)
 
 
 def excess(points: Array) -> Array:
