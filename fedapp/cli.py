@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import fedapp
-from fedapp.config import RunConfig, Scalar, defaults, option_fields, read_config
+from fedapp.config import Scalar, defaults, field_of, read_config
 from fedapp.errors import ConfigError, FedappError
 
 app = typer.Typer(
@@ -281,10 +281,8 @@ def doctor(settings: Settings = None) -> None:
 def keys() -> None:
     """List every run-config key with its default and its meaning."""
     table = Table("key", "default", "meaning", box=None, padding=(0, 2, 0, 0))
-    fields = {name.replace("_", "-"): field for name, field in RunConfig.model_fields.items()}
     for key, default in defaults().items():
-        field = fields.get(key) or option_fields()[key]
-        table.add_row(key, repr(default), field.description)
+        table.add_row(key, repr(default), field_of(key).description)
     console.print(table)
 
 

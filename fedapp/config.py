@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from fedapp.errors import ConfigError
@@ -21,7 +22,7 @@ Scalar = bool | int | float | str
 
 
 def kebab(name: str) -> str:
-    """Return a field's name as a run-config key."""
+    """Return a field's name as it is written in run-configs and other TOMLs."""
     return name.replace("_", "-")
 
 
@@ -300,7 +301,7 @@ def defaults() -> dict[str, Scalar]:
 
 
 @functools.cache
-def option_fields() -> dict[str, Any]:
+def option_fields() -> dict[str, FieldInfo]:
     """Return the field of every component's parameter by its key ``name.parameter``."""
     return {
         f"{name}.{kebab(field)}": info
@@ -308,6 +309,12 @@ def option_fields() -> dict[str, Any]:
         for name, component in family.components().items()
         for field, info in component.model_fields.items()
     }
+
+
+def field_of(key: str) -> FieldInfo:
+    """Return the field behind a run-config key, a component's parameter or one of RunConfig."""
+    options = option_fields()
+    return options[key] if key in options else RunConfig.model_fields[key.replace("-", "_")]
 
 
 @functools.cache
