@@ -12,9 +12,12 @@ import multiprocessing
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -22,7 +25,7 @@ from fedapp.config import read_config
 from fedapp.data import Dataset, load_dataset
 
 LIBRARIES = ("datasets", "pyarrow", "PIL")
-Queue = multiprocessing.Queue
+PROCESSES = multiprocessing.get_context("spawn")
 
 
 def start(dataset: str, cache: str) -> tuple[Dataset, str]:
@@ -35,19 +38,19 @@ def start(dataset: str, cache: str) -> tuple[Dataset, str]:
     return data, f"{seconds:.3f} s ({cpu:.3f} s of CPU), imported {imported}"
 
 
-def timed(dataset: str, cache: str, results: Queue[str]) -> None:
-    """Put the time of one start."""
-    results.put(start(dataset, cache)[1])
+def timed(dataset: str, cache: str, pipe: Connection) -> None:
+    """Send the time of one start."""
+    pipe.send(start(dataset, cache)[1])
 
 
-def shared(dataset: str, cache: str, barrier: Barrier, results: Queue[tuple[int, int]]) -> None:
-    """Read all arrays, wait for the other process, and put (RSS, PSS) of the mapped files."""
+def shared(dataset: str, cache: str, barrier: Barrier, pipe: Connection) -> None:
+    """Read all arrays, wait for the other process, and send (RSS, PSS) of the mapped files."""
     data, _ = start(dataset, cache)
     for examples in (data.train, data.test):
         examples.inputs.sum()
         examples.targets.sum()
     barrier.wait()
-    results.put(mapped(cache))
+    pipe.send(mapped(cache))
     barrier.wait()
 
 
@@ -66,27 +69,30 @@ def mapped(cache: str) -> tuple[int, int]:
 
 def main(folder: Annotated[str, typer.Argument(help="A data set's folder.")]) -> None:
     """Print the seconds of two starts, and the memory of two processes."""
-    context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as cache:
-        results = context.Queue()
         for name in ("first", "second"):
-            process = context.Process(target=timed, args=(folder, cache, results))
-            process.start()
-            print(f"{name} start: {results.get()}")
+            process, pipe = begin(timed, folder, cache)
+            print(f"{name} start: {pipe.recv()}")
             process.join()
-        barrier = context.Barrier(2)
-        pair = [
-            context.Process(target=shared, args=(folder, cache, barrier, results)) for _ in range(2)
-        ]
-        for process in pair:
-            process.start()
-        for _ in pair:
-            resident, share = results.get()
+        barrier = PROCESSES.Barrier(2)
+        pair = [begin(shared, folder, cache, barrier) for _ in range(2)]
+        for _, pipe in pair:
+            resident, share = pipe.recv()
             print(
                 f"two processes: RSS {resident / 2**20:.1f} MiB, PSS {share / 2**20:.1f} MiB each"
             )
-        for process in pair:
+        for process, _ in pair:
             process.join()
+
+
+def begin(work: Callable[..., None], *given: Any) -> tuple[SpawnProcess, Connection]:
+    """Start a process, and return it and what it sends into: closed where the process fails."""
+    ours, theirs = PROCESSES.Pipe()
+    # Of a pair whose other process failed, one would wait for it for ever.
+    process = PROCESSES.Process(target=work, args=(*given, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ Makes, in one folder, three kinds of folder, each for one place:
 ``server/``    ``ca.crt``, ``server.crt``, ``server.key``: for the SuperLink
 ``<node>/``    ``ca.crt``, ``key``: for that SuperNode; ``key.pub`` is for ``flwr supernode register``
 
-What is there stays: called again with further nodes, it adds them.
+What is there stays: called again with further nodes, it adds them; with further hosts, or when
+certificates end soon, it renews these and keeps the authority's key and the nodes'.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 DAYS = 825
 """Days that certificates hold."""
+
+RENEWAL = datetime.timedelta(days=30)
+"""Certificates that end within this time are renewed."""
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 RESERVED = ("ca", "server")
@@ -73,6 +77,9 @@ class Credentials:
 def make_credentials(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> Credentials:
     """Make what is not there yet: authority, server certificate for ``hosts``, keys of ``nodes``.
 
+    A server certificate without one of the hosts is renewed for those that it had and these, and one
+    that ends within ``RENEWAL`` too; the authority's then as well, in every folder that holds it.
+
     Raises
     ------
     CredentialsError
@@ -88,16 +95,37 @@ def make_credentials(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -
     if not found.certificate.exists() and not hosts:
         raise CredentialsError("--host: name the SuperLink's address as nodes will call it.")
     authority = _authority(found)
-    if not found.certificate.exists():
-        _make_server(found, authority, hosts)
+    if _ends_soon(found.ca):
+        _certify_authority(found, authority)
+    known = _names(found.certificate)
+    asked = [str(_address(host).value) for host in hosts]  # as a certificate has them
+    if not set(asked) <= set(known) or _ends_soon(found.certificate):
+        _make_server(found, authority, [*known, *asked])
     for name in nodes:
         if not found.node_key(name).exists():
             _make_node(found, name)
     return found
 
 
+def _ends_soon(certificate: Path) -> bool:
+    """Return whether a certificate is to be renewed, or is not there yet."""
+    if not certificate.exists():
+        return True
+    ends = x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    return ends - datetime.datetime.now(tz=datetime.UTC) < RENEWAL
+
+
+def _names(certificate: Path) -> list[str]:
+    """Return the hosts that a certificate is for, none where there is none."""
+    if not certificate.exists():
+        return []
+    extensions = x509.load_pem_x509_certificate(certificate.read_bytes()).extensions
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names]
+
+
 def _authority(found: Credentials) -> ec.EllipticCurvePrivateKey:
-    """Return the authority's key; it and its certificate are made if they are not there."""
+    """Return the authority's key, which is made if it is not there."""
     path = found.ca.with_name("ca.key")
     if path.exists():
         key = serialization.load_pem_private_key(path.read_bytes(), None)
@@ -105,6 +133,12 @@ def _authority(found: Credentials) -> ec.EllipticCurvePrivateKey:
             raise CredentialsError(f"{path}: is no key that this script made.")
         return key
     key = ec.generate_private_key(ec.SECP384R1())
+    _write_secret(path, _pem(key))
+    return key
+
+
+def _certify_authority(found: Credentials, key: ec.EllipticCurvePrivateKey) -> None:
+    """Write the authority's certificate, also into the folders of the server and of nodes."""
     name = _name("fedapp federation authority")
     signing = dict.fromkeys(KEY_USES, False) | {"key_cert_sign": True, "crl_sign": True}
     certificate = (
@@ -113,9 +147,8 @@ def _authority(found: Credentials) -> ec.EllipticCurvePrivateKey:
         .add_extension(x509.KeyUsage(**signing), critical=True)
         .sign(key, hashes.SHA384())
     )
-    _write_secret(path, _pem(key))
-    _write(found.ca, certificate.public_bytes(serialization.Encoding.PEM))
-    return key
+    for path in {found.ca, *found.folder.glob("*/ca.crt")}:
+        _write(path, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 KEY_USES = (
@@ -137,6 +170,7 @@ def _make_server(
     issuer = x509.load_pem_x509_certificate(found.ca.read_bytes())
     key = ec.generate_private_key(ec.SECP384R1())
     names = dict.fromkeys([*hosts, *LOOPBACK])
+    found.key.unlink(missing_ok=True)
     uses = dict.fromkeys(KEY_USES, False) | {"digital_signature": True}
     above = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     certificate = (
@@ -216,11 +250,22 @@ def _write_secret(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+WHERE_TO = {
+    "ca": "Copy the ca.crt of each folder to its place before the old one ends.",
+    "server": "Copy its folder to the server, and start the SuperLink again.",
+}
+
+
+def _content(found: Credentials) -> dict[Path, bytes]:
+    """Return the certificates that are there."""
+    return {path: path.read_bytes() for path in (found.ca, found.certificate) if path.exists()}
+
+
 def main(arguments: Sequence[str]) -> int:
     """Make credentials as the command line says."""
     parser = argparse.ArgumentParser(
         prog="python deploy/credentials.py",
-        description="Make the certificates and keys of a federation; what is there stays.",
+        description="Make the certificates and keys of a federation; what is there stays, or is renewed.",
     )
     parser.add_argument("--to", type=Path, default=Path("credentials"), help="the folder")
     parser.add_argument(
@@ -228,11 +273,15 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--node", action="append", default=[], help="name of a SuperNode")
     given = parser.parse_args(arguments)
+    before = _content(Credentials(given.to))
     try:
         found = make_credentials(given.to, given.host, given.node)
     except (CredentialsError, OSError) as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
+    for path, content in before.items():
+        if content != path.read_bytes():
+            print(f"Renewed: {path}. {WHERE_TO[path.parent.name]}")
     print(f"For the SuperLink: {found.certificate.parent}")
     for name in given.node:
         print(f"For the SuperNode {name}: {found.node_key(name).parent}")

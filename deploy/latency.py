@@ -113,16 +113,16 @@ PARTS = ("round", "wait", "transfer", "train")
 
 def with_variables(variables: Mapping[str, str], rounds: int, *, bare: bool) -> dict[str, float]:
     """Start a federation with these environment variables, measure, and end it."""
-    folder = Path(tempfile.mkdtemp(prefix="fedapp-latency-"))
-    started = Federation(folder)
-    started.environment.pop(INTERVAL)
-    started.environment |= variables
-    try:
-        started.start_superlink()
-        started.start_node("node")
-        return measure_bare(started, rounds) if bare else measure(started, rounds)
-    finally:
-        started.stop()
+    with tempfile.TemporaryDirectory(prefix="fedapp-latency-") as folder:
+        started = Federation(Path(folder))
+        started.environment.pop(INTERVAL)
+        started.environment |= variables
+        try:
+            started.start_superlink()
+            started.start_node("node")
+            return measure_bare(started, rounds) if bare else measure(started, rounds)
+        finally:
+            started.stop()
 
 
 def main(arguments: list[str]) -> None:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 import fedapp
-from fedapp.config import RunConfig, Scalar, defaults, option_fields, read_config
+from fedapp.config import Scalar, defaults, field_of, read_config
 from fedapp.errors import ConfigError, FedappError
 
 app = typer.Typer(
@@ -95,8 +95,8 @@ def _value(text: str) -> Scalar:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
 
 
@@ -112,7 +112,9 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:
 @app.command(epilog=SETTINGS_HELP)
 def run(
     settings: Settings = None,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes to spread the clients over.")] = 1,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes to spread the clients over; 1 unless told.")
+    ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     workers: Annotated[
         int,
@@ -129,31 +131,53 @@ def run(
 
     values = parse_settings(settings)
     if resume is not None:
-        values, nodes, workers = _resumed(resume, values, workers)
+        values, nodes, workers = _resumed(resume, values, nodes, workers)
+    _check_places(nodes, workers, ray_address)
     read_config(values)
     if workers:
         from fedapp.engines.workers import run_workers
 
         run_workers(server_app, values, workers, ray_address)
     else:
-        run_inline(server_app, client_app, values, nodes)
+        run_inline(server_app, client_app, values, nodes or 1)
+
+
+def _check_places(nodes: int | None, workers: int, ray_address: str) -> None:
+    """Refuse options of the places that training is spread over where they would have no effect."""
+    if workers and nodes not in (None, workers):
+        raise ConfigError(
+            f"--nodes {nodes}: each of the {workers} workers is one node. Leave the option out, or "
+            f"set --workers {nodes}."
+        )
+    if ray_address and not workers:
+        raise ConfigError(
+            f"--ray-address {ray_address}: has no effect, because the run has no workers. Start one "
+            "with --workers N, or leave the option out."
+        )
 
 
 def _resumed(
-    folder: Path, values: dict[str, Scalar], workers: int
+    folder: Path, values: dict[str, Scalar], nodes: int | None, workers: int
 ) -> tuple[dict[str, Scalar], int, int]:
     """Return the settings of the run in ``folder`` with ``values`` over them, its nodes and workers."""
     from fedapp.runs.directory import read_stored
 
-    stored, found = read_stored(folder)
-    before = int(found.get("workers", 0))
-    if workers not in (0, before):
+    other = values.get("run-dir", str(folder))
+    if Path(str(other)).expanduser().absolute() != folder.absolute():
         raise ConfigError(
-            f"--workers {workers}: the run in {folder} has {before or 'no'} workers, and goes on with as "
-            "many, so that it gives the same numbers. Leave the option out."
+            f"run-dir = {other!r}: --resume goes on with the run in {folder}, and in that folder. Leave "
+            "the key out; for a run elsewhere, copy the folder and resume the copy."
         )
+    stored, found = read_stored(folder)
+    before = {"nodes": int(found.get("nodes", 1)), "workers": int(found.get("workers", 0))}
+    for name, wanted in (("nodes", nodes), ("workers", workers or None)):
+        if wanted not in (None, before[name]):
+            raise ConfigError(
+                f"--{name} {wanted}: the run in {folder} has {before[name] or 'no'} {name}, and goes on "
+                "with as many, so that it gives the same numbers. Leave the option out."
+            )
     again: dict[str, Scalar] = {"resume": True, "run-dir": str(folder.absolute())}
-    return {**stored.to_run_config(), **again, **values}, int(found.get("nodes", 1)), before
+    return {**stored.to_run_config(), **values, **again}, before["nodes"], before["workers"]
 
 
 Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time. 0: one a core.")]
@@ -235,7 +259,9 @@ def reproduce(
 @app.command(epilog=SETTINGS_HELP)
 def partition(
     settings: Settings = None,
-    picture: Annotated[Path, typer.Option(help="Where to draw it.")] = Path("partition.png"),
+    picture: Annotated[Path, typer.Option(help="Where to draw it: as .png and .svg.")] = Path(
+        "partition.png"
+    ),
 ) -> None:
     """Show who holds what: a table of clients and labels, the skew in numbers, and a picture."""
     from fedapp.runs.partition import show_partition
@@ -255,10 +281,8 @@ def doctor(settings: Settings = None) -> None:
 def keys() -> None:
     """List every run-config key with its default and its meaning."""
     table = Table("key", "default", "meaning", box=None, padding=(0, 2, 0, 0))
-    fields = {name.replace("_", "-"): field for name, field in RunConfig.model_fields.items()}
     for key, default in defaults().items():
-        field = fields.get(key) or option_fields()[key]
-        table.add_row(key, repr(default), field.description)
+        table.add_row(key, repr(default), field_of(key).description)
     console.print(table)
 
 

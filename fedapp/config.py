@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from fedapp.errors import ConfigError
@@ -21,7 +22,7 @@ Scalar = bool | int | float | str
 
 
 def kebab(name: str) -> str:
-    """Return a field's name as a run-config key."""
+    """Return a field's name as it is written in run-configs and other TOMLs."""
     return name.replace("_", "-")
 
 
@@ -281,7 +282,8 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
     """
     options = {key: value for key, value in values.items() if "." in key}
     plain = {key: value for key, value in values.items() if "." not in key}
-    problems = [*_unknown_keys(plain, options)]
+    problems = [*_unknown_keys(plain, options), *_not_one_value(options)]
+    options = {key: value for key, value in options.items() if isinstance(value, Scalar)}
     config = None
     try:
         known = {key: value for key, value in plain.items() if key in _aliases()}
@@ -303,7 +305,7 @@ def defaults() -> dict[str, Scalar]:
 
 
 @functools.cache
-def option_fields() -> dict[str, Any]:
+def option_fields() -> dict[str, FieldInfo]:
     """Return the field of every component's parameter by its key ``name.parameter``."""
     return {
         f"{name}.{kebab(field)}": info
@@ -311,6 +313,12 @@ def option_fields() -> dict[str, Any]:
         for name, component in family.components().items()
         for field, info in component.model_fields.items()
     }
+
+
+def field_of(key: str) -> FieldInfo:
+    """Return the field behind a run-config key, a component's parameter or one of RunConfig."""
+    options = option_fields()
+    return options[key] if key in options else RunConfig.model_fields[key.replace("-", "_")]
 
 
 @functools.cache
@@ -324,6 +332,15 @@ def _unknown_keys(plain: Mapping[str, Any], options: Mapping[str, Any]) -> Itera
             near = difflib.get_close_matches(key, [*_aliases(), *option_fields()], n=1, cutoff=0.5)
             hint = f"Did you mean {near[0]!r}? " if near else ""
             yield f"{key} = {value!r}: there is no such key. {hint}`fedapp keys` lists them all."
+
+
+def _not_one_value(options: Mapping[str, Any]) -> Iterator[str]:
+    for key, field in option_fields().items():
+        if key in options and not isinstance(options[key], Scalar):
+            yield (
+                f"{key} = {options[key]!r}: must be one value: a number, a text, true or false. "
+                f"{field.description} The default is {field.get_default()!r}."
+            )
 
 
 def _component_problems(config: RunConfig) -> Iterator[str]:

@@ -44,11 +44,14 @@ def facts(config: RunConfig) -> list[tuple[str, str]]:
 
 def commands(config: RunConfig) -> list[tuple[str, str]]:
     """Return (purpose, command) pairs for this machine."""
-    share = 1 / _cores()
     gpus = torch.cuda.device_count()
     federation = f"num-supernodes={_cores()} client-resources-num-cpus=1"
     if gpus:
-        federation += f" client-resources-num-gpus={max(gpus * share, 0.01):.2g}"
+        from fedapp.engines.workers import Share
+
+        # Rounded up, the actors' shares would be more than there is, and the last finds no place.
+        share = Share.of({"CPU": _cores(), "GPU": gpus}, _cores(), gpu=True)
+        federation += f" client-resources-num-gpus={share.gpus:g}"
     found = [
         ("In this process, with a progress bar and breakpoints", "fedapp run"),
         ("On all cores and GPUs, with no SuperLink", f"fedapp run --workers {_cores()}"),

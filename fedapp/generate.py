@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from fedapp.algorithms_page import algorithms_page
-from fedapp.config import RunConfig, defaults, kebab, option_fields
+from fedapp.config import RunConfig, defaults, field_of, kebab
 from fedapp.papers.catalogue import all_items
 from fedapp.papers.report.index import index_files
 from fedapp.papers.report.page import page_files, results_of
@@ -38,17 +38,10 @@ def config_table() -> str:
     """Return every run-config key with its default and, as a comment, its meaning."""
     lines = ["[tool.flwr.app.config]"]
     for key, value in defaults().items():
-        field = _field(key)
         if key in SECTIONS:
             lines.append(f"# {SECTIONS[key]}")
-        lines.append(f"{key} = {json.dumps(value)}  # {field}")
+        lines.append(f"{key} = {json.dumps(value)}  # {field_of(key).description}")
     return "\n".join(lines)
-
-
-def _field(key: str) -> str:
-    options = option_fields()
-    info = options[key] if key in options else RunConfig.model_fields[key.replace("-", "_")]
-    return str(info.description)
 
 
 def uv_constraints() -> str:

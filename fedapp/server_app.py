@@ -24,10 +24,11 @@ from fedapp.runs.callbacks import (
     Report,
     StopAtTarget,
     StopIfAllFail,
+    has_reached,
     read_metrics,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
-from fedapp.runs.directory import RunDirectory, create, reopen, write_config
+from fedapp.runs.directory import RunDirectory, check_is_new, create, reopen, write_config
 from fedapp.runs.occupancy import occupied
 from fedapp.runs.partition import write_partition
 from fedapp.runs.states import open_states
@@ -57,6 +58,8 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     theta = initial_parameters(config, holdings.dataset.task)
     directory, found = _open(config, holdings)
     with occupied(directory):
+        if not config.resume:
+            check_is_new(directory)  # another run may have been made here while this one waited
         log(INFO, "Run directory: %s", directory.path)
         state = _resumed(config, directory, theta)
         strategy = _prepare(grid, config, directory, found, holdings, theta, state)
@@ -158,9 +161,8 @@ def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> Serv
 def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) -> int:
     """Return T, or the round of the checkpoint if the run to resume had reached its target."""
     if state.round and config.target_accuracy:
-        target = StopAtTarget(config.target_accuracy)
         records = read_metrics(directory.metrics)
-        if any(target.reached(r) for r in records if r["round"] <= state.round):
+        if has_reached(config.target_accuracy, records, state.round):
             return state.round
     return config.num_server_rounds
 

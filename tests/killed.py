@@ -134,7 +134,7 @@ POINTS = {
 
 def _start(
     settings: list[str],
-    nodes: int,
+    nodes: int | None,
     last_first: bool,
     resume: Path | None,
     workers: int,
@@ -159,7 +159,7 @@ def _child(point: str | None, round_: int, *started: Any) -> None:
 def run(
     settings: dict[str, Scalar],
     *,
-    nodes: int = 1,
+    nodes: int | None = None,
     last_first: bool = False,
     resume: Path | None = None,
     workers: int = 0,

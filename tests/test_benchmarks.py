@@ -6,6 +6,8 @@ import contextlib
 import importlib.metadata
 import io
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +39,14 @@ def test_rows_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     seen.clear()
     assert take_turns(calls, 2, repeat=5) == {"bare": [0.2] * 2, "ours": [0.2] * 2}
     assert len(seen) == 2 * 5 * (2 + WARM_UP)
+
+
+@pytest.mark.process
+def test_a_process_of_a_benchmark_that_fails_ends_the_benchmark(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.data_cache", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert "DataError" in ended.stderr
 
 
 def test_the_rows_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,6 +75,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"dirichlet.alpha": 0.1}, ["dirichlet.alpha = 0.1", "partitioner='dirichlet'"]),
     ({"2nn.hidden": 0}, ["2nn.hidden = 0"]),
     ({"partitioner": "shards", "shards.per-client": 0}, ["shards.per-client = 0"]),
+    ({"scaffold.option": ["I"]}, ["scaffold.option = ['I']: must be one value", "The default is"]),
     # combinations that make no sense
     ({"nesterov": True}, ["nesterov = true", "momentum=0.9"]),
     ({"update": "model", "server-learning-rate": 0.5}, ["server-learning-rate = 0.5", "Option I"]),
@@ -91,7 +92,14 @@ def test_a_bad_setting_is_one_clear_error(settings: dict[str, Any], said: list[s
         read_config(settings)
     for words in said:
         assert words in str(error.value)
-    assert "pydantic" not in str(error.value)
+    assert "pydantic" not in str(error.value).lower()
+
+
+def test_a_list_for_a_components_parameter_is_named_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        read_config({"scaffold.option": ["I"], "dirichlet.alpha": [0.1, 0.2]})
+    lines = str(error.value).splitlines()
+    assert sorted(line.split(" = ")[0] for line in lines) == ["dirichlet.alpha", "scaffold.option"]
 
 
 def test_all_mistakes_are_named_at_once() -> None:
@@ -330,3 +338,10 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
 def test_a_word_that_is_no_setting(setting: str) -> None:
     with pytest.raises(ConfigError, match=setting):
         parse_settings([setting])
+
+
+def test_a_file_of_settings_in_another_encoding_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_bytes("# Größe\nseed = 3\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"settings\.toml: cannot be read as TOML: .*utf-8"):
+        parse_settings([str(file)])

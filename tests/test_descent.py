@@ -13,7 +13,7 @@ from fedapp.algorithms_page import algorithms_page, code_lines
 from fedapp.analysis.rates import heavy_ball
 from fedapp.config import read_config
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY
-from fedapp.papers.quadratic_rates import METHODS, measured, on_the_client, on_the_server, promised
+from fedapp.papers.quadratic_rates import METHODS, measured, on_the_server, promised, trace
 from strategies.presets import PRESETS, Preset
 from tests.conftest import largest_difference
 from tests.test_algorithms import ALGORITHMS, run_to
@@ -140,6 +140,19 @@ def test_heavy_ball_has_double_roots_at_both_ends() -> None:
     for curvature, root in ((STRONG_CONVEXITY, method.rate), (SMOOTHNESS, -method.rate)):
         middle = 1 + method.momentum - method.step * curvature
         assert middle == pytest.approx(2 * root)
+
+
+def on_the_client(method: Any, steps: int) -> Any:
+    """Return x_0 and x_steps [2, 2]: one client, ``steps`` local steps with momentum, one round."""
+    values: dict[str, Any] = {
+        "momentum": method.momentum,
+        "nesterov": method.nesterov,
+        "num-clients": 1,
+        "quadratic.clients": 1,
+        "local-epochs": steps,
+        "num-server-rounds": 1,
+    }
+    return trace(method, values)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import io
 import itertools
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from rich.console import Console
@@ -16,6 +19,7 @@ from fedapp.analysis.curves import band, communication, fluctuation, least, spee
 from fedapp.analysis.interpolation import interpolate
 from fedapp.cli import app
 from fedapp.config import read_config
+from fedapp.data import load_dataset
 from fedapp.errors import ConfigError
 from fedapp.papers import costs
 from fedapp.papers.catalogue import all_items, choose
@@ -33,11 +37,30 @@ from fedapp.papers.pictures.landscapes import (
     local_path,
 )
 from fedapp.papers.report.claims import check, claims_section
+from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.page import page
 from fedapp.papers.report.tables import entries, table_section
 from fedapp.papers.reproduce import Order, reproduce
-from fedapp.papers.results import CellResult, Curve, Results, RunResult, read_results, thin
-from fedapp.papers.schema import SCALES, Claim, Claims, Cut, Figure, Scale, ScaleName, Table
+from fedapp.papers.results import (
+    CellResult,
+    Curve,
+    Results,
+    RunResult,
+    collect,
+    read_results,
+    thin,
+)
+from fedapp.papers.schema import (
+    SCALES,
+    Claim,
+    Claims,
+    Comparison,
+    Cut,
+    Figure,
+    Scale,
+    ScaleName,
+    Table,
+)
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort, Schedule
 
@@ -192,6 +215,37 @@ def test_data_is_local_where_there_is_a_copy_and_else_from_the_hub(tmp_path: Pat
 
 
 # ---------------------------------------------------------------- measures
+
+
+def write_split(folder: Path, values: list[int], *, shards: int = 0) -> Path:
+    """Write the values as `train.parquet` or its shards, and the first as `test.parquet`."""
+    folder.mkdir(parents=True)
+    parts = np.array_split(np.asarray(values), max(shards, 1))
+    for i, part in enumerate(parts):
+        name = f"train-{i:05d}-of-{shards:05d}" if shards else "train"
+        pq.write_table(pa.table({"label": part}), folder / f"{name}.parquet")
+    pq.write_table(pa.table({"label": values[:1]}), folder / "test.parquet")
+    return folder
+
+
+def test_other_data_of_the_same_name_have_a_cut_of_their_own(tmp_path: Path) -> None:
+    cut, cuts = Cut(train=3, test=1), tmp_path / "cuts"
+    write_split(tmp_path / "a" / "mnist", [1, 2, 3, 4])
+    write_split(tmp_path / "b" / "mnist", [5, 6, 7, 8], shards=2)
+    shutil.copytree(tmp_path / "a", tmp_path / "moved")
+    where = {name: locate("mnist", tmp_path / name, cut, cuts) for name in ("a", "b", "moved")}
+    train = {k: pq.read_table(f"{v}/train.parquet")["label"].to_pylist() for k, v in where.items()}
+    assert train == {"a": [1, 2, 3], "b": [5, 6, 7], "moved": [1, 2, 3]}
+    assert where["a"] == where["moved"]
+    # The folder's name is part of the identity of recorded runs.
+    assert {Path(each).name for each in where.values()} == {"mnist-3-1"}
+
+
+def test_a_cut_of_data_without_parquet_files_is_refused(tmp_path: Path) -> None:
+    folder = write_split(tmp_path / "mnist", [1, 2])
+    (folder / "train.parquet").rename(folder / "train-images-idx3-ubyte")
+    with pytest.raises(ConfigError, match=r"no Parquet files of the train split .*--scale full"):
+        locate("mnist", tmp_path, Cut(train=1, test=1), tmp_path / "cuts")
 
 
 def test_the_least_loss_is_the_first_of_its_kind() -> None:
@@ -539,6 +593,18 @@ def test_when_the_time_is_up_what_is_done_is_shown_and_the_rest_is_not_run(
     assert "not run" in row
 
 
+def test_costs_are_of_the_digits_as_they_are() -> None:
+    digits = load_dataset(read_config({}))
+    assert costs.SIZES["digits"] == (len(digits.train), len(digits.test))
+
+
+def test_an_option_that_is_text_is_shown_as_it_is() -> None:
+    item = ITEMS["algorithms-mnist-shards"]
+    assert isinstance(item, Comparison)
+    cells = {"scaffold": cell(run_result(), chosen={"scaffold.option": "II", "mu": 0.10})}
+    assert "| scaffold.option=II, mu=0.1 |" in comparison_section(item, table_results(cells))
+
+
 def test_costs_add_up() -> None:
     item = ITEMS["seo-fig5"]
     cost = cost_of(item, "smoke", {})
@@ -578,6 +644,15 @@ def test_results_survive_a_round_trip(tmp_path: Path) -> None:
     (tmp_path / "mcmahan-table4" / "full.json").write_text("{}")
     with pytest.raises(ConfigError, match="Delete it and make it again"):
         read_results(tmp_path, "mcmahan-table4", "full")
+
+
+def test_the_time_of_a_run_is_counted_once_and_whole() -> None:
+    """One run, of which a cell shows the start and another the whole."""
+    whole = RunRecord(run="r", settings={}, status="complete", rounds=[0, 8], accuracy=[0, 1])
+    cut = whole.model_copy(update={"rounds": [0], "accuracy": [0], "seconds": 1.0})
+    for records in ([whole, cut], [cut, whole]):
+        records[records.index(whole)] = whole.model_copy(update={"seconds": 9.0})
+        assert collect("x", "cpu", "", {}, records, {}).seconds == 9.0
 
 
 def test_the_tuned_rate_is_shown() -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from fedapp.analysis.partition import label_counts, labels_per_client
+from fedapp.cli import app
 from fedapp.data.base import Examples, Partition
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
+from fedapp.errors import ConfigError
 from fedapp.runs import partition_picture
 from fedapp.runs.partition_picture import (
     count_labels,
@@ -141,3 +145,26 @@ def test_most_clients_of_mnist_shards_have_exactly_two_digits():
     counts = label_counts(partition.indices, partition.offsets, train.targets, 10)
     assert set(partition.sizes) == {600}
     assert labels_per_client(counts) == {1: 13, 2: 79, 3: 8}
+
+
+FEW = ["num-clients=4"]
+
+
+@pytest.mark.parametrize("name", ["run.v2", "run.v2.png", "run.v2.svg"])
+def test_the_command_draws_where_it_is_told(tmp_path, name):
+    picture = tmp_path / "not" / "there" / name
+    found = CliRunner().invoke(app, ["partition", *FEW, "--picture", str(picture)])
+    assert found.exit_code == 0, found.output
+    assert sorted(path.name for path in picture.parent.iterdir()) == ["run.v2.png", "run.v2.svg"]
+
+
+def test_other_pictures_and_places_are_refused_before_the_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    for name, said in (
+        ("x.pdf", r"written as \.png and \.svg.*x\.png"),
+        ("file/x", "cannot be made"),
+    ):
+        found = CliRunner().invoke(app, ["partition", *FEW, "--picture", str(tmp_path / name)])
+        assert isinstance(found.exception, ConfigError)
+        assert re.search(said, str(found.exception))
+        assert not found.output

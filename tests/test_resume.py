@@ -1,5 +1,6 @@
 """A killed run that is resumed ends with the very bits that the uninterrupted run ends with."""
 
+import contextlib
 import json
 import shutil
 import signal
@@ -9,11 +10,15 @@ import time
 
 import killed
 import pytest
-from in_process import SMALL, TWENTY, metrics
+from in_process import SMALL, TWENTY, metrics, run
 
+from fedapp import server_app
 from fedapp.config import read_config
 from fedapp.errors import CheckpointError, ConfigError
+from fedapp.runs.checkpoint import kept_rounds, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import reopen
+from fedapp.runs.occupancy import occupied
+from strategies.callbacks import ServerState
 
 ROUNDS, EVERY = 11, 3
 SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}
@@ -179,3 +184,53 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     config = read_config({"resume": True, "run-dir": str(tmp_path)})
     with pytest.raises(CheckpointError, match="holds no run"):
         reopen(config)
+
+
+def test_a_run_made_while_another_waited_for_the_folder_is_not_written_over(tmp_path, monkeypatch):
+    """Both find the folder new; the first ends while the second waits until it is free."""
+    folder = tmp_path / "run"
+
+    @contextlib.contextmanager
+    def waiting(directory):
+        monkeypatch.setattr(server_app, "occupied", occupied)
+        run(folder)
+        with occupied(directory):
+            yield
+
+    monkeypatch.setattr(server_app, "occupied", waiting)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        run(folder, seed=1)
+    assert json.loads((folder / "config.json").read_text())["config"]["seed"] == 0
+    assert metrics(folder)[-1]["round"] == 3
+
+
+def test_a_folder_with_checkpoints_of_a_deleted_run_is_refused(tmp_path):
+    folder = run(tmp_path / "run")
+    (folder / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"checkpoints of a run without .* Remove .*checkpoints"):
+        run(folder)
+    shutil.rmtree(folder / "checkpoints")
+    assert metrics(run(folder))[-1]["round"] == 3
+
+
+def test_a_run_killed_before_it_was_one_is_begun_again(tmp_path, monkeypatch):
+    """The checkpoint of round 0 comes before config.json, which makes the folder a run."""
+
+    def die(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(server_app, "write_config", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "run")
+    assert kept_rounds(tmp_path / "run" / "checkpoints") == [0]
+    assert metrics(run(tmp_path / "run"))[-1]["round"] == 3
+
+
+def test_a_checkpoint_outlives_older_and_later_ones(tmp_path):
+    for round_ in (20, 40, 50, 30):
+        save_checkpoint(tmp_path, ServerState(round_, {}))
+    assert kept_rounds(tmp_path) == [30]
+    save_checkpoint(tmp_path, ServerState(35, {}))
+    assert kept_rounds(tmp_path) == [35, 30]
+    assert load_checkpoint(tmp_path).round == 35

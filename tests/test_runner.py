@@ -23,6 +23,7 @@ from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import fixed
 from fedapp.sweeps.schedule import Effort, Schedule, carry_out
 from fedapp.sweeps.store import Store
+from fedapp.sweeps.workers import Worker
 
 pytestmark = pytest.mark.process
 SMALL = {"num-clients": 10, "local-epochs": 1, "2nn.hidden": 16, "device": "cpu"}
@@ -68,6 +69,22 @@ def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_re
     assert [row["round"] for row in read_metrics(store.folder(good.run) / "metrics.jsonl")] == [
         *range(7)
     ]
+
+
+def test_a_worker_that_dies_between_two_runs_is_replaced(tmp_path: Path) -> None:
+    [request] = requests([0.1], rounds=2)
+    worker = Worker(1, tmp_path)
+    os.kill(worker.process.pid or 0, signal.SIGKILL)
+    worker.process.join()
+    worker.give([request])
+    while worker.requests:
+        news = worker.news()
+    assert news[-1].problem == ""
+    found = Store(tmp_path).find(request)
+    assert found is not None
+    assert found.last_round == 2
+    worker.pipe.close()
+    worker.process.join()
 
 
 def test_when_the_time_is_up_runs_are_cut_at_a_checkpoint(

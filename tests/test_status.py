@@ -8,7 +8,9 @@ import pytest
 from damages import raises
 from flwr.app import MessageType
 from in_process import client_app, run
+from typer.testing import CliRunner
 
+from fedapp.cli import app
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs import occupancy
 from fedapp.runs.callbacks import Metrics
@@ -64,6 +66,47 @@ def test_a_stopped_run_says_who_failed_and_how_to_go_on(tmp_path, monkeypatch):
     assert rows["last round"].startswith("2 of 5 clients\nclient ")
     assert "no space left on device" in rows["last round"]
     assert rows["resume"].startswith("from round 1: fedapp run --resume ")
+
+
+def stop_after(round_, monkeypatch):
+    """Let a run be killed after a round, as far as its files can tell."""
+    write = Metrics.on_round
+
+    def stop(self, record, state):
+        write(self, record, state)
+        if state.round == round_:
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(Metrics, "on_round", stop)
+
+
+def test_a_stopped_run_of_which_a_report_was_written_is_not_finished(tmp_path, monkeypatch):
+    stop_after(2, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", checkpoint_every=1)
+    CliRunner().invoke(app, ["report", str(tmp_path / "run")], catch_exceptions=False)
+    assert (tmp_path / "run" / "summary.json").exists()
+    rows = dict(status(tmp_path / "run"))
+    assert (rows["state"], rows["resume"][:12]) == ("stopped", "from round 1")
+
+
+def test_a_finished_run_that_is_stopped_on_its_way_further_is_not_finished(tmp_path, monkeypatch):
+    run(tmp_path / "run")
+    stop_after(5, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", resume=True, num_server_rounds=7)
+    rows = dict(status(tmp_path / "run"))
+    assert (rows["state"], rows["rounds"]) == ("stopped", "5 of 7")
+    assert rows["resume"].startswith("from round 3: ")
+
+
+def test_a_run_that_reached_its_target_is_finished(tmp_path):
+    folder = run(tmp_path / "run", target_accuracy=0.01, num_server_rounds=9)
+    rows = dict(status(folder))
+    assert rows["state"] == "finished"
+    assert rows["rounds"] != "9 of 9"
+    assert rows["resume"] == "finished: target-accuracy = 0.01 is reached"
 
 
 def test_seconds_are_medians_of_the_rounds_and_their_parts(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 from pathlib import Path
@@ -10,13 +11,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from fedapp.errors import ConfigError
+from fedapp.sweeps.command import sweep_settings
 from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import Outcome, fixed, stage
-from fedapp.sweeps.record import RunRecord, problem_of
-from fedapp.sweeps.schedule import in_groups
+from fedapp.sweeps.record import RunRecord, problem_of, read_run
+from fedapp.sweeps.schedule import Effort, in_groups
 from fedapp.sweeps.store import Store
 from fedapp.sweeps.tuning import Cell, Rates, search
 
@@ -77,6 +80,43 @@ def test_a_record_is_cut_to_what_is_asked_for() -> None:
     assert found.until(Request.of(BASE, 2)).status == "complete"
     assert found.until(Request.of(BASE, 9, target=0.5)).accuracy == [0.1, 0.5]
     assert found.until(Request.of(BASE, 9)) == found
+
+
+def metrics_of(folder: Path, rounds: int) -> Path:
+    """Write a run's files: evaluated every other round, round t takes t seconds and 10 t updates."""
+    folder.mkdir()
+    found = {"config": {"trainer": "batched"}, "found": {}, "versions": {}}
+    (folder / "config.json").write_text(json.dumps(found))
+    rows: list[dict[str, object]] = [
+        {"round": 0, "test_accuracy": 0.0, "test_loss": 1.0, "seconds": {"evaluate": 0.5}}
+    ]
+    for t in range(1, rounds + 1):
+        numbers = {"updates": 10.0 * t, "bytes_down": 100 * t, "bytes_up": 7, "steps": 3}
+        scored = {} if t % 2 else {"test_accuracy": 0.1 * t, "test_loss": 1.0}
+        agreed = {"similarity": {"fc": 1.0 / t}, "seconds": {"round": float(t)}}
+        rows.append({"round": t, "model_changed": True, **numbers, **scored, **agreed})
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_record_cut_to_a_request_is_that_of_a_run_that_stopped_there(tmp_path: Path) -> None:
+    """Whatever other cell extended the run that they share."""
+    request, early = Request.of(BASE, 4), Request.of(BASE, 100, target=0.2)
+    far = read_run(request, metrics_of(tmp_path / "far", 8))
+    assert (far.updates, far.bytes_down, far.seconds) == (45.0, 450, 36.5)
+    cut = far.until(request)
+    assert cut == read_run(request, metrics_of(tmp_path / "near", 4))
+    assert (cut.updates, cut.bytes_down, cut.bytes_up, cut.seconds) == (25.0, 250, 7, 10.5)
+    stopped = far.until(early)  # reached in round 2 of the 100 that it might take
+    assert stopped == read_run(request, metrics_of(tmp_path / "early", 2))
+    assert [row["round"] for row in stopped.agreement] == [1, 2]
+
+
+def test_a_record_written_before_it_could_be_cut_whole_is_still_read(tmp_path: Path) -> None:
+    whole = read_run(Request.of(BASE, 8), metrics_of(tmp_path / "run", 8))
+    old = {k: v for k, v in whole.model_dump().items() if not k.endswith("_until")}
+    cut = RunRecord(**old).until(Request.of(BASE, 4))
+    assert (cut.last_round, cut.updates, cut.seconds) == (4, 45.0, 36.5)
 
 
 def test_rounds_to_a_target_are_interpolated_on_the_best_so_far() -> None:
@@ -273,7 +313,7 @@ def test_rows_are_means_over_seeds_best_first(tmp_path: Path) -> None:
     points = [{"learning-rate": r, "seed": s} for r in (0.1, 0.2) for s in (0, 1)]
     finals = (0.5, 0.7, 0.8, 1.0)
     records = [record([0.0, final]) for final in finals]
-    rows = make_rows(points, records, target=0.0)
+    rows = make_rows(points, records, [0.0] * 4)
     assert [row.point["learning-rate"] for row in rows] == [0.2, 0.1]
     assert rows[0].mean == pytest.approx(0.9)
     assert (rows[1].flat()["accuracy-min"], rows[1].flat()["accuracy-max"]) == (0.5, 0.7)
@@ -285,7 +325,7 @@ def test_rows_are_means_over_seeds_best_first(tmp_path: Path) -> None:
 def test_best_of_keeps_one_value_of_a_key() -> None:
     points = [{"algorithm": a, "learning-rate": r} for a in "ab" for r in (0.1, 0.2)]
     records = [record([0.0, final]) for final in (0.5, 0.6, 0.9, 0.8)]
-    rows = make_rows(points, records, 0.0, best_of="learning-rate")
+    rows = make_rows(points, records, [0.0] * 4, best_of="learning-rate")
     assert [(r.point["algorithm"], r.point["learning-rate"]) for r in rows] == [
         ("b", 0.1),
         ("a", 0.2),
@@ -296,3 +336,16 @@ def test_rows_with_a_target_are_sorted_by_rounds() -> None:
     slow, fast, never = (record(values) for values in ([0, 0.5, 1], [0, 1, 0.2], [0, 0.9, 0.9]))
     order = [Row({"x": 1}, [r], 1.0) for r in (slow, fast, never)]
     assert [row.needed for row in sorted(order, key=Row.sorting)] == [1.0, 2.0, None]
+
+
+def test_a_sweep_of_targets_gives_the_rounds_to_each(tmp_path: Path) -> None:
+    values = {"num-clients": 10, "num-server-rounds": 4}
+    whole = record([0.0, 0.25, 0.5, 0.75, 1.0], run=Request.of(values, 4).run)
+    store = Store(tmp_path)
+    store.folder(whole.run).mkdir()
+    store.keep(whole)
+    settings = [*(f"{key}={value}" for key, value in values.items()), "target-accuracy=[0.5,0.75]"]
+    quiet = Console(file=io.StringIO())
+    sweep_settings(settings, tmp_path, tmp_path / "to", "", Effort(jobs=1), quiet)
+    rows = json.loads((tmp_path / "to" / "sweep.json").read_text())["rows"]
+    assert {row["target-accuracy"]: row["rounds-to-target"] for row in rows} == {0.5: 2, 0.75: 3}

@@ -9,8 +9,9 @@ import pytest
 import ray
 from conftest import largest_difference
 from in_process import SMALL, metrics, model, run
+from typer.testing import CliRunner
 
-from fedapp.cli import _resumed
+from fedapp.cli import _resumed, app
 from fedapp.engines.workers import Share, connected, run_workers
 from fedapp.errors import ConfigError, RunError
 from fedapp.server_app import app as server_app
@@ -42,10 +43,28 @@ def test_a_run_on_the_cpu_takes_no_gpu():
 def test_a_resumed_run_keeps_its_workers(tmp_path):
     stored = {"config": {}, "found": {"engine": "workers", "nodes": 3, "workers": 3}}
     (tmp_path / "config.json").write_text(json.dumps(stored))
-    assert _resumed(tmp_path, {}, 0)[1:] == (3, 3)
-    assert _resumed(tmp_path, {}, 3)[1:] == (3, 3)
+    assert _resumed(tmp_path, {}, None, 0)[1:] == (3, 3)
+    assert _resumed(tmp_path, {}, 3, 3)[1:] == (3, 3)
+    assert _resumed(tmp_path, {"run-dir": str(tmp_path)}, None, 0)[0]["run-dir"] == str(tmp_path)
     with pytest.raises(ConfigError, match=r"--workers 2: the run in .* has 3 workers"):
-        _resumed(tmp_path, {}, 2)
+        _resumed(tmp_path, {}, None, 2)
+    with pytest.raises(ConfigError, match=r"--nodes 4: the run in .* has 3 nodes"):
+        _resumed(tmp_path, {}, 4, 0)
+    with pytest.raises(ConfigError, match=r"run-dir = 'elsewhere': --resume goes on .* in that"):
+        _resumed(tmp_path, {"run-dir": "elsewhere"}, None, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--workers", "2", "--nodes", "5"], "--nodes 5: each of the 2 workers is one node"),
+        (["--ray-address", "here:1"], "--ray-address here:1: has no effect"),
+    ],
+)
+def test_options_without_effect_are_refused(options, said):
+    found = CliRunner().invoke(app, ["run", *options])
+    assert isinstance(found.exception, ConfigError)
+    assert said in str(found.exception)
 
 
 @pytest.fixture(scope="module")

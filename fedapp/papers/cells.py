@@ -36,7 +36,8 @@ SEPARATOR = " | "
 """Between a row and a column in a cell's name."""
 EVALUATIONS = 500
 """How often a table's run of 1,000 rounds and more is evaluated in all, roughly."""
-EXECUTION: Mapping[str, Scalar] = {"checkpoint-every": 50, "pictures": False, "threads": 1}
+CARRIED_OUT: Mapping[str, Scalar] = {"checkpoint-every": 50, "pictures": False, "threads": 1}
+"""How the papers' runs are carried out, unless an item says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Maker:
 
     def settings(self, *layers: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Return the item's settings with the layers, then the scale's, over them."""
-        merged: dict[str, Scalar] = {**EXECUTION, **self.item.settings}
+        merged: dict[str, Scalar] = {**CARRIED_OUT, **self.item.settings}
         for layer in (*layers, self.scale.settings, self.overrides):
             merged |= layer
         return without_effect_removed(self._scaled(merged))

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from fedapp.analysis.rates import Method, accelerated, bound, gradient_descent, heavy_ball
 from fedapp.client_app import app as client_app
-from fedapp.config import read_config
+from fedapp.config import Scalar, read_config
 from fedapp.data.embedded.quadratic import (
     MATRIX,
     OPTIMUM,
@@ -29,6 +27,7 @@ from fedapp.data.embedded.quadratic import (
     VECTOR,
 )
 from fedapp.engines.inline import InlineGrid
+from fedapp.runs.style import COLORS, GREY, LIGHT, new_figure
 from fedapp.server_app import run
 from strategies.callbacks import Callback, Record, ServerState
 
@@ -36,7 +35,7 @@ Array = NDArray[np.float64]
 METHODS = tuple(
     make(STRONG_CONVEXITY, SMOOTHNESS) for make in (gradient_descent, heavy_ball, accelerated)
 )
-COLOURS = ("#8A8A8A", "#0072B2", "#D55E00")
+COLOURS = (GREY, *COLORS[:2])
 
 
 class Trace(Callback):
@@ -53,7 +52,7 @@ class Trace(Callback):
 
 def on_the_server(method: Method, steps: int) -> Array:
     """Return x_0 .. x_steps [steps + 1, 2]: one full-batch local step, momentum on the server."""
-    values = {
+    values: dict[str, Scalar] = {
         "algorithm": "fedavgm",
         "fedavgm.momentum": method.momentum,
         "fedavgm.nesterov": method.nesterov,
@@ -61,25 +60,13 @@ def on_the_server(method: Method, steps: int) -> Array:
         "local-epochs": 1,
         "num-server-rounds": steps,
     }
-    return _trace(method, values)
+    return trace(method, values)
 
 
-def on_the_client(method: Method, steps: int) -> Array:
-    """Return x_0 and x_steps [2, 2]: one client, ``steps`` local steps with momentum, one round."""
-    values = {
-        "momentum": method.momentum,
-        "nesterov": method.nesterov,
-        "num-clients": 1,
-        "quadratic.clients": 1,
-        "local-epochs": steps,
-        "num-server-rounds": 1,
-    }
-    return _trace(method, values)
-
-
-def _trace(method: Method, values: dict[str, Any]) -> Array:
+def trace(method: Method, values: Mapping[str, Scalar]) -> Array:
+    """Return theta of every round of a run with ``values`` and the method's step: [T + 1, 2]."""
     with tempfile.TemporaryDirectory() as folder:
-        everything = {
+        everything: dict[str, Scalar] = {
             "dataset": "quadratic",
             "model": "quadratic",
             "partitioner": "natural",
@@ -93,9 +80,9 @@ def _trace(method: Method, values: dict[str, Any]) -> Array:
             "run-dir": str(Path(folder) / "run"),
             **values,
         }
-        trace = Trace()
-        run(InlineGrid(client_app, everything, [{}]), read_config(everything), [trace])
-    return np.stack(trace.points)
+        kept = Trace()
+        run(InlineGrid(client_app, everything, [{}]), read_config(everything), [kept])
+    return np.stack(kept.points)
 
 
 def excess(points: Array) -> Array:
@@ -131,8 +118,7 @@ def draw(path: Path) -> None:
 
 def rates_figure(steps: int = 16) -> Figure:
     """Return measured gaps (points) and bounds (lines) over ``steps`` rounds as a figure."""
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(7.2, 4.2)
     axes = figure.subplots()
     for method, colour in zip(METHODS, COLOURS, strict=True):
         label = f"{method.name}: η = {method.step:.3f}, β = {method.momentum:.3f}"
@@ -149,7 +135,7 @@ def rates_figure(steps: int = 16) -> Figure:
         fontsize=9,
     )
     axes.legend(frameon=False, fontsize=8)
-    axes.grid(visible=True, color="#E6E6E6", linewidth=0.8)
+    axes.grid(visible=True, color=LIGHT, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
 

@@ -156,7 +156,9 @@ def collect(
     numbers: Mapping[str, Any],
 ) -> Results:
     """Return the item's results; ``records`` are those of all its runs."""
-    own = {record.run: record for record in records}.values()
+    # A run may be there several times, cut to what each cell asks of it: the longest is the run.
+    longest_last = sorted(records, key=lambda record: record.last_round)
+    own = {record.run: record for record in longest_last}.values()
     return Results(
         item=item,
         scale=scale,

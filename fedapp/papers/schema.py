@@ -6,17 +6,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedapp.config import Scalar
+from fedapp.config import Scalar, kebab
 
 ScaleName = Literal["smoke", "cpu", "full"]
 SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "full")
 Published = float | Literal["not reached"]
 Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
-
-
-def kebab(name: str) -> str:
-    """Return a field's name as it stands in the TOML."""
-    return name.replace("_", "-")
 
 
 class Part(BaseModel):
@@ -62,7 +57,6 @@ class Scale(Part):
     rounds: int | None = None
     target: float | None = None
     allowed: float | None = None
-    draw: int | None = None
     window: int | None = None
     seeds: tuple[int, ...] | None = None
     tuning: dict[str, Any] = {}
@@ -101,7 +95,7 @@ class Column(Part):
 class TableRow(Part):
     """A row of a table with its published numbers by column; without one the paper has no cell.
 
-    ``u`` is the paper's column of that name.
+    ``shown`` is what the paper's further columns say of the row (E, B, u).
     """
 
     label: str

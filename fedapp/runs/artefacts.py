@@ -57,9 +57,8 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
         f"{config.model}: K = {config.num_clients}, C = {config.fraction_train:g}, "
         f"{_local_work(config)}, η = {config.learning_rate:g}"
     )
-    pictures = [directory.path / "curves.png", directory.path / "curves.svg"]
     records = read_metrics(directory.metrics)
-    draw_curves(records, config.target_accuracy, title, pictures)
+    draw_curves(records, config.target_accuracy, title, directory.path / "curves")
     if any("similarity" in record for record in records):
         draw_updates({config.algorithm: records}, directory.path)
     write_atomically(

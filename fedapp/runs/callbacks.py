@@ -8,7 +8,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -221,6 +221,12 @@ class StopAtTarget(Callback):
         if reached:
             log(INFO, "Target accuracy %.4f is reached in round %d", self.target, state.round)
         return reached
+
+
+def has_reached(target: float, records: Sequence[Record], last: int) -> bool:
+    """Return whether one of the rounds up to ``last`` reached the target (0: none is set)."""
+    stop = StopAtTarget(target)
+    return bool(target) and any(stop.reached(r) for r in records if r["round"] <= last)
 
 
 class StopIfAllFail(Callback):

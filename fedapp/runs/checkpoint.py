@@ -30,7 +30,10 @@ KEPT = 2
 
 
 def save_checkpoint(folder: Path, state: ServerState) -> Path:
-    """Write ``state`` into ``folder`` and remove all but the last two checkpoints."""
+    """Write ``state`` into ``folder`` and keep but it and the one before it.
+
+    One of a later round goes too: it is damaged, and the rounds up to it are run again.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"round-{state.round:06d}.safetensors"
     content = safetensors.torch.save(
@@ -44,7 +47,9 @@ def save_checkpoint(folder: Path, state: ServerState) -> Path:
     write_json(
         path.with_suffix(".json"), {"format": FORMAT, "round": state.round, "sha256": digest}
     )
-    for old in _descriptions(folder)[KEPT:]:
+    descriptions = _descriptions(folder)
+    here = descriptions.index(path.with_suffix(".json"))
+    for old in descriptions[:here] + descriptions[here + KEPT :]:
         old.unlink()
         old.with_suffix(".safetensors").unlink(missing_ok=True)
     return path

@@ -6,35 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedapp.runs.style import COLORS, GREY, make_plain, new_figure, save
 from strategies.callbacks import Record
 
-BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8A8A8A"
-"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
+BLUE, ORANGE = COLORS[:2]
 
 
-def draw_curves(
-    records: Sequence[Record], target: float, title: str, paths: Sequence[Path]
-) -> None:
-    """Draw the curves of ``records`` into each of ``paths`` (PNG or SVG, by ending)."""
-    figure = Figure(figsize=(9.2, 3.7), layout="constrained")
-    FigureCanvasAgg(figure)
+def draw_curves(records: Sequence[Record], target: float, title: str, stem: Path) -> list[Path]:
+    """Draw the curves of ``records`` as ``stem``.png and .svg; return the files."""
+    figure = new_figure(9.2, 3.7)
     left, right = figure.subplots(1, 2)
     _draw_accuracy(left, records, target)
     _draw_losses(right, records)
     for axes in (left, right):
         axes.set_xlabel("communication round")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
-        axes.grid(visible=True, color="#E6E6E6", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        make_plain(axes)
         axes.margins(x=0.02)
     figure.suptitle(title, fontsize=10, color="#333333")
-    for path in paths:
-        figure.savefig(path, dpi=150)
+    return save(figure, stem, dpi=150)
 
 
 def percent_tick(value: float, _: object = None) -> str:

@@ -16,6 +16,7 @@ import fedapp
 from fedapp.config import RunConfig, read_config
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import write_atomically, write_json
+from fedapp.runs.checkpoint import kept_rounds
 
 FREE_ON_RESUME = ("resume", "run-dir", "num-server-rounds", "node-timeout", "round-deadline")
 """Keys that may differ between a run and its continuation."""
@@ -64,15 +65,11 @@ def create(config: RunConfig) -> RunDirectory:
     Raises
     ------
     ConfigError
-        ``run-dir`` holds a run already, or cannot be written.
+        ``run-dir`` holds a run already, or checkpoints of one, or cannot be written.
     """
     path = Path(config.run_dir).expanduser() if config.run_dir else _fresh(config)
     directory = RunDirectory(path.absolute())
-    if directory.config.exists():
-        raise ConfigError(
-            f"run-dir = {str(path)!r}: holds a run already. Set resume=true to go on with it, or "
-            "choose another folder."
-        )
+    check_is_new(directory)
     try:
         directory.checkpoints.mkdir(parents=True, exist_ok=True)
         (directory.path / ".writable").touch()
@@ -83,6 +80,27 @@ def create(config: RunConfig) -> RunDirectory:
             "folder that can, for example run-dir='~/runs/first'."
         ) from error
     return directory
+
+
+def check_is_new(directory: RunDirectory) -> None:
+    """Refuse a folder that holds a run already, or trained checkpoints of one.
+
+    Raises
+    ------
+    ConfigError
+        It does.
+    """
+    where = f"run-dir = {str(directory.path)!r}: "
+    if directory.config.exists():
+        raise ConfigError(
+            f"{where}holds a run already. Set resume=true to go on with it, or choose another folder."
+        )
+    # A run that was killed before it had a config.json left that of round 0, which is written anew.
+    if any(round_ > 0 for round_ in kept_rounds(directory.checkpoints)):
+        raise ConfigError(
+            f"{where}holds checkpoints of a run without its {directory.config.name}. Remove "
+            f"{str(directory.checkpoints)!r}, or choose another folder."
+        )
 
 
 def _fresh(config: RunConfig) -> Path:

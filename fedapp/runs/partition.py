@@ -16,6 +16,7 @@ from fedapp.errors import ConfigError
 from fedapp.files import write_json
 from fedapp.holdings import Holdings
 from fedapp.runs.partition_picture import count_labels, draw_partition, partition_summary
+from fedapp.runs.style import stem_of
 
 MOST_ROWS = 40
 """Clients that the terminal's table lists."""
@@ -31,8 +32,12 @@ def write_partition(folder: Path, config: RunConfig, holdings: Holdings) -> None
     )
     if not config.pictures:
         return
-    title = f"{Path(config.dataset).name}, {config.partitioner}, {config.num_clients} clients"
-    draw_partition(holdings.partition, targets, labels, folder / "partition", title)
+    stem = folder / "partition"
+    draw_partition(holdings.partition, targets, labels, stem, _title(config))
+
+
+def _title(config: RunConfig) -> str:
+    return f"{Path(config.dataset).name}, {config.partitioner}, {config.num_clients} clients"
 
 
 def _labelled(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -57,13 +62,15 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
     Raises
     ------
     ConfigError
-        ``num-clients`` is 0: each node has data of its own.
+        ``num-clients`` is 0: each node has data of its own. Or ``picture`` is of another kind than
+        those that are drawn, or its folder cannot be written.
     """
     if not config.num_clients:
         raise ConfigError(
             "num-clients = 0: each node has data of its own, so there is nothing to split. "
             "Set num-clients to the number of virtual clients."
         )
+    stem = _place(picture)
     dataset = load_dataset(config)
     partition = load_partition(config, dataset, config.num_clients)
     targets, labels = _labelled(dataset)
@@ -73,9 +80,20 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
         value = summary[key]
         shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
-    title = f"{Path(config.dataset).name}, {config.partitioner}, {config.num_clients} clients"
-    for file in draw_partition(partition, targets, labels, picture.with_suffix(""), title):
+    for file in draw_partition(partition, targets, labels, stem, _title(config)):
         console.print(f"picture: {file.absolute()}", highlight=False, soft_wrap=True)
+
+
+def _place(picture: Path) -> Path:
+    """Return the picture's name without its ending, in a folder that is there."""
+    stem = stem_of(picture)
+    try:
+        stem.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--picture {str(picture)!r}: its folder cannot be made ({error.strerror}). Choose another."
+        ) from error
+    return stem
 
 
 def _table(partition: Partition, targets: NDArray[Any], labels: tuple[str, ...]) -> Table:

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
@@ -25,14 +22,13 @@ from fedapp.analysis.partition import (
     update_multiplier,
 )
 from fedapp.data.base import Partition
+from fedapp.runs.style import ENDINGS, LIGHT, new_figure, save
 
 COLORS = (
     *("#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677"),
     *("#44AA99", "#882255", "#999933", "#AA4499", "#BBBBBB"),
 )
 """Paul Tol's muted colours, which colour-blind readers can tell apart; grey last."""
-
-ENDINGS = (".png", ".svg")
 
 MOST_CLIENTS = 100
 """Clients that are drawn one by one; of more, this many are shown from least to most skewed."""
@@ -133,7 +129,7 @@ def draw_partition(
     matrix = count_labels(partition, targets, len(labels))
     many = partition.num_clients > MOST_CLIENTS
     shown = _spread_by_skew(matrix) if many else matrix
-    figure = _figure(9.2, 8.0 if many else 6.0)
+    figure = new_figure(9.2, 8.0 if many else 6.0)
     grid = figure.add_gridspec(3 if many else 2, 2, height_ratios=(3, 2, 1.5)[: 2 + many])
     bars = figure.add_subplot(grid[0, :])
     heat = figure.add_subplot(grid[1, :], sharex=bars)
@@ -155,7 +151,7 @@ def draw_partition(
         _write_counts(heat, matrix.counts)
     numbers = " · ".join(_numbers(partition.sizes, matrix.counts))
     figure.suptitle(f"{title}\n{numbers}".strip(), fontsize=10, color="#333333")
-    return _save(figure, path, endings)
+    return save(figure, path, dpi=120, endings=endings)
 
 
 def draw_comparison(
@@ -166,7 +162,7 @@ def draw_comparison(
     endings: Sequence[str] = ENDINGS,
 ) -> list[Path]:
     """Draw partitions of the same data side by side, by title; for a few clients each."""
-    figure = _figure(2.2 * len(partitions) + 1.5, 4.9)
+    figure = new_figure(2.2 * len(partitions) + 1.5, 4.9)
     grid = figure.subplots(
         2, len(partitions), sharex="col", sharey="row", height_ratios=(3, 2), squeeze=False
     )
@@ -184,22 +180,7 @@ def draw_comparison(
     grid[0, 0].set_ylabel("examples")
     _color_bar(grid[1, -1], images[-1], 0.07)
     _legend(grid[0, -1])
-    return _save(figure, path, endings)
-
-
-def _figure(width: float, height: float) -> Figure:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Figure, path: Path, endings: Sequence[str]) -> list[Path]:
-    files = [path.with_suffix(ending) for ending in endings]
-    for file in files:
-        # Without a salt and with a date, the same picture is another SVG file each time.
-        with mpl.rc_context({"svg.hashsalt": "partition"}):
-            figure.savefig(file, dpi=120, metadata={"Date": None} if file.suffix == ".svg" else {})
-    return files
+    return save(figure, path, dpi=120, endings=endings)
 
 
 def _numbers(sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[str]:
@@ -233,7 +214,7 @@ def _draw_bars(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> 
         bottom += column
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=11))
-    axes.grid(visible=True, axis="y", color="#E6E6E6", linewidth=0.8)
+    axes.grid(visible=True, axis="y", color=LIGHT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlim(-0.6, len(counts) - 0.4)

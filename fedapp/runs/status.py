@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config import RunConfig
-from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.callbacks import has_reached, read_metrics
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.occupancy import is_occupied
@@ -40,7 +40,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     config, found = read_stored(path)
     records = read_metrics(directory.metrics)
     trained = [record for record in records if record["round"] > 0]
-    state = _state(directory)
+    state = _state(directory, config, records)
     rows = [("run", str(directory.path)), ("state", state), ("rounds", _rounds(config, trained))]
     rows += _accuracy(records) + _refused(said)
     if trained:
@@ -48,7 +48,8 @@ def status(path: Path) -> list[tuple[str, str]]:
         rows.append(("faults", _counted(_faults(trained))))
         rows.append(("seconds a round", _seconds(trained)))
     if state != "running":
-        rows.append(("resume", _resume(directory, config, str(found.get("engine", "")))))
+        engine = str(found.get("engine", ""))
+        rows.append(("resume", _resume(directory, config, state == "finished", engine)))
     return rows
 
 
@@ -80,10 +81,23 @@ def _refused(said: Sequence[str]) -> list[tuple[str, str]]:
     return [("refused", "\n".join(refused.values()))] if refused else []
 
 
-def _state(directory: RunDirectory) -> str:
+def _state(directory: RunDirectory, config: RunConfig, records: Sequence[Record]) -> str:
     if is_occupied(directory):
         return "running"
-    return "finished" if directory.summary.exists() else "stopped"
+    return "finished" if _is_finished(directory, config, records) else "stopped"
+
+
+def _is_finished(directory: RunDirectory, config: RunConfig, records: Sequence[Record]) -> bool:
+    """Return whether the last round is done and its files are there.
+
+    A summary alone says nothing: ``fedapp report`` writes that of any run, and a finished run may have
+    been resumed for more rounds.
+    """
+    kept = kept_rounds(directory.checkpoints)
+    if not kept or not directory.summary.exists() or not directory.model.exists():
+        return False
+    done = kept[0] >= config.num_server_rounds
+    return done or has_reached(config.target_accuracy, records, kept[0])
 
 
 def _rounds(config: RunConfig, trained: Sequence[Record]) -> str:
@@ -134,14 +148,16 @@ def _seconds(trained: Sequence[Record]) -> str:
     return f"{whole:.2f} (median): {', '.join(parts)}"
 
 
-def _resume(directory: RunDirectory, config: RunConfig, engine: str) -> str:
+def _resume(directory: RunDirectory, config: RunConfig, finished: bool, engine: str) -> str:
     """Say from where the run can go on, and by which command of the engine that it ran on."""
     rounds = kept_rounds(directory.checkpoints)
     if not rounds:
         return "not possible: there is no checkpoint"
+    if finished and rounds[0] < config.num_server_rounds:
+        return f"finished: target-accuracy = {config.target_accuracy} is reached"
     command = f"fedapp run --resume {directory.path}"
     if engine == "flower":
         command = f"flwr run . CONNECTION --run-config {directory.path / 'resume.toml'} --stream"
-    if directory.summary.exists() and rounds[0] >= config.num_server_rounds:
+    if finished:
         return f"finished; for more, raise num-server-rounds: {command}"
     return f"from round {rounds[0]}: {command}"

@@ -6,20 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedapp.errors import DataError
 from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.style import COLORS, PALE, make_plain, new_figure, save
 from strategies.callbacks import Record
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
-GREY = "#C9C9C9"
-ENDINGS = (".png", ".svg")
 CLIENTS = 5
 """How many clients Figure 12 traces."""
 COLUMNS = 4
@@ -48,12 +43,11 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     return runs
 
 
-def draw_updates(runs: Runs, folder: Path, endings: Sequence[str] = ENDINGS) -> list[Path]:
+def draw_updates(runs: Runs, folder: Path) -> list[Path]:
     """Draw ``client-losses`` (Figure 12) and ``similarity`` (Figure 13) into ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
     return [
-        *_save(losses_figure(runs), folder / "client-losses", endings),
-        *_save(similarity_figure(runs), folder / "similarity", endings),
+        *save(losses_figure(runs), folder / "client-losses", dpi=150),
+        *save(similarity_figure(runs), folder / "similarity", dpi=150),
     ]
 
 
@@ -68,7 +62,7 @@ def losses_figure(runs: Runs) -> Figure:
             axes.set_visible(False)
         for axes, (client, points) in zip(row, clients.items(), strict=False):
             for others in clients.values():
-                axes.plot(*others, color=GREY, linewidth=0.8)
+                axes.plot(*others, color=PALE, linewidth=0.8)
             axes.plot(*points, color=COLORS[0], linewidth=1.6)
             axes.set_title(f"client {client}", fontsize=9, color="#333333")
             axes.set_ylim(bottom=0)
@@ -107,7 +101,7 @@ def similarity_figure(runs: Runs) -> Figure:
     for axes, layer in zip(panels, layers, strict=False):
         for color, (title, found) in zip(COLORS, curves.items(), strict=False):
             axes.plot(*found.get(layer, ([], [])), color=color, linewidth=1.4, label=title)
-        axes.axhline(0, color=GREY, linewidth=0.8, zorder=0)
+        axes.axhline(0, color=PALE, linewidth=0.8, zorder=0)
         title = f"layer {layer}" if layer.isdigit() else layer
         axes.set_title(title, fontsize=9, color="#333333")
         axes.set_xlabel("round", fontsize=9)
@@ -133,23 +127,11 @@ def similarity_curves(records: Sequence[Record]) -> dict[str, tuple[list[int], l
 def _figure(
     width: float, height: float, rows: int, columns: int
 ) -> tuple[Figure, list[list[Axes]]]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(width, height)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).tolist()
     for axes in (axes for row in grid for axes in row):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         axes.tick_params(labelsize=8)
-        axes.grid(visible=True, color="#E6E6E6", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+        make_plain(axes)
         axes.margins(x=0.02)
     return figure, grid
-
-
-def _save(figure: Figure, path: Path, endings: Sequence[str]) -> list[Path]:
-    files = [path.with_suffix(ending) for ending in endings]
-    for file in files:
-        # Without a salt and with a date, the same picture is another SVG file each time.
-        with mpl.rc_context({"svg.hashsalt": "updates"}):
-            figure.savefig(file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else {})
-    return files

@@ -51,9 +51,10 @@ def sweep_settings(
         for point, request in zip(points, requests, strict=True)
     }
     outcomes = run_plans(plans, store, effort, console)
-    done = [point for point in points if _title(point) in outcomes]
-    records = [outcomes[_title(point)].runs[0] for point in done]
-    rows = make_rows(done, records, requests[0].target, best_of)
+    done = [i for i, point in enumerate(points) if _title(point) in outcomes]
+    records = [outcomes[_title(points[i])].runs[0] for i in done]
+    targets = [requests[i].target for i in done]
+    rows = make_rows([points[i] for i in done], records, targets, best_of)
     console.print(show(rows))
     to.mkdir(parents=True, exist_ok=True)
     for path in write_rows(rows, to.absolute(), base):

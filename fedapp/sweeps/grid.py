@@ -125,17 +125,23 @@ class Row:
 
 
 def make_rows(
-    points: Sequence[Values], records: Sequence[RunRecord], target: float, best_of: str = ""
+    points: Sequence[Values],
+    records: Sequence[RunRecord],
+    targets: Sequence[float],
+    best_of: str = "",
 ) -> list[Row]:
     """Return the rows, best first: runs that differ in the seed alone share one.
 
-    With ``best_of`` only the best value of that key is kept of otherwise equal points.
+    ``targets`` are the accuracies that the points ask for (0: none). With ``best_of`` only the best
+    value of that key is kept of otherwise equal points.
     """
     groups: dict[tuple[Any, ...], list[RunRecord]] = {}
-    for point, record in zip(points, records, strict=True):
+    wanted: dict[tuple[Any, ...], float] = {}
+    for point, record, target in zip(points, records, targets, strict=True):
         key = tuple((k, v) for k, v in point.items() if k != "seed")
         groups.setdefault(key, []).append(record)
-    rows = sorted((Row(dict(k), v, target) for k, v in groups.items()), key=Row.sorting)
+        wanted[key] = target
+    rows = sorted((Row(dict(k), v, wanted[k]) for k, v in groups.items()), key=Row.sorting)
     first: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         first.setdefault(tuple((k, v) for k, v in row.point.items() if k != best_of), row)

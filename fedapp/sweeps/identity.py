@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedapp.config import RunConfig, Scalar, defaults, read_config
+from fedapp.config import RunConfig, Scalar, defaults, kebab, read_config
 from fedapp.data import SHAPING, load_dataset
 from fedapp.registry import FAMILIES
 
@@ -95,7 +95,7 @@ def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
 def _chosen_parameters(config: RunConfig) -> dict[str, Scalar]:
     """Return the components' parameters as their types have them: 1 and 1.0 are the same."""
     return {
-        f"{getattr(config, family.key)}.{field.replace('_', '-')}": value
+        f"{getattr(config, family.key)}.{kebab(field)}": value
         for family in FAMILIES
         if getattr(config, family.key) in family.components()
         for field, value in config.component(family.key).model_dump().items()
@@ -112,7 +112,7 @@ def data_name(config: RunConfig) -> str:
 
 def _shape(config: RunConfig) -> tuple[tuple[str, Scalar], ...]:
     keys = ("dataset", "data_cache", *SHAPING)
-    return tuple((key.replace("_", "-"), getattr(config, key)) for key in keys)
+    return tuple((kebab(key), getattr(config, key)) for key in keys)
 
 
 @functools.cache

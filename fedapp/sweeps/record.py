@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, compress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +22,13 @@ from strategies.callbacks import Record
 
 Status = Literal["complete", "diverged", "failed"]
 DIGITS = 6
+TOTALS = ("updates", "bytes_down", "bytes_up", "seconds")
+"""What a record says of all its rounds in one number, and of those up to each evaluated one."""
+CURVES = (
+    *("rounds", "accuracy", "loss", "train_loss", "training_set_loss", "gradients"),
+    *(f"{key}_until" for key in TOTALS),
+)
+"""What a record has an entry of for each evaluated round."""
 
 
 class RunRecord(BaseModel):
@@ -30,7 +37,9 @@ class RunRecord(BaseModel):
     ``train_loss`` is the clients' mean; ``training_set_loss`` is the global model's, with
     ``eval-train-examples``; ``gradients`` counts the mini-batch gradients of all clients up to the
     round; ``updates`` is u, the mean over the rounds of what was averaged;
-    ``bytes_down`` and ``bytes_up`` are what a round sends one node and gets from it. With
+    ``bytes_down`` and ``bytes_up`` are what a round sends one node and gets from it (mean), ``seconds``
+    the wall time of all rounds; ``..._until`` is what each of these four was after each evaluated
+    round (records of earlier versions do not have it, and keep the whole run's when they are cut). With
     ``record-updates`` each of ``agreement`` has a round's cosine similarities and clients' losses.
     """
 
@@ -50,6 +59,10 @@ class RunRecord(BaseModel):
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
+    updates_until: list[float] = []
+    bytes_down_until: list[int] = []
+    bytes_up_until: list[int] = []
+    seconds_until: list[float] = []
     agreement: list[Record] = []
     execution: dict[str, Any] = {}
 
@@ -67,9 +80,12 @@ class RunRecord(BaseModel):
         count = sum(round_ <= request.rounds for round_ in self.rounds[: reached + 1])
         if count >= len(self.rounds):
             return self
-        curves = ("rounds", "accuracy", "loss", "train_loss", "training_set_loss", "gradients")
-        cut = {key: getattr(self, key)[:count] for key in curves}
-        cut["agreement"] = [row for row in self.agreement if row["round"] <= request.rounds]
+        cut = {key: getattr(self, key)[:count] for key in CURVES}
+        for key in TOTALS:
+            if until := cut[f"{key}_until"]:
+                cut[key] = until[-1]
+        last = max(cut["rounds"], default=0)
+        cut["agreement"] = [row for row in self.agreement if row["round"] <= last]
         return self.model_copy(update={**cut, "status": "complete", "problem": ""})
 
     def satisfies(self, request: Request) -> bool:
@@ -127,7 +143,7 @@ def read_run(request: Request, folder: Path) -> RunRecord:
     gradients = dict(
         zip((r["round"] for r in trained), accumulate(r["steps"] for r in trained), strict=True)
     )
-    scored = [row for row in rows if "test_accuracy" in row or "test_loss" in row]
+    scored = [row for row in rows if _is_scored(row)]
     return RunRecord(
         run=request.run,
         settings=request.canonical,
@@ -141,10 +157,7 @@ def read_run(request: Request, folder: Path) -> RunRecord:
             _short(row["training_set_loss"]) for row in scored if "training_set_loss" in row
         ],
         gradients=[gradients.get(row["round"], 0) for row in scored],
-        updates=_mean([row.get("updates") for row in trained]),
-        bytes_down=round(_mean([row.get("bytes_down") for row in trained])),
-        bytes_up=round(_mean([row.get("bytes_up") for row in trained])),
-        seconds=round(sum(wall_seconds(row) for row in rows), 2),
+        **_totals(rows),
         agreement=[_agreement(row) for row in trained if "similarity" in row],
         execution=_execution(folder),
     )
@@ -173,6 +186,26 @@ def _short(value: float | None) -> float | None:
     return float(f"{value:.{DIGITS}g}") if _is_finite(value) and value is not None else None
 
 
-def _mean(values: Sequence[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else 0.0
+def _totals(rows: Sequence[Record]) -> dict[str, Any]:
+    """Return ``TOTALS`` of all rounds, and of those up to each evaluated one."""
+    trained = [row if row["round"] > 0 else {} for row in rows]
+    after: dict[str, list[Any]] = {
+        "updates": _running_means([row.get("updates") for row in trained]),
+        "bytes_down": list(map(round, _running_means([row.get("bytes_down") for row in trained]))),
+        "bytes_up": list(map(round, _running_means([row.get("bytes_up") for row in trained]))),
+        "seconds": [round(seconds, 2) for seconds in accumulate(map(wall_seconds, rows))],
+    }
+    scored = [_is_scored(row) for row in rows]
+    until = {f"{key}_until": list(compress(values, scored)) for key, values in after.items()}
+    return {**until, **{key: values[-1] for key, values in after.items() if values}}
+
+
+def _running_means(values: Sequence[float | None]) -> list[float]:
+    """Return the mean of what is known of the values up to each; 0 where nothing is."""
+    sums = accumulate(value or 0.0 for value in values)
+    counts = accumulate(int(value is not None) for value in values)
+    return [total / count if count else 0.0 for total, count in zip(sums, counts, strict=True)]
+
+
+def _is_scored(row: Record) -> bool:
+    return "test_accuracy" in row or "test_loss" in row

@@ -55,9 +55,14 @@ class Worker:
         theirs.close()
 
     def give(self, requests: Sequence[Request]) -> None:
-        """Start on runs, which train together."""
+        """Start on runs, which train together; a worker that died without one is replaced first."""
         self.requests = list(requests)
-        self.pipe.send(self.requests)
+        try:
+            self.pipe.send(self.requests)
+        except OSError:
+            self.process.join()
+            self._start()
+            self.pipe.send(self.requests)
 
     def news(self) -> list[News]:
         """Return what the worker said; one that died is replaced, and its runs count as failed."""

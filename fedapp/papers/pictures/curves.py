@@ -11,10 +11,11 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from fedapp.analysis.curves import band, least, monotone
 from fedapp.papers.cells import line_name
-from fedapp.papers.pictures.style import COLORS, DASHES, GREY, new_figure
+from fedapp.papers.pictures.style import DASHES, new_figure
 from fedapp.papers.results import Curve, Results
 from fedapp.papers.schema import Figure, Line, Metric, Panel
 from fedapp.runs.curves import percent_tick
+from fedapp.runs.style import COLORS, GREY
 
 NAMES: dict[Metric, str] = {
     "accuracy": "test accuracy",

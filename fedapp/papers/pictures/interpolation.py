@@ -11,7 +11,8 @@ from matplotlib.figure import Figure as Drawing
 from fedapp.analysis.interpolation import interpolate
 from fedapp.config import Scalar, read_config
 from fedapp.holdings import read_holdings
-from fedapp.papers.pictures.style import COLORS, DASHES, GREY, new_figure
+from fedapp.papers.pictures.style import DASHES, new_figure
+from fedapp.runs.style import COLORS, GREY
 from fedapp.training.algorithm import Tensors
 from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.setup import initial_parameters, make_evaluator, make_trainer

@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from numpy.typing import NDArray
 
-from fedapp.papers.pictures.style import COLORS, DASHES, GREY, new_figure
+from fedapp.papers.pictures.style import DASHES, new_figure
+from fedapp.runs.style import COLORS, GREY
 from fedapp.seeds import generator
 
 Array = NDArray[np.float64]

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedapp.config import Scalar, read_config
 from fedapp.data import load_dataset, load_partition
-from fedapp.papers.pictures.style import ENDINGS
 from fedapp.runs.partition_picture import draw_comparison
 
 
@@ -21,5 +20,4 @@ def draw_partitions(settings: Mapping[str, Mapping[str, Scalar]], stem: Path) ->
     }
     task = dataset.task
     labels = task.labels or tuple(map(str, range(task.num_classes)))
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    return draw_comparison(partitions, dataset.train.targets, labels, stem, ENDINGS)
+    return draw_comparison(partitions, dataset.train.targets, labels, stem)

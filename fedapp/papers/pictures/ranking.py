@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure as Drawing
 
-from fedapp.papers.pictures.style import COLORS, GREY, new_figure
+from fedapp.papers.pictures.style import new_figure
 from fedapp.papers.results import Results
 from fedapp.runs.curves import percent_tick
+from fedapp.runs.style import COLORS, GREY
 
 REFERENCE = "fedavg"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedapp.config import Scalar
 from fedapp.papers.report.markdown import NOT_RUN, duration, number, percent, table
 from fedapp.papers.results import CellResult, Results
 from fedapp.papers.schema import Comparison
@@ -27,7 +28,7 @@ def _row(name: str, cell: CellResult) -> list[str]:
     if not cell.runs:
         return [name, NOT_RUN, *[""] * 7]
     low, high = cell.spread("final")
-    further = [f"{k}={v:g}" for k, v in cell.chosen.items() if k != "learning-rate"]
+    further = [f"{k}={_value(v)}" for k, v in cell.chosen.items() if k != "learning-rate"]
     problems = [run.problem for run in cell.runs if run.problem]
     return [
         name,
@@ -40,3 +41,8 @@ def _row(name: str, cell: CellResult) -> list[str]:
         str(len(cell.tried)),
         duration(cell.mean("seconds")),
     ]
+
+
+def _value(value: Scalar) -> str:
+    """Return a setting's value: numbers with no more digits than they have, the rest as it is."""
+    return f"{value:g}" if type(value) in (int, float) else str(value)

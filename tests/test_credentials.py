@@ -1,0 +1,77 @@
+"""The certificates of a federation: what is there stays, and is renewed where it has to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from deploy import credentials
+from deploy.credentials import LOOPBACK, Credentials, main, make_credentials
+
+
+def certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def names(found: Credentials) -> set[str]:
+    extensions = certificate(found.certificate).extensions
+    alternative = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(name.value) for name in alternative}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    make_credentials(tmp_path, ["a.example.org"], ["one"])
+    before = files(tmp_path)
+    make_credentials(tmp_path, ["a.example.org"], ["one"])
+    make_credentials(tmp_path, ["0:0:0:0:0:0:0:1"], ["one"])
+    assert files(tmp_path) == before
+
+
+def test_a_further_host_is_added_to_the_certificate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = make_credentials(tmp_path, ["a.example.org"], ["one"])
+    before = files(tmp_path)
+    assert main(["--to", str(tmp_path), "--host", "10.0.0.7"]) == 0
+    assert names(found) == {"a.example.org", "10.0.0.7", *LOOPBACK}
+    certificate(found.certificate).verify_directly_issued_by(certificate(found.ca))
+    assert f"Renewed: {found.certificate}. Copy its folder" in capsys.readouterr().out
+    changed = {name for name, content in files(tmp_path).items() if before[name] != content}
+    assert changed == {"server/server.crt", "server/server.key"}
+    assert found.key.stat().st_mode & 0o777 == 0o600
+
+
+def test_certificates_that_end_soon_are_renewed_and_keys_of_nodes_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(credentials, "DAYS", 20)
+        found = make_credentials(tmp_path, ["a.example.org"], ["one"])
+    before, old = files(tmp_path), certificate(found.ca)
+    assert main(["--to", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert f"Renewed: {found.ca}" in said
+    assert f"Renewed: {found.certificate}" in said
+    after = files(tmp_path)
+    assert (
+        after["one/ca.crt"] == after["server/ca.crt"] == after["ca/ca.crt"] != before["ca/ca.crt"]
+    )
+    assert (after["one/key"], after["ca/ca.key"]) == (before["one/key"], before["ca/ca.key"])
+    assert names(found) == {"a.example.org", *LOOPBACK}
+    for path in (found.ca, found.certificate):
+        assert (certificate(path).not_valid_after_utc - old.not_valid_after_utc).days >= 800
+    # Nodes that still hold the old authority trust the new certificate until that ends.
+    certificate(found.certificate).verify_directly_issued_by(old)
+
+
+def test_a_federation_without_a_host_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--to", str(tmp_path), "--node", "one"]) == 2
+    assert "--host" in capsys.readouterr().err
