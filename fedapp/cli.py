@@ -223,7 +223,7 @@ def reproduce(
     data: Annotated[
         Path | None, typer.Option(help="Folder with mnist, cifar10, shakespeare; else the hub.")
     ] = None,
-    to: Annotated[Path, typer.Option(help="Where results and pages go.")] = Path("docs/results"),
+    to: Annotated[Path, typer.Option(help="Where results and pages go.")] = Path("runs/results"),
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="KEY=VALUE over the settings of all runs.")
     ] = None,

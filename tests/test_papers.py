@@ -565,6 +565,9 @@ def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) 
     assert chosen("C = 0.0 | IID, B = 10") == {"C = 0.0 | IID, B = 10"}
     both = {"C = 0.0 | IID, B = 10", "C = 0.0 | IID, B = ∞"}
     assert chosen("C = 0.0 | IID, B = ∞") == both
+    order = Order("cpu", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=1), {}, only=("x",))
+    with pytest.raises(ConfigError, match=r"--only x: .* choose another with --scale"):
+        reproduce(["mcmahan-table3"], order, Console(quiet=True))
     with pytest.raises(ConfigError, match=r"--only C = 2: .* One of: C = 0\.0; IID, B = ∞; "):
         chosen("C = 2")
 
@@ -625,6 +628,33 @@ def test_every_item_has_a_cost_at_every_scale(name: str, monkeypatch: pytest.Mon
     for scale in SCALES:
         cost = costs.cost_of(ITEMS[name], scale, {})
         assert (cost.runs == 0) == (cost.rounds == 0) == (cost.seconds == 0)
+
+
+def test_the_list_says_what_a_part_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_example_seconds", lambda *_: 1e-3)
+    for only, runs in (
+        (["C = 0.0"], 12),
+        (["C = 0.0", "C = 0.5"], 24),
+        (["C = 0.0 | IID, B = 10"], 3),
+    ):
+        chosen = [part for each in only for part in ("--only", each)]
+        said = (
+            CliRunner().invoke(app, ["reproduce", "mcmahan-table1-2nn", "--list", *chosen]).output
+        )
+        assert f" {runs} " in said
+    wrong = CliRunner().invoke(
+        app, ["reproduce", "mcmahan-table1-2nn", "--list", "--only", "C = 7"]
+    )
+    assert wrong.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("--data", "there is no such folder"), ("--from", "no records folder")]
+)
+def test_folders_that_are_not_there_are_refused(option: str, said: str, tmp_path: Path) -> None:
+    run = ["reproduce", "seo-fig11", option, str(tmp_path / "nosuch"), "--to", str(tmp_path)]
+    found = CliRunner().invoke(app, run)
+    assert (found.exit_code, said in str(found.exception or found.output)) == (1, True)
 
 
 def test_the_list_names_every_item() -> None:

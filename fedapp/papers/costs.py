@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +13,9 @@ from rich.table import Table
 
 from fedapp.config import RunConfig, Scalar, participants, read_config
 from fedapp.data.base import Examples, Task
-from fedapp.papers.cells import Cells, Maker, make_cells
+from fedapp.papers.cells import Cells, Maker, is_among, make_cells
 from fedapp.papers.report.markdown import duration
-from fedapp.papers.schema import Cut, Item, Scale, ScaleName
+from fedapp.papers.schema import Cut, Item, Picture, Scale, ScaleName
 from fedapp.papers.schema import Table as TableItem
 from fedapp.sweeps.tuning import Cell
 from fedapp.training.cohorts import TrainOrder, train_cohort
@@ -50,9 +50,12 @@ class Cost:
     seconds: float
 
 
-def cost_of(item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]) -> Cost:
-    """Estimate what an item costs at a scale, each of its cells once."""
-    costs = costs_of_cells(item, scale, overrides).values()
+def cost_of(
+    item: Item, scale: ScaleName, overrides: Mapping[str, Scalar], only: Sequence[str] = ()
+) -> Cost:
+    """Estimate what an item costs at a scale, each of its cells once, or only those chosen."""
+    cells = costs_of_cells(item, scale, overrides)
+    costs = [cost for label, cost in cells.items() if not only or is_among(label, only)]
     return Cost(
         sum(cost.runs for cost in costs),
         sum(cost.rounds for cost in costs),
@@ -164,18 +167,23 @@ def random_examples(task: Task, count: int) -> Examples:
 
 
 def list_items(
-    items: Mapping[str, Item], scale: ScaleName, jobs: int, overrides: Mapping[str, Scalar]
+    items: Mapping[str, Item],
+    scale: ScaleName,
+    jobs: int,
+    overrides: Mapping[str, Scalar],
+    only: Sequence[str] = (),
 ) -> Table:
     """Return the table of ``fedapp reproduce --list``."""
     table = Table("item", "what", "runs", "rounds", "time", box=None)
     for name, item in items.items():
-        cost = cost_of(item, scale, overrides)
+        cost = cost_of(item, scale, overrides, only)
+        idle = "seconds" if isinstance(item, Picture) else "not run"
         table.add_row(
             name,
             item.title,
             f"{cost.runs:,}" if cost.runs else "-",
             f"{cost.rounds:,}" if cost.rounds else "-",
-            duration(cost.seconds / jobs) if cost.runs else "seconds",
+            duration(cost.seconds / jobs) if cost.runs else idle,
         )
     device = choose_device(read_config({}))
     table.caption = (

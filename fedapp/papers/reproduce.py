@@ -68,7 +68,7 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
     if order.effort.hours:
         plans = _cheapest_first(plans, items, order)
     wanted = _wanted(list(plans), order.only)
-    store = Store(order.runs, Archive(order.recorded) if order.recorded else None)
+    store = Store(order.runs, _archive(order.recorded))
     outcomes = run_plans({name: plans[name] for name in wanted}, store, order.effort, console)
     for name in plans.keys() - wanted:
         if there := stage(plans[name](), store.find).outcome:
@@ -95,6 +95,19 @@ def _plans(cells: Mapping[str, Cells]) -> dict[str, Plan]:
     }
 
 
+def _archive(folder: Path | None) -> Archive | None:
+    """Return the records beside the results in ``folder``."""
+    if folder is None:
+        return None
+    archive = Archive(folder)
+    if not archive.root.is_dir():
+        raise ConfigError(
+            f"--from {folder}: there is no {archive.root.name} folder in it. Name a folder of results, "
+            "docs/results for instance."
+        )
+    return archive
+
+
 def _plan_name(item: str, label: str) -> str:
     return f"{item}: {label}"
 
@@ -111,9 +124,10 @@ def _wanted(plans: Sequence[str], only: Sequence[str]) -> list[str]:
     for each in only:
         if not any(is_among(label, (each,)) for label in labels.values()):
             parts = dict.fromkeys(part for label in labels.values() for part in parts_of(label))
+            known = f'One of: {"; ".join(parts)}. Or two of them with " | " between, for one cell.'
             raise ConfigError(
                 f"--only {each}: nothing is called so in these items at this scale. "
-                f'One of: {"; ".join(parts)}. Or two of them with " | " between, for one cell.'
+                f"{known if parts else 'Nothing of them is run at it: choose another with --scale.'}"
             )
     return [plan for plan, label in labels.items() if not only or is_among(label, only)]
 
@@ -131,9 +145,17 @@ def _cheapest_first(
 
 
 def show_costs(names: Sequence[str], order: Order, console: Console) -> None:
-    """List the items with what they cost on this machine."""
+    """List the items with what they cost on this machine, or what is chosen of them.
+
+    Raises
+    ------
+    ConfigError
+        A name is unknown, or ``only`` names no cell.
+    """
     items, jobs = dict(choose(list(names))), order.effort.processes
-    console.print(list_items(items, order.scale, jobs, order.overrides))
+    cells = {name: make_cells(item, maker_of(item, order)) for name, item in items.items()}
+    _wanted(list(_plans(cells)), order.only)
+    console.print(list_items(items, order.scale, jobs, order.overrides, order.only))
 
 
 def maker_of(item: Item, order: Order) -> Maker:
@@ -160,7 +182,8 @@ def _results(
         for label, cell in cells.items()
     }
     records = [record for outcome in outcomes.values() for record in _records(outcome)]
-    command = f"fedapp reproduce {name} --scale {order.scale}"
+    chosen = "".join(f" --set {key}={value}" for key, value in sorted(order.overrides.items()))
+    command = f"fedapp reproduce {name} --scale {order.scale}{chosen}"
     return collect(name, order.scale, command, found, records, numbers_of(item, maker))
 
 
@@ -178,6 +201,18 @@ def publish(item: Item, results: Results, maker: Maker, folder: Path) -> list[Pa
 
 
 def data_folder(given: Path | None) -> Path | None:
-    """Return the folder of local data sets: the one given, or $FEDAPP_DATA, if any."""
+    """Return the folder of local data sets: the one given, or $FEDAPP_DATA, if any.
+
+    Raises
+    ------
+    ConfigError
+        There is no such folder.
+    """
     named = os.environ.get("FEDAPP_DATA", "")
-    return given or (Path(named) if named else None)
+    folder, said = given or (Path(named) if named else None), "--data" if given else "FEDAPP_DATA ="
+    if folder is not None and not folder.expanduser().is_dir():
+        raise ConfigError(
+            f"{said} {folder}: there is no such folder. Name one that holds mnist, cifar10 or "
+            "shakespeare, or leave it out: full scale then takes the data from the hub."
+        )
+    return folder
