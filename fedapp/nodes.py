@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, cast
 
@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 import fedapp
 from fedapp.config import RunConfig
 from fedapp.data import Task
+from fedapp.data.agreement import read_task, task_differences
 from fedapp.delivery import Delivery
-from fedapp.errors import RunError
-from fedapp.faults import REASON_LENGTH, Fault, plain
+from fedapp.errors import DataError, RunError
+from fedapp.faults import Fault, plain
 from fedapp.training.cohorts import spread
 
 QUERY_SECONDS = 120.0
@@ -179,7 +180,7 @@ class Nodes:
         examples, client = answer.get("examples", 0), answer.get("client-id", -1)
         if not isinstance(examples, int) or not isinstance(client, int):
             return f"examples = {plain(examples)} and client-id = {plain(client)} are no numbers"
-        problem = next(filter(None, self._mismatches(answer)), "")
+        problem = next(self._mismatches(answer), "")
         if not problem and not self.virtual:
             problem = self._admit_client(node, client, examples)
         if not problem:
@@ -195,33 +196,24 @@ class Nodes:
         self._node_of[client], self._sizes[client] = node, examples
         return ""
 
-    def _mismatches(self, answer: Mapping[str, Any]) -> list[str]:
-        def differs(key: str, mine: object, mend: str) -> str:
-            theirs = answer.get(key)
-            theirs = tuple(theirs) if isinstance(theirs, list) else theirs
-            return (
-                ""
-                if theirs == mine
-                else f"{key} = {repr(theirs)[:REASON_LENGTH]}, but the server has {mine!r}; {mend}"
-            )
+    def _mismatches(self, answer: Mapping[str, Any]) -> Iterator[str]:
+        """Yield why a node with this answer is not fit, what explains most first."""
 
-        task = self.task
-        labels = "\n".join(task.labels)
-        same_data = "give both the same data set and keys"
-        found = [
-            differs("version", fedapp.__version__, "install the same version"),
-            differs("kind", task.kind, same_data),
-            differs("input-shape", task.input_shape, same_data),
-            differs("num-classes", task.num_classes, same_data),
-            differs("labels", labels, same_data),
-        ]
+        def differs(key: str, mine: str, mend: str) -> Iterator[str]:
+            if (theirs := answer.get(key)) != mine:
+                yield f"{key} = {plain(repr(theirs))}, but the server has {mine!r}; {mend}"
+
+        yield from differs("version", fedapp.__version__, "install the same version")
+        try:
+            different = task_differences(self.task, read_task(answer))
+            if different:
+                yield f"{'; '.join(different)}; give it the server's data set and keys"
+        except DataError as error:
+            yield str(error)
         if self.virtual:
-            found.append(
-                differs("fingerprint", self.fingerprint, "its copy of the data is another")
-            )
+            yield from differs("fingerprint", self.fingerprint, "its copy of the data is another")
         if answer.get("examples", 0) <= 0:
-            found.append("it has no training examples; point its data-path to a folder that has")
-        return found
+            yield "it has no training examples; point its data-path to a folder that has"
 
     def _too_few(self, fit: int) -> str:
         refused = "".join(f"\n  node {node}: {why}" for node, why in self.refused.items())

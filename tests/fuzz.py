@@ -31,6 +31,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.config import defaults, read_config
+from fedapp.data.agreement import describe_task
 from fedapp.data.base import Task
 from fedapp.delivery import Delivery
 from fedapp.errors import CheckpointError, ConfigError, FedappError
@@ -225,17 +226,14 @@ def reply_bytes(rng):
 # ---------------------------------------------------------------------- answers and scores
 
 
+TASK = Task("image", (1, 8, 8), 10, tuple(map(str, range(10))))
 HOLDINGS = {
     "version": "0.1.0",
     "client-id": 3,
     "examples": 100,
-    "kind": "image",
-    "input-shape": [1, 8, 8],
-    "num-classes": 10,
-    "labels": "\n".join(map(str, range(10))),
     "fingerprint": "digits-2",
+    **describe_task(TASK),
 }
-TASK = Task("image", (1, 8, 8), 10, tuple(map(str, range(10))))
 OWN = read_config({"num-clients": 0})
 
 

@@ -1,0 +1,96 @@
+"""What nodes answer when they are asked what they hold, and who is refused for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from data_files import write_parquet
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID
+
+from fedapp.client_app import app as client_app
+from fedapp.config import Scalar, read_config
+from fedapp.data import Task
+from fedapp.data.agreement import describe_task
+from fedapp.data.embedded.digits import Digits
+from fedapp.engines.inline import InlineGrid
+from fedapp.engines.local import identify
+from fedapp.errors import RunError
+from fedapp.holdings import Holdings, OwnClient, read_holdings
+from fedapp.nodes import Nodes
+
+DIGITS = Digits().load()
+
+
+@pytest.fixture(autouse=True)
+def _task(monkeypatch: pytest.MonkeyPatch) -> None:
+    identify(SUPERLINK_NODE_ID)
+
+
+def spoken(folder: Path, *lines: str) -> Path:
+    """Write a folder of text for training and testing."""
+    table = {"author": ["x"] * len(lines), "text": list(lines)}
+    return write_parquet(folder, {"train": table, "test": table})
+
+
+def own(folder: Path, client: int) -> dict[str, Scalar]:
+    """Return the node-config of a node with this data."""
+    return {"data-path": str(folder), "client-id": client}
+
+
+def waited(server: Path, *nodes: Path, **settings: Scalar) -> Nodes:
+    """Return the nodes with these folders, after they were asked; all must be fit."""
+    given = {key.replace("_", "-"): value for key, value in settings.items()}
+    values = {"dataset": str(server), "num-clients": 0, "min-nodes": len(nodes), **given}
+    config = read_config({**values, "node-timeout": 0.1})
+    data = read_holdings(config, None).dataset
+    found = Nodes(config, data.task, data.fingerprint, None)
+    configs = [own(folder, client) for client, folder in enumerate(nodes)]
+    found.wait(InlineGrid(client_app, config.model_dump(by_alias=True), configs))
+    return found
+
+
+def asked(answer: dict[str, object], task: Task = DIGITS.task) -> str:
+    """Return why a node that answers so is refused, or nothing."""
+    record = RecordDict({"holdings": ConfigRecord(answer)})  # type: ignore[arg-type]
+    nodes = Nodes(read_config({"num-clients": 0}), task, DIGITS.fingerprint, None)
+    return nodes._admit(5, Message(record, SUPERLINK_NODE_ID, "query"))
+
+
+def answer(task: Task = DIGITS.task) -> dict[str, object]:
+    """Return what a node with data of this task answers."""
+    data = dataclasses.replace(DIGITS, task=task)
+    return Holdings(data, None, OwnClient(3)).describe()
+
+
+def test_as_many_other_words_are_another_vocabulary(tmp_path: Path) -> None:
+    """Both have 7 symbols, so the same network; but symbol 1 is 'a' here and 'p' there."""
+    first, second = spoken(tmp_path / "1", "a b c d e f"), spoken(tmp_path / "2", "p q r s t u")
+    with pytest.raises(RunError, match=r"node 2: vocabulary '.*' instead of '.*'; give it the"):
+        waited(first, first, second, text_unit="words")
+    assert waited(first, first, text_unit="words").clients == [0]
+    assert waited(first, first, second).clients == [0, 1]  # of characters
+
+
+def test_the_task_is_compared_whole() -> None:
+    words = Task("tokens", (10,), 9, (), 9, "words")
+    assert asked(answer(words), words) == ""
+    for key, other in (("num-symbols", 8), ("vocabulary", "others"), ("one-label", True)):
+        assert "instead of" in asked(answer(words) | {key: other}, words)
+
+
+def test_fewer_classes_are_another_network() -> None:
+    unnamed = dataclasses.replace(DIGITS.task, labels=())
+    assert asked(answer(unnamed)) == ""
+    fewer = dataclasses.replace(unnamed, num_classes=7)
+    assert "7 classes instead of 10; give it the server's data set" in asked(answer(fewer))
+
+
+@pytest.mark.parametrize("key", describe_task(DIGITS.task))
+def test_an_answer_without_a_part_of_the_task_is_refused(key: str) -> None:
+    lacking = {name: value for name, value in answer().items() if name != key}
+    assert asked(lacking).startswith(f"it says no {key} of its data")
+    assert asked(answer() | {key: b"1"}).startswith(f"it says {key} = b'1' of its data")
+    assert asked(answer()) == ""
