@@ -3,8 +3,8 @@
 One TRAIN message a node, one reply a message. Message: ``arrays`` (theta), ``config`` (round,
 clients, learning rate, reply, where clients keep their state), ``extras`` (an algorithm's
 broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort), ``uploads``,
-``metrics``, ``clients`` (the same per client, as lists), ``failures``. Reply ``each``:
-``arrays.<k>`` for every client instead.
+``metrics``, ``clients`` (the same per client, as lists), ``failures``; a cohort of no weight (of
+clients without examples) has no mean to send. Reply ``each``: ``arrays.<k>`` for every client instead.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
     )
     if reply.uploads:
         content["uploads"] = to_arrays(reply.uploads)
-    if order.reply == "mean" and reports:
+    if order.reply == "mean" and reply.weight > 0:
         content["arrays"] = to_arrays(reply.mean)
     for client, tensors in reply.each.items():
         content[f"{EACH}{client}"] = to_arrays(tensors)

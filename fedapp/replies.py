@@ -33,7 +33,8 @@ class Expected:
     """What a good reply is measured against.
 
     ``sizes`` holds n_k of the clients; ``max_norm`` bounds an update's L2 norm in units of
-    max(|theta|, 1), 0 means no bound. ``upload`` has what the algorithm uploads besides.
+    max(|theta|, 1), 0 means no bound. ``upload`` has what the algorithm uploads besides. ``update``
+    says what is sent as update: "model" only where that is theta_k itself.
     """
 
     theta: Mapping[str, Tensor]
@@ -68,12 +69,14 @@ def decode_reply(order: TrainOrder, message: Message, expected: Expected) -> Coh
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ReplyError("malformed", f"its records are malformed: {plain(repr(error))}") from error
     arrays = content.array_records
-    mean, each = {}, {}
-    if order.reply == "mean" and reports:
+    mean, each, uploads = {}, {}, {}
+    weighs = any(report.weight > 0 for report in reports)
+    if order.reply == "mean" and weighs:
         mean = _update("arrays", arrays, expected)
     if order.reply == "each":
         each = {r.client: _update(f"{EACH}{r.client}", arrays, expected) for r in reports}
-    uploads = _checked("uploads", arrays, expected.upload) if expected.upload and reports else {}
+    if expected.upload and weighs:
+        uploads = _checked("uploads", arrays, expected.upload)
     return CohortReply(mean, uploads, each, reports, failures, size_of(content))
 
 

@@ -167,7 +167,7 @@ class FederatedStrategy(Strategy):
             self.nodes.sizes([k for _, order in self._orders for k in order.clients]),
             self._upload,
             config.weighting,
-            config.update,
+            "delta" if self.algorithm.own_update else config.update,
             config.max_update_norm,
         )
         wanted = participants(config.fraction_train, len(self.nodes.clients))

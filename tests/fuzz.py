@@ -173,7 +173,7 @@ def judge_reply(message):
         assert tensor.dtype == THETA[name].dtype
         assert bool(torch.isfinite(tensor).all())
         assert float(tensor.norm()) <= 100 * max(float(THETA["weight"].norm()), 1)
-    assert bool(reply.reports) == bool(reply.mean)
+    assert (reply.weight > 0) == bool(reply.mean)
     return "accepted"
 
 

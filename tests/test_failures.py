@@ -1,5 +1,7 @@
 """Clients that fail: left out by name, while the round goes on."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -218,3 +220,54 @@ def test_all_of_twenty_clients_are_trained_by_two_nodes(tmp_path):
         assert {one, two} == {1, 2}
         assert sorted(left + right) == clients
         assert abs(len(left) - len(right)) <= 1
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedmedian"])
+def test_a_cohort_of_clients_without_examples_is_no_fault(algorithm, tmp_path):
+    """Each node trains one client; what those without examples send has no weight, and no mean."""
+    folder = run(
+        tmp_path / "run",
+        nodes=10,
+        algorithm=algorithm,
+        fraction_train=1.0,
+        num_server_rounds=2,
+        partitioner="dirichlet",
+        **{"dirichlet.alpha": 0.01, "dirichlet.min-size": 0},
+    )
+    partition = json.loads((folder / "partition.json").read_text())
+    assert partition["sizes"]["min"] == 0
+    for record in metrics(folder)[1:]:
+        assert "faults" not in record
+        assert record["replied"] == 10
+        assert record["examples"] == partition["num_examples"]
+        assert record["model_changed"]
+
+
+OWN_UPDATES = ("fednova", "fedsgd", "fedpa", "local-dp", "dp-fedavg")
+
+
+@pytest.mark.parametrize("name", OWN_UPDATES)
+def test_the_norm_of_an_algorithms_own_update_is_not_taken_from_the_model(name, tmp_path):
+    """What it sends is no model, also with update = "model": theta must not be subtracted from it."""
+    quiet = {f"{name}.noise": 0.0} if "dp" in name.split("-") else {}
+    folder = run(
+        tmp_path / "run",
+        algorithm=name,
+        update="model",
+        weighting="uniform",
+        learning_rate=0.001,
+        max_update_norm=0.5,
+        num_server_rounds=1,
+        **quiet,
+    )
+    record = metrics(folder)[1]
+    assert "faults" not in record, record["failures"]
+    assert record["replied"] == 5
+
+
+def test_the_norm_of_a_model_is_that_of_its_step(tmp_path):
+    settings = {"update": "model", "learning_rate": 0.001, "num_server_rounds": 1}
+    kept = metrics(run(tmp_path / "kept", max_update_norm=0.5, **settings))[1]
+    assert "faults" not in kept
+    refused = metrics(run(tmp_path / "refused", max_update_norm=1e-6, **settings))[1]
+    assert refused["faults"] == {"norm": 5}
