@@ -9,11 +9,10 @@ clients without examples) has no mean to send. Reply ``each``: ``arrays.<k>`` fo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedapp.arrays import to_arrays, to_tensors
 from fedapp.training.algorithm import Tensors
@@ -22,11 +21,6 @@ from fedapp.training.evaluation import Score
 from fedapp.training.states import StateOrder
 
 EACH = "arrays."
-SCORE_COLUMNS = ("client", "loss", "accuracy", "count")
-
-LARGEST_COUNT = 2**53
-"""Counts beyond it are nonsense, and are not exact as a float."""
-
 
 # ---------------------------------------------------------------------- train
 
@@ -150,22 +144,3 @@ def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict
         }
     )
     return RecordDict({"clients": columns})
-
-
-def decode_scores(message: Message | None, clients: Sequence[int]) -> list[Score]:
-    """Return the scores of those of ``clients`` that a reply has sensible ones of, one each."""
-    if message is None or message.has_error():
-        return []
-    try:
-        columns = cast("dict[str, list[Any]]", message.content.metric_records["clients"])
-        rows = zip(*(columns[name] for name in SCORE_COLUMNS), strict=True)
-        scores = {k: Score(float(loss), float(acc), int(n)) for k, loss, acc, n in rows}
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return []
-    return [scores[k] for k in clients if k in scores and _sensible(scores[k])]
-
-
-def _sensible(score: Score) -> bool:
-    return (
-        0 < score.count < LARGEST_COUNT and math.isfinite(score.loss) and 0 <= score.accuracy <= 1
-    )

@@ -1,6 +1,7 @@
 """Clients that fail: left out by name, while the round goes on."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -271,3 +272,41 @@ def test_the_norm_of_a_model_is_that_of_its_step(tmp_path):
     assert "faults" not in kept
     refused = metrics(run(tmp_path / "refused", max_update_norm=1e-6, **settings))[1]
     assert refused["faults"] == {"norm": 5}
+
+
+def test_clients_evaluate_a_function_that_has_no_accuracy(tmp_path):
+    """Each client scores the one test example, which is the function itself: as the server does."""
+    settings = {"dataset": "quadratic", "model": "quadratic", "2nn.hidden": 200}
+    own = metrics(run(tmp_path / "own", evaluation="clients", **settings))
+    servers = metrics(run(tmp_path / "server", evaluation="server", **settings))
+    assert [r["test_loss"] for r in own] == pytest.approx([r["test_loss"] for r in servers])
+    assert own[-1]["test_accuracy"] is None  # as nan is written
+
+
+def test_who_is_left_out_of_an_evaluation_is_named(tmp_path, caplog):
+    """Node 1 raises, node 2 gives one client an accuracy that cannot be; the others' scores count."""
+    spoilt = []
+
+    def call(message, context):
+        reply = client_app(message, context)
+        if message.metadata.message_type != MessageType.EVALUATE:
+            return reply
+        if context.node_id == 1:
+            raise OSError("no space left on device")
+        if context.node_id == 2:
+            columns = reply.content["clients"]
+            columns["accuracy"] = [2.0, *columns["accuracy"][1:]]
+            spoilt.append(columns["client"][0])
+        return reply
+
+    folder = run(tmp_path / "run", nodes=3, call=call, evaluation="clients", num_server_rounds=1)
+    left_out = [r.getMessage() for r in caplog.records if "evaluation" in r.getMessage()]
+    assert len(left_out) == 4  # two nodes, before and after the round
+    for line in (
+        r"Node 1: clients \[.*, .*\] are left out of this evaluation: the node failed: OSError: no",
+        rf"Node 2: clients \[{spoilt[0]}\] are left out of this evaluation: it has Score\(.*2\.0",
+    ):
+        assert any(re.match(line, said) for said in left_out), left_out
+    record = metrics(folder)[1]
+    assert record["client_clients"] in (5, 6)
+    assert 0 < record["test_accuracy"] <= 1
