@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from data_files import write_parquet
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
+from fedapp import client_app as client_app_module
 from fedapp.client_app import app as client_app
 from fedapp.config import Scalar, read_config
 from fedapp.data import Task
 from fedapp.data.agreement import describe_task
 from fedapp.data.embedded.digits import Digits
-from fedapp.engines.inline import InlineGrid
-from fedapp.engines.local import identify
-from fedapp.errors import RunError
+from fedapp.engines.inline import InlineGrid, run_inline
+from fedapp.engines.local import RUN_ID, identify
+from fedapp.errors import ConfigError, RunError
 from fedapp.holdings import Holdings, OwnClient, read_holdings
 from fedapp.nodes import Nodes
+from fedapp.server_app import app as server_app
+from tests.in_process import SMALL, metrics
 
 DIGITS = Digits().load()
 
@@ -94,3 +99,43 @@ def test_an_answer_without_a_part_of_the_task_is_refused(key: str) -> None:
     assert asked(lacking).startswith(f"it says no {key} of its data")
     assert asked(answer() | {key: b"1"}).startswith(f"it says {key} = b'1' of its data")
     assert asked(answer()) == ""
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count how often the ClientApp reads data and makes a trainer, from an empty memory."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str) -> Callable[..., object]:
+        function = getattr(client_app_module, name)
+
+        def call(*given: object) -> object:
+            counts[name] += 1
+            return function(*given)
+
+        return call
+
+    for name in ("read_holdings", "make_trainer"):
+        monkeypatch.setattr(client_app_module, name, counted(name))
+    monkeypatch.setattr(client_app_module, "_KEPT", client_app_module._Kept())
+    return counts
+
+
+@pytest.mark.parametrize("num_clients", [16, 0])
+def test_eight_nodes_in_one_process_share_data_and_trainer(
+    num_clients: int, built: Counter[str], tmp_path: Path
+) -> None:
+    """Flower gives each node a partition-id of its own, which virtual clients do not look at."""
+    values = {**SMALL, "num-clients": num_clients, "run-dir": str(tmp_path / "run")}
+    run_inline(server_app, client_app, values, num_nodes=8)
+    assert built == {"read_holdings": 1, "make_trainer": 1}
+    record = metrics(tmp_path / "run")[-1]
+    assert record["replied"] == len(record["clients"]) == (8 if num_clients else 4)
+
+
+def test_settings_of_another_type_are_other_settings(built: Counter[str]) -> None:
+    """1 and True are equal, and so have one hash: the second must not be taken for the first."""
+    contexts = [Context(RUN_ID, 1, {}, RecordDict(), {"num-clients": n}) for n in (1, True)]
+    assert client_app_module.workplace_of(contexts[0]).own is None
+    with pytest.raises(ConfigError, match="num-clients = True"):
+        client_app_module.workplace_of(contexts[1])
