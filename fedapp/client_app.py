@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import threading
 from collections.abc import Callable
@@ -15,11 +14,11 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
-from fedapp.arrays import to_tensors
 from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.data import Task
 from fedapp.holdings import Holdings, OwnClient, own_client, read_holdings
-from fedapp.messages import decode_clients, decode_order, encode_reply, encode_scores
+from fedapp.machine import cores
+from fedapp.messages import decode_exam, decode_order, encode_reply, encode_scores
 from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.setup import choose_device, make_evaluator, make_trainer
 from fedapp.training.states import ClientStates, node_folder, shared_folder
@@ -44,12 +43,17 @@ def train_with(
     workplace = workplace_of(context)
     config, holdings = read_workplace(workplace)
     order, theta, extras = decode_order(message.content)
-    threads = min(order.threads, os.cpu_count() or 1)
-    torch.set_num_threads(threads)
-    trainer = trainer_of(workplace, threads)
+    trainer = trainer_of(workplace, _set_threads(order.threads))
     states = _states(order, holdings, context)
     reply = train_cohort(config, trainer, order, theta, extras, holdings.train, states)
     return Message(encode_reply(order, reply), reply_to=message)
+
+
+def _set_threads(asked: int) -> int:
+    """Compute with as many CPU threads as the server asks for, or as there are cores; return them."""
+    threads = min(asked, cores())
+    torch.set_num_threads(threads)
+    return threads
 
 
 def _states(order: TrainOrder, holdings: Holdings, context: Context) -> ClientStates | None:
@@ -66,8 +70,8 @@ def _states(order: TrainOrder, holdings: Holdings, context: Context) -> ClientSt
 def evaluate(message: Message, context: Context) -> Message:
     """Score the global model on the test examples of each client that the message names."""
     config, holdings = read_workplace(workplace_of(context))
-    params = to_tensors(message.content.array_records["arrays"])
-    clients = decode_clients(message.content)
+    params, clients, threads = decode_exam(message.content)
+    _set_threads(threads)
     evaluator = make_evaluator(config, holdings.dataset.task, holdings.test(clients[0]))
     scores = [evaluator.on(holdings.test(client)).score(params) for client in clients]
     return Message(encode_scores(clients, scores), reply_to=message)

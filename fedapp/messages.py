@@ -127,10 +127,17 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
 # ---------------------------------------------------------------------- evaluate
 
 
-def decode_clients(content: RecordDict) -> list[int]:
-    """Return the clients that an EVALUATE message asks for."""
+def encode_exam(clients: Sequence[int], theta: ArrayRecord, threads: int) -> RecordDict:
+    """Return the content of an EVALUATE message."""
+    config = ConfigRecord({"clients": list(clients), "threads": threads})
+    return RecordDict({"arrays": theta, "config": config})
+
+
+def decode_exam(content: RecordDict) -> tuple[Tensors, list[int], int]:
+    """Return theta, the clients that an EVALUATE message asks for, and the number of threads."""
     config = cast("dict[str, Any]", content.config_records["config"])
-    return [int(client) for client in config["clients"]]
+    theta = to_tensors(content.array_records["arrays"])
+    return theta, [int(client) for client in config["clients"]], int(config["threads"])
 
 
 def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict:

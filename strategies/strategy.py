@@ -18,7 +18,7 @@ from fedapp.config import RunConfig, participants
 from fedapp.delivery import Delivery
 from fedapp.errors import RunError
 from fedapp.faults import Fault
-from fedapp.messages import encode_order
+from fedapp.messages import encode_exam, encode_order
 from fedapp.nodes import Cohort, Nodes
 from fedapp.replies import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
@@ -243,12 +243,10 @@ class FederatedStrategy(Strategy):
         self._asked = self.nodes.cohorts(clients, present, busy)
         if left := len(clients) - sum(len(cohort) for _, cohort in self._asked):
             log(WARNING, "%d clients are left out of this evaluation: %s", left, BUSY.reason)
-        contents = [ConfigRecord({"clients": cohort}) for _, cohort in self._asked]
+        threads = self.config.threads
         return [
-            self._message(
-                RecordDict({"arrays": arrays, "config": content}), node, MessageType.EVALUATE
-            )
-            for (node, _), content in zip(self._asked, contents, strict=True)
+            self._message(encode_exam(cohort, arrays, threads), node, MessageType.EVALUATE)
+            for node, cohort in self._asked
         ]
 
     def aggregate_evaluate(
