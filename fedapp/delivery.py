@@ -55,8 +55,12 @@ class Delivery:
         self._singly = False
 
     def begin(self, grid: Grid) -> None:
-        """Begin a round: count and drop what came in too late for the one before."""
+        """Begin a round: count afresh, and drop what came in too late for the one before."""
         self.late, self.transfer = 0, 0.0
+        self.drop_late(grid)
+
+    def drop_late(self, grid: Grid) -> None:
+        """Count and drop replies to earlier exchanges; their nodes are no longer busy."""
         living = [key for key, sent in self._open.items() if sent.expires > self._clock()]
         for key, reply in self._pull(grid, living):
             del self._open[key]

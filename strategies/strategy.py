@@ -117,7 +117,7 @@ class FederatedStrategy(Strategy):
                 log(WARNING, "Round %d: waiting for nodes that are still busy", server_round)
             said = True
             time.sleep(BUSY_SECONDS)
-            self._delivery.begin(grid)
+            self._delivery.drop_late(grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
