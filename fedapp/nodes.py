@@ -25,6 +25,9 @@ from fedapp.training.cohorts import spread
 QUERY_SECONDS = 120.0
 """Longest wait for a node's answer to a query: a device may have to start Python and PyTorch."""
 
+NEWCOMER_SECONDS = 15.0
+"""Longest that a round waits for such an answer; one that comes later counts for the next round."""
+
 SILENCE_SECONDS = 900.0
 """How long a node that did not answer is left alone, so that it does not hold up every round."""
 
@@ -57,6 +60,7 @@ class Nodes:
         self._node_of: dict[int, int] = {}
         self._fit: set[int] = set()
         self._ask_again: dict[int, float] = {}
+        self._queries = Delivery()
 
     @property
     def virtual(self) -> bool:
@@ -89,7 +93,7 @@ class Nodes:
         return self._node_of[client]
 
     def wait(self, grid: Grid) -> list[int]:
-        """Wait until ``min-nodes`` fit nodes are there and return them.
+        """Wait until ``min-nodes`` fit nodes are there, and what is connected has answered; return them.
 
         Raises
         ------
@@ -98,7 +102,7 @@ class Nodes:
         """
         end = time.monotonic() + self.config.node_timeout
         said = -1
-        while len(fit := self.present(grid)) < self.config.min_nodes:
+        while len(fit := self.present(grid, end - time.monotonic())) < self.config.min_nodes:
             if len(fit) != said:
                 log(
                     INFO, "Waiting for nodes: %d of min-nodes = %d", len(fit), self.config.min_nodes
@@ -112,7 +116,7 @@ class Nodes:
 
     def some(self, grid: Grid) -> list[int]:
         """Return the fit nodes that are connected now; waits as at the start if there are none."""
-        present = self.present(grid)
+        present = self.present(grid, NEWCOMER_SECONDS)
         if not present or not len(self.clients):
             log(WARNING, "No fit node is connected; waiting")
             present = self.wait(grid)
@@ -129,8 +133,11 @@ class Nodes:
         cohorts = spread(clients, self.sizes(clients), len(free)) if free else []
         return list(zip(free, cohorts, strict=False))
 
-    def present(self, grid: Grid) -> list[int]:
-        """Return the fit nodes that are connected now, in ascending order; asks newcomers."""
+    def present(self, grid: Grid, patience: float) -> list[int]:
+        """Return the fit nodes that are connected now, in ascending order.
+
+        Asks newcomers, and waits for their answers for at most ``patience`` seconds.
+        """
         connected = set(grid.get_node_ids())
         gone = [client for client, node in self._node_of.items() if node not in connected]
         for client in gone:
@@ -141,23 +148,30 @@ class Nodes:
         self.refused = {n: why for n, why in self.refused.items() if n in connected and not gone}
         if gone:
             self._ask_again.clear()
+        for node, reply in self._queries.collect(grid):
+            if node in connected - self._fit:
+                self._hear(node, reply)
         known = self._fit | self.refused.keys()
         now = time.monotonic()
         newcomers = sorted(n for n in connected - known if self._ask_again.get(n, now) <= now)
         if newcomers:
-            self._ask(grid, newcomers)
+            self._ask(grid, newcomers, patience)
         return sorted(self._fit)
 
-    def _ask(self, grid: Grid, nodes: list[int]) -> None:
+    def _ask(self, grid: Grid, nodes: list[int], patience: float) -> None:
         messages = [
             Message(RecordDict(), node, MessageType.QUERY, ttl=QUERY_SECONDS) for node in nodes
         ]
         self._ask_again |= dict.fromkeys(nodes, time.monotonic() + SILENCE_SECONDS)
-        for index, reply in Delivery().exchange(grid, messages, QUERY_SECONDS):
-            problem = self._admit(nodes[index], reply)
-            if problem:
-                self.refused[nodes[index]] = problem
-                log(WARNING, "Node %d is refused: %s", nodes[index], problem)
+        for index, reply in self._queries.exchange(grid, messages, QUERY_SECONDS, patience):
+            self._hear(nodes[index], reply)
+
+    def _hear(self, node: int, reply: Message | Fault) -> None:
+        """Take the node in, or refuse it and say why."""
+        problem = self._admit(node, reply)
+        if problem:
+            self.refused[node] = problem
+            log(WARNING, "Node %d is refused: %s", node, problem)
 
     def ask_again(self, client: int) -> None:
         """Ask the node that is ``client`` anew what it holds, before the next round."""

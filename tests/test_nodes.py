@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -139,3 +140,54 @@ def test_settings_of_another_type_are_other_settings(built: Counter[str]) -> Non
     assert client_app_module.workplace_of(contexts[0]).own is None
     with pytest.raises(ConfigError, match="num-clients = True"):
         client_app_module.workplace_of(contexts[1])
+
+
+class HoldingGrid(InlineGrid):
+    """Node 2 takes its time to answer a query: until ``held`` is false."""
+
+    held = True
+    asked = 0
+
+    def push(self, message_id: str, message: Message) -> None:
+        """Take a message in, and count those to node 2."""
+        self.asked += message.metadata.dst_node_id == 2
+        super().push(message_id, message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Answer all but what node 2 is asked."""
+        ids = [key for key in message_ids if key in self._pending]
+        wait = {key for key in ids if self._pending[key].metadata.dst_node_id == 2 and self.held}
+        return super().pull_messages([key for key in ids if key not in wait])
+
+
+def holding(**settings: Scalar) -> tuple[Nodes, HoldingGrid]:
+    """Return nodes that nobody has asked yet, and the grid of two."""
+    given = {key.replace("_", "-"): value for key, value in settings.items()}
+    config = read_config({"num-clients": 0, **given})
+    values = config.model_dump(by_alias=True)
+    return Nodes(config, DIGITS.task, DIGITS.fingerprint, None), HoldingGrid(
+        client_app, values, [{"partition-id": i, "num-partitions": 2} for i in range(2)]
+    )
+
+
+def test_a_silent_node_holds_up_the_start_no_longer_than_node_timeout() -> None:
+    nodes, grid = holding(node_timeout=0.5)
+    began = time.monotonic()
+    assert nodes.wait(grid) == [1]
+    assert time.monotonic() - began < 10
+    grid.held = False
+    assert nodes.some(grid) == [1, 2]
+
+
+def test_a_newcomer_that_answers_late_counts_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round waits for its answer for a while, and then goes on without; it is asked but once."""
+    monkeypatch.setattr("fedapp.nodes.NEWCOMER_SECONDS", 0.2)
+    nodes, grid = holding()
+    began = time.monotonic()
+    assert [nodes.some(grid) for _ in range(3)] == [[1]] * 3
+    assert nodes.clients == [0]
+    assert time.monotonic() - began < 10
+    grid.held = False
+    assert nodes.some(grid) == [1, 2]
+    assert nodes.clients == [0, 1]
+    assert grid.asked == 1
