@@ -66,7 +66,7 @@ class FederatedStrategy(Strategy):
         self._delivery = Delivery()
         self._orders: list[tuple[int, TrainOrder]] = []
         self._asked: list[Cohort] = []
-        self._upload: Tensors = {}
+        self._upload: Tensors | None = None
         self._record: Record = {}
 
     # ------------------------------------------------------------------ training
@@ -85,7 +85,9 @@ class FederatedStrategy(Strategy):
             for node, cohort in cohorts
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
-        self._upload = self.algorithm.upload_like(self.state.theta, extras)
+        if self._upload is None:
+            like = self.algorithm.upload_like(self.state.theta, extras)
+            self._upload = {name: tensor.to("meta") for name, tensor in like.items()}
         extra_arrays = to_arrays(extras) if extras else None
         messages = [
             self._message(encode_order(order, arrays, extra_arrays), node, MessageType.TRAIN)
@@ -162,7 +164,7 @@ class FederatedStrategy(Strategy):
         expected = Expected(
             self.state.theta,
             self.nodes.sizes([k for _, order in self._orders for k in order.clients]),
-            self._upload,
+            self._upload or {},
             config.weighting,
             "delta" if self.algorithm.own_update else config.update,
             config.max_update_norm,

@@ -13,6 +13,7 @@ from in_process import client_app, metrics, model, run
 from fedapp.errors import RunError
 from fedapp.runs.callbacks import StopIfAllFail
 from fedapp.seeds import generator
+from fedapp.training.algorithm import Algorithm
 from strategies.callbacks import ServerState
 
 BROKEN = 1
@@ -310,3 +311,19 @@ def test_who_is_left_out_of_an_evaluation_is_named(tmp_path, caplog):
     record = metrics(folder)[1]
     assert record["client_clients"] in (5, 6)
     assert 0 < record["test_accuracy"] <= 1
+
+
+@pytest.mark.parametrize("name", ["scaffold", "local-dp"])
+def test_what_is_uploaded_is_worked_out_once(name, tmp_path, monkeypatch):
+    """It is the same in every round, and local-dp draws a model's worth of noise to find out."""
+    calls = []
+    whole = Algorithm.upload_like
+
+    def counted(self, theta, broadcast):
+        calls.append(self.name)
+        return whole(self, theta, broadcast)
+
+    monkeypatch.setattr(Algorithm, "upload_like", counted)
+    records = metrics(run(tmp_path / "run", algorithm=name, weighting="uniform"))
+    assert [record["replied"] for record in records[1:]] == [5, 5, 5]
+    assert calls == [name]
