@@ -3,7 +3,7 @@
 One TRAIN message a node, one reply a message. Message: ``arrays`` (theta), ``config`` (round,
 clients, learning rate, reply, where clients keep their state), ``extras`` (an algorithm's
 broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort), ``uploads``,
-``metrics``, ``clients`` (the same per client, as lists), ``failures``; a cohort of no weight (of
+``metrics`` (the round), ``clients`` (what each did, as lists), ``failures``; a cohort of no weight (of
 clients without examples) has no mean to send. Reply ``each``: ``arrays.<k>`` for every client instead.
 """
 
@@ -88,15 +88,7 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
     reports = reply.reports
     content = RecordDict(
         {
-            "metrics": MetricRecord(
-                {
-                    "server-round": order.round,
-                    "weight": float(reply.weight),
-                    "examples": sum(report.examples for report in reports),
-                    "steps": sum(report.steps for report in reports),
-                    "seconds": sum(report.seconds for report in reports),
-                }
-            ),
+            "metrics": MetricRecord({"server-round": order.round}),
             "clients": MetricRecord(
                 {
                     "client": [report.client for report in reports],
