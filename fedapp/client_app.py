@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from logging import INFO
 
 import torch
@@ -14,10 +14,11 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
-from fedapp.arrays import to_tensors
 from fedapp.config import RunConfig, Scalar, read_config
-from fedapp.holdings import Holdings, own_client, read_holdings
-from fedapp.messages import decode_clients, decode_order, encode_reply, encode_scores
+from fedapp.data import Task
+from fedapp.holdings import Holdings, OwnClient, own_client, read_holdings
+from fedapp.machine import cores
+from fedapp.messages import decode_exam, decode_order, encode_reply, encode_scores
 from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.setup import choose_device, make_evaluator, make_trainer
 from fedapp.training.states import ClientStates, node_folder, shared_folder
@@ -42,12 +43,17 @@ def train_with(
     workplace = workplace_of(context)
     config, holdings = read_workplace(workplace)
     order, theta, extras = decode_order(message.content)
-    threads = min(order.threads, os.cpu_count() or 1)
-    torch.set_num_threads(threads)
-    trainer = trainer_of(workplace, threads)
+    trainer = trainer_of(workplace, _set_threads(order.threads))
     states = _states(order, holdings, context)
     reply = train_cohort(config, trainer, order, theta, extras, holdings.train, states)
     return Message(encode_reply(order, reply), reply_to=message)
+
+
+def _set_threads(asked: int) -> int:
+    """Compute with as many CPU threads as the server asks for, or as there are cores; return them."""
+    threads = min(asked, cores())
+    torch.set_num_threads(threads)
+    return threads
 
 
 def _states(order: TrainOrder, holdings: Holdings, context: Context) -> ClientStates | None:
@@ -64,8 +70,8 @@ def _states(order: TrainOrder, holdings: Holdings, context: Context) -> ClientSt
 def evaluate(message: Message, context: Context) -> Message:
     """Score the global model on the test examples of each client that the message names."""
     config, holdings = read_workplace(workplace_of(context))
-    params = to_tensors(message.content.array_records["arrays"])
-    clients = decode_clients(message.content)
+    params, clients, threads = decode_exam(message.content)
+    _set_threads(threads)
     evaluator = make_evaluator(config, holdings.dataset.task, holdings.test(clients[0]))
     scores = [evaluator.on(holdings.test(client)).score(params) for client in clients]
     return Message(encode_scores(clients, scores), reply_to=message)
@@ -80,45 +86,61 @@ def query(message: Message, context: Context) -> Message:
     return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)
 
 
-Workplace = tuple[tuple[tuple[str, Scalar, type], ...], ...]
-"""Run-config and node-config by content; with types, since 1, 1.0 and True are equal."""
+Settings = tuple[tuple[str, Scalar, type], ...]
+"""A run-config by content; with types, since 1, 1.0 and True are equal."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What decides how a node works: the settings, and whose data it has (None: virtual clients)."""
+
+    settings: Settings
+    own: OwnClient | None
 
 
 def workplace_of(context: Context) -> Workplace:
-    """Return which settings and data a node works with."""
-    return tuple(
-        tuple((key, value, type(value)) for key, value in sorted(settings.items()))
-        for settings in (context.run_config, context.node_config)
-    )
+    """Return which settings and data a node works with; nodes of virtual clients are all alike."""
+    run_config = context.run_config
+    settings = tuple((key, value, type(value)) for key, value in sorted(run_config.items()))
+    return Workplace(settings, own_client(_KEPT.config(settings), context.node_config))
 
 
 class _Kept(threading.local):
-    """What a thread keeps from message to message: stacked runs have one each."""
+    """What a thread keeps from message to message: stacked runs have one each.
+
+    Nodes that are clients share what does not depend on which client they are.
+    """
 
     def __init__(self) -> None:
-        self.workplace = functools.lru_cache(maxsize=4)(_read_workplace)
+        self.config = functools.lru_cache(maxsize=4)(_read_config)
+        self.data = functools.lru_cache(maxsize=4)(_read_data)
         self.trainer = functools.lru_cache(maxsize=4)(_make_trainer)
 
 
 def read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
     """Return configuration and data; kept by content, since messages come to any idle process."""
-    return _KEPT.workplace(workplace)
+    settings, own = workplace.settings, workplace.own
+    anybody = own and replace(own, client=0)
+    return _KEPT.config(settings), replace(_KEPT.data(settings, anybody), own=own)
 
 
 def trainer_of(workplace: Workplace, threads: int) -> Trainer:
     """Return the trainer of such a node, for a process with so many threads; each thread has its own."""
-    return _KEPT.trainer(workplace, threads)
+    _, holdings = read_workplace(workplace)
+    return _KEPT.trainer(workplace.settings, holdings.dataset.task, threads)
 
 
-def _read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
-    run_config, node_config = ({k: value for k, value, _ in part} for part in workplace)
-    config = read_config(run_config)
-    return config, read_holdings(config, own_client(config, node_config))
+def _read_config(settings: Settings) -> RunConfig:
+    return read_config({key: value for key, value, _ in settings})
 
 
-def _make_trainer(workplace: Workplace, threads: int) -> Trainer:
-    config, holdings = read_workplace(workplace)
-    trainer = make_trainer(config.model_copy(update={"threads": threads}), holdings.dataset.task)
+def _read_data(settings: Settings, own: OwnClient | None) -> Holdings:
+    return read_holdings(_KEPT.config(settings), own)
+
+
+def _make_trainer(settings: Settings, task: Task, threads: int) -> Trainer:
+    config = _KEPT.config(settings).model_copy(update={"threads": threads})
+    trainer = make_trainer(config, task)
     log(INFO, "Trainer: %s, threads: %d", trainer, threads)
     return trainer
 

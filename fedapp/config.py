@@ -108,7 +108,7 @@ class RunConfig(BaseModel):
         "digits", min_length=1, description="Embedded data set, hub name, or local folder."
     )
     dataset_subset: str = Field(
-        "", description="Configuration of a hub data set, if it has several."
+        "", description="Configuration of a hub data set, or IDX files' set, if it has several."
     )
     train_split: str = Field("train", min_length=1, description="Name of the training split.")
     test_split: str = Field("test", min_length=1, description="Name of the test split.")

@@ -55,12 +55,19 @@ class Delivery:
         self._singly = False
 
     def begin(self, grid: Grid) -> None:
-        """Begin a round: count and drop what came in too late for the one before."""
+        """Begin a round: count afresh, and drop what came in too late for the one before."""
         self.late, self.transfer = 0, 0.0
-        living = [key for key, sent in self._open.items() if sent.expires > self._clock()]
-        for key, reply in self._pull(grid, living):
-            del self._open[key]
+        self.drop_late(grid)
+
+    def drop_late(self, grid: Grid) -> None:
+        """Count and drop replies to earlier exchanges; their nodes are no longer busy."""
+        for _, reply in self.collect(grid):
             self.late += isinstance(reply, Message) and not reply.has_error()
+
+    def collect(self, grid: Grid) -> list[tuple[int, Message | Fault]]:
+        """Return (node, reply) for those replies to earlier exchanges that are there now."""
+        living = [key for key, sent in self._open.items() if sent.expires > self._clock()]
+        return [(self._open.pop(key).node, reply) for key, reply in self._pull(grid, living)]
 
     def busy(self, connected: Iterable[int]) -> set[int]:
         """Return the nodes that are still at work on an earlier message.
@@ -77,28 +84,34 @@ class Delivery:
         return {sent.node for sent in self._open.values()}
 
     def exchange(
-        self, grid: Grid, messages: Sequence[Message], seconds: float
+        self,
+        grid: Grid,
+        messages: Sequence[Message],
+        seconds: float,
+        patience: float | None = None,
     ) -> Iterator[tuple[int, Message | Fault]]:
         """Send the messages and yield (index, reply) as replies come, for at most ``seconds``.
 
         Replies that are there at the same time come in the order of their messages; a Fault stands
         for one that there can be none to read. Polls Flower's own grids, and so finds a reply late
         by 5 % of the time that it took, but by at least 0.01 and at most 0.5 s. What is unanswered
-        when the caller stops, or time is over, stays open.
+        when the caller stops, or time is over, stays open. With less ``patience`` than ``seconds``,
+        what comes later than that is there for ``collect``.
         """
+        most = seconds if patience is None else min(patience, seconds)
         began = self._clock()
         index_of = self._push(grid, messages, began + seconds, seconds)
         for index in set(range(len(messages))) - set(index_of.values()):
             yield index, Fault("lost", "the message to its node was not taken")
-        while index_of and (spent := self._clock() - began) < seconds:
+        while index_of and (spent := self._clock() - began) < most:
             if isinstance(grid, Waits):
-                grid.wait_for_replies(list(index_of), seconds - spent)
+                grid.wait_for_replies(list(index_of), most - spent)
             replies = self._pull(grid, list(index_of))
             for key, reply in sorted(replies, key=lambda pair: index_of[pair[0]]):
                 del self._open[key]
                 yield index_of.pop(key), reply
             if not replies and not isinstance(grid, Waits):
-                time.sleep(min(max(0.05 * spent, 0.01), LONGEST_PAUSE, seconds - spent))
+                time.sleep(min(max(0.05 * spent, 0.01), LONGEST_PAUSE, most - spent))
 
     def _push(
         self, grid: Grid, messages: Sequence[Message], end: float, seconds: float

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedapp.config import RunConfig
+from fedapp.machine import cores
 from fedapp.training.setup import choose_device
 
 PACKAGES = ("fedapp", "flwr", "flwr-datasets", "ray", "torch", "torchvision", "numpy", "datasets")
@@ -33,7 +34,7 @@ def facts(config: RunConfig) -> list[tuple[str, str]]:
     """Return what is there: packages, cores, GPUs, the device that training takes."""
     rows = [("Python", platform.python_version())]
     rows += [(name, _version(name)) for name in PACKAGES]
-    rows.append(("cores", str(_cores())))
+    rows.append(("cores", str(cores())))
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     rows.append(("GPUs", ", ".join(gpus) or "none"))
     rows.append(("device", f"{choose_device(config)} (device = {config.device!r})"))
@@ -45,16 +46,16 @@ def facts(config: RunConfig) -> list[tuple[str, str]]:
 def commands(config: RunConfig) -> list[tuple[str, str]]:
     """Return (purpose, command) pairs for this machine."""
     gpus = torch.cuda.device_count()
-    federation = f"num-supernodes={_cores()} client-resources-num-cpus=1"
+    federation = f"num-supernodes={cores()} client-resources-num-cpus=1"
     if gpus:
         from fedapp.engines.workers import Share
 
         # Rounded up, the actors' shares would be more than there is, and the last finds no place.
-        share = Share.of({"CPU": _cores(), "GPU": gpus}, _cores(), gpu=True)
+        share = Share.of({"CPU": cores(), "GPU": gpus}, cores(), gpu=True)
         federation += f" client-resources-num-gpus={share.gpus:g}"
     found = [
         ("In this process, with a progress bar and breakpoints", "fedapp run"),
-        ("On all cores and GPUs, with no SuperLink", f"fedapp run --workers {_cores()}"),
+        ("On all cores and GPUs, with no SuperLink", f"fedapp run --workers {cores()}"),
         (
             "In Flower's simulation, one actor a core"
             + (
@@ -73,10 +74,6 @@ def commands(config: RunConfig) -> list[tuple[str, str]]:
             )
         )
     return found
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _version(name: str) -> str:

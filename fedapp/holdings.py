@@ -17,6 +17,7 @@ from fedapp.data import (
     load_node_data,
     load_partition,
 )
+from fedapp.data.agreement import describe_task
 from fedapp.errors import ConfigError
 
 
@@ -62,11 +63,8 @@ class Holdings:
             "version": fedapp.__version__,
             "client-id": -1 if own is None else own.client,
             "examples": len(self.dataset.train) if own is None else sizes[0],
-            "kind": task.kind,
-            "input-shape": list(task.input_shape),
-            "num-classes": task.num_classes,
-            "labels": "\n".join(task.labels),
             "fingerprint": self.dataset.fingerprint,
+            **describe_task(task),
         }
 
     def _check(self, client: int) -> None:

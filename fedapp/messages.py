@@ -3,17 +3,16 @@
 One TRAIN message a node, one reply a message. Message: ``arrays`` (theta), ``config`` (round,
 clients, learning rate, reply, where clients keep their state), ``extras`` (an algorithm's
 broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort), ``uploads``,
-``metrics``, ``clients`` (the same per client, as lists), ``failures``. Reply ``each``:
-``arrays.<k>`` for every client instead.
+``metrics`` (the round), ``clients`` (what each did, as lists), ``failures``; a cohort of no weight (of
+clients without examples) has no mean to send. Reply ``each``: ``arrays.<k>`` for every client instead.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedapp.arrays import to_arrays, to_tensors
 from fedapp.training.algorithm import Tensors
@@ -22,11 +21,6 @@ from fedapp.training.evaluation import Score
 from fedapp.training.states import StateOrder
 
 EACH = "arrays."
-SCORE_COLUMNS = ("client", "loss", "accuracy", "count")
-
-LARGEST_COUNT = 2**53
-"""Counts beyond it are nonsense, and are not exact as a float."""
-
 
 # ---------------------------------------------------------------------- train
 
@@ -94,15 +88,7 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
     reports = reply.reports
     content = RecordDict(
         {
-            "metrics": MetricRecord(
-                {
-                    "server-round": order.round,
-                    "weight": float(reply.weight),
-                    "examples": sum(report.examples for report in reports),
-                    "steps": sum(report.steps for report in reports),
-                    "seconds": sum(report.seconds for report in reports),
-                }
-            ),
+            "metrics": MetricRecord({"server-round": order.round}),
             "clients": MetricRecord(
                 {
                     "client": [report.client for report in reports],
@@ -123,7 +109,7 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
     )
     if reply.uploads:
         content["uploads"] = to_arrays(reply.uploads)
-    if order.reply == "mean" and reports:
+    if order.reply == "mean" and reply.weight > 0:
         content["arrays"] = to_arrays(reply.mean)
     for client, tensors in reply.each.items():
         content[f"{EACH}{client}"] = to_arrays(tensors)
@@ -133,10 +119,17 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
 # ---------------------------------------------------------------------- evaluate
 
 
-def decode_clients(content: RecordDict) -> list[int]:
-    """Return the clients that an EVALUATE message asks for."""
+def encode_exam(clients: Sequence[int], theta: ArrayRecord, threads: int) -> RecordDict:
+    """Return the content of an EVALUATE message."""
+    config = ConfigRecord({"clients": list(clients), "threads": threads})
+    return RecordDict({"arrays": theta, "config": config})
+
+
+def decode_exam(content: RecordDict) -> tuple[Tensors, list[int], int]:
+    """Return theta, the clients that an EVALUATE message asks for, and the number of threads."""
     config = cast("dict[str, Any]", content.config_records["config"])
-    return [int(client) for client in config["clients"]]
+    theta = to_tensors(content.array_records["arrays"])
+    return theta, [int(client) for client in config["clients"]], int(config["threads"])
 
 
 def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict:
@@ -150,22 +143,3 @@ def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict
         }
     )
     return RecordDict({"clients": columns})
-
-
-def decode_scores(message: Message | None, clients: Sequence[int]) -> list[Score]:
-    """Return the scores of those of ``clients`` that a reply has sensible ones of, one each."""
-    if message is None or message.has_error():
-        return []
-    try:
-        columns = cast("dict[str, list[Any]]", message.content.metric_records["clients"])
-        rows = zip(*(columns[name] for name in SCORE_COLUMNS), strict=True)
-        scores = {k: Score(float(loss), float(acc), int(n)) for k, loss, acc, n in rows}
-    except (KeyError, TypeError, ValueError, OverflowError):
-        return []
-    return [scores[k] for k in clients if k in scores and _sensible(scores[k])]
-
-
-def _sensible(score: Score) -> bool:
-    return (
-        0 < score.count < LARGEST_COUNT and math.isfinite(score.loss) and 0 <= score.accuracy <= 1
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, cast
 
@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 import fedapp
 from fedapp.config import RunConfig
 from fedapp.data import Task
+from fedapp.data.agreement import read_task, task_differences
 from fedapp.delivery import Delivery
-from fedapp.errors import RunError
-from fedapp.faults import REASON_LENGTH, Fault, plain
+from fedapp.errors import DataError, RunError
+from fedapp.faults import Fault, plain
 from fedapp.training.cohorts import spread
 
 QUERY_SECONDS = 120.0
 """Longest wait for a node's answer to a query: a device may have to start Python and PyTorch."""
+
+NEWCOMER_SECONDS = 15.0
+"""Longest that a round waits for such an answer; one that comes later counts for the next round."""
 
 SILENCE_SECONDS = 900.0
 """How long a node that did not answer is left alone, so that it does not hold up every round."""
@@ -56,6 +60,7 @@ class Nodes:
         self._node_of: dict[int, int] = {}
         self._fit: set[int] = set()
         self._ask_again: dict[int, float] = {}
+        self._queries = Delivery()
 
     @property
     def virtual(self) -> bool:
@@ -88,7 +93,7 @@ class Nodes:
         return self._node_of[client]
 
     def wait(self, grid: Grid) -> list[int]:
-        """Wait until ``min-nodes`` fit nodes are there and return them.
+        """Wait until ``min-nodes`` fit nodes are there, and what is connected has answered; return them.
 
         Raises
         ------
@@ -97,7 +102,7 @@ class Nodes:
         """
         end = time.monotonic() + self.config.node_timeout
         said = -1
-        while len(fit := self.present(grid)) < self.config.min_nodes:
+        while len(fit := self.present(grid, end - time.monotonic())) < self.config.min_nodes:
             if len(fit) != said:
                 log(
                     INFO, "Waiting for nodes: %d of min-nodes = %d", len(fit), self.config.min_nodes
@@ -111,7 +116,7 @@ class Nodes:
 
     def some(self, grid: Grid) -> list[int]:
         """Return the fit nodes that are connected now; waits as at the start if there are none."""
-        present = self.present(grid)
+        present = self.present(grid, NEWCOMER_SECONDS)
         if not present or not len(self.clients):
             log(WARNING, "No fit node is connected; waiting")
             present = self.wait(grid)
@@ -128,8 +133,11 @@ class Nodes:
         cohorts = spread(clients, self.sizes(clients), len(free)) if free else []
         return list(zip(free, cohorts, strict=False))
 
-    def present(self, grid: Grid) -> list[int]:
-        """Return the fit nodes that are connected now, in ascending order; asks newcomers."""
+    def present(self, grid: Grid, patience: float) -> list[int]:
+        """Return the fit nodes that are connected now, in ascending order.
+
+        Asks newcomers, and waits for their answers for at most ``patience`` seconds.
+        """
         connected = set(grid.get_node_ids())
         gone = [client for client, node in self._node_of.items() if node not in connected]
         for client in gone:
@@ -140,23 +148,30 @@ class Nodes:
         self.refused = {n: why for n, why in self.refused.items() if n in connected and not gone}
         if gone:
             self._ask_again.clear()
+        for node, reply in self._queries.collect(grid):
+            if node in connected - self._fit:
+                self._hear(node, reply)
         known = self._fit | self.refused.keys()
         now = time.monotonic()
         newcomers = sorted(n for n in connected - known if self._ask_again.get(n, now) <= now)
         if newcomers:
-            self._ask(grid, newcomers)
+            self._ask(grid, newcomers, patience)
         return sorted(self._fit)
 
-    def _ask(self, grid: Grid, nodes: list[int]) -> None:
+    def _ask(self, grid: Grid, nodes: list[int], patience: float) -> None:
         messages = [
             Message(RecordDict(), node, MessageType.QUERY, ttl=QUERY_SECONDS) for node in nodes
         ]
         self._ask_again |= dict.fromkeys(nodes, time.monotonic() + SILENCE_SECONDS)
-        for index, reply in Delivery().exchange(grid, messages, QUERY_SECONDS):
-            problem = self._admit(nodes[index], reply)
-            if problem:
-                self.refused[nodes[index]] = problem
-                log(WARNING, "Node %d is refused: %s", nodes[index], problem)
+        for index, reply in self._queries.exchange(grid, messages, QUERY_SECONDS, patience):
+            self._hear(nodes[index], reply)
+
+    def _hear(self, node: int, reply: Message | Fault) -> None:
+        """Take the node in, or refuse it and say why."""
+        problem = self._admit(node, reply)
+        if problem:
+            self.refused[node] = problem
+            log(WARNING, "Node %d is refused: %s", node, problem)
 
     def ask_again(self, client: int) -> None:
         """Ask the node that is ``client`` anew what it holds, before the next round."""
@@ -179,7 +194,7 @@ class Nodes:
         examples, client = answer.get("examples", 0), answer.get("client-id", -1)
         if not isinstance(examples, int) or not isinstance(client, int):
             return f"examples = {plain(examples)} and client-id = {plain(client)} are no numbers"
-        problem = next(filter(None, self._mismatches(answer)), "")
+        problem = next(self._mismatches(answer), "")
         if not problem and not self.virtual:
             problem = self._admit_client(node, client, examples)
         if not problem:
@@ -195,33 +210,24 @@ class Nodes:
         self._node_of[client], self._sizes[client] = node, examples
         return ""
 
-    def _mismatches(self, answer: Mapping[str, Any]) -> list[str]:
-        def differs(key: str, mine: object, mend: str) -> str:
-            theirs = answer.get(key)
-            theirs = tuple(theirs) if isinstance(theirs, list) else theirs
-            return (
-                ""
-                if theirs == mine
-                else f"{key} = {repr(theirs)[:REASON_LENGTH]}, but the server has {mine!r}; {mend}"
-            )
+    def _mismatches(self, answer: Mapping[str, Any]) -> Iterator[str]:
+        """Yield why a node with this answer is not fit, what explains most first."""
 
-        task = self.task
-        labels = "\n".join(task.labels)
-        same_data = "give both the same data set and keys"
-        found = [
-            differs("version", fedapp.__version__, "install the same version"),
-            differs("kind", task.kind, same_data),
-            differs("input-shape", task.input_shape, same_data),
-            differs("num-classes", task.num_classes, same_data),
-            differs("labels", labels, same_data),
-        ]
+        def differs(key: str, mine: str, mend: str) -> Iterator[str]:
+            if (theirs := answer.get(key)) != mine:
+                yield f"{key} = {plain(repr(theirs))}, but the server has {mine!r}; {mend}"
+
+        yield from differs("version", fedapp.__version__, "install the same version")
+        try:
+            different = task_differences(self.task, read_task(answer))
+            if different:
+                yield f"{'; '.join(different)}; give it the server's data set and keys"
+        except DataError as error:
+            yield str(error)
         if self.virtual:
-            found.append(
-                differs("fingerprint", self.fingerprint, "its copy of the data is another")
-            )
+            yield from differs("fingerprint", self.fingerprint, "its copy of the data is another")
         if answer.get("examples", 0) <= 0:
-            found.append("it has no training examples; point its data-path to a folder that has")
-        return found
+            yield "it has no training examples; point its data-path to a folder that has"
 
     def _too_few(self, fit: int) -> str:
         refused = "".join(f"\n  node {node}: {why}" for node, why in self.refused.items())

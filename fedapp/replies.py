@@ -1,4 +1,4 @@
-"""Replies to TRAIN messages, checked: whatever a node sends is a good reply or a named fault."""
+"""Replies of nodes, checked: whatever a node sends is a good reply or a named fault."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ from flwr.common.constant import ErrorCode
 from torch import Tensor
 
 from fedapp.arrays import size_of, to_tensors
-from fedapp.faults import ReplyError, plain
-from fedapp.messages import EACH, LARGEST_COUNT
+from fedapp.faults import Fault, ReplyError, plain
+from fedapp.messages import EACH
 from fedapp.training.algorithm import Tensors
 from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
+from fedapp.training.evaluation import Score
 from fedapp.training.tensors import add, all_finite
+
+LARGEST_COUNT = 2**53
+"""Counts beyond it are nonsense, and are not exact as a float."""
+
+SCORE_COLUMNS = ("client", "loss", "accuracy", "count")
 
 FAULT_OF = {
     ErrorCode.MESSAGE_UNAVAILABLE: "late",
@@ -33,7 +39,8 @@ class Expected:
     """What a good reply is measured against.
 
     ``sizes`` holds n_k of the clients; ``max_norm`` bounds an update's L2 norm in units of
-    max(|theta|, 1), 0 means no bound. ``upload`` has what the algorithm uploads besides.
+    max(|theta|, 1), 0 means no bound. ``upload`` has what the algorithm uploads besides. ``update``
+    says what is sent as update: "model" only where that is theta_k itself.
     """
 
     theta: Mapping[str, Tensor]
@@ -53,10 +60,7 @@ def decode_reply(order: TrainOrder, message: Message, expected: Expected) -> Coh
         The node failed, or its reply is malformed, not finite, too large, of other names, shapes or
         types, of another round, of other clients than it was sent, or of more weight than they have.
     """
-    if message.has_error():
-        kind = FAULT_OF.get(message.error.code, "raised")
-        raise ReplyError(kind, f"the node failed: {plain(message.error.reason or '')}")
-    content = message.content
+    content = _content(message)
     try:
         metrics = cast("dict[str, Any]", content.metric_records["metrics"])
         if metrics["server-round"] != order.round:
@@ -68,13 +72,57 @@ def decode_reply(order: TrainOrder, message: Message, expected: Expected) -> Coh
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ReplyError("malformed", f"its records are malformed: {plain(repr(error))}") from error
     arrays = content.array_records
-    mean, each = {}, {}
-    if order.reply == "mean" and reports:
+    mean, each, uploads = {}, {}, {}
+    weighs = any(report.weight > 0 for report in reports)
+    if order.reply == "mean" and weighs:
         mean = _update("arrays", arrays, expected)
     if order.reply == "each":
         each = {r.client: _update(f"{EACH}{r.client}", arrays, expected) for r in reports}
-    uploads = _checked("uploads", arrays, expected.upload) if expected.upload and reports else {}
+    if expected.upload and weighs:
+        uploads = _checked("uploads", arrays, expected.upload)
     return CohortReply(mean, uploads, each, reports, failures, size_of(content))
+
+
+def decode_scores(
+    message: Message, clients: Sequence[int], *, graded: bool
+) -> dict[int, Score | Fault]:
+    """Return what a reply to an EVALUATE message says of each of ``clients``, or what is wrong.
+
+    A client without test examples has the count 0. ``graded`` says whether there is an accuracy;
+    if not, it may be nan.
+
+    Raises
+    ------
+    ReplyError
+        The node failed, or its reply is malformed.
+    """
+    content = _content(message)
+    try:
+        columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
+        rows = zip(*(columns[name] for name in SCORE_COLUMNS), strict=True)
+        scores = {k: Score(float(loss), float(acc), int(n)) for k, loss, acc, n in rows}
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ReplyError("malformed", f"its scores are malformed: {plain(repr(error))}") from error
+    return {client: _checked_score(scores.get(client), graded=graded) for client in clients}
+
+
+def _checked_score(score: Score | None, *, graded: bool) -> Score | Fault:
+    if score is None:
+        return Fault("malformed", "its node does not mention it")
+    right = 0 <= score.accuracy <= 1 or (not graded and math.isnan(score.accuracy))
+    if score.count and not (0 < score.count < LARGEST_COUNT and right):
+        return Fault("malformed", f"it has {plain(score)}")
+    if score.count and not math.isfinite(score.loss):
+        return Fault("not-finite", f"its loss is {score.loss}")
+    return score
+
+
+def _content(message: Message) -> RecordDict:
+    """Return a reply's content; an error that stands for it becomes a fault."""
+    if message.has_error():
+        kind = FAULT_OF.get(message.error.code, "raised")
+        raise ReplyError(kind, f"the node failed: {plain(message.error.reason or '')}")
+    return message.content
 
 
 def _reports(content: RecordDict, order: TrainOrder, expected: Expected) -> Iterator[ClientReport]:

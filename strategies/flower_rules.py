@@ -14,9 +14,7 @@ from fedapp.errors import RunError
 from fedapp.training.algorithm import Tensors
 
 
-def aggregate_with(
-    rule: Strategy, updates: Sequence[Tensors], weights: Sequence[float], round_: int = 1
-) -> Tensors:
+def aggregate_with(rule: Strategy, updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
     """Return what one of Flower's rules makes of clients' updates, in each tensor's own type.
 
     The rule sees what it expects of one client a node: replies with exactly one ``ArrayRecord``
@@ -36,7 +34,7 @@ def aggregate_with(
     # Bulyan collects garbage once a client, 0.4 s each beside PyTorch; what is frozen is passed over.
     gc.freeze()
     try:
-        arrays, _ = rule.aggregate_train(round_, replies)
+        arrays, _ = rule.aggregate_train(1, replies)
     finally:
         gc.unfreeze()
     if arrays is None:

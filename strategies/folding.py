@@ -13,7 +13,6 @@ class Fold:
 
     def __init__(self) -> None:
         self.reports: list[ClientReport] = []
-        self.failures: dict[int, str] = {}
         self.bytes = 0
         self.train_seconds = 0.0
         self._mean = WeightedMean()
@@ -23,7 +22,6 @@ class Fold:
     def add(self, reply: CohortReply) -> None:
         """Fold in one node's reply."""
         self.reports += reply.reports
-        self.failures |= reply.failures
         self.bytes += reply.bytes
         self.train_seconds = max(self.train_seconds, sum(r.seconds for r in reply.reports))
         if reply.mean:

@@ -1,16 +1,22 @@
-"""A round's replies: checked, folded, and what is missing named."""
+"""Replies: checked, folded, and what is missing named."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from logging import WARNING
 
 from flwr.app import Message
+from flwr.common.logger import log
 
-from fedapp.faults import Fault, ReplyError
-from fedapp.replies import Expected, decode_reply
+from fedapp.faults import Fault, ReplyError, plain
+from fedapp.nodes import Cohort
+from fedapp.replies import Expected, decode_reply, decode_scores
 from fedapp.training.cohorts import CohortReply, TrainOrder
+from fedapp.training.evaluation import Score
 from strategies.folding import Fold, in_order
+
+NOT_EVALUATED = "Node %d: clients %s are left out of this evaluation: %s"
 
 
 @dataclass
@@ -46,8 +52,7 @@ def gather(
     if len(found.fold.reports) >= wanted:
         found.surplus = sorted(rest)
     else:
-        late = Fault("late", f"no reply within round-deadline = {deadline:g} s")
-        found.faults |= dict.fromkeys(rest, late)
+        found.faults |= dict.fromkeys(rest, _late(deadline))
     return found
 
 
@@ -76,3 +81,34 @@ def _checked(
         yield index, reply
         if good >= wanted:
             return
+
+
+def gather_scores(
+    asked: Sequence[Cohort],
+    replies: Iterable[tuple[int, Message | Fault]],
+    deadline: float,
+    *,
+    graded: bool,
+) -> list[Score]:
+    """Return the clients' scores, of (index in ``asked``, reply), in any order; log what is missing."""
+    scores: dict[int, Score] = {}
+    missing = dict(enumerate(asked))
+    for index, message in replies:
+        node, clients = missing.pop(index)
+        try:
+            if isinstance(message, Fault):
+                raise ReplyError(*message)
+            for client, found in decode_scores(message, clients, graded=graded).items():
+                if isinstance(found, Fault):
+                    log(WARNING, NOT_EVALUATED, node, [client], found.reason)
+                else:
+                    scores[client] = found
+        except ReplyError as error:
+            log(WARNING, NOT_EVALUATED, node, plain(clients), error)
+    for node, clients in missing.values():
+        log(WARNING, NOT_EVALUATED, node, plain(clients), _late(deadline).reason)
+    return [scores[client] for client in sorted(scores)]
+
+
+def _late(deadline: float) -> Fault:
+    return Fault("late", f"no reply within round-deadline = {deadline:g} s")

@@ -41,6 +41,7 @@ def _faults(faults: dict[int, Fault]) -> Record:
 
 def client_scores(scores: Sequence[Score]) -> MetricRecord | None:
     """Return loss and accuracy over all clients' test examples, each example counting once."""
+    scores = [score for score in scores if score.count]
     total = sum(score.count for score in scores)
     if not total:
         return None

@@ -70,13 +70,14 @@ class Scaffold(Algorithm):
         return add(seen, turn.memory) if turn.memory else seen
 
     def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
-        """Return c_k+ to keep and c_k+ - c_k to send."""
+        """Return c_k+ to keep and c_k+ - c_k to send; c_k and 0 of a client without examples."""
         if self.option == "I" and turn.memory:
             variate = scaled(part("at-theta", turn.memory), 1 / turn.memory["size"])
         else:
             walked = add(turn.anchor, params, -1.0)
-            mean = scaled(walked, 1 / (torch.as_tensor(steps).clamp(min=1) * turn.learning_rate))
-            variate = add(add(turn.state, turn.broadcast, -1.0), mean)
+            taken = torch.as_tensor(steps)
+            mean = scaled(walked, 1 / (taken.clamp(min=1) * turn.learning_rate))
+            variate = add(add(turn.state, turn.broadcast, -taken.clamp(max=1)), mean)
         return Finish(upload=add(variate, turn.state, -1.0), state=variate)
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:

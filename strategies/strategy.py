@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from logging import INFO, WARNING
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from fedapp.config import RunConfig, participants
 from fedapp.delivery import Delivery
 from fedapp.errors import RunError
 from fedapp.faults import Fault
-from fedapp.messages import decode_scores, encode_order
+from fedapp.messages import encode_exam, encode_order
 from fedapp.nodes import Cohort, Nodes
 from fedapp.replies import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
@@ -29,7 +29,7 @@ from fedapp.training.tensors import all_finite
 from strategies.agreement import describe_updates
 from strategies.callbacks import Callback, Record, ServerState
 from strategies.folding import Fold
-from strategies.gathering import Gathered, gather
+from strategies.gathering import Gathered, gather, gather_scores
 from strategies.records import client_scores, training_record
 
 BUSY_SECONDS = 0.5
@@ -65,7 +65,8 @@ class FederatedStrategy(Strategy):
         self.client_states = client_states
         self._delivery = Delivery()
         self._orders: list[tuple[int, TrainOrder]] = []
-        self._upload: Tensors = {}
+        self._asked: list[Cohort] = []
+        self._upload: Tensors | None = None
         self._record: Record = {}
 
     # ------------------------------------------------------------------ training
@@ -84,7 +85,9 @@ class FederatedStrategy(Strategy):
             for node, cohort in cohorts
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
-        self._upload = self.algorithm.upload_like(self.state.theta, extras)
+        if self._upload is None:
+            like = self.algorithm.upload_like(self.state.theta, extras)
+            self._upload = {name: tensor.to("meta") for name, tensor in like.items()}
         extra_arrays = to_arrays(extras) if extras else None
         messages = [
             self._message(encode_order(order, arrays, extra_arrays), node, MessageType.TRAIN)
@@ -116,17 +119,13 @@ class FederatedStrategy(Strategy):
                 log(WARNING, "Round %d: waiting for nodes that are still busy", server_round)
             said = True
             time.sleep(BUSY_SECONDS)
-            self._delivery.begin(grid)
+            self._delivery.drop_late(grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate replies that are known by their node, as Flower's interface has it."""
-        index_of = {node: index for index, (node, _) in enumerate(self._orders)}
-        pairs = ((index_of.get(reply.metadata.src_node_id), reply) for reply in replies)
-        return self.aggregate(
-            server_round, ((index, reply) for index, reply in pairs if index is not None)
-        )
+        return self.aggregate(server_round, _by_node([node for node, _ in self._orders], replies))
 
     def aggregate(
         self, server_round: int, replies: Iterable[tuple[int, Message | Fault]]
@@ -165,9 +164,9 @@ class FederatedStrategy(Strategy):
         expected = Expected(
             self.state.theta,
             self.nodes.sizes([k for _, order in self._orders for k in order.clients]),
-            self._upload,
+            self._upload or {},
             config.weighting,
-            config.update,
+            "delta" if self.algorithm.own_update else config.update,
             config.max_update_norm,
         )
         wanted = participants(config.fraction_train, len(self.nodes.clients))
@@ -242,22 +241,27 @@ class FederatedStrategy(Strategy):
         if self.config.evaluation == "server":
             return []
         present = self.nodes.some(grid)
-        busy = self._delivery.busy(present)
+        clients, busy = self.nodes.clients, self._delivery.busy(present)
+        self._asked = self.nodes.cohorts(clients, present, busy)
+        if left := len(clients) - sum(len(cohort) for _, cohort in self._asked):
+            log(WARNING, "%d clients are left out of this evaluation: %s", left, BUSY.reason)
+        threads = self.config.threads
         return [
-            self._message(
-                RecordDict({"arrays": arrays, "config": ConfigRecord({"clients": cohort})}),
-                node,
-                MessageType.EVALUATE,
-            )
-            for node, cohort in self.nodes.cohorts(self.nodes.clients, present, busy)
+            self._message(encode_exam(cohort, arrays, threads), node, MessageType.EVALUATE)
+            for node, cohort in self._asked
         ]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
+        """Aggregate replies that are known by their node, as Flower's interface has it."""
+        nodes = [node for node, _ in self._asked]
+        return self._client_scores(_by_node(nodes, replies))
+
+    def _client_scores(self, replies: Iterable[tuple[int, Message | Fault]]) -> MetricRecord | None:
         """Return loss and accuracy over all clients' test examples, each example counting once."""
-        clients = self.nodes.clients
-        return client_scores([s for reply in replies for s in decode_scores(reply, clients)])
+        graded, deadline = self.nodes.task.kind != "quadratic", self.config.round_deadline
+        return client_scores(gather_scores(self._asked, replies, deadline, graded=graded))
 
     def _evaluate(self, grid: Grid, arrays: ArrayRecord) -> None:
         began = time.perf_counter()
@@ -266,8 +270,7 @@ class FederatedStrategy(Strategy):
         messages = self.configure_evaluate(self.state.round, arrays, ConfigRecord(), grid)
         if messages:
             replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
-            good = (reply for _, reply in replies if isinstance(reply, Message))
-            self._note_client_scores(self.aggregate_evaluate(self.state.round, good))
+            self._note_client_scores(self._client_scores(replies))
         self._record["seconds"]["evaluate"] = time.perf_counter() - began
 
     def _note_client_scores(self, metrics: MetricRecord | None) -> None:
@@ -364,3 +367,12 @@ class FederatedStrategy(Strategy):
         """Give the round's record to every callback; True if any of them ends the run."""
         answers = [callback.on_round(self._record, self.state) for callback in self.callbacks]
         return any(answers)
+
+
+def _by_node(nodes: Sequence[int], replies: Iterable[Message]) -> Iterator[tuple[int, Message]]:
+    """Yield each reply with the index of its node among ``nodes``; others' are passed over."""
+    index_of = {node: index for index, node in enumerate(nodes)}
+    for reply in replies:
+        index = index_of.get(reply.metadata.src_node_id)
+        if index is not None:
+            yield index, reply

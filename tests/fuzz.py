@@ -31,19 +31,21 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.config import defaults, read_config
+from fedapp.data.agreement import describe_task
 from fedapp.data.base import Task
 from fedapp.delivery import Delivery
 from fedapp.errors import CheckpointError, ConfigError, FedappError
 from fedapp.faults import KINDS, Fault, ReplyError
-from fedapp.messages import decode_scores, encode_reply, encode_scores
+from fedapp.messages import encode_reply, encode_scores
 from fedapp.nodes import Nodes
-from fedapp.replies import Expected, decode_reply
+from fedapp.replies import Expected, decode_reply, decode_scores
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import read_stored
 from fedapp.seeds import generator
 from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
 from strategies.callbacks import ServerState
+from strategies.records import client_scores
 
 LARGE = torch.ones(40, 10)
 THETA = {"weight": torch.linspace(-1, 1, 12).reshape(3, 4), "bias": torch.zeros(3)}
@@ -172,7 +174,7 @@ def judge_reply(message):
         assert tensor.dtype == THETA[name].dtype
         assert bool(torch.isfinite(tensor).all())
         assert float(tensor.norm()) <= 100 * max(float(THETA["weight"].norm()), 1)
-    assert bool(reply.reports) == bool(reply.mean)
+    assert (reply.weight > 0) == bool(reply.mean)
     return "accepted"
 
 
@@ -225,17 +227,14 @@ def reply_bytes(rng):
 # ---------------------------------------------------------------------- answers and scores
 
 
+TASK = Task("image", (1, 8, 8), 10, tuple(map(str, range(10))))
 HOLDINGS = {
     "version": "0.1.0",
     "client-id": 3,
     "examples": 100,
-    "kind": "image",
-    "input-shape": [1, 8, 8],
-    "num-classes": 10,
-    "labels": "\n".join(map(str, range(10))),
     "fingerprint": "digits-2",
+    **describe_task(TASK),
 }
-TASK = Task("image", (1, 8, 8), 10, tuple(map(str, range(10))))
 OWN = read_config({"num-clients": 0})
 
 
@@ -256,13 +255,21 @@ def answers(rng):
 def scores(rng):
     content = encode_scores([1, 4], [Score(0.5, 0.9, 10), Score(0.4, 0.8, 20)])
     mutate_records(rng, content)
-    found = decode_scores(as_message(content), [1, 4])
-    assert len(found) <= 2
-    for score in found:
-        assert score.count > 0
-        assert math.isfinite(score.loss)
-        assert 0 <= score.accuracy <= 1
-    return "accepted" if len(found) == 2 else "refused"
+    fault, found = None, {}
+    try:
+        found = decode_scores(as_message(content), [1, 4], graded=True)
+    except ReplyError as error:
+        fault = error.fault
+    if fault is not None:
+        assert fault.kind in KINDS
+        assert len(fault.reason) < 2000
+        return "refused"
+    assert list(found) == [1, 4]
+    good = [score for score in found.values() if isinstance(score, Score)]
+    mean = client_scores(good)
+    assert mean is None or all(math.isfinite(value) for value in mean.values())
+    assert mean is None or 0 <= mean["accuracy"] <= 1
+    return "accepted" if len(good) == 2 else "refused"
 
 
 # ---------------------------------------------------------------------- files and settings

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from flwr.serverapp import strategy as flower
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.training.algorithm import Finish, ServerStep, Turn
+from fedapp.training.states import ClientStates
 from strategies.fedadagrad import FedAdagrad
 from strategies.fedadam import FedAdam
 from strategies.fedavg import FedAvg
@@ -103,6 +105,28 @@ def test_scaffold_denominators(tmp_path: Path) -> None:
     weighted = Federation(Scaffold(), tmp_path / "b", sizes, weighting="examples")
     weighted.play(0)
     assert float(weighted.state["w"]) == -0.21875
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold_without_examples(tmp_path: Path, option: Literal["I", "II"]) -> None:
+    """Client 2 has none and keeps c_2 = 0, so c stays (c_0 + c_1 + c_2) / 3 in every round.
+
+    Option II, round 1: (-0.875 - 4.5) / 3. Alone in round 2, client 2 changes neither c nor theta.
+    """
+    clients = (examples(1, 1), examples(2, 3), examples(1, 1, count=0))
+    federation = Federation(Scaffold(option=option), tmp_path, clients)
+    federation.play()
+    before = (dict(federation.theta), dict(federation.state))
+    assert float(before[1]["w"]) == close({"I": -7 / 3, "II": -5.375 / 3}[option])
+    federation.play(2)
+    assert (federation.theta, federation.state) == before
+    for _ in range(3):
+        federation.play()
+        kept = ClientStates(tmp_path, federation.order, federation.round + 1)
+        variates = [kept.read(client, federation.state) for client in range(3)]
+        assert variates[2] is None
+        total = sum(float(variate["w"]) for variate in variates if variate)
+        assert float(federation.state["w"]) == close(total / 3)
 
 
 def test_feddyn(tmp_path: Path) -> None:

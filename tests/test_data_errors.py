@@ -228,7 +228,7 @@ WORDS = Task("tokens", (10,), 100, num_symbols=100, vocabulary="words 1")
     ("expected", "found", "said"),
     [
         (MNIST, MNIST, []),
-        (MNIST, Task("image", (1, 28, 28), 7), []),
+        (MNIST, Task("image", (1, 28, 28), 7), ["7 classes instead of 10"]),
         (MNIST, Task("image", (1, 28, 28), 12), ["12 classes instead of 10"]),
         (
             PETS,

@@ -75,6 +75,43 @@ def test_mnist_idx_files(tmp_path, packed):
     assert data.task.num_classes == 10
 
 
+def write_idx(folder: Path, prefix: str, *labels: int) -> None:
+    """Write black images with these labels."""
+    folder.mkdir(parents=True, exist_ok=True)
+    images = np.zeros((len(labels), 2, 2), np.uint8)
+    (folder / f"{prefix}-images-idx3-ubyte").write_bytes(idx(images))
+    (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(idx(np.array(labels, np.uint8)))
+
+
+@pytest.mark.parametrize(
+    ("subset", "labels"),
+    [("MNIST", [3, 4]), ("MNIST/raw", [3, 4]), ("Fashion", [1, 2]), ("FashionMNIST", [1, 2])],
+)
+def test_sets_in_folders_of_their_own_are_chosen_by_name(tmp_path, subset, labels):
+    """torchvision's layout: the files of all sets have the same names."""
+    for name, first in (("FashionMNIST", 1), ("MNIST", 3)):
+        write_idx(tmp_path / "data" / name / "raw", "train", first, first + 1)
+        write_idx(tmp_path / "data" / name / "raw", "t10k", first)
+    data = load(tmp_path / "data", dataset_subset=subset)
+    assert data.train.targets.tolist() == labels
+    assert data.test.targets.tolist() == labels[:1]
+    with pytest.raises(DataError, match=r"several sets: FashionMNIST/raw/train-, MNIST/raw/train-"):
+        load(tmp_path / "data")
+    with pytest.raises(DataError, match=r"dataset-subset = 'KMNIST'.*holds: Fashion"):
+        load(tmp_path / "data", dataset_subset="KMNIST")
+
+
+def test_sets_in_one_folder_are_chosen_by_a_word_of_their_names(tmp_path):
+    for name, label in (("mnist", 1), ("letters", 2)):
+        for split in ("train", "test"):
+            write_idx(tmp_path / "emnist", f"emnist-{name}-{split}", label)
+    assert load(tmp_path / "emnist", dataset_subset="mnist").train.targets.tolist() == [1]
+    assert load(tmp_path / "emnist", dataset_subset="lett").test.targets.tolist() == [2]
+    (tmp_path / "emnist" / "emnist-letters-test-labels-idx1-ubyte").unlink()
+    with pytest.raises(DataError, match=r"letters-test-images.*beside it is missing"):
+        load(tmp_path / "emnist", dataset_subset="letters")
+
+
 @pytest.mark.parametrize("version", ["bin", "python"])
 def test_cifar10_files(tmp_path, version):
     folder = tmp_path / "cifar" / "cifar-10-batches"

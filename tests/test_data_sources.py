@@ -76,6 +76,17 @@ def test_image_folder(tmp_path):
     assert data.train.targets.tolist() == [0, 1]
 
 
+def test_only_the_folders_of_the_two_splits_are_classes(tmp_path):
+    folder = write_image_folder(tmp_path / "set")
+    for other in (".git/objects", "train/.thumbnails", "annotations/boxes", "extra/bird"):
+        (folder / other).mkdir(parents=True)
+    (folder / "train" / "cat" / ".DS_Store").write_bytes(b"not an image")
+    (folder / "test" / "owl").mkdir()
+    data = load(folder)
+    assert data.task.labels == ("cat", "dog", "owl")
+    np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:2])
+
+
 def test_second_start_maps_and_reads_nothing_else(tmp_path):
     folder = write_parquet(tmp_path / "set", image_splits(), image_features())
     first = load(folder)

@@ -109,6 +109,20 @@ def test_a_reply_to_an_earlier_round_is_counted_and_dropped():
     assert delivery.late == 0
 
 
+def test_dropping_late_replies_within_a_round_forgets_no_count():
+    delivery, grid, clock = federation({1: 0, 2: 2, 3: 3})
+    replies = delivery.exchange(grid, ask(1, 2, 3), 9)
+    assert next(replies)[0] == 0
+    replies.close()
+    clock.now = 2
+    delivery.drop_late(grid)
+    assert (delivery.late, delivery.busy([1, 2, 3])) == (2, set())
+    delivery.drop_late(grid)
+    assert delivery.late == 2
+    delivery.begin(grid)
+    assert delivery.late == 0
+
+
 def test_a_message_that_is_not_taken_is_a_lost_client_and_costs_no_waiting():
     delivery, grid, clock = federation({1: 0}, refused=[2])
     found = dict(delivery.exchange(grid, ask(2, 1), 5))
@@ -217,11 +231,11 @@ class SilentGrid(InlineGrid):
         return super().pull_messages(kept)
 
 
-def own_run(folder, grid, **settings):
+def own_run(folder, grid, nodes=3, **settings):
     """Run with each node a client of its own; return the records."""
     given = {key.replace("_", "-"): value for key, value in settings.items()}
     values = {**SMALL, "num-clients": 0, "fraction-train": 1.0, "run-dir": str(folder), **given}
-    configs = [{"partition-id": i, "num-partitions": 3} for i in range(3)]
+    configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
     context = Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values)
     server_app(grid(client_app, values, configs), context)
     return metrics(folder)[1:]
@@ -232,6 +246,28 @@ def test_a_silent_node_costs_one_deadline_and_is_then_left_alone_as_busy(tmp_pat
     assert [r["faults"] for r in records] == [{"late": 1}, {"busy": 1}]
     assert [r["replied"] for r in records] == [2, 2]
     assert all(r["model_changed"] for r in records)
+
+
+def test_replies_that_come_while_a_round_waits_for_busy_nodes_are_counted(tmp_path, monkeypatch):
+    """Round 4 draws the three clients that the others did not wait for, and waits for two of them."""
+    draws = {1: [0, 1, 2], 2: [0, 1, 3], 3: [0, 1, 4], 4: [2, 3, 4]}
+    monkeypatch.setattr(
+        "strategies.strategy.sample_clients", lambda _, round_, *__, **___: draws[round_]
+    )
+    monkeypatch.setattr("strategies.strategy.BUSY_SECONDS", 0.01)
+    looks = []
+
+    class Slow(InlineGrid):
+        def pull_messages(self, keys):
+            trains = {key for key in keys if is_train(self._pending[key])}
+            slow = {key for key in trains if self._pending[key].metadata.dst_node_id > 2}
+            looks.append(slow == set(keys))  # as rounds 2, 3 and 4 begin, then while round 4 waits
+            return super().pull_messages(keys if sum(looks) > 3 else set(keys) - slow)
+
+    settings = {"fraction_train": 0.4, "over_selection": 0.5, "min_replies": 2, "min_nodes": 5}
+    records = own_run(tmp_path / "run", Slow, nodes=5, num_server_rounds=4, **settings)
+    assert [record["replied"] for record in records] == [2, 2, 2, 2]
+    assert [record.get("late_replies") for record in records] == [None, None, None, 2]
 
 
 def test_a_query_that_was_lost_is_asked_again_where_the_quorum_needs_the_node(

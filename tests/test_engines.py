@@ -171,5 +171,5 @@ def test_nodes_that_are_clients(deployment):
     refused = dict.fromkeys(re.findall(r"Node \d+ is refused: (.*)", log))
     reasons = "\n".join(refused)
     assert re.search(r"client-id = 1: node \d+ is that client already", reasons)
-    assert re.search(r"labels = 'digit 0.*but the server has '0", reasons, re.DOTALL)
+    assert re.search(r"labels \(digit 0, .*\) instead of \(0, ", reasons)
     assert "num-clients = 0 and no data-path" in reasons

@@ -1,5 +1,8 @@
 """Clients that fail: left out by name, while the round goes on."""
 
+import json
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from in_process import client_app, metrics, model, run
 from fedapp.errors import RunError
 from fedapp.runs.callbacks import StopIfAllFail
 from fedapp.seeds import generator
+from fedapp.training.algorithm import Algorithm
 from strategies.callbacks import ServerState
 
 BROKEN = 1
@@ -218,3 +222,108 @@ def test_all_of_twenty_clients_are_trained_by_two_nodes(tmp_path):
         assert {one, two} == {1, 2}
         assert sorted(left + right) == clients
         assert abs(len(left) - len(right)) <= 1
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedmedian"])
+def test_a_cohort_of_clients_without_examples_is_no_fault(algorithm, tmp_path):
+    """Each node trains one client; what those without examples send has no weight, and no mean."""
+    folder = run(
+        tmp_path / "run",
+        nodes=10,
+        algorithm=algorithm,
+        fraction_train=1.0,
+        num_server_rounds=2,
+        partitioner="dirichlet",
+        **{"dirichlet.alpha": 0.01, "dirichlet.min-size": 0},
+    )
+    partition = json.loads((folder / "partition.json").read_text())
+    assert partition["sizes"]["min"] == 0
+    for record in metrics(folder)[1:]:
+        assert "faults" not in record
+        assert record["replied"] == 10
+        assert record["examples"] == partition["num_examples"]
+        assert record["model_changed"]
+
+
+OWN_UPDATES = ("fednova", "fedsgd", "fedpa", "local-dp", "dp-fedavg")
+
+
+@pytest.mark.parametrize("name", OWN_UPDATES)
+def test_the_norm_of_an_algorithms_own_update_is_not_taken_from_the_model(name, tmp_path):
+    """What it sends is no model, also with update = "model": theta must not be subtracted from it."""
+    quiet = {f"{name}.noise": 0.0} if "dp" in name.split("-") else {}
+    folder = run(
+        tmp_path / "run",
+        algorithm=name,
+        update="model",
+        weighting="uniform",
+        learning_rate=0.001,
+        max_update_norm=0.5,
+        num_server_rounds=1,
+        **quiet,
+    )
+    record = metrics(folder)[1]
+    assert "faults" not in record, record["failures"]
+    assert record["replied"] == 5
+
+
+def test_the_norm_of_a_model_is_that_of_its_step(tmp_path):
+    settings = {"update": "model", "learning_rate": 0.001, "num_server_rounds": 1}
+    kept = metrics(run(tmp_path / "kept", max_update_norm=0.5, **settings))[1]
+    assert "faults" not in kept
+    refused = metrics(run(tmp_path / "refused", max_update_norm=1e-6, **settings))[1]
+    assert refused["faults"] == {"norm": 5}
+
+
+def test_clients_evaluate_a_function_that_has_no_accuracy(tmp_path):
+    """Each client scores the one test example, which is the function itself: as the server does."""
+    settings = {"dataset": "quadratic", "model": "quadratic", "2nn.hidden": 200}
+    own = metrics(run(tmp_path / "own", evaluation="clients", **settings))
+    servers = metrics(run(tmp_path / "server", evaluation="server", **settings))
+    assert [r["test_loss"] for r in own] == pytest.approx([r["test_loss"] for r in servers])
+    assert own[-1]["test_accuracy"] is None  # as nan is written
+
+
+def test_who_is_left_out_of_an_evaluation_is_named(tmp_path, caplog):
+    """Node 1 raises, node 2 gives one client an accuracy that cannot be; the others' scores count."""
+    spoilt = []
+
+    def call(message, context):
+        reply = client_app(message, context)
+        if message.metadata.message_type != MessageType.EVALUATE:
+            return reply
+        if context.node_id == 1:
+            raise OSError("no space left on device")
+        if context.node_id == 2:
+            columns = reply.content["clients"]
+            columns["accuracy"] = [2.0, *columns["accuracy"][1:]]
+            spoilt.append(columns["client"][0])
+        return reply
+
+    folder = run(tmp_path / "run", nodes=3, call=call, evaluation="clients", num_server_rounds=1)
+    left_out = [r.getMessage() for r in caplog.records if "evaluation" in r.getMessage()]
+    assert len(left_out) == 4  # two nodes, before and after the round
+    for line in (
+        r"Node 1: clients \[.*, .*\] are left out of this evaluation: the node failed: OSError: no",
+        rf"Node 2: clients \[{spoilt[0]}\] are left out of this evaluation: it has Score\(.*2\.0",
+    ):
+        assert any(re.match(line, said) for said in left_out), left_out
+    record = metrics(folder)[1]
+    assert record["client_clients"] in (5, 6)
+    assert 0 < record["test_accuracy"] <= 1
+
+
+@pytest.mark.parametrize("name", ["scaffold", "local-dp"])
+def test_what_is_uploaded_is_worked_out_once(name, tmp_path, monkeypatch):
+    """It is the same in every round, and local-dp draws a model's worth of noise to find out."""
+    calls = []
+    whole = Algorithm.upload_like
+
+    def counted(self, theta, broadcast):
+        calls.append(self.name)
+        return whole(self, theta, broadcast)
+
+    monkeypatch.setattr(Algorithm, "upload_like", counted)
+    records = metrics(run(tmp_path / "run", algorithm=name, weighting="uniform"))
+    assert [record["replied"] for record in records[1:]] == [5, 5, 5]
+    assert calls == [name]

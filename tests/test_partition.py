@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedapp.config import defaults, read_config
-from fedapp.data import load_dataset, load_partition, natural_clients
+from fedapp.data import load_dataset, load_partition
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
@@ -123,7 +123,6 @@ def test_iid_test_sets_of_cifar_shape():
 def test_load_partition_fills_the_test_partition():
     config = read_config({**defaults(), "num-clients": 20})
     dataset = load_dataset(config)
-    assert natural_clients(config, dataset) is None
     partition = load_partition(config, dataset, 20)
     assert partition.sizes.sum() == len(dataset.train)
     assert partition.test.sizes.sum() == len(dataset.test)

@@ -212,7 +212,6 @@ def natural_examples() -> tuple[Examples, Examples]:
 
 def test_natural_clients_are_the_sorted_ids_in_training_and_test_data():
     train, test = natural_examples()
-    assert Natural().natural_clients(train) == 3
     own, tests = Natural().split(train, 3, 0), Natural().split_test(test, train, 3, 0)
     assert [own.client(k).tolist() for k in range(3)] == [[1, 3], [0], [2]]
     # "b" has no test example, and "z" is nobody's.

@@ -12,8 +12,10 @@ import torch
 from fedapp import server_app
 from fedapp.config import RunConfig, read_config
 from fedapp.holdings import read_holdings
+from fedapp.machine import cores
 from fedapp.messages import decode_order, encode_order
 from fedapp.runs.directory import RunDirectory
+from fedapp.sweeps.schedule import Effort
 from fedapp.training.cohorts import TrainOrder
 from fedapp.training.threads import measured_threads, quickest
 from fedapp.training.trainer import Trainer
@@ -121,6 +123,29 @@ def test_nodes_that_are_processes_share_the_cores(
     found = {"engine": engine, "nodes": nodes}
     assert server_app._threads(config, read_holdings(config, None), found) == side_by_side
     assert found["threads"] == side_by_side
+
+
+def test_the_cores_are_those_that_the_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no affinity (macOS), all that the machine has."""
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 3}, raising=False)
+    assert (cores(), Effort().processes) == (2, 2)
+    monkeypatch.delattr("os.sched_getaffinity")
+    config = read_config({"threads": 0})
+    assert (cores(), Effort().processes) == (8, 8)
+    assert measured_threads(config, read_holdings(config, None), processes=8) == 1
+
+
+@pytest.mark.parametrize(("asked", "used"), [(2, 2), (4, 3)])
+def test_a_node_evaluates_with_as_many_threads_as_it_trains(
+    asked: int, used: int, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server's own; then the node's: evaluation, training, evaluation. It has three cores."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    called: list[int] = []
+    monkeypatch.setattr("torch.set_num_threads", called.append)
+    run(num_server_rounds=1, evaluation="clients", threads=asked)
+    assert called == [asked, used, used, used]
 
 
 def test_a_node_is_told() -> None:

@@ -87,6 +87,7 @@ def test_a_worker_that_dies_is_replaced(cluster, tmp_path):
     run_workers(server_app, SMALL | settings, 2, client_app="dying_client:app")
     records = metrics(tmp_path / "run")[1:]
     assert [record["replied"] for record in records] == [5, 3, 5, 5]
+    assert records[1]["faults"] == {"crashed": 2}
     failures = records[1]["failures"]
     assert len(failures) == 2
     assert all("its worker died" in reason for reason in failures.values())

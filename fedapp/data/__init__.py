@@ -29,7 +29,6 @@ __all__ = [
     "load_node_data",
     "load_partition",
     "load_transform",
-    "natural_clients",
     "network_task",
 ]
 
@@ -95,12 +94,6 @@ def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Par
     train = partitioner.split(dataset.train, num_clients, config.seed)
     test = partitioner.split_test(dataset.test, dataset.train, num_clients, config.seed)
     return dataclasses.replace(train, test=test)
-
-
-def natural_clients(config: RunConfig, dataset: Dataset) -> int | None:
-    """Return how many clients the data have by themselves, or None if K is free."""
-    partitioner = cast("Partitioning", config.component("partitioner"))
-    return partitioner.natural_clients(dataset.train)
 
 
 def load_transform(config: RunConfig) -> Transform:

@@ -101,9 +101,11 @@ def answer(client_app: ClientApp, message: Message, context: Context) -> Message
         return failed(message, "".join(traceback.format_exception_only(error)).strip())
 
 
-def failed(message: Message, reason: str) -> Message:
+def failed(
+    message: Message, reason: str, code: int = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+) -> Message:
     """Return the reply of a node whose ClientApp failed."""
-    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+    return Message(Error(code, reason), reply_to=message)
 
 
 def run_server(server_app: ServerApp, grid: LocalGrid, run_config: Mapping[str, Scalar]) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import ray
 from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import ServerApp
 from ray.exceptions import RayActorError, RayError
@@ -133,12 +134,14 @@ class WorkerGrid(LocalGrid):
     def _reply(self, message: Message, result: Any) -> Message:
         try:
             reply: Message = ray.get(result)
-        except RayError as error:
+        except RayActorError as error:
             node = message.metadata.dst_node_id
-            if isinstance(error, RayActorError):
-                log(WARNING, "The worker of node %d died and is replaced", node)
-                self._workers[node] = self._start(node)
-            return failed(message, f"its worker died or failed: {str(error).strip()}")
+            log(WARNING, "The worker of node %d died and is replaced", node)
+            self._workers[node] = self._start(node)
+            reason = f"its worker died: {str(error).strip()}"
+            return failed(message, reason, ErrorCode.CLIENT_APP_CRASHED)
+        except RayError as error:
+            return failed(message, f"its worker failed: {str(error).strip()}")
         return reply
 
     def _start(self, node: int) -> Any:

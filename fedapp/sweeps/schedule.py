@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from fedapp.machine import cores
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import Outcome, Steps, stage
 from fedapp.sweeps.record import failed_run
@@ -50,7 +50,7 @@ class Effort:
     @property
     def processes(self) -> int:
         """How many workers there are."""
-        return self.jobs or os.cpu_count() or 1
+        return self.jobs or cores()
 
     @property
     def seconds(self) -> float | None:

@@ -70,12 +70,11 @@ def sample_clients(
     round_: int,
     clients: Sequence[int],
     fraction: float,
-    purpose: str = "sample",
     extra: float = 0.0,
 ) -> list[int]:
     """Return S_t: m = max(floor(C*K + 1e-9), 1) of ``clients``, in ascending order.
 
-    A function of (seed, purpose, round) alone (McMahan et al. 2017, Algorithm 1); ``clients`` may
+    A function of (seed, round) alone (McMahan et al. 2017, Algorithm 1); ``clients`` may
     be a ``range`` of any length, of which only m members are looked at. ``extra`` is the share of
     clients drawn beyond m: ceil(extra * m) more, as far as there are.
     """
@@ -83,7 +82,7 @@ def sample_clients(
     m += math.ceil(extra * m - 1e-9)
     if m >= len(clients):
         return sorted(clients)
-    drawn = generator(seed, purpose, round_).choice(len(clients), m, replace=False, shuffle=False)
+    drawn = generator(seed, "sample", round_).choice(len(clients), m, replace=False, shuffle=False)
     return sorted(clients[int(i)] for i in drawn)
 
 

@@ -81,8 +81,6 @@ class Evaluator:
     def score(self, params: Mapping[str, Tensor]) -> Score:
         """Return the score of ``params``; nan where nothing counts."""
         torch._foreach_copy_(list(self.params.values()), [params[name] for name in self.params])
-        was_training = self.module.training
-        self.module.eval()
         losses, hits, counts = [], [], []
         for inputs, targets in zip(self.batches, self.targets, strict=True):
             with LinearByOnednn():
@@ -91,7 +89,6 @@ class Evaluator:
             losses.append(self.model.loss(outputs, targets).double() * count)
             hits.append(hit)
             counts.append(count)
-        self.module.train(was_training)
         total = int(sum(map(int, counts)))
         if total == 0:
             return Score(float("nan"), float("nan"), 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import torch
 
 from fedapp.config import RunConfig, participants
 from fedapp.holdings import Holdings
+from fedapp.machine import cores
 from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.setup import choose_device, initial_parameters, make_algorithm, make_trainer
 
@@ -42,7 +42,7 @@ def measured_threads(config: RunConfig, holdings: Holdings, processes: int = 1) 
     ``processes`` train side by side, as if all were on this machine: it is what is measured. On a GPU
     it is one thread.
     """
-    most = len(os.sched_getaffinity(0)) // max(processes, 1)
+    most = cores() // max(processes, 1)
     if most < 2 or choose_device(config).type != "cpu":
         return 1
     before = torch.get_num_threads()

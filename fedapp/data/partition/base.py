@@ -49,10 +49,6 @@ class Partitioning(Component, ABC):
         """
         return None
 
-    def natural_clients(self, examples: Examples) -> int | None:
-        """Return how many clients the data have by themselves, or None if K is free."""
-        return None
-
 
 def labels_of(examples: Examples) -> NDArray[Any]:
     """Return one label an example: the target, or for token sequences the first target."""

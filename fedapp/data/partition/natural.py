@@ -47,10 +47,6 @@ class Natural(Partitioning):
         ids = self._ids(train, num_clients, seed)
         return by_owner(_owners(self._values(test), ids), num_clients)
 
-    def natural_clients(self, examples: Examples) -> int:
-        """Return the number of different ids."""
-        return len(np.unique(self._values(examples)))
-
     def _values(self, examples: Examples) -> NDArray[Any]:
         columns = examples.groups
         if not columns:

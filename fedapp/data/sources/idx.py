@@ -6,6 +6,7 @@ import gzip
 import math
 import re
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +31,13 @@ def read_idx_folder(config: RunConfig, folder: Path, *, test_required: bool) -> 
     Raises
     ------
     DataError
-        A file is missing, damaged, or several sets are there and `dataset-subset` chooses none.
+        A file is missing, damaged, or `dataset-subset` does not choose one of several sets.
     """
+    sets = _sets(config, folder)
     splits = {
         name: files
         for name, words in (("train", ("train",)), ("test", ("t10k", "test")))
-        if (files := _files(config, folder, words))
+        if (files := _files(config, sets, words))
     }
     train, test = choose_splits(config, splits, test_required=test_required)
     return Source(_split(train), None if test is None else _split(test))
@@ -68,30 +70,55 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
 
-def _files(config: RunConfig, folder: Path, words: tuple[str, ...]) -> dict[str, Path]:
-    """Return the image and the label file of one split, or nothing where it has neither."""
-    found: dict[str, Path] = {}
-    stems: set[str] = set()
+Files = dict[str, Path]
+"""A set's file of images and its file of labels, by "images" and "labels"."""
+
+
+def _sets(config: RunConfig, folder: Path) -> dict[str, Files]:
+    """Return the chosen sets by name: their path in ``folder``, as far as images and labels share it."""
+    found: dict[str, Files] = {}
     for path in sorted(folder.rglob("*ubyte*"), reverse=True):  # the unpacked file comes last
         match = NAME.fullmatch(path.name)
-        if match is None or config.dataset_subset not in match["stem"]:
-            continue
-        if any(word in match["stem"] for word in words):
-            found[match["part"]] = path
-            stems.add(match["stem"])
-    if len(stems) > 1:
+        if match is not None:
+            name = (path.parent.relative_to(folder) / match["stem"]).as_posix()
+            found.setdefault(name, {})[match["part"]] = path
+    chosen = _chosen(config.dataset_subset, found)
+    if not chosen:
         raise DataError(
-            f"dataset-subset = {config.dataset_subset!r}: {folder} holds several sets: "
-            f"{', '.join(sorted(stems))}. Set dataset-subset to a part of only one name."
+            f"dataset-subset = {config.dataset_subset!r}: is no part of the name of a set in "
+            f"{folder}, which holds: {', '.join(sorted(found))}."
         )
-    if len(found) == 1:
-        raise DataError(
-            f"{next(iter(found.values()))}: the file of images or labels beside it is missing."
-        )
-    return found
+    return {name: found[name] for name in chosen}
 
 
-def _split(files: dict[str, Path]) -> Split:
+def _chosen(subset: str, names: Iterable[str]) -> list[str]:
+    """Return the names that have ``subset`` as whole words, or if none has, anywhere."""
+    names = list(names)
+    words = re.compile(rf"(?<![^/-]){re.escape(subset)}(?![^/-])")
+    whole = [name for name in names if subset and words.search(name)]
+    return whole or [name for name in names if subset in name]
+
+
+def _files(config: RunConfig, sets: dict[str, Files], words: tuple[str, ...]) -> Files:
+    """Return the image and the label file of one split, or nothing where it has neither."""
+    found = {
+        name: files
+        for name, files in sets.items()
+        if any(word in name.rpartition("/")[2] for word in words)
+    }
+    whole = [name for name, files in found.items() if len(files) > 1]
+    if len(whole) > 1:
+        raise DataError(
+            f"dataset-subset = {config.dataset_subset!r}: {config.dataset} holds several sets: "
+            f"{', '.join(sorted(whole))}. Set dataset-subset to a part of only one name."
+        )
+    if found and not whole:
+        alone = next(iter(next(iter(found.values())).values()))
+        raise DataError(f"{alone}: the file of images or labels beside it is missing.")
+    return found[whole[0]] if whole else {}
+
+
+def _split(files: Files) -> Split:
     images, labels = read_idx(files["images"]), read_idx(files["labels"])
     if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
         raise DataError(

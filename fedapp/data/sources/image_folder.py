@@ -20,31 +20,40 @@ SUFFIXES = frozenset(
 
 def is_image_folder(config: RunConfig, folder: Path) -> bool:
     """Return whether the training split is a folder of class folders with only images."""
-    classes = _class_folders(folder / config.train_split)
-    files = [path for path in (folder / config.train_split).rglob("*") if path.is_file()]
+    files = _files(folder / config.train_split)
+    classes = _visible_folders(folder / config.train_split)
     return bool(classes and files) and all(path.suffix.lower() in SUFFIXES for path in files)
 
 
 def read_image_folder(config: RunConfig, folder: Path, *, test_required: bool) -> Source:
-    """Return the images of all splits; labels count the class folders of all splits by name.
+    """Return the images; labels count the class folders of the training and test split by name.
 
     Raises
     ------
     DataError
         A split is missing or empty, or images are unreadable or of mixed sizes.
     """
-    splits = sorted(path for path in folder.iterdir() if _class_folders(path))
-    names = sorted({path.name for split in splits for path in _class_folders(split)})
+    splits = [path for path in _visible_folders(folder) if _visible_folders(path)]
+    used = [folder / name for name in (config.train_split, config.test_split)]
+    names = sorted({path.name for split in used for path in _visible_folders(split)})
     tables = {split.name: _table(split, names) for split in splits}
     return source_from_tables(config, tables, {"label": tuple(names)}, test_required=test_required)
 
 
-def _class_folders(split: Path) -> list[Path]:
-    if not split.is_dir():
+def _visible_folders(parent: Path) -> list[Path]:
+    """Return the folders in ``parent``, if it is one, without hidden ones."""
+    if not parent.is_dir():
         return []
     return sorted(
-        path for path in split.iterdir() if path.is_dir() and not path.name.startswith(".")
+        path for path in parent.iterdir() if path.is_dir() and not path.name.startswith(".")
     )
+
+
+def _files(parent: Path) -> list[Path]:
+    """Return the files under ``parent`` at any depth, without hidden ones and hidden folders'."""
+    paths = [(path, path.relative_to(parent).parts) for path in sorted(parent.rglob("*"))]
+    visible = [path for path, parts in paths if not any(part.startswith(".") for part in parts)]
+    return [path for path in visible if path.is_file()]
 
 
 def _table(split: Path, names: list[str]) -> Any:
@@ -52,8 +61,9 @@ def _table(split: Path, names: list[str]) -> Any:
 
     files = [
         (str(path), names.index(folder.name))
-        for folder in _class_folders(split)
-        for path in sorted(folder.rglob("*"))
+        for folder in _visible_folders(split)
+        if folder.name in names
+        for path in _files(folder)
         if path.suffix.lower() in SUFFIXES
     ]
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

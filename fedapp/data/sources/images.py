@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedapp.errors import DataError
+from fedapp.machine import cores
 
 GREY = ("1", "L", "LA")
 DEEP = ("I", "I;16", "I;16B", "I;16L", "F")
@@ -44,7 +44,7 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
                 np.asarray(image).reshape(first.height, first.width, channels).transpose(2, 0, 1)
             )
 
-    with ThreadPoolExecutor(min(os.cpu_count() or 1, MOST_THREADS)) as pool:
+    with ThreadPoolExecutor(min(cores(), MOST_THREADS)) as pool:
         for _ in pool.map(fill, range(0, len(column), ROWS_A_TASK)):
             pass
     return images
