@@ -16,7 +16,7 @@ def test_every_actor_finds_a_share_of_a_gpu(
     cores: int, gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ray gives each actor a part of one GPU, in ten-thousandths; six shares of 0.17 are too many."""
-    monkeypatch.setattr(doctor, "_cores", lambda: cores)
+    monkeypatch.setattr(doctor, "cores", lambda: cores)
     monkeypatch.setattr(doctor.torch.cuda, "device_count", lambda: gpus)
     said = " ".join(command for _, command in doctor.commands(read_config({})))
     found = re.search(r"num-gpus=([0-9.]+)", said)
