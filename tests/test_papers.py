@@ -144,6 +144,14 @@ def test_rows_columns_and_cells_that_a_scale_leaves_out_are_not_run(only: str, r
     assert {name for name, cell in cells.items() if cell} == run
 
 
+def test_a_row_tries_decays_unless_the_scale_sets_it() -> None:
+    item, decay = TABLES["mcmahan-table3"], "learning-rate-decay"
+    full, smoke = (make_cells(item, maker(item, scale)) for scale in ("full", "smoke"))
+    assert full["FedAvg | 80 %"].options == {decay: (0.99, 0.998, 1.0)}
+    assert decay not in full["FedAvg | 80 %"].settings
+    assert (smoke["FedAvg | 80 %"].options, smoke["FedAvg | 80 %"].settings[decay]) == ({}, 1.0)
+
+
 def test_a_smaller_scale_keeps_the_updates_of_a_round() -> None:
     item = ITEMS["seo-fig4"]
     for label in ("B | B = 50", "B | B = 5"):

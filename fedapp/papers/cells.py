@@ -84,6 +84,11 @@ class Maker:
         """Return how many rounds a run takes at most."""
         return self.scale.rounds or own or self.item.rounds
 
+    def options(self, own: Mapping[str, Sequence[Scalar]]) -> dict[str, Sequence[Scalar]]:
+        """Return the values to try of keys that neither the scale nor the order sets."""
+        given = {**self.scale.settings, **self.overrides}
+        return {key: values for key, values in own.items() if key not in given}
+
     def rates(self, own: Mapping[str, Any]) -> Rates | None:
         """Return the grid of rates, with the cell's own wishes and then the scale's over it."""
         if self.item.tuning is None:
@@ -169,6 +174,7 @@ def _table_cell(item: Table, maker: Maker, row: TableRow, column: Column) -> Cel
         target=maker.scale.target or column.target or item.target,
         seeds=maker.seeds,
         rates=maker.rates({}),
+        options=maker.options(row.options),
     )
 
 
@@ -222,6 +228,7 @@ def _line_cell(item: Figure, maker: Maker, panel: Panel, line: Line) -> Cell | N
         target=target,
         seeds=maker.seeds,
         rates=rates,
+        options=maker.options(line.options),
         measure="rounds" if target else "accuracy",
         window=maker.scale.window or item.window,
         draw=rounds,

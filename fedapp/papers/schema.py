@@ -95,11 +95,13 @@ class Column(Part):
 class TableRow(Part):
     """A row of a table with its published numbers by column; without one the paper has no cell.
 
-    ``shown`` is what the paper's further columns say of the row (E, B, u).
+    ``shown`` is what the paper's further columns say of the row (E, B, u). ``options`` are values to
+    try of further keys, unless the scale sets these, each with the grid of rates.
     """
 
     label: str
     settings: dict[str, Scalar] = {}
+    options: dict[str, tuple[Scalar, ...]] = {}
     shown: dict[str, str] = {}
     rounds: int | None = None
     published: dict[str, Published]
@@ -143,10 +145,14 @@ class Comparison(Base):
 
 
 class Line(Part):
-    """A line of a figure; ``color`` and ``dash`` count through the palette and the dashes."""
+    """A line of a figure; ``color`` and ``dash`` count through the palette and the dashes.
+
+    ``options`` as in a table's row.
+    """
 
     label: str
     settings: dict[str, Scalar] = {}
+    options: dict[str, tuple[Scalar, ...]] = {}
     rounds: int | None = None
     target: float | None = None
     tuning: dict[str, Any] = {}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from fedapp.config import Scalar
 from fedapp.files import write_atomically
 from fedapp.html import page as html_page
 from fedapp.papers.catalogue import all_items
@@ -113,7 +114,7 @@ def _grids(results: Results) -> str:
     rows = []
     for name, cell in results.cells.items():
         for tried in cell.tried:
-            rate = tried.settings.get("learning-rate")
+            rate = _said(tried.settings)
             best = "**" if tried.settings == cell.chosen else ""
             outcome = (
                 f"{tried.needed:.1f}"
@@ -125,6 +126,12 @@ def _grids(results: Results) -> str:
     if not rows:
         return ""
     return f"Rates that were tried:\n\n{table(('cell', 'η', 'rounds to target'), rows)}"
+
+
+def _said(settings: Mapping[str, Scalar]) -> str:
+    """Return a rate, and what else was tried beside it."""
+    others = [f"{key} {value}" for key, value in settings.items() if key != "learning-rate"]
+    return ", ".join([str(settings.get("learning-rate", "")), *others])
 
 
 def _colophon(results: Results) -> str:
