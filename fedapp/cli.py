@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from pathlib import Path
@@ -279,10 +280,12 @@ def doctor(settings: Settings = None) -> None:
 
 @app.command()
 def keys() -> None:
-    """List every run-config key with its default and its meaning."""
-    table = Table("key", "default", "meaning", box=None, padding=(0, 2, 0, 0))
+    """List every run-config key with its default, what it may be, and its meaning."""
+    from fedapp.keys import allowed
+
+    table = Table("key", "default", "allowed", "meaning", box=None, padding=(0, 2, 0, 0))
     for key, default in defaults().items():
-        table.add_row(key, repr(default), field_of(key).description)
+        table.add_row(key, json.dumps(default), escape(allowed(key)), field_of(key).description)
     console.print(table)
 
 

@@ -12,12 +12,12 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
 from fedapp.algorithms_page import algorithms_page
 from fedapp.config import RunConfig, defaults, field_of, kebab
+from fedapp.keys import bounded_type, words_of
 from fedapp.papers.catalogue import all_items
 from fedapp.papers.report.index import index_files
 from fedapp.papers.report.page import page_files, results_of
@@ -105,20 +105,9 @@ def _cell(text: str) -> str:
 
 
 def _allowed(info: FieldInfo) -> str:
-    """Say the type and the bounds of a field in a few words."""
-    if get_origin(info.annotation) is Literal:
-        return ", ".join(f"`{json.dumps(choice)}`" for choice in get_args(info.annotation))
-    bounds = " and ".join(
-        f"{sign} {getattr(bound, name):g}"
-        for bound in info.metadata
-        for name, sign in BOUNDS.items()
-        if getattr(bound, name, None) is not None
-    )
-    return f"{TYPES.get(info.annotation, 'text')} {bounds}".strip()
-
-
-BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-TYPES: dict[Any, str] = {bool: "`true` or `false`", int: "whole number", float: "number"}
+    """Say what a field may be, for a cell of a Markdown table."""
+    words = ", ".join(f"`{word}`" for word in words_of(info))
+    return words or bounded_type(info).replace("true or false", "`true` or `false`")
 
 
 def _between(name: str, make: Callable[[], str]) -> Callable[[str], str]:

@@ -15,6 +15,7 @@ from fedapp.cli import parse_settings
 from fedapp.config import RunConfig, defaults, option_fields, read_config
 from fedapp.errors import CheckpointError, ConfigError, FedappError
 from fedapp.generate import ROOT, targets
+from fedapp.keys import allowed
 from fedapp.holdings import own_client
 from fedapp.registry import FAMILIES
 from tests.conftest import SMALL, Run
@@ -345,3 +346,25 @@ def test_a_file_of_settings_in_another_encoding_is_named(tmp_path: Path) -> None
     file.write_bytes("# Größe\nseed = 3\n".encode("latin-1"))
     with pytest.raises(ConfigError, match=r"settings\.toml: cannot be read as TOML: .*utf-8"):
         parse_settings([str(file)])
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("num-clients", "whole number ≥ 0"),
+        ("learning-rate-decay", "number > 0 and ≤ 1"),
+        ("resume", "true or false"),
+        ("batch-sampling", '"epoch", "uniform"'),
+        ("weighting", '"examples", "uniform"'),
+        ("scaffold.option", '"I", "II"'),
+        ("run-dir", "text"),
+    ],
+)
+def test_what_a_key_may_be_in_words(key: str, said: str) -> None:
+    assert allowed(key) == said
+
+
+def test_what_a_component_may_be_in_words() -> None:
+    assert "fedavg, " in allowed("algorithm")
+    assert allowed("dataset").startswith("digits, ")
+    assert allowed("dataset").endswith("a name on the hub, a folder")
