@@ -15,8 +15,8 @@ from fedapp.cli import parse_settings
 from fedapp.config import RunConfig, defaults, option_fields, read_config
 from fedapp.errors import CheckpointError, ConfigError, FedappError
 from fedapp.generate import ROOT, targets
-from fedapp.keys import allowed
 from fedapp.holdings import own_client
+from fedapp.keys import allowed
 from fedapp.registry import FAMILIES
 from tests.conftest import SMALL, Run
 
