@@ -204,12 +204,16 @@ def sweep(
     hours: Hours = 0.0,
     stacked: Stacked = 1,
 ) -> None:
-    """Run a grid: lists are values to try, as in "learning-rate=[0.03,0.1,0.3]" "seed=[0,1,2]"."""
+    """Run a grid: lists are values to try, as in "learning-rate=[0.03,0.1,0.3]" "seed=[0,1,2]".
+
+    Ends with exit code 1 where a run of the grid failed.
+    """
     from fedapp.sweeps.command import sweep_settings
     from fedapp.sweeps.schedule import Effort
 
     effort = Effort(jobs, stacked, retry, hours)
-    sweep_settings(settings or [], runs, to, best_of, effort, console)
+    if not sweep_settings(settings or [], runs, to, best_of, effort, console):
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Items: mcmahan-table1 ... seo-fig13, the start of such names, or all.")

@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedapp.errors import ConfigError
+from fedapp.runs.directory import read_stored
+from fedapp.sweeps.again import retry_failures
 from fedapp.sweeps.command import sweep_settings
+from fedapp.sweeps.execute import perform
 from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import Outcome, fixed, stage
@@ -336,6 +339,83 @@ def test_rows_with_a_target_are_sorted_by_rounds() -> None:
     slow, fast, never = (record(values) for values in ([0, 0.5, 1], [0, 1, 0.2], [0, 0.9, 0.9]))
     order = [Row({"x": 1}, [r], 1.0) for r in (slow, fast, never)]
     assert [row.needed for row in sorted(order, key=Row.sorting)] == [1.0, 2.0, None]
+
+
+def test_runs_without_an_accuracy_have_none_and_come_last(tmp_path: Path) -> None:
+    points = [{"learning-rate": rate} for rate in (0.1, 0.2, 0.3)]
+    wild = record([0.1, None], status="diverged", problem="nan")
+    records = [wild, record([], status="failed", problem="KeyError"), record([0.0, 0.1])]
+    rows = make_rows(points, records, [0.0] * 3)
+    assert [row.point["learning-rate"] for row in rows] == [0.3, 0.1, 0.2]
+    assert [row.cells()[1] for row in rows] == ["0.1000", "diverged", "failed"]
+    files = write_rows(rows, tmp_path, {})
+    flat = json.loads(files[0].read_text())["rows"]
+    assert [row["accuracy"] for row in flat] == [0.1, None, None]
+    assert [row["status"] for row in flat] == ["complete", "diverged", "failed"]
+    assert [row["best-accuracy"] for row in flat] == [0.1, 0.1, None]
+    assert files[1].read_text().splitlines()[3].startswith("0.2,1,,,,,0,,0.0,failed,")
+
+
+def test_a_mean_over_seeds_is_not_made_of_those_that_survived() -> None:
+    records = [record([0.0, 0.9]), record([0.1, None], status="diverged")]
+    [row] = make_rows([{"seed": 0}, {"seed": 1}], records, [0.0] * 2)
+    assert row.mean is None
+    assert row.cells()[:2] == ["diverged (1 of 2)", "0.9000 - 0.9000"]
+
+
+def test_a_run_that_failed_before_is_shown_with_its_reason_and_the_remedy(tmp_path: Path) -> None:
+    values = {"num-clients": 10, "num-server-rounds": 4}
+    store = Store(tmp_path)
+    broken = record([], Request.of(values, 4).run, "failed", problem="NameError: [x]")
+    store.folder(broken.run).mkdir()
+    store.keep(broken)
+    said = Console(file=io.StringIO(), width=200)
+    settings = [f"{key}={value}" for key, value in values.items()]
+    assert not sweep_settings(settings, tmp_path, tmp_path / "to", "", Effort(jobs=1), said)
+    for part in (broken.run, "NameError: [x]", "--retry"):
+        assert part in said.file.getvalue()  # type: ignore[attr-defined]
+
+
+SHORT = {**BASE, "local-epochs": 1, "2nn.hidden": 8, "device": "cpu", "checkpoint-every": 1}
+
+
+def do(request: Request, store: Store) -> RunRecord:
+    found = perform(request, store, lambda *_: False)
+    assert found is not None
+    return found
+
+
+def test_a_failed_run_is_tried_again_as_is_asked_now(tmp_path: Path) -> None:
+    """A program that cannot run here is no part of what a run is, so it must not stay with it."""
+    store = Store(tmp_path)
+    broken = Request.of({**SHORT, "trainer": "batched", "program": "capture"}, 2)
+    good = Request.of(SHORT, 2)
+    assert broken.run == good.run
+    assert do(broken, store).status == "failed"
+    assert do(good, store).status == "failed"  # unless it is tried again, it is as it was
+    retry_failures({"a": lambda: fixed([good])}, store)
+    found = do(good, store)
+    assert (found.status, found.rounds) == ("complete", [0, 1, 2])
+    assert found.execution["trainer"] == "auto"
+
+
+def test_a_run_that_failed_later_goes_on_from_its_last_good_round(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    early = do(Request.of(SHORT, 3), store)
+    metrics = store.folder(early.run) / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows[-1] |= {"model_changed": False, "failures": {"1": "OSError: gone"}}
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    store.keep(early.model_copy(update={"status": "failed", "problem": "OSError: gone"}))
+    later = Request.of({**SHORT, "threads": 2}, 4)
+    retry_failures({"a": lambda: fixed([later])}, store)
+    found = do(later, store)
+    assert (found.status, found.rounds) == ("complete", [0, 1, 2, 3, 4])
+    assert found.accuracy == do(Request.of(SHORT, 4), Store(tmp_path / "whole")).accuracy
+    stored, _ = read_stored(store.folder(early.run))
+    assert stored.threads == 2
+    journal = (store.root / "journal.jsonl").read_text().splitlines()
+    assert '"continued"' in journal[-2]
 
 
 def test_a_sweep_of_targets_gives_the_rounds_to_each(tmp_path: Path) -> None:

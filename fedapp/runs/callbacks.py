@@ -55,6 +55,13 @@ def read_metrics(path: Path) -> list[Record]:
     return records
 
 
+def cut_metrics(path: Path, last: int) -> None:
+    """Keep the records of ``metrics.jsonl`` up to round ``last``; a file that is not there stays so."""
+    if path.exists():
+        kept = [record for record in read_metrics(path) if record["round"] <= last]
+        write_atomically(path, "".join(map(_line, kept)).encode())
+
+
 def wall_seconds(record: Record) -> float:
     """Return the wall seconds of one round; round 0 is an evaluation alone."""
     seconds = record["seconds"]
@@ -74,10 +81,7 @@ class Metrics(Callback):
 
     def on_start(self, state: ServerState) -> None:
         """Drop the rounds that a killed run did after the checkpoint; they will be run again."""
-        if self.path.exists():
-            done = state.round or -1
-            kept = [record for record in read_metrics(self.path) if record["round"] <= done]
-            write_atomically(self.path, "".join(map(_line, kept)).encode())
+        cut_metrics(self.path, state.round or -1)
 
     def on_round(self, record: Record, state: ServerState) -> bool:
         """Append one line, and those that could not be written before."""

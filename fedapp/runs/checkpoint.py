@@ -50,8 +50,7 @@ def save_checkpoint(folder: Path, state: ServerState) -> Path:
     descriptions = _descriptions(folder)
     here = descriptions.index(path.with_suffix(".json"))
     for old in descriptions[:here] + descriptions[here + KEPT :]:
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+        _remove(old)
     return path
 
 
@@ -80,6 +79,18 @@ def load_checkpoint(folder: Path) -> ServerState:
 def kept_rounds(folder: Path) -> list[int]:
     """Return the rounds of the checkpoints in ``folder``, newest first."""
     return [int(path.stem.removeprefix("round-")) for path in _descriptions(folder)]
+
+
+def drop_checkpoints(folder: Path, first: int) -> None:
+    """Remove the checkpoints of round ``first`` and of later ones."""
+    for description in _descriptions(folder):
+        if int(description.stem.removeprefix("round-")) >= first:
+            _remove(description)
+
+
+def _remove(description: Path) -> None:
+    description.unlink()
+    description.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
 def _descriptions(folder: Path) -> list[Path]:

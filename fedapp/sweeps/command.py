@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,8 +10,10 @@ from rich.markup import escape
 
 from fedapp.cli import parse_settings
 from fedapp.errors import ConfigError
+from fedapp.sweeps.again import retry_failures
 from fedapp.sweeps.grid import expand, make_rows, request_for, show, split_grid, write_rows
-from fedapp.sweeps.plans import Outcome, Steps, fixed, stage
+from fedapp.sweeps.plans import Outcome, Steps, fixed
+from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort, carry_out
 from fedapp.sweeps.store import Store
 
@@ -23,10 +25,11 @@ def sweep_settings(
     best_of: str,
     effort: Effort,
     console: Console,
-) -> None:
+) -> bool:
     """Run the grid that ``settings`` span, show the table and write it into ``to``.
 
-    Points that are not done when the time is up are not in the table.
+    Points that are not done when the time is up are not in the table. Returns whether no run
+    failed; one that diverged is a result.
 
     Raises
     ------
@@ -59,6 +62,7 @@ def sweep_settings(
     to.mkdir(parents=True, exist_ok=True)
     for path in write_rows(rows, to.absolute(), base):
         console.print(str(path), highlight=False, soft_wrap=True)
+    return not failures(outcomes.values())
 
 
 def run_plans(
@@ -67,23 +71,32 @@ def run_plans(
     effort: Effort,
     console: Console,
 ) -> dict[str, Outcome]:
-    """Carry out the plans and name the runs that went wrong."""
+    """Carry out the plans and name the runs that went wrong, now or, if they failed, before."""
     if effort.retry:
-        _retry(plans, store)
-    outcomes, failed = carry_out(plans, store, effort, console)
-    for run, problem in failed.items():
+        retry_failures(plans, store)
+    outcomes, problems = carry_out(plans, store, effort, console)
+    failed = {record.run: record.problem for record in failures(outcomes.values())}
+    for run, problem in {**problems, **failed}.items():
         console.print(f"[yellow]{run}[/]: {escape(problem)}", highlight=False, soft_wrap=True)
+    if failed:
+        console.print(
+            f"{len(failed)} failed, and stay so until they are tried again: add --retry. Their folders "
+            f"are in {store.root}.",
+            highlight=False,
+            soft_wrap=True,
+        )
     return outcomes
 
 
-def _retry(plans: Mapping[str, Callable[[], Steps]], store: Store) -> None:
-    """Forget the failures among the runs that the plans had."""
-    for plan in plans.values():
-        outcome = stage(plan(), store.find).outcome
-        tried = [record for each in outcome.tried for record in each.records] if outcome else []
-        for record in [*tried, *(outcome.runs if outcome else [])]:
-            if record.status == "failed":
-                store.retry(record.run)
+def failures(outcomes: Iterable[Outcome]) -> list[RunRecord]:
+    """Return the records of the runs that failed, among all that the plans had."""
+    records = [
+        record
+        for outcome in outcomes
+        for each in (outcome.runs, *(candidate.records for candidate in outcome.tried))
+        for record in each
+    ]
+    return [record for record in records if record.status == "failed"]
 
 
 def _title(point: Mapping[str, object]) -> str:

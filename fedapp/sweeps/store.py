@@ -55,7 +55,7 @@ class Store:
         self._known.pop(run, None)
 
     def retry(self, run: str) -> None:
-        """Let a run that failed go on from its last checkpoint when it is asked for next."""
+        """Forget the record of a run that failed, so that it is done again when it is asked for next."""
         self.forget(run)
         (self.folder(run) / "record.json").unlink(missing_ok=True)
 
