@@ -9,8 +9,11 @@ is at once known to the configuration, the CLI, the docs and the tests; nothing 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import inspect
 import pkgutil
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -60,6 +63,19 @@ FAMILIES = (
     Family("partitioner", "fedapp.data.partition"),
     Family("transform", "fedapp.data.transforms"),
 )
+
+
+@functools.cache
+def source_of(component: type[Component]) -> str:
+    """Return a digest of the files that define a component, its family's bases in their order included.
+
+    It is of the code that this process works with, as long as it is asked for before a file changes.
+    """
+    package = component.__module__.rpartition(".")[0]
+    modules = [each.__module__ for each in component.__mro__]
+    own = [name for name in dict.fromkeys(modules) if name.rpartition(".")[0] == package]
+    sources = [inspect.getsource(sys.modules[name]) for name in own]
+    return hashlib.sha256("\0".join(sources).encode()).hexdigest()[:16]
 
 
 @functools.cache

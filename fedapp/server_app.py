@@ -38,6 +38,7 @@ from fedapp.training.setup import (
     initial_parameters,
     make_algorithm,
     make_score,
+    sources,
 )
 from fedapp.training.threads import measured_threads
 from strategies.callbacks import Callback, ServerState
@@ -137,6 +138,7 @@ def _open(config: RunConfig, holdings: Holdings) -> tuple[RunDirectory, dict[str
         found = {
             "fingerprint": holdings.dataset.fingerprint,
             "device": str(choose_device(config)),
+            "sources": sources(config),
         }
         return create(config), found
     directory, found = reopen(config)

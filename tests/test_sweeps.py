@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import io
 import json
 import math
+import shutil
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -14,9 +17,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedapp.errors import ConfigError
+from fedapp.registry import FAMILIES, source_of
 from fedapp.runs.directory import read_stored
 from fedapp.sweeps.again import retry_failures
-from fedapp.sweeps.command import sweep_settings
+from fedapp.sweeps.archive import Archive
+from fedapp.sweeps.command import run_plans, sweep_settings
 from fedapp.sweeps.execute import perform
 from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.sweeps.identity import Request
@@ -25,6 +30,7 @@ from fedapp.sweeps.record import RunRecord, problem_of, read_run
 from fedapp.sweeps.schedule import Effort, in_groups
 from fedapp.sweeps.store import Store
 from fedapp.sweeps.tuning import Cell, Rates, search
+from fedapp.training import setup
 
 BASE = {"num-clients": 10, "2nn.hidden": 8}
 
@@ -416,6 +422,46 @@ def test_a_run_that_failed_later_goes_on_from_its_last_good_round(tmp_path: Path
     assert stored.threads == 2
     journal = (store.root / "journal.jsonl").read_text().splitlines()
     assert '"continued"' in journal[-2]
+
+
+def test_old_numbers_of_changed_code_are_named_and_not_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, archive = Store(tmp_path), Archive(tmp_path / "archive")
+    mine, published = Request.of(SHORT, 1), Request.of({**SHORT, "seed": 1}, 1)
+    do(mine, store)
+    archive.keep([do(published, store)])
+    shutil.rmtree(store.folder(published.run))
+    plans = {name: (lambda r=r: fixed([r])) for name, r in (("a", mine), ("b", published))}
+
+    def said() -> str:
+        console = Console(file=io.StringIO(), width=200)
+        run_plans(plans, Store(tmp_path, archive), Effort(jobs=1), console)
+        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    assert said() == ""
+    monkeypatch.setattr(setup, "source_of", lambda component: f"new {component.name}")
+    for part in ("algorithm 'fedavg'", "model '2nn'", f"rm -r {store.folder(mine.run)},"):
+        assert part in said()
+    assert published.run not in said()
+
+
+def test_the_digest_of_a_component_is_of_its_file_and_of_its_familys_bases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    algorithms = FAMILIES[0].components()
+    before = {name: source_of(algorithms[name]) for name in ("fedadam", "fedavg")}
+    source_of.cache_clear()
+    real = inspect.getsource
+
+    def edited(module: ModuleType) -> str:
+        return real(module) + "#" * (module.__name__ == "strategies.fedopt")
+
+    monkeypatch.setattr(inspect, "getsource", edited)
+    after = {name: source_of(algorithms[name]) for name in before}
+    source_of.cache_clear()
+    assert after["fedadam"] != before["fedadam"]
+    assert after["fedavg"] == before["fedavg"]
 
 
 def test_a_sweep_of_targets_gives_the_rounds_to_each(tmp_path: Path) -> None:

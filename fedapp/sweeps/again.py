@@ -1,4 +1,4 @@
-"""Failed runs done again: from before their failure, or from the start, carried out as is asked now."""
+"""Runs that failed, done again; runs that are of code as it was before."""
 
 from __future__ import annotations
 
@@ -12,25 +12,49 @@ from fedapp.runs.checkpoint import drop_checkpoints, kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored, write_config
 from fedapp.sweeps.identity import EXECUTION, Request
 from fedapp.sweeps.plans import Steps, stage
-from fedapp.sweeps.record import RunRecord, problem_of
+from fedapp.sweeps.record import SOURCES, RunRecord, problem_of
 from fedapp.sweeps.store import Store
-from fedapp.training.setup import choose_device
+from fedapp.training.setup import choose_device, sources
+
+Plans = Mapping[str, Callable[[], Steps]]
 
 
-def retry_failures(plans: Mapping[str, Callable[[], Steps]], store: Store) -> None:
-    """Forget the failures among the runs that the plans had, so that they are done again."""
-    failed: dict[str, Request] = {}
+def found_of(plans: Plans, store: Store) -> list[tuple[Request, RunRecord]]:
+    """Return the requests of the plans that have a record, with it; each run once."""
+    found: dict[str, tuple[Request, RunRecord]] = {}
 
     def find(request: Request) -> RunRecord | None:
         record = store.find(request)
-        if record is not None and record.status == "failed":
-            failed[request.run] = request
+        if record is not None:
+            found[request.run] = (request, record)
         return record
 
     for plan in plans.values():
         stage(plan(), find)
-    for request in failed.values():
-        retry(request, store)
+    return list(found.values())
+
+
+def outdated(plans: Plans, store: Store) -> dict[str, str]:
+    """Return the runs of the plans that were made with other code than there is now, and of what.
+
+    A record that does not say with which code it was made, as a published one, is not among them.
+    """
+    runs: dict[str, str] = {}
+    for request, record in found_of(plans, store):
+        config = read_config(dict(request.settings))
+        now = sources(config)
+        before: dict[str, str] = record.execution.get(SOURCES, now)
+        changed = [key for key in now if before.get(key) != now[key]]
+        if changed:
+            runs[request.run] = ", ".join(f"{key} {getattr(config, key)!r}" for key in changed)
+    return runs
+
+
+def retry_failures(plans: Plans, store: Store) -> None:
+    """Forget the failures among the runs that the plans had, so that they are done again."""
+    for request, record in found_of(plans, store):
+        if record.status == "failed":
+            retry(request, store)
 
 
 def retry(request: Request, store: Store) -> None:

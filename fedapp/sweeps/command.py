@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from rich.markup import escape
 
 from fedapp.cli import parse_settings
 from fedapp.errors import ConfigError
-from fedapp.sweeps.again import retry_failures
+from fedapp.sweeps.again import outdated, retry_failures
 from fedapp.sweeps.grid import expand, make_rows, request_for, show, split_grid, write_rows
 from fedapp.sweeps.plans import Outcome, Steps, fixed
 from fedapp.sweeps.record import RunRecord
@@ -85,7 +86,21 @@ def run_plans(
             highlight=False,
             soft_wrap=True,
         )
+    _warn_of(outdated(plans, store), store.root, console)
     return outcomes
+
+
+def _warn_of(outdated: Mapping[str, str], root: Path, console: Console) -> None:
+    """Say which runs were made with code that has changed since, and how to do them again."""
+    if outdated:
+        folders = " ".join(shlex.quote(str(root / run)) for run in outdated)
+        console.print(
+            f"[yellow]Old numbers[/]: the code of {'; '.join(dict.fromkeys(outdated.values()))} has "
+            f"changed since {len(outdated)} of these runs began: {', '.join(outdated)}. If it gives "
+            f"other numbers now, do them again: rm -r {folders}, and the same command.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[RunRecord]:
