@@ -25,6 +25,7 @@ from fedapp.runs.callbacks import (
     StopAtTarget,
     StopIfAllFail,
     has_reached,
+    last_whole_round,
     read_metrics,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
@@ -154,7 +155,8 @@ def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> Serv
     """Return the last checkpoint of the run to resume, or None for a new run."""
     if not config.resume:
         return None
-    state = load_checkpoint(directory.checkpoints)
+    reached = last_whole_round(read_metrics(directory.metrics))
+    state = load_checkpoint(directory.checkpoints, reached)
     check_fits(state, theta, directory.checkpoints)
     log(INFO, "Resuming after round %d", state.round)
     return state

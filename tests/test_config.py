@@ -17,7 +17,7 @@ from fedapp.errors import CheckpointError, ConfigError, FedappError
 from fedapp.generate import ROOT, targets
 from fedapp.holdings import own_client
 from fedapp.registry import FAMILIES
-from tests.conftest import SMALL, Run
+from tests.conftest import SMALL, Run, metrics_of
 
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     # values out of bounds
@@ -222,6 +222,34 @@ def test_damaged_metrics_are_not_dropped_in_silence(run: Run) -> None:
     (folder / "metrics.jsonl").write_text("\n".join([lines[0], lines[1][:20], *lines[2:]]) + "\n")
     with pytest.raises(CheckpointError, match=r"metrics.jsonl, line 2, is damaged"):
         run(resume=True, num_server_rounds=5)
+
+
+def test_a_resume_goes_back_to_a_checkpoint_that_the_metrics_reach(run: Run) -> None:
+    """As the error on damaged metrics says: the lines from the damaged one on are removed."""
+    settings = {"num_server_rounds": 4, "checkpoint_every": 1}
+    whole, folder = run("whole", **settings), run("run", **settings)
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:4]))  # rounds 0 to 3; kept are 3 and 4
+    run("run", **settings, resume=True)
+    assert metrics_of(folder) == metrics_of(whole)
+    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [([], "has no round 0"), ([0, 1, 3, 4], "rounds 0 to 1")]
+)
+def test_a_resume_without_the_history_of_its_rounds_is_refused(
+    run: Run, kept: list[int], said: str
+) -> None:
+    folder = run(num_server_rounds=4, checkpoint_every=1)
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[round_] for round_ in kept))
+    before = (folder / "summary.json").read_bytes()
+    with pytest.raises(CheckpointError, match="no checkpoint to resume from") as error:
+        run(num_server_rounds=4, checkpoint_every=1, resume=True)
+    for words in (said, "checkpoint", "another run-dir"):
+        assert words in str(error.value)
+    assert (folder / "summary.json").read_bytes() == before
 
 
 def test_resuming_nothing(run: Run) -> None:

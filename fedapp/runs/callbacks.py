@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -50,7 +51,8 @@ def read_metrics(path: Path) -> list[Record]:
             if number < len(lines):
                 raise CheckpointError(
                     f"{path}, line {number}, is damaged: {error}. Remove the lines from there on: "
-                    "a resumed run goes on from its last checkpoint and writes later rounds anew."
+                    "a resumed run then goes on from the newest checkpoint that the lines before reach, "
+                    "and says so if none is kept."
                 ) from error
     return records
 
@@ -60,6 +62,12 @@ def cut_metrics(path: Path, last: int) -> None:
     if path.exists():
         kept = [record for record in read_metrics(path) if record["round"] <= last]
         write_atomically(path, "".join(map(_line, kept)).encode())
+
+
+def last_whole_round(records: Sequence[Record]) -> int:
+    """Return the last round of which there are records of all rounds from 0 on; -1 if there is none."""
+    rounds = {record["round"] for record in records}
+    return next(round_ for round_ in itertools.count() if round_ not in rounds) - 1
 
 
 def wall_seconds(record: Record) -> float:

@@ -54,8 +54,10 @@ def save_checkpoint(folder: Path, state: ServerState) -> Path:
     return path
 
 
-def load_checkpoint(folder: Path) -> ServerState:
-    """Return the newest checkpoint in ``folder`` that is whole.
+def load_checkpoint(folder: Path, reached: int | None = None) -> ServerState:
+    """Return the newest checkpoint in ``folder`` that is whole, of no later round than ``reached``.
+
+    ``reached`` is the last round of which the metrics have all rounds up to it (None: any).
 
     Raises
     ------
@@ -65,6 +67,7 @@ def load_checkpoint(folder: Path) -> ServerState:
     problems = []
     for description in _descriptions(folder):
         try:
+            _check_reached(description, reached)
             return _read(description)
         except CheckpointError as error:
             problems.append(str(error))
@@ -72,8 +75,18 @@ def load_checkpoint(folder: Path) -> ServerState:
     found = "\n  ".join(problems) or "there is none"
     raise CheckpointError(
         f"no checkpoint to resume from in {folder}:\n  {found}\n"
-        "Start again without resume, or point run-dir to a run that has one."
+        "Begin again in another run-dir, or remove this run's folder and leave resume out."
     )
+
+
+def _check_reached(description: Path, reached: int | None) -> None:
+    """Refuse a checkpoint whose rounds the metrics do not have: a resume does not run them again."""
+    round_ = int(description.stem.removeprefix("round-"))
+    if reached is not None and round_ > max(reached, 0):
+        have = f"rounds 0 to {reached} without a gap" if reached >= 0 else "no round 0"
+        raise CheckpointError(
+            f"checkpoint {description} is of round {round_}, and metrics.jsonl has {have}"
+        )
 
 
 def kept_rounds(folder: Path) -> list[int]:
