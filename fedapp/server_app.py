@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedapp.arrays import to_arrays
 from fedapp.config import RunConfig, read_config
 from fedapp.engines.local import LocalGrid
-from fedapp.errors import CheckpointError
+from fedapp.errors import CheckpointError, ConfigError
 from fedapp.holdings import Holdings, read_holdings
 from fedapp.nodes import Nodes
 from fedapp.runs.artefacts import Artefacts
@@ -146,18 +146,33 @@ def _open(config: RunConfig, holdings: Holdings) -> tuple[RunDirectory, dict[str
     if found.get("fingerprint") != holdings.dataset.fingerprint:
         raise CheckpointError(
             f"dataset = {config.dataset!r}: is not the data that {directory.path} was made with "
-            f"(fingerprint {holdings.dataset.fingerprint!r}, the run has {found.get('fingerprint')!r})"
+            f"(fingerprint {holdings.dataset.fingerprint!r}, the run has {found.get('fingerprint')!r}). "
+            f"Resume with the files as they were, with dataset=FOLDER if they are elsewhere now, or "
+            "begin another run, in another run-dir."
         )
     return directory, found
 
 
 def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> ServerState | None:
-    """Return the last checkpoint of the run to resume, or None for a new run."""
+    """Return the last checkpoint of the run to resume, or None for a new run.
+
+    Raises
+    ------
+    CheckpointError
+        There is none, or it does not fit.
+    ConfigError
+        The run is to have fewer rounds than it has done.
+    """
     if not config.resume:
         return None
     reached = last_whole_round(read_metrics(directory.metrics))
     state = load_checkpoint(directory.checkpoints, reached)
     check_fits(state, theta, directory.checkpoints)
+    if config.num_server_rounds < state.round:
+        raise ConfigError(
+            f"num-server-rounds = {config.num_server_rounds}: {directory.path} has done {state.round} "
+            f"rounds. Set at least {state.round}, or begin another run, in another run-dir."
+        )
     log(INFO, "Resuming after round %d", state.round)
     return state
 

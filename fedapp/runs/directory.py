@@ -18,8 +18,15 @@ from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import write_atomically, write_json
 from fedapp.runs.checkpoint import kept_rounds
 
-FREE_ON_RESUME = ("resume", "run-dir", "num-server-rounds", "node-timeout", "round-deadline")
-"""Keys that may differ between a run and its continuation."""
+FREE_ON_RESUME = (
+    "resume",
+    "run-dir",
+    "num-server-rounds",
+    "node-timeout",
+    "round-deadline",
+    "dataset",
+)
+"""Keys that may differ between a run and its continuation; the data by their place, not by content."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,8 @@ def check_is_new(directory: RunDirectory) -> None:
     where = f"run-dir = {str(directory.path)!r}: "
     if directory.config.exists():
         raise ConfigError(
-            f"{where}holds a run already. Set resume=true to go on with it, or choose another folder."
+            f"{where}holds a run already. Set resume=true to go on with it, choose another run-dir, or "
+            "remove the folder."
         )
     # A run that was killed before it had a config.json left that of round 0, which is written anew.
     if any(round_ > 0 for round_ in kept_rounds(directory.checkpoints)):
