@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from rich.table import Table
 import fedapp
 from fedapp.config import Scalar, defaults, field_of, read_config
 from fedapp.errors import ConfigError, FedappError
+
+if TYPE_CHECKING:
+    from fedapp.runs.directory import RunDirectory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -124,11 +127,16 @@ def run(
         str, typer.Option(help="Ray cluster of the workers. Empty: one on this machine.")
     ] = "",
 ) -> None:
-    """Run federated averaging, in this process or in workers; the run directory is printed first."""
+    """Run federated averaging, in this process or in workers; the run directory is printed first.
+
+    Ends with exit code 1 where no round changed the model.
+    """
     from fedapp.client_app import app as client_app
     from fedapp.engines.inline import run_inline
-    from fedapp.server_app import app as server_app
+    from fedapp.server_app import app_that_tells
 
+    ended: list[RunDirectory] = []
+    server_app = app_that_tells(ended.append)
     values = parse_settings(settings)
     if resume is not None:
         values, nodes, workers = _resumed(resume, values, nodes, workers)
@@ -140,6 +148,22 @@ def run(
         run_workers(server_app, values, workers, ray_address)
     else:
         run_inline(server_app, client_app, values, nodes or 1)
+    _check_effect(ended)
+
+
+def _check_effect(ended: list[RunDirectory]) -> None:
+    """End with exit code 1 where no round of the run changed the model."""
+    from fedapp.runs.status import without_effect
+
+    for directory in ended:
+        if reason := without_effect(directory):
+            Console(stderr=True).print(
+                f"[bold red]No round changed the model[/]: {escape(reason)}. What happened: fedapp "
+                f"status {escape(str(directory.path))}",
+                highlight=False,
+                soft_wrap=True,
+            )
+            raise typer.Exit(1)
 
 
 def _check_places(nodes: int | None, workers: int, ray_address: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from logging import INFO
 from typing import Any
 
@@ -52,6 +53,17 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run federated averaging as the run-config says."""
     run(grid, read_config(context.run_config))
+
+
+def app_that_tells(ended: Callable[[RunDirectory], None]) -> ServerApp:
+    """Return the ServerApp that, when its run has ended, also tells where it is."""
+    telling = ServerApp()
+
+    @telling.main()
+    def tell(grid: Grid, context: Context) -> None:
+        ended(run(grid, read_config(context.run_config)))
+
+    return telling
 
 
 def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) -> RunDirectory:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import traceback
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.config import Scalar
 from fedapp.delivery import Delivery
+from fedapp.faults import reason_of
 
 RUN_ID = 1
 
@@ -98,7 +98,7 @@ def answer(client_app: ClientApp, message: Message, context: Context) -> Message
     try:
         return client_app(message, context)
     except Exception as error:
-        return failed(message, "".join(traceback.format_exception_only(error)).strip())
+        return failed(message, reason_of(error))
 
 
 def failed(message: Message, reason: str) -> Message:

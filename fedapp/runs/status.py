@@ -53,6 +53,14 @@ def status(path: Path) -> list[tuple[str, str]]:
     return rows
 
 
+def without_effect(directory: RunDirectory) -> str:
+    """Return why no round of a run changed the model; nothing if one did, or if there was none."""
+    trained = [record for record in read_metrics(directory.metrics) if record["round"] > 0]
+    if not trained or any(record["model_changed"] for record in trained):
+        return ""
+    return next(iter(trained[-1].get("failures", {}).values()), "too few clients replied")
+
+
 def _said(directory: RunDirectory) -> list[str]:
     """Return what the run's log says; lines that are cut off say nothing."""
     try:
