@@ -37,7 +37,9 @@ from fedapp.runs.states import open_states
 from fedapp.training.algorithm import Tensors
 from fedapp.training.setup import (
     choose_device,
+    choose_program,
     initial_parameters,
+    is_batched,
     make_algorithm,
     make_score,
     sources,
@@ -67,7 +69,15 @@ def app_that_tells(ended: Callable[[RunDirectory], None]) -> ServerApp:
 
 
 def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) -> RunDirectory:
-    """Run ``config`` over the nodes of ``grid`` and return the run directory."""
+    """Run ``config`` over the nodes of ``grid`` and return the run directory.
+
+    Raises
+    ------
+    ConfigError
+        The nodes are known beforehand, and they cannot do it: too few, or without a GPU.
+    """
+    if isinstance(grid, LocalGrid):
+        _check_nodes(grid, config)
     holdings = read_holdings(config, None)
     theta = initial_parameters(config, holdings.dataset.task)
     directory, found = _open(config, holdings)
@@ -87,6 +97,18 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
             raise
         log(INFO, "Run directory: %s", directory.path)
     return directory
+
+
+def _check_nodes(grid: LocalGrid, config: RunConfig) -> None:
+    """Refuse what nodes of ``fedapp run`` cannot do, instead of waiting, or training nobody."""
+    nodes = len(grid.contexts)
+    if config.min_nodes > nodes:
+        raise ConfigError(
+            f"min-nodes = {config.min_nodes}: {nodes} is the number of nodes here, and no more will "
+            f"come. Add {grid.option} {config.min_nodes} to `fedapp run`, or set min-nodes={nodes}."
+        )
+    if grid.here and is_batched(config):
+        choose_program(config, choose_device(config))
 
 
 def _prepare(

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapp import server_app
 from fedapp.cli import parse_settings
 from fedapp.config import RunConfig, defaults, option_fields, read_config
-from fedapp.errors import CheckpointError, ConfigError, FedappError
+from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
 from fedapp.generate import ROOT, targets
 from fedapp.holdings import own_client
 from fedapp.registry import FAMILIES
@@ -116,7 +117,11 @@ BAD_RUNS: list[tuple[dict[str, Any], list[str]]] = [
     ({"device": "cuda:7"}, ["device = 'cuda:7'", "GPU"]),
     ({"dataset": "/no/such/folder"}, ["dataset", "/no/such/folder"]),
     ({"model": "char-lstm"}, ["model = 'char-lstm'"]),
-    ({"node-timeout": 0.2, "min-nodes": 2}, ["min-nodes = 2", "only 1 fit node"]),
+    ({"min-nodes": 2}, ["min-nodes = 2", "1 is the number of nodes here", "--nodes 2"]),
+    (
+        {"device": "cpu", "trainer": "batched", "program": "capture"},
+        ["program = 'capture'", "needs a GPU", "program='auto'"],
+    ),
 ]
 
 
@@ -129,6 +134,16 @@ def test_a_run_that_cannot_be_is_refused_before_training(
     for words in said:
         assert words in str(error.value)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_nodes_that_do_not_come_are_waited_for_no_longer_than_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_app, "_check_nodes", lambda *_: None)  # as in a deployment
+    with pytest.raises(
+        RunError, match=r"min-nodes = 2: only 1 fit nodes within node-timeout = 0.2 s"
+    ):
+        run(min_nodes=2, node_timeout=0.2)
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(run: Run) -> None:

@@ -25,6 +25,11 @@ RUN_ID = 1
 class LocalGrid(Grid):
     """Nodes 1 .. N without a SuperLink; ``node_configs`` gives each its node-config."""
 
+    here = True
+    """Whether all nodes are on this machine."""
+    option = "--nodes"
+    """The option of ``fedapp run`` that says how many there are."""
+
     def __init__(
         self, run_config: Mapping[str, Scalar], node_configs: Sequence[Mapping[str, Scalar]]
     ) -> None:
