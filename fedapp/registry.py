@@ -19,10 +19,17 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
+
+
+def number_as_text(value: Any, field: FieldInfo) -> Any:
+    """Return a number that is given for a field of text as its text: ``2024`` may name a folder."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if field.annotation is str and is_number else value
 
 
 class Component(BaseModel):
@@ -31,6 +38,11 @@ class Component(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     name: ClassVar[str] = ""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_as_text(cls, value: Any, info: ValidationInfo) -> Any:
+        return number_as_text(value, cls.model_fields[str(info.field_name)])
 
     @classmethod
     def title(cls) -> str:

@@ -310,6 +310,15 @@ def test_whole_numbers_are_numbers() -> None:
     assert read_config({"learning-rate": 1}).learning_rate == 1.0
 
 
+def test_a_number_is_taken_for_a_text() -> None:
+    values = {"run-dir": 5, "dataset": 2024, "transform": "normalise", "model": "2nn"}
+    config = read_config({**values, "normalise.mean": 0.5, "normalise.std": 1})
+    assert (config.run_dir, config.dataset) == ("5", "2024")
+    assert config.component("transform").model_dump()["mean"] == "0.5"
+    with pytest.raises(ConfigError, match="run-dir = True: must be a valid string"):
+        read_config({"run-dir": True})
+
+
 def test_a_config_survives_its_own_run_config() -> None:
     config = read_config({**SMALL, "partitioner": "dirichlet", "dirichlet.alpha": 0.3})
     assert read_config(config.to_run_config()).to_run_config() == config.to_run_config()
