@@ -407,6 +407,7 @@ def _snake(values: Mapping[str, Any]) -> dict[str, Any]:
 def _describe(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> str:
     """Say one pydantic error as: key = value: what is allowed. Meaning. How to mend it."""
     message = detail["msg"].removeprefix("Value error, ")
+    message = message if not detail["loc"] else message.rstrip(".")
     if not detail["loc"]:
         return message if not prefix else f"{prefix.rstrip('.')}: {message}"
     key = str(detail["loc"][0])

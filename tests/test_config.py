@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from fedapp import server_app
-from fedapp.cli import parse_settings
+from fedapp.cli import app, parse_settings
 from fedapp.config import RunConfig, defaults, option_fields, read_config
 from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
 from fedapp.generate import ROOT, targets
 from fedapp.holdings import own_client
 from fedapp.registry import FAMILIES
+from fedapp.runs.callbacks import read_metrics
 from tests.conftest import SMALL, Run, metrics_of
 
 BAD: list[tuple[dict[str, Any], list[str]]] = [
@@ -201,8 +203,8 @@ def no_checkpoints(folder: Path) -> None:
 
 
 DAMAGES = [
-    (damage_config, ["config.json is damaged"]),
-    (empty_config, ["config.json is damaged", "config"]),
+    (damage_config, ["config.json is damaged", "it is not whole JSON", "another run-dir"]),
+    (empty_config, ["config.json is damaged", "it has no 'config'", "another run-dir"]),
     (truncate_tensors, ["damaged", "SHA-256"]),
     (flip_a_bit, ["damaged", "SHA-256"]),
     (drop_tensors, ["cannot be read"]),
@@ -229,6 +231,21 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(run: Run) -> Non
     (folder / "model.safetensors").unlink()
     run("run", num_server_rounds=4, checkpoint_every=1, resume=True)
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+def test_a_line_of_metrics_that_is_no_round_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"loss": 1}\n{"round": 1, "seconds": {}}\n')
+    with pytest.raises(
+        CheckpointError, match=r"metrics.jsonl, line 1, is damaged: it has no 'round'"
+    ):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("command", ["status", "report", "updates"])
+def test_a_folder_without_a_run_is_said_to_be_one(tmp_path: Path, command: str) -> None:
+    for folder, why in ((tmp_path, "config.json is missing"), (tmp_path / "a", "no such folder")):
+        result = CliRunner().invoke(app, [command, str(folder)])
+        assert f"holds no run ({why}" in str(result.exception).replace("there is ", "")
 
 
 def test_damaged_metrics_are_not_dropped_in_silence(run: Run) -> None:
@@ -268,7 +285,7 @@ def test_a_resume_without_the_history_of_its_rounds_is_refused(
 
 
 def test_resuming_nothing(run: Run) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no run .config.json is missing"):
+    with pytest.raises(CheckpointError, match=r"holds no run .there is no such folder"):
         run(resume=True)
 
 
@@ -315,6 +332,8 @@ def test_a_number_is_taken_for_a_text() -> None:
     config = read_config({**values, "normalise.mean": 0.5, "normalise.std": 1})
     assert (config.run_dir, config.dataset) == ("5", "2024")
     assert config.component("transform").model_dump()["mean"] == "0.5"
+    with pytest.raises(ConfigError, match=r"or empty\. Mean"):
+        read_config({"transform": "normalise", "normalise.mean": "a"})
     with pytest.raises(ConfigError, match="run-dir = True: must be a valid string"):
         read_config({"run-dir": True})
 

@@ -313,6 +313,21 @@ def test_a_senseless_list_is_refused(text: str) -> None:
         split_grid([f"seed={text}"])
 
 
+def test_a_list_that_is_not_closed_is_named_as_such() -> None:
+    with pytest.raises(ConfigError, match=r"learning-rate = \[0.03,0.1: the list is not closed"):
+        split_grid(["learning-rate=[0.03,0.1"])
+
+
+@pytest.mark.parametrize("option", ["--runs", "--to"])
+def test_a_file_where_a_folder_should_be_is_named_before_anything_runs(
+    option: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    places = {"--runs": tmp_path / "runs", "--to": tmp_path / "to", option: tmp_path / "file" / "a"}
+    with pytest.raises(ConfigError, match=f"{option} .*file/a: must be a folder"):
+        sweep_settings([], places["--runs"], places["--to"], "", Effort(jobs=1), Console())
+
+
 def test_a_point_that_makes_no_sense_is_named() -> None:
     with pytest.raises(ConfigError, match=r"at learning-rate=-1: learning-rate = -1"):
         expand({}, {"learning-rate": [0.1, -1]})

@@ -28,7 +28,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from fedapp.errors import CheckpointError, RunError
-from fedapp.files import append_whole, write_atomically
+from fedapp.files import append_whole, what_is_wrong, write_atomically
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
 from strategies.callbacks import Callback, Record, ServerState
@@ -46,13 +46,15 @@ def read_metrics(path: Path) -> list[Record]:
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
-        except ValueError as error:
+            record = json.loads(line)
+            record["round"], record["seconds"]
+            records.append(record)
+        except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
                 raise CheckpointError(
-                    f"{path}, line {number}, is damaged: {error}. Remove the lines from there on: "
-                    "a resumed run then goes on from the newest checkpoint that the lines before reach, "
-                    "and says so if none is kept."
+                    f"{path}, line {number}, is damaged: {what_is_wrong(error)}. Remove the lines from "
+                    "there on: a resumed run then goes on from the newest checkpoint that the lines "
+                    "before reach, and says so if none is kept."
                 ) from error
     return records
 

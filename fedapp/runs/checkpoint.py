@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedapp.errors import CheckpointError
-from fedapp.files import write_atomically, write_json
+from fedapp.files import what_is_wrong, write_atomically, write_json
 from fedapp.training.algorithm import Tensors
 from strategies.callbacks import ServerState
 
@@ -117,7 +117,9 @@ def _read(description: Path) -> ServerState:
         content = path.read_bytes()
         round_, format_, digest = int(said["round"]), said["format"], said["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"checkpoint {description} cannot be read: {error!r}") from error
+        raise CheckpointError(
+            f"checkpoint {description} cannot be read: {what_is_wrong(error)}"
+        ) from error
     if path.stem != f"round-{round_:06d}":
         raise CheckpointError(f"checkpoint {description} says that it is of round {round_}")
     if format_ != FORMAT:

@@ -16,7 +16,7 @@ from fedapp.sweeps.grid import expand, make_rows, request_for, show, split_grid,
 from fedapp.sweeps.plans import Outcome, Steps, fixed
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort, carry_out
-from fedapp.sweeps.store import Store
+from fedapp.sweeps.store import Store, as_folder
 
 
 def sweep_settings(
@@ -35,8 +35,10 @@ def sweep_settings(
     Raises
     ------
     ConfigError
-        A point of the grid is no sensible configuration, or ``best_of`` is not in the grid.
+        A point of the grid is no sensible configuration, ``best_of`` is not in the grid, or ``runs``
+        or ``to`` is a file.
     """
+    to = as_folder(to, "--to")
     plain, grid = split_grid(settings)
     if best_of and best_of not in grid:
         raise ConfigError(
@@ -61,7 +63,7 @@ def sweep_settings(
     rows = make_rows([points[i] for i in done], records, targets, best_of)
     console.print(show(rows))
     to.mkdir(parents=True, exist_ok=True)
-    for path in write_rows(rows, to.absolute(), base):
+    for path in write_rows(rows, to, base):
         console.print(str(path), highlight=False, soft_wrap=True)
     return not failures(outcomes.values())
 

@@ -43,6 +43,11 @@ def split_grid(settings: Sequence[str]) -> tuple[list[str], dict[str, list[Scala
 
 
 def _list(key: str, text: str) -> list[Scalar]:
+    if not text.endswith("]"):
+        raise ConfigError(
+            f"{key} = {text}: the list is not closed. Write it with its brackets and in quotation "
+            f'marks, as in "{key}=[1, 2]".'
+        )
     try:
         values: Any = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
