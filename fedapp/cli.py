@@ -328,12 +328,15 @@ def updates(
 
 @app.command()
 def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
-    """Write the summary, the curves and the report of a run again, from its metrics."""
+    """Write the summary, the curves and the report of a run again, and draw what it has not drawn."""
     from fedapp.runs.artefacts import write_report, write_summary
     from fedapp.runs.directory import RunDirectory, read_stored
+    from fedapp.runs.partition import draw_later
 
-    config, _ = read_stored(run_dir)
+    config, found = read_stored(run_dir)
     directory = RunDirectory(run_dir.absolute())
+    if problem := draw_later(directory.path, config, found):
+        console.print(f"no picture of the partition: {problem}", markup=False, soft_wrap=True)
     write_report(directory, config, write_summary(directory, config))
     console.print(str(directory.path / "report.html"), highlight=False, soft_wrap=True)
 
