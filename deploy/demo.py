@@ -7,6 +7,7 @@ with the demonstration, also when it fails or is interrupted.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -140,6 +141,7 @@ def _interrupt(number: int, frame: object) -> NoReturn:
 
 def main() -> int:
     """Run the demonstration in a new folder; 0 if the accuracy rose and nothing is left."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for each in SIGNALS:
         signal.signal(each, _interrupt)
     datasets.disable_progress_bars()

@@ -6,7 +6,7 @@ import json
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,6 +16,9 @@ from rich.table import Table
 import fedapp
 from fedapp.config import Scalar, defaults, field_of, read_config
 from fedapp.errors import ConfigError, FedappError
+
+if TYPE_CHECKING:
+    from fedapp.runs.directory import RunDirectory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -125,11 +128,16 @@ def run(
         str, typer.Option(help="Ray cluster of the workers. Empty: one on this machine.")
     ] = "",
 ) -> None:
-    """Run federated averaging, in this process or in workers; the run directory is printed first."""
+    """Run federated averaging, in this process or in workers; the run directory is printed first.
+
+    Ends with exit code 1 where no round changed the model.
+    """
     from fedapp.client_app import app as client_app
     from fedapp.engines.inline import run_inline
-    from fedapp.server_app import app as server_app
+    from fedapp.server_app import app_that_tells
 
+    ended: list[RunDirectory] = []
+    server_app = app_that_tells(ended.append)
     values = parse_settings(settings)
     if resume is not None:
         values, nodes, workers = _resumed(resume, values, nodes, workers)
@@ -141,6 +149,22 @@ def run(
         run_workers(server_app, values, workers, ray_address)
     else:
         run_inline(server_app, client_app, values, nodes or 1)
+    _check_effect(ended)
+
+
+def _check_effect(ended: list[RunDirectory]) -> None:
+    """End with exit code 1 where no round of the run changed the model."""
+    from fedapp.runs.status import without_effect
+
+    for directory in ended:
+        if reason := without_effect(directory):
+            Console(stderr=True).print(
+                f"[bold red]No round changed the model[/]: {escape(reason)}. What happened: fedapp "
+                f"status {escape(str(directory.path))}",
+                highlight=False,
+                soft_wrap=True,
+            )
+            raise typer.Exit(1)
 
 
 def _check_places(nodes: int | None, workers: int, ray_address: str) -> None:
@@ -205,12 +229,16 @@ def sweep(
     hours: Hours = 0.0,
     stacked: Stacked = 1,
 ) -> None:
-    """Run a grid: lists are values to try, as in "learning-rate=[0.03,0.1,0.3]" "seed=[0,1,2]"."""
+    """Run a grid: lists are values to try, as in "learning-rate=[0.03,0.1,0.3]" "seed=[0,1,2]".
+
+    Ends with exit code 1 where a run of the grid failed.
+    """
     from fedapp.sweeps.command import sweep_settings
     from fedapp.sweeps.schedule import Effort
 
     effort = Effort(jobs, stacked, retry, hours)
-    sweep_settings(settings or [], runs, to, best_of, effort, console)
+    if not sweep_settings(settings or [], runs, to, best_of, effort, console):
+        raise typer.Exit(1)
 
 
 @app.command(epilog="Items: mcmahan-table1 ... seo-fig13, the start of such names, or all.")
@@ -303,12 +331,15 @@ def updates(
 
 @app.command()
 def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
-    """Write the summary, the curves and the report of a run again, from its metrics."""
+    """Write the summary, the curves and the report of a run again, and draw what it has not drawn."""
     from fedapp.runs.artefacts import write_report, write_summary
     from fedapp.runs.directory import RunDirectory, read_stored
+    from fedapp.runs.partition import draw_later
 
-    config, _ = read_stored(run_dir)
+    config, found = read_stored(run_dir)
     directory = RunDirectory(run_dir.absolute())
+    if problem := draw_later(directory.path, config, found):
+        console.print(f"no picture of the partition: {problem}", markup=False, soft_wrap=True)
     write_report(directory, config, write_summary(directory, config))
     console.print(str(directory.path / "report.html"), highlight=False, soft_wrap=True)
 

@@ -11,12 +11,20 @@ import functools
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from fedapp.errors import ConfigError
-from fedapp.registry import FAMILIES, Component, Family
+from fedapp.registry import FAMILIES, Component, Family, number_as_text
 
 Scalar = bool | int | float | str
 
@@ -213,6 +221,11 @@ class RunConfig(BaseModel):
         description="Parameters of components, as name.parameter.",
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_as_text(cls, value: Any, info: ValidationInfo) -> Any:
+        return number_as_text(value, cls.model_fields[str(info.field_name)])
+
     @model_validator(mode="after")
     def _combinations(self) -> Self:
         for message in _senseless(self):
@@ -394,6 +407,7 @@ def _snake(values: Mapping[str, Any]) -> dict[str, Any]:
 def _describe(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> str:
     """Say one pydantic error as: key = value: what is allowed. Meaning. How to mend it."""
     message = detail["msg"].removeprefix("Value error, ")
+    message = message if not detail["loc"] else message.rstrip(".")
     if not detail["loc"]:
         return message if not prefix else f"{prefix.rstrip('.')}: {message}"
     key = str(detail["loc"][0])

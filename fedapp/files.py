@@ -38,3 +38,12 @@ def append_whole(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically."""
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def what_is_wrong(error: Exception) -> str:
+    """Return why a JSON file is not what it should be, in words."""
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it is not whole JSON ({error})"
+    return str(error).rstrip(".")

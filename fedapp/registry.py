@@ -9,17 +9,27 @@ is at once known to the configuration, the CLI, the docs and the tests; nothing 
 from __future__ import annotations
 
 import functools
+import hashlib
 import importlib
+import inspect
 import pkgutil
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
+
+
+def number_as_text(value: Any, field: FieldInfo) -> Any:
+    """Return a number that is given for a field of text as its text: ``2024`` may name a folder."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if field.annotation is str and is_number else value
 
 
 class Component(BaseModel):
@@ -28,6 +38,11 @@ class Component(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     name: ClassVar[str] = ""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_as_text(cls, value: Any, info: ValidationInfo) -> Any:
+        return number_as_text(value, cls.model_fields[str(info.field_name)])
 
     @classmethod
     def title(cls) -> str:
@@ -60,6 +75,19 @@ FAMILIES = (
     Family("partitioner", "fedapp.data.partition"),
     Family("transform", "fedapp.data.transforms"),
 )
+
+
+@functools.cache
+def source_of(component: type[Component]) -> str:
+    """Return a digest of the files that define a component, its family's bases in their order included.
+
+    It is of the code that this process works with, as long as it is asked for before a file changes.
+    """
+    package = component.__module__.rpartition(".")[0]
+    modules = [each.__module__ for each in component.__mro__]
+    own = [name for name in dict.fromkeys(modules) if name.rpartition(".")[0] == package]
+    sources = [inspect.getsource(sys.modules[name]) for name in own]
+    return hashlib.sha256("\0".join(sources).encode()).hexdigest()[:16]
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from logging import INFO
 from typing import Any
 
@@ -13,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedapp.arrays import to_arrays
 from fedapp.config import RunConfig, read_config
 from fedapp.engines.local import LocalGrid
-from fedapp.errors import CheckpointError
+from fedapp.errors import CheckpointError, ConfigError
 from fedapp.holdings import Holdings, read_holdings
 from fedapp.nodes import Nodes
 from fedapp.runs.artefacts import Artefacts
@@ -25,6 +26,7 @@ from fedapp.runs.callbacks import (
     StopAtTarget,
     StopIfAllFail,
     has_reached,
+    last_whole_round,
     read_metrics,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
@@ -35,9 +37,12 @@ from fedapp.runs.states import open_states
 from fedapp.training.algorithm import Tensors
 from fedapp.training.setup import (
     choose_device,
+    choose_program,
     initial_parameters,
+    is_batched,
     make_algorithm,
     make_score,
+    sources,
 )
 from fedapp.training.threads import measured_threads
 from strategies.callbacks import Callback, ServerState
@@ -52,8 +57,27 @@ def main(grid: Grid, context: Context) -> None:
     run(grid, read_config(context.run_config))
 
 
+def app_that_tells(ended: Callable[[RunDirectory], None]) -> ServerApp:
+    """Return the ServerApp that, when its run has ended, also tells where it is."""
+    telling = ServerApp()
+
+    @telling.main()
+    def tell(grid: Grid, context: Context) -> None:
+        ended(run(grid, read_config(context.run_config)))
+
+    return telling
+
+
 def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) -> RunDirectory:
-    """Run ``config`` over the nodes of ``grid`` and return the run directory."""
+    """Run ``config`` over the nodes of ``grid`` and return the run directory.
+
+    Raises
+    ------
+    ConfigError
+        The nodes are known beforehand, and they cannot do it: too few, or without a GPU.
+    """
+    if isinstance(grid, LocalGrid):
+        _check_nodes(grid, config)
     holdings = read_holdings(config, None)
     theta = initial_parameters(config, holdings.dataset.task)
     directory, found = _open(config, holdings)
@@ -73,6 +97,18 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
             raise
         log(INFO, "Run directory: %s", directory.path)
     return directory
+
+
+def _check_nodes(grid: LocalGrid, config: RunConfig) -> None:
+    """Refuse what nodes of ``fedapp run`` cannot do, instead of waiting, or training nobody."""
+    nodes = len(grid.contexts)
+    if config.min_nodes > nodes:
+        raise ConfigError(
+            f"min-nodes = {config.min_nodes}: {nodes} is the number of nodes here, and no more will "
+            f"come. Add {grid.option} {config.min_nodes} to `fedapp run`, or set min-nodes={nodes}."
+        )
+    if grid.here and is_batched(config):
+        choose_program(config, choose_device(config))
 
 
 def _prepare(
@@ -137,23 +173,40 @@ def _open(config: RunConfig, holdings: Holdings) -> tuple[RunDirectory, dict[str
         found = {
             "fingerprint": holdings.dataset.fingerprint,
             "device": str(choose_device(config)),
+            "sources": sources(config),
         }
         return create(config), found
     directory, found = reopen(config)
     if found.get("fingerprint") != holdings.dataset.fingerprint:
         raise CheckpointError(
             f"dataset = {config.dataset!r}: is not the data that {directory.path} was made with "
-            f"(fingerprint {holdings.dataset.fingerprint!r}, the run has {found.get('fingerprint')!r})"
+            f"(fingerprint {holdings.dataset.fingerprint!r}, the run has {found.get('fingerprint')!r}). "
+            f"Resume with the files as they were, with dataset=FOLDER if they are elsewhere now, or "
+            "begin another run, in another run-dir."
         )
     return directory, found
 
 
 def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> ServerState | None:
-    """Return the last checkpoint of the run to resume, or None for a new run."""
+    """Return the last checkpoint of the run to resume, or None for a new run.
+
+    Raises
+    ------
+    CheckpointError
+        There is none, or it does not fit.
+    ConfigError
+        The run is to have fewer rounds than it has done.
+    """
     if not config.resume:
         return None
-    state = load_checkpoint(directory.checkpoints)
+    reached = last_whole_round(read_metrics(directory.metrics))
+    state = load_checkpoint(directory.checkpoints, reached)
     check_fits(state, theta, directory.checkpoints)
+    if config.num_server_rounds < state.round:
+        raise ConfigError(
+            f"num-server-rounds = {config.num_server_rounds}: {directory.path} has done {state.round} "
+            f"rounds. Set at least {state.round}, or begin another run, in another run-dir."
+        )
     log(INFO, "Resuming after round %d", state.round)
     return state
 

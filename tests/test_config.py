@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
-from fedapp.cli import parse_settings
+from fedapp import server_app
+from fedapp.cli import app, parse_settings
 from fedapp.config import RunConfig, defaults, option_fields, read_config
-from fedapp.errors import CheckpointError, ConfigError, FedappError
+from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
 from fedapp.generate import ROOT, targets
 from fedapp.holdings import own_client
 from fedapp.keys import allowed
 from fedapp.registry import FAMILIES
-from tests.conftest import SMALL, Run
+from fedapp.runs.callbacks import read_metrics
+from tests.conftest import SMALL, Run, metrics_of
 
 BAD: list[tuple[dict[str, Any], list[str]]] = [
     # values out of bounds
@@ -117,7 +120,11 @@ BAD_RUNS: list[tuple[dict[str, Any], list[str]]] = [
     ({"device": "cuda:7"}, ["device = 'cuda:7'", "GPU"]),
     ({"dataset": "/no/such/folder"}, ["dataset", "/no/such/folder"]),
     ({"model": "char-lstm"}, ["model = 'char-lstm'"]),
-    ({"node-timeout": 0.2, "min-nodes": 2}, ["min-nodes = 2", "only 1 fit node"]),
+    ({"min-nodes": 2}, ["min-nodes = 2", "1 is the number of nodes here", "--nodes 2"]),
+    (
+        {"device": "cpu", "trainer": "batched", "program": "capture"},
+        ["program = 'capture'", "needs a GPU", "program='auto'"],
+    ),
 ]
 
 
@@ -130,6 +137,16 @@ def test_a_run_that_cannot_be_is_refused_before_training(
     for words in said:
         assert words in str(error.value)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_nodes_that_do_not_come_are_waited_for_no_longer_than_is_said(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_app, "_check_nodes", lambda *_: None)  # as in a deployment
+    with pytest.raises(
+        RunError, match=r"min-nodes = 2: only 1 fit nodes within node-timeout = 0.2 s"
+    ):
+        run(min_nodes=2, node_timeout=0.2)
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(run: Run) -> None:
@@ -187,8 +204,8 @@ def no_checkpoints(folder: Path) -> None:
 
 
 DAMAGES = [
-    (damage_config, ["config.json is damaged"]),
-    (empty_config, ["config.json is damaged", "config"]),
+    (damage_config, ["config.json is damaged", "it is not whole JSON", "another run-dir"]),
+    (empty_config, ["config.json is damaged", "it has no 'config'", "another run-dir"]),
     (truncate_tensors, ["damaged", "SHA-256"]),
     (flip_a_bit, ["damaged", "SHA-256"]),
     (drop_tensors, ["cannot be read"]),
@@ -217,6 +234,21 @@ def test_a_damaged_last_checkpoint_falls_back_to_the_one_before(run: Run) -> Non
     assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
+def test_a_line_of_metrics_that_is_no_round_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"loss": 1}\n{"round": 1, "seconds": {}}\n')
+    with pytest.raises(
+        CheckpointError, match=r"metrics.jsonl, line 1, is damaged: it has no 'round'"
+    ):
+        read_metrics(tmp_path / "metrics.jsonl")
+
+
+@pytest.mark.parametrize("command", ["status", "report", "updates"])
+def test_a_folder_without_a_run_is_said_to_be_one(tmp_path: Path, command: str) -> None:
+    for folder, why in ((tmp_path, "config.json is missing"), (tmp_path / "a", "no such folder")):
+        result = CliRunner().invoke(app, [command, str(folder)])
+        assert f"holds no run ({why}" in str(result.exception).replace("there is ", "")
+
+
 def test_damaged_metrics_are_not_dropped_in_silence(run: Run) -> None:
     folder = run()
     lines = (folder / "metrics.jsonl").read_text().splitlines()
@@ -225,8 +257,36 @@ def test_damaged_metrics_are_not_dropped_in_silence(run: Run) -> None:
         run(resume=True, num_server_rounds=5)
 
 
+def test_a_resume_goes_back_to_a_checkpoint_that_the_metrics_reach(run: Run) -> None:
+    """As the error on damaged metrics says: the lines from the damaged one on are removed."""
+    settings = {"num_server_rounds": 4, "checkpoint_every": 1}
+    whole, folder = run("whole", **settings), run("run", **settings)
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:4]))  # rounds 0 to 3; kept are 3 and 4
+    run("run", **settings, resume=True)
+    assert metrics_of(folder) == metrics_of(whole)
+    assert (folder / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("kept", "said"), [([], "has no round 0"), ([0, 1, 3, 4], "rounds 0 to 1")]
+)
+def test_a_resume_without_the_history_of_its_rounds_is_refused(
+    run: Run, kept: list[int], said: str
+) -> None:
+    folder = run(num_server_rounds=4, checkpoint_every=1)
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[round_] for round_ in kept))
+    before = (folder / "summary.json").read_bytes()
+    with pytest.raises(CheckpointError, match="no checkpoint to resume from") as error:
+        run(num_server_rounds=4, checkpoint_every=1, resume=True)
+    for words in (said, "checkpoint", "another run-dir"):
+        assert words in str(error.value)
+    assert (folder / "summary.json").read_bytes() == before
+
+
 def test_resuming_nothing(run: Run) -> None:
-    with pytest.raises(CheckpointError, match=r"holds no run .config.json is missing"):
+    with pytest.raises(CheckpointError, match=r"holds no run .there is no such folder"):
         run(resume=True)
 
 
@@ -266,6 +326,17 @@ def test_defaults_are_a_run() -> None:
 def test_whole_numbers_are_numbers() -> None:
     """`learning-rate=1` in a run-config is an int; it means 1.0."""
     assert read_config({"learning-rate": 1}).learning_rate == 1.0
+
+
+def test_a_number_is_taken_for_a_text() -> None:
+    values = {"run-dir": 5, "dataset": 2024, "transform": "normalise", "model": "2nn"}
+    config = read_config({**values, "normalise.mean": 0.5, "normalise.std": 1})
+    assert (config.run_dir, config.dataset) == ("5", "2024")
+    assert config.component("transform").model_dump()["mean"] == "0.5"
+    with pytest.raises(ConfigError, match=r"or empty\. Mean"):
+        read_config({"transform": "normalise", "normalise.mean": "a"})
+    with pytest.raises(ConfigError, match="run-dir = True: must be a valid string"):
+        read_config({"run-dir": True})
 
 
 def test_a_config_survives_its_own_run_config() -> None:

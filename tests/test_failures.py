@@ -8,13 +8,16 @@ import pytest
 import torch
 from damages import DAMAGES, raises
 from flwr.app import MessageType
-from in_process import client_app, metrics, model, run
+from in_process import SMALL, client_app, metrics, model, run
+from typer.testing import CliRunner
 
+from fedapp import cli
 from fedapp.errors import RunError
 from fedapp.runs.callbacks import StopIfAllFail
 from fedapp.seeds import generator
 from fedapp.training.algorithm import Algorithm
 from strategies.callbacks import ServerState
+from strategies.fedavg import FedAvg
 
 BROKEN = 1
 
@@ -88,7 +91,11 @@ def test_a_client_that_its_node_names_as_failed_is_left_out_alone(reply, tmp_pat
 
     monkeypatch.setattr(Holdings, "train", broken)
     record = metrics(run(tmp_path / "run", num_server_rounds=1))[1]
-    assert record["failures"] == {str(drawn[0]): "ValueError: its disk is gone"}
+    assert list(record["failures"]) == [str(drawn[0])]
+    reason = record["failures"][str(drawn[0])]
+    assert re.fullmatch(
+        r"ValueError: its disk is gone \(.*test_failures.py, line \d+, in broken\)", reason
+    )
     assert record["replied"] == 4
 
 
@@ -148,6 +155,23 @@ def test_a_run_ends_where_all_clients_fail_with_the_same_error_three_rounds_in_a
     resumed = run(tmp_path / "run", resume=True, num_server_rounds=5)
     assert [record["round"] for record in metrics(resumed)] == [0, 1, 2, 3, 4, 5]
     assert metrics(resumed)[5]["model_changed"]
+
+
+def test_an_exception_in_an_algorithm_is_named_with_its_line_and_ends_the_command_badly(
+    tmp_path, monkeypatch
+):
+    def loss(self, *arguments):
+        return {}["weights"]
+
+    monkeypatch.setattr(FedAvg, "loss", loss)
+    settings = {**SMALL, "num-server-rounds": 2, "run-dir": str(tmp_path / "run")}
+    result = CliRunner().invoke(cli.app, ["run", *(f"{k}={v}" for k, v in settings.items())])
+    line = loss.__code__.co_firstlineno + 1
+    place = f"KeyError: 'weights' (tests/test_failures.py, line {line}, in loss)"
+    assert set(metrics(tmp_path / "run")[1]["failures"].values()) == {place}
+    assert result.exit_code == 1
+    assert "No round changed the model" in result.output
+    assert f"fedapp status {tmp_path / 'run'}" in result.output.replace("\n", "")
 
 
 @pytest.mark.parametrize(

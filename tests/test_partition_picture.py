@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process import run
 from typer.testing import CliRunner
 
 from fedapp.analysis.partition import label_counts, labels_per_client
@@ -168,3 +169,21 @@ def test_other_pictures_and_places_are_refused_before_the_work(tmp_path):
         assert isinstance(found.exception, ConfigError)
         assert re.search(said, str(found.exception))
         assert not found.output
+
+
+def test_a_report_written_later_has_the_partition_too(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", num_server_rounds=1)
+    assert not (folder / "partition.png").exists()
+    CliRunner().invoke(app, ["report", str(folder)], catch_exceptions=False)
+    assert (folder / "partition.png").exists()
+    assert "<h2>Partition</h2>" in (folder / "report.html").read_text()
+
+
+def test_a_report_whose_data_is_gone_says_so_and_is_written(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", num_server_rounds=1)
+    content = json.loads((folder / "config.json").read_text())
+    content["found"]["fingerprint"] = "another"
+    (folder / "config.json").write_text(json.dumps(content))
+    said = CliRunner().invoke(app, ["report", str(folder)], catch_exceptions=False).output
+    assert "no picture of the partition: dataset = 'digits': is not the data" in said
+    assert (folder / "report.html").exists()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -274,3 +276,13 @@ def test_local_epsilon_is_that_of_half_the_multiplier_each_round() -> None:
         _, state = algorithm.apply(theta, theta, {}, state, STEP)
     expected = epsilon([2 * alpha / (2 * 1.5**2) for alpha in ORDERS], 1e-4)
     assert algorithm.report(state, STEP) == {"epsilon": pytest.approx(expected), "delta": 1e-4}
+
+
+def test_the_accountant_leaves_the_logging_as_it_is() -> None:
+    """Opacus gives the root logger a handler, which would print every line of the run again."""
+    code = (
+        "import logging; from fedapp.analysis.privacy import epsilon, round_cost; "
+        "epsilon(round_cost(1.0, 0.1), 1e-5); print(logging.getLogger().handlers)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

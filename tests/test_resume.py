@@ -10,6 +10,7 @@ import time
 
 import killed
 import pytest
+from data_files import image_features, image_splits, write_parquet
 from in_process import SMALL, TWENTY, metrics, run
 
 from fedapp import server_app
@@ -178,6 +179,30 @@ def test_other_settings_are_refused_by_key(whole):
         assert f"{key} =" not in str(error.value)
     assert f"fedapp run --resume {folder}" in str(error.value)
     reopen(read_config({**values, **free}))
+
+
+def test_a_run_goes_on_with_its_data_at_another_place(tmp_path):
+    """The data is known by its content: another folder with the same files is the same data."""
+    settings = {"num_clients": 2, "checkpoint_every": 1}
+    for name, images in (("old", 4), ("new", 4), ("other", 3)):
+        write_parquet(tmp_path / name, image_splits(images), image_features())
+    folder = run(tmp_path / "run", dataset=str(tmp_path / "old"), num_server_rounds=1, **settings)
+    shutil.rmtree(tmp_path / "old")
+    again = {**settings, "num_server_rounds": 2, "resume": True}
+    run(folder, dataset=str(tmp_path / "new"), **again)
+    assert metrics(folder)[-1]["round"] == 2
+    with pytest.raises(CheckpointError, match=r"is not the data that .* dataset=FOLDER"):
+        run(folder, dataset=str(tmp_path / "other"), **again)
+
+
+def test_fewer_rounds_than_are_done_are_refused(tmp_path):
+    folder = run(tmp_path / "run")
+    before = (folder / "config.json").read_bytes()
+    with pytest.raises(
+        ConfigError, match=r"num-server-rounds = 1: .* has done 3 rounds. Set at least 3"
+    ):
+        run(folder, resume=True, num_server_rounds=1)
+    assert (folder / "config.json").read_bytes() == before
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

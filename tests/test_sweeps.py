@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import io
 import json
 import math
+import shutil
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given
@@ -14,7 +17,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedapp.errors import ConfigError
-from fedapp.sweeps.command import sweep_settings
+from fedapp.registry import FAMILIES, source_of
+from fedapp.runs.directory import read_stored
+from fedapp.sweeps.again import retry_failures
+from fedapp.sweeps.archive import Archive
+from fedapp.sweeps.command import run_plans, sweep_settings
+from fedapp.sweeps.execute import perform
 from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import Outcome, fixed, stage
@@ -22,6 +30,7 @@ from fedapp.sweeps.record import RunRecord, problem_of, read_run
 from fedapp.sweeps.schedule import Effort, in_groups
 from fedapp.sweeps.store import Store
 from fedapp.sweeps.tuning import Cell, Rates, search
+from fedapp.training import setup
 
 BASE = {"num-clients": 10, "2nn.hidden": 8}
 
@@ -304,6 +313,21 @@ def test_a_senseless_list_is_refused(text: str) -> None:
         split_grid([f"seed={text}"])
 
 
+def test_a_list_that_is_not_closed_is_named_as_such() -> None:
+    with pytest.raises(ConfigError, match=r"learning-rate = \[0.03,0.1: the list is not closed"):
+        split_grid(["learning-rate=[0.03,0.1"])
+
+
+@pytest.mark.parametrize("option", ["--runs", "--to"])
+def test_a_file_where_a_folder_should_be_is_named_before_anything_runs(
+    option: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    places = {"--runs": tmp_path / "runs", "--to": tmp_path / "to", option: tmp_path / "file" / "a"}
+    with pytest.raises(ConfigError, match=f"{option} .*file/a: must be a folder"):
+        sweep_settings([], places["--runs"], places["--to"], "", Effort(jobs=1), Console())
+
+
 def test_a_point_that_makes_no_sense_is_named() -> None:
     with pytest.raises(ConfigError, match=r"at learning-rate=-1: learning-rate = -1"):
         expand({}, {"learning-rate": [0.1, -1]})
@@ -336,6 +360,123 @@ def test_rows_with_a_target_are_sorted_by_rounds() -> None:
     slow, fast, never = (record(values) for values in ([0, 0.5, 1], [0, 1, 0.2], [0, 0.9, 0.9]))
     order = [Row({"x": 1}, [r], 1.0) for r in (slow, fast, never)]
     assert [row.needed for row in sorted(order, key=Row.sorting)] == [1.0, 2.0, None]
+
+
+def test_runs_without_an_accuracy_have_none_and_come_last(tmp_path: Path) -> None:
+    points = [{"learning-rate": rate} for rate in (0.1, 0.2, 0.3)]
+    wild = record([0.1, None], status="diverged", problem="nan")
+    records = [wild, record([], status="failed", problem="KeyError"), record([0.0, 0.1])]
+    rows = make_rows(points, records, [0.0] * 3)
+    assert [row.point["learning-rate"] for row in rows] == [0.3, 0.1, 0.2]
+    assert [row.cells()[1] for row in rows] == ["0.1000", "diverged", "failed"]
+    files = write_rows(rows, tmp_path, {})
+    flat = json.loads(files[0].read_text())["rows"]
+    assert [row["accuracy"] for row in flat] == [0.1, None, None]
+    assert [row["status"] for row in flat] == ["complete", "diverged", "failed"]
+    assert [row["best-accuracy"] for row in flat] == [0.1, 0.1, None]
+    assert files[1].read_text().splitlines()[3].startswith("0.2,1,,,,,0,,0.0,failed,")
+
+
+def test_a_mean_over_seeds_is_not_made_of_those_that_survived() -> None:
+    records = [record([0.0, 0.9]), record([0.1, None], status="diverged")]
+    [row] = make_rows([{"seed": 0}, {"seed": 1}], records, [0.0] * 2)
+    assert row.mean is None
+    assert row.cells()[:2] == ["diverged (1 of 2)", "0.9000 - 0.9000"]
+
+
+def test_a_run_that_failed_before_is_shown_with_its_reason_and_the_remedy(tmp_path: Path) -> None:
+    values = {"num-clients": 10, "num-server-rounds": 4}
+    store = Store(tmp_path)
+    broken = record([], Request.of(values, 4).run, "failed", problem="NameError: [x]")
+    store.folder(broken.run).mkdir()
+    store.keep(broken)
+    said = Console(file=io.StringIO(), width=200)
+    settings = [f"{key}={value}" for key, value in values.items()]
+    assert not sweep_settings(settings, tmp_path, tmp_path / "to", "", Effort(jobs=1), said)
+    for part in (broken.run, "NameError: [x]", "--retry"):
+        assert part in said.file.getvalue()  # type: ignore[attr-defined]
+
+
+SHORT = {**BASE, "local-epochs": 1, "2nn.hidden": 8, "device": "cpu", "checkpoint-every": 1}
+
+
+def do(request: Request, store: Store) -> RunRecord:
+    found = perform(request, store, lambda *_: False)
+    assert found is not None
+    return found
+
+
+def test_a_failed_run_is_tried_again_as_is_asked_now(tmp_path: Path) -> None:
+    """A program that cannot run here is no part of what a run is, so it must not stay with it."""
+    store = Store(tmp_path)
+    broken = Request.of({**SHORT, "trainer": "batched", "program": "capture"}, 2)
+    good = Request.of(SHORT, 2)
+    assert broken.run == good.run
+    assert do(broken, store).status == "failed"
+    assert do(good, store).status == "failed"  # unless it is tried again, it is as it was
+    retry_failures({"a": lambda: fixed([good])}, store)
+    found = do(good, store)
+    assert (found.status, found.rounds) == ("complete", [0, 1, 2])
+    assert found.execution["trainer"] == "auto"
+
+
+def test_a_run_that_failed_later_goes_on_from_its_last_good_round(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    early = do(Request.of(SHORT, 3), store)
+    metrics = store.folder(early.run) / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows[-1] |= {"model_changed": False, "failures": {"1": "OSError: gone"}}
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    store.keep(early.model_copy(update={"status": "failed", "problem": "OSError: gone"}))
+    later = Request.of({**SHORT, "threads": 2}, 4)
+    retry_failures({"a": lambda: fixed([later])}, store)
+    found = do(later, store)
+    assert (found.status, found.rounds) == ("complete", [0, 1, 2, 3, 4])
+    assert found.accuracy == do(Request.of(SHORT, 4), Store(tmp_path / "whole")).accuracy
+    stored, _ = read_stored(store.folder(early.run))
+    assert stored.threads == 2
+    journal = (store.root / "journal.jsonl").read_text().splitlines()
+    assert '"continued"' in journal[-2]
+
+
+def test_old_numbers_of_changed_code_are_named_and_not_of_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, archive = Store(tmp_path), Archive(tmp_path / "archive")
+    mine, published = Request.of(SHORT, 1), Request.of({**SHORT, "seed": 1}, 1)
+    do(mine, store)
+    archive.keep([do(published, store)])
+    shutil.rmtree(store.folder(published.run))
+    plans = {name: (lambda r=r: fixed([r])) for name, r in (("a", mine), ("b", published))}
+
+    def said() -> str:
+        console = Console(file=io.StringIO(), width=200)
+        run_plans(plans, Store(tmp_path, archive), Effort(jobs=1), console)
+        return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+    assert said() == ""
+    monkeypatch.setattr(setup, "source_of", lambda component: f"new {component.name}")
+    for part in ("algorithm 'fedavg'", "model '2nn'", f"rm -r {store.folder(mine.run)},"):
+        assert part in said()
+    assert published.run not in said()
+
+
+def test_the_digest_of_a_component_is_of_its_file_and_of_its_familys_bases(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    algorithms = FAMILIES[0].components()
+    before = {name: source_of(algorithms[name]) for name in ("fedadam", "fedavg")}
+    source_of.cache_clear()
+    real = inspect.getsource
+
+    def edited(module: ModuleType) -> str:
+        return real(module) + "#" * (module.__name__ == "strategies.fedopt")
+
+    monkeypatch.setattr(inspect, "getsource", edited)
+    after = {name: source_of(algorithms[name]) for name in before}
+    source_of.cache_clear()
+    assert after["fedadam"] != before["fedadam"]
+    assert after["fedavg"] == before["fedavg"]
 
 
 def test_a_sweep_of_targets_gives_the_rounds_to_each(tmp_path: Path) -> None:

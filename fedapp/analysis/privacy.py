@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import logging
 import math
 import warnings
 from collections.abc import Sequence
+from types import ModuleType
 
 ORDERS: tuple[float, ...] = (
     *(1 + x / 10 for x in range(1, 100)),
@@ -26,10 +29,7 @@ def round_cost(noise: float, rate: float) -> tuple[float, ...]:
     """
     if noise == 0:
         return (math.inf,) * len(ORDERS)
-    # Imported late: Opacus brings its whole training machinery, which takes seconds to import.
-    from opacus.accountants.analysis.rdp import compute_rdp
-
-    found = compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=list(ORDERS))
+    found = _accountant().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=list(ORDERS))
     return tuple(float(value) for value in found)
 
 
@@ -40,13 +40,27 @@ def epsilon(cost: Sequence[float], delta: float) -> float:
     """
     if not any(math.isfinite(value) for value in cost):
         return math.inf
-    from opacus.accountants.analysis.rdp import get_privacy_spent
-
     with warnings.catch_warnings():
         # It warns where the best order is the first or the last, whose epsilon holds all the same.
         warnings.simplefilter("ignore", UserWarning)
-        spent, _ = get_privacy_spent(orders=list(ORDERS), rdp=list(cost), delta=delta)
+        spent, _ = _accountant().get_privacy_spent(orders=list(ORDERS), rdp=list(cost), delta=delta)
     return float(spent)
+
+
+@functools.cache
+def _accountant() -> ModuleType:
+    """Return Opacus's functions; late, since it brings its training machinery, which takes seconds.
+
+    It calls ``logging.basicConfig`` when it is imported: with the handler that this gives the root
+    logger, every line that Flower's logger has printed would be printed once more.
+    """
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    rdp = importlib.import_module("opacus.accountants.analysis.rdp")
+    for handler in [each for each in root.handlers if each not in handlers]:
+        root.removeHandler(handler)
+    root.setLevel(level)
+    return rdp
 
 
 def default_delta(clients: int) -> float:

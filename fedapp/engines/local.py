@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import traceback
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,12 +17,18 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.config import Scalar
 from fedapp.delivery import Delivery
+from fedapp.faults import reason_of
 
 RUN_ID = 1
 
 
 class LocalGrid(Grid):
     """Nodes 1 .. N without a SuperLink; ``node_configs`` gives each its node-config."""
+
+    here = True
+    """Whether all nodes are on this machine."""
+    option = "--nodes"
+    """The option of ``fedapp run`` that says how many there are."""
 
     def __init__(
         self, run_config: Mapping[str, Scalar], node_configs: Sequence[Mapping[str, Scalar]]
@@ -98,7 +103,7 @@ def answer(client_app: ClientApp, message: Message, context: Context) -> Message
     try:
         return client_app(message, context)
     except Exception as error:
-        return failed(message, "".join(traceback.format_exception_only(error)).strip())
+        return failed(message, reason_of(error))
 
 
 def failed(

@@ -82,6 +82,8 @@ def _part(units: float, workers: int) -> float:
 class WorkerGrid(LocalGrid):
     """Nodes that are Ray actors; one that dies is replaced, and its reply counts as failed."""
 
+    option = "--workers"
+
     def __init__(
         self,
         run_config: Mapping[str, Scalar],
@@ -212,4 +214,5 @@ def run_workers(
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         share = Share.of(resources, workers, gpu=run_config.get("device") != "cpu")
         grid = WorkerGrid(run_config, places(workers), share, client_app)
+        grid.here = not address
         run_server(server_app, grid, run_config)

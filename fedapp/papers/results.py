@@ -165,7 +165,7 @@ def collect(
         command=command,
         cells=dict(cells),
         numbers=dict(numbers),
-        execution=_distinct(record.execution for record in own if record.execution),
+        execution=_distinct(record.published.execution for record in own if record.execution),
         seconds=round(sum(record.seconds for record in own), 1),
         runs=len(own),
         written=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),

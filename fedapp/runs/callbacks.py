@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import os
@@ -27,7 +28,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from fedapp.errors import CheckpointError, RunError
-from fedapp.files import append_whole, write_atomically
+from fedapp.files import append_whole, what_is_wrong, write_atomically
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
 from strategies.callbacks import Callback, Record, ServerState
@@ -45,14 +46,30 @@ def read_metrics(path: Path) -> list[Record]:
     records: list[Record] = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
-        except ValueError as error:
+            record = json.loads(line)
+            record["round"], record["seconds"]
+            records.append(record)
+        except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
                 raise CheckpointError(
-                    f"{path}, line {number}, is damaged: {error}. Remove the lines from there on: "
-                    "a resumed run goes on from its last checkpoint and writes later rounds anew."
+                    f"{path}, line {number}, is damaged: {what_is_wrong(error)}. Remove the lines from "
+                    "there on: a resumed run then goes on from the newest checkpoint that the lines "
+                    "before reach, and says so if none is kept."
                 ) from error
     return records
+
+
+def cut_metrics(path: Path, last: int) -> None:
+    """Keep the records of ``metrics.jsonl`` up to round ``last``; a file that is not there stays so."""
+    if path.exists():
+        kept = [record for record in read_metrics(path) if record["round"] <= last]
+        write_atomically(path, "".join(map(_line, kept)).encode())
+
+
+def last_whole_round(records: Sequence[Record]) -> int:
+    """Return the last round of which there are records of all rounds from 0 on; -1 if there is none."""
+    rounds = {record["round"] for record in records}
+    return next(round_ for round_ in itertools.count() if round_ not in rounds) - 1
 
 
 def wall_seconds(record: Record) -> float:
@@ -74,10 +91,7 @@ class Metrics(Callback):
 
     def on_start(self, state: ServerState) -> None:
         """Drop the rounds that a killed run did after the checkpoint; they will be run again."""
-        if self.path.exists():
-            done = state.round or -1
-            kept = [record for record in read_metrics(self.path) if record["round"] <= done]
-            write_atomically(self.path, "".join(map(_line, kept)).encode())
+        cut_metrics(self.path, state.round or -1)
 
     def on_round(self, record: Record, state: ServerState) -> bool:
         """Append one line, and those that could not be written before."""

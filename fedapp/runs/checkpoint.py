@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedapp.errors import CheckpointError
-from fedapp.files import write_atomically, write_json
+from fedapp.files import what_is_wrong, write_atomically, write_json
 from fedapp.training.algorithm import Tensors
 from strategies.callbacks import ServerState
 
@@ -50,13 +50,14 @@ def save_checkpoint(folder: Path, state: ServerState) -> Path:
     descriptions = _descriptions(folder)
     here = descriptions.index(path.with_suffix(".json"))
     for old in descriptions[:here] + descriptions[here + KEPT :]:
-        old.unlink()
-        old.with_suffix(".safetensors").unlink(missing_ok=True)
+        _remove(old)
     return path
 
 
-def load_checkpoint(folder: Path) -> ServerState:
-    """Return the newest checkpoint in ``folder`` that is whole.
+def load_checkpoint(folder: Path, reached: int | None = None) -> ServerState:
+    """Return the newest checkpoint in ``folder`` that is whole, of no later round than ``reached``.
+
+    ``reached`` is the last round of which the metrics have all rounds up to it (None: any).
 
     Raises
     ------
@@ -66,6 +67,7 @@ def load_checkpoint(folder: Path) -> ServerState:
     problems = []
     for description in _descriptions(folder):
         try:
+            _check_reached(description, reached)
             return _read(description)
         except CheckpointError as error:
             problems.append(str(error))
@@ -73,13 +75,35 @@ def load_checkpoint(folder: Path) -> ServerState:
     found = "\n  ".join(problems) or "there is none"
     raise CheckpointError(
         f"no checkpoint to resume from in {folder}:\n  {found}\n"
-        "Start again without resume, or point run-dir to a run that has one."
+        "Begin again in another run-dir, or remove this run's folder and leave resume out."
     )
+
+
+def _check_reached(description: Path, reached: int | None) -> None:
+    """Refuse a checkpoint whose rounds the metrics do not have: a resume does not run them again."""
+    round_ = int(description.stem.removeprefix("round-"))
+    if reached is not None and round_ > max(reached, 0):
+        have = f"rounds 0 to {reached} without a gap" if reached >= 0 else "no round 0"
+        raise CheckpointError(
+            f"checkpoint {description} is of round {round_}, and metrics.jsonl has {have}"
+        )
 
 
 def kept_rounds(folder: Path) -> list[int]:
     """Return the rounds of the checkpoints in ``folder``, newest first."""
     return [int(path.stem.removeprefix("round-")) for path in _descriptions(folder)]
+
+
+def drop_checkpoints(folder: Path, first: int) -> None:
+    """Remove the checkpoints of round ``first`` and of later ones."""
+    for description in _descriptions(folder):
+        if int(description.stem.removeprefix("round-")) >= first:
+            _remove(description)
+
+
+def _remove(description: Path) -> None:
+    description.unlink()
+    description.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
 def _descriptions(folder: Path) -> list[Path]:
@@ -93,7 +117,9 @@ def _read(description: Path) -> ServerState:
         content = path.read_bytes()
         round_, format_, digest = int(said["round"]), said["format"], said["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"checkpoint {description} cannot be read: {error!r}") from error
+        raise CheckpointError(
+            f"checkpoint {description} cannot be read: {what_is_wrong(error)}"
+        ) from error
     if path.stem != f"round-{round_:06d}":
         raise CheckpointError(f"checkpoint {description} says that it is of round {round_}")
     if format_ != FORMAT:

@@ -15,11 +15,18 @@ from typing import Any
 import fedapp
 from fedapp.config import RunConfig, read_config
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.files import write_atomically, write_json
+from fedapp.files import what_is_wrong, write_atomically, write_json
 from fedapp.runs.checkpoint import kept_rounds
 
-FREE_ON_RESUME = ("resume", "run-dir", "num-server-rounds", "node-timeout", "round-deadline")
-"""Keys that may differ between a run and its continuation."""
+FREE_ON_RESUME = (
+    "resume",
+    "run-dir",
+    "num-server-rounds",
+    "node-timeout",
+    "round-deadline",
+    "dataset",
+)
+"""Keys that may differ between a run and its continuation; the data by their place, not by content."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +100,8 @@ def check_is_new(directory: RunDirectory) -> None:
     where = f"run-dir = {str(directory.path)!r}: "
     if directory.config.exists():
         raise ConfigError(
-            f"{where}holds a run already. Set resume=true to go on with it, or choose another folder."
+            f"{where}holds a run already. Set resume=true to go on with it, choose another run-dir, or "
+            "remove the folder."
         )
     # A run that was killed before it had a config.json left that of round 0, which is written anew.
     if any(round_ > 0 for round_ in kept_rounds(directory.checkpoints)):
@@ -147,13 +155,16 @@ def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
     try:
         stored = json.loads(file.read_text())
         return read_config(stored["config"]), dict(stored["found"])
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
+        why = f"{file.name} is missing" if path.is_dir() else "there is no such folder"
         raise CheckpointError(
-            f"{str(path)!r} holds no run ({file.name} is missing). Name a run's folder; "
-            "to start a new run, leave resume out."
+            f"{str(path)!r} holds no run ({why}). Name the folder that a run prints first."
         ) from error
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise CheckpointError(f"{file} is damaged and cannot be read: {error!r}") from error
+    except (ValueError, KeyError, TypeError, OSError, ConfigError) as error:
+        raise CheckpointError(
+            f"{file} is damaged, or of another version, and cannot be read: {what_is_wrong(error)}. "
+            "Put back a copy of it, or begin another run, in another run-dir."
+        ) from error
 
 
 def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:

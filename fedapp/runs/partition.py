@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from rich.table import Table
 
 from fedapp.config import RunConfig
 from fedapp.data import Dataset, Partition, load_dataset, load_partition
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, FedappError
 from fedapp.files import write_json
-from fedapp.holdings import Holdings
+from fedapp.holdings import Holdings, read_holdings
 from fedapp.runs.partition_picture import count_labels, draw_partition, partition_summary
 from fedapp.runs.style import stem_of
 
@@ -30,10 +31,31 @@ def write_partition(folder: Path, config: RunConfig, holdings: Holdings) -> None
     write_json(
         folder / "partition.json", _summary(config, holdings.partition, targets, len(labels))
     )
-    if not config.pictures:
-        return
-    stem = folder / "partition"
-    draw_partition(holdings.partition, targets, labels, stem, _title(config))
+    if config.pictures:
+        _draw(folder, config, holdings)
+
+
+def draw_later(folder: Path, config: RunConfig, found: Mapping[str, Any]) -> str:
+    """Draw the partition of a run that was done without pictures; return why it cannot be, or nothing.
+
+    ``found`` is what was found out for the run: its data must be there, and be the same.
+    """
+    if not config.num_clients or (folder / "partition.svg").exists():
+        return ""
+    try:
+        holdings = read_holdings(config, None)
+    except FedappError as error:
+        return str(error)
+    if holdings.dataset.fingerprint != found.get("fingerprint"):
+        return f"dataset = {config.dataset!r}: is not the data that the run was made with"
+    _draw(folder, config, holdings)
+    return ""
+
+
+def _draw(folder: Path, config: RunConfig, holdings: Holdings) -> None:
+    if holdings.partition is not None:
+        targets, labels = _labelled(holdings.dataset)
+        draw_partition(holdings.partition, targets, labels, folder / "partition", _title(config))
 
 
 def _title(config: RunConfig) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config import RunConfig
-from fedapp.runs.callbacks import has_reached, read_metrics
+from fedapp.runs.callbacks import has_reached, last_whole_round, read_metrics
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.occupancy import is_occupied
@@ -49,8 +49,16 @@ def status(path: Path) -> list[tuple[str, str]]:
         rows.append(("seconds a round", _seconds(trained)))
     if state != "running":
         engine = str(found.get("engine", ""))
-        rows.append(("resume", _resume(directory, config, state == "finished", engine)))
+        rows.append(("resume", _resume(directory, config, records, engine)))
     return rows
+
+
+def without_effect(directory: RunDirectory) -> str:
+    """Return why no round of a run changed the model; nothing if one did, or if there was none."""
+    trained = [record for record in read_metrics(directory.metrics) if record["round"] > 0]
+    if not trained or any(record["model_changed"] for record in trained):
+        return ""
+    return next(iter(trained[-1].get("failures", {}).values()), "too few clients replied")
 
 
 def _said(directory: RunDirectory) -> list[str]:
@@ -148,11 +156,15 @@ def _seconds(trained: Sequence[Record]) -> str:
     return f"{whole:.2f} (median): {', '.join(parts)}"
 
 
-def _resume(directory: RunDirectory, config: RunConfig, finished: bool, engine: str) -> str:
+def _resume(
+    directory: RunDirectory, config: RunConfig, records: Sequence[Record], engine: str
+) -> str:
     """Say from where the run can go on, and by which command of the engine that it ran on."""
-    rounds = kept_rounds(directory.checkpoints)
+    finished = _is_finished(directory, config, records)
+    reached = max(last_whole_round(records), 0)
+    rounds = [round_ for round_ in kept_rounds(directory.checkpoints) if round_ <= reached]
     if not rounds:
-        return "not possible: there is no checkpoint"
+        return "not possible: there is no checkpoint of a round that the metrics reach"
     if finished and rounds[0] < config.num_server_rounds:
         return f"finished: target-accuracy = {config.target_accuracy} is reached"
     command = f"fedapp run --resume {directory.path}"

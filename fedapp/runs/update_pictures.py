@@ -12,6 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedapp.errors import DataError
 from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.directory import read_stored
 from fedapp.runs.style import COLORS, PALE, make_plain, new_figure, save
 from strategies.callbacks import Record
 
@@ -28,11 +29,14 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
     Raises
     ------
+    CheckpointError
+        A folder holds no run.
     DataError
         A folder has no round that was recorded with ``record-updates = true``.
     """
     runs = {}
     for folder in folders:
+        read_stored(folder)
         records = read_metrics(folder / "metrics.jsonl")
         if not any("similarity" in record for record in records):
             raise DataError(

@@ -20,7 +20,7 @@ class Archive:
     """``<folder>/records/<run>.json.gz``: the whole record of each run, the same bytes each time.
 
     A run's name is a hash of its settings and of its data, so a record found here is of the run
-    that is looked for, whichever machine did it.
+    that is looked for, whichever machine did it. What it leaves out is the digests of the code.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,5 +51,5 @@ class Archive:
             kept = self.find(record.run)
             if kept is None or kept.last_round < record.last_round:
                 self.root.mkdir(parents=True, exist_ok=True)
-                content = gzip.compress(record.model_dump_json().encode(), mtime=0)
+                content = gzip.compress(record.published.model_dump_json().encode(), mtime=0)
                 write_atomically(self.root / f"{record.run}.json.gz", content)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -10,10 +11,12 @@ from rich.markup import escape
 
 from fedapp.cli import parse_settings
 from fedapp.errors import ConfigError
+from fedapp.sweeps.again import outdated, retry_failures
 from fedapp.sweeps.grid import expand, make_rows, request_for, show, split_grid, write_rows
-from fedapp.sweeps.plans import Outcome, Steps, fixed, stage
+from fedapp.sweeps.plans import Outcome, Steps, fixed
+from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort, carry_out
-from fedapp.sweeps.store import Store
+from fedapp.sweeps.store import Store, as_folder
 
 
 def sweep_settings(
@@ -23,16 +26,19 @@ def sweep_settings(
     best_of: str,
     effort: Effort,
     console: Console,
-) -> None:
+) -> bool:
     """Run the grid that ``settings`` span, show the table and write it into ``to``.
 
-    Points that are not done when the time is up are not in the table.
+    Points that are not done when the time is up are not in the table. Returns whether no run
+    failed; one that diverged is a result.
 
     Raises
     ------
     ConfigError
-        A point of the grid is no sensible configuration, or ``best_of`` is not in the grid.
+        A point of the grid is no sensible configuration, ``best_of`` is not in the grid, or ``runs``
+        or ``to`` is a file.
     """
+    to = as_folder(to, "--to")
     plain, grid = split_grid(settings)
     if best_of and best_of not in grid:
         raise ConfigError(
@@ -57,8 +63,9 @@ def sweep_settings(
     rows = make_rows([points[i] for i in done], records, targets, best_of)
     console.print(show(rows))
     to.mkdir(parents=True, exist_ok=True)
-    for path in write_rows(rows, to.absolute(), base):
+    for path in write_rows(rows, to, base):
         console.print(str(path), highlight=False, soft_wrap=True)
+    return not failures(outcomes.values())
 
 
 def run_plans(
@@ -67,23 +74,46 @@ def run_plans(
     effort: Effort,
     console: Console,
 ) -> dict[str, Outcome]:
-    """Carry out the plans and name the runs that went wrong."""
+    """Carry out the plans and name the runs that went wrong, now or, if they failed, before."""
     if effort.retry:
-        _retry(plans, store)
-    outcomes, failed = carry_out(plans, store, effort, console)
-    for run, problem in failed.items():
+        retry_failures(plans, store)
+    outcomes, problems = carry_out(plans, store, effort, console)
+    failed = {record.run: record.problem for record in failures(outcomes.values())}
+    for run, problem in {**problems, **failed}.items():
         console.print(f"[yellow]{run}[/]: {escape(problem)}", highlight=False, soft_wrap=True)
+    if failed:
+        console.print(
+            f"{len(failed)} failed, and stay so until they are tried again: add --retry. Their folders "
+            f"are in {store.root}.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    _warn_of(outdated(plans, store), store.root, console)
     return outcomes
 
 
-def _retry(plans: Mapping[str, Callable[[], Steps]], store: Store) -> None:
-    """Forget the failures among the runs that the plans had."""
-    for plan in plans.values():
-        outcome = stage(plan(), store.find).outcome
-        tried = [record for each in outcome.tried for record in each.records] if outcome else []
-        for record in [*tried, *(outcome.runs if outcome else [])]:
-            if record.status == "failed":
-                store.retry(record.run)
+def _warn_of(outdated: Mapping[str, str], root: Path, console: Console) -> None:
+    """Say which runs were made with code that has changed since, and how to do them again."""
+    if outdated:
+        folders = " ".join(shlex.quote(str(root / run)) for run in outdated)
+        console.print(
+            f"[yellow]Old numbers[/]: the code of {'; '.join(dict.fromkeys(outdated.values()))} has "
+            f"changed since {len(outdated)} of these runs began: {', '.join(outdated)}. If it gives "
+            f"other numbers now, do them again: rm -r {folders}, and the same command.",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def failures(outcomes: Iterable[Outcome]) -> list[RunRecord]:
+    """Return the records of the runs that failed, among all that the plans had."""
+    records = [
+        record
+        for outcome in outcomes
+        for each in (outcome.runs, *(candidate.records for candidate in outcome.tried))
+        for record in each
+    ]
+    return [record for record in records if record.status == "failed"]
 
 
 def _title(point: Mapping[str, object]) -> str:

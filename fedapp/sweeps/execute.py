@@ -15,6 +15,7 @@ from fedapp.config import Scalar, read_config
 from fedapp.engines.inline import InlineGrid
 from fedapp.errors import FedappError
 from fedapp.runs.callbacks import StopAtTarget
+from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.server_app import run
 from fedapp.sweeps.identity import Request
@@ -142,15 +143,18 @@ def _train(request: Request, store: Store, watch: Watch) -> RunRecord:
     values: dict[str, Scalar] = {"pictures": False, **dict(request.settings)}
     if current_stack():
         values["trainer"] = "batched"
-    done = 0
+    done, rounds = 0, request.rounds
     if RunDirectory(folder).config.exists():
         stored, _ = read_stored(folder)
         so_far = read_run(request, folder)
         if so_far.satisfies(request):
             return so_far  # killed between the end of the run and its record
         done = so_far.last_round
-        values = {**stored.to_run_config(), "resume": True}
-    values |= {"run-dir": str(folder), "num-server-rounds": request.rounds}
+        dataset = values.get("dataset", stored.dataset)  # the same content, perhaps elsewhere now
+        values = {**stored.to_run_config(), "resume": True, "dataset": dataset}
+        # A longer run that was killed between two evaluations goes on to one.
+        rounds = max([rounds, *(kept + 1 for kept in kept_rounds(folder / "checkpoints"))])
+    values |= {"run-dir": str(folder), "num-server-rounds": rounds}
     store.note("continued" if done else "begun", request.run, done)
     stops = [StopAtTarget(request.target)] if request.target else []
     run(InlineGrid(client_app, values, [{}]), read_config(values), [Watched(watch), *stops])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ def split_grid(settings: Sequence[str]) -> tuple[list[str], dict[str, list[Scala
 
 
 def _list(key: str, text: str) -> list[Scalar]:
+    if not text.endswith("]"):
+        raise ConfigError(
+            f"{key} = {text}: the list is not closed. Write it with its brackets and in quotation "
+            f'marks, as in "{key}=[1, 2]".'
+        )
     try:
         values: Any = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -88,14 +94,21 @@ class Row:
     target: float
 
     @property
-    def accuracies(self) -> list[float]:
-        """The last test accuracy of each run; 0 where it diverged."""
-        return [record.final_accuracy() for record in self.records]
+    def status(self) -> str:
+        """``complete``, or the worst that became of a run: ``diverged`` or ``failed``."""
+        statuses = {record.status for record in self.records}
+        return next((s for s in ("failed", "diverged") if s in statuses), "complete")
 
     @property
-    def mean(self) -> float:
-        """Their mean over the seeds."""
-        return sum(self.accuracies) / len(self.accuracies)
+    def accuracies(self) -> list[float]:
+        """The last test accuracy of each run that neither failed nor diverged."""
+        return [record.final_accuracy() for record in self._whole]
+
+    @property
+    def mean(self) -> float | None:
+        """Their mean over the seeds; None where a run failed or diverged, and so has none."""
+        whole = self.accuracies if self.status == "complete" else []
+        return sum(whole) / len(whole) if whole else None
 
     @property
     def needed(self) -> float | None:
@@ -104,24 +117,50 @@ class Row:
         reached = [value for value in needed if value is not None]
         return sum(reached) / len(reached) if len(reached) == len(needed) else None
 
-    def sorting(self) -> tuple[float, float]:
-        """Return what rows are sorted by: rounds to the target where there is one, then accuracy."""
-        return (self.needed if self.needed is not None else float("inf"), -self.mean)
+    @property
+    def _whole(self) -> list[RunRecord]:
+        return [record for record in self.records if record.status == "complete"]
+
+    def sorting(self) -> tuple[bool, float, float]:
+        """Return what rows are sorted by: rounds to the target where there is one, then accuracy.
+
+        Rows with a run that failed or diverged come last.
+        """
+        needed, mean = self.needed, self.mean
+        return (mean is None, math.inf if needed is None else needed, -(mean or 0.0))
 
     def flat(self) -> dict[str, Any]:
-        """Return the row as one level of names and values."""
+        """Return the row as one level of names and values; None where there is no number."""
+        best = [record.best_accuracy for record in self.records if record.rounds]
         return {
             **self.point,
             "runs": len(self.records),
-            "accuracy": round(self.mean, 5),
-            "accuracy-min": min(self.accuracies),
-            "accuracy-max": max(self.accuracies),
-            "best-accuracy": max(record.best_accuracy for record in self.records),
+            "accuracy": None if self.mean is None else round(self.mean, 5),
+            "accuracy-min": min(self.accuracies, default=None),
+            "accuracy-max": max(self.accuracies, default=None),
+            "best-accuracy": max(best, default=None),
             "rounds": max(record.last_round for record in self.records),
             "rounds-to-target": self.needed,
             "seconds": round(sum(record.seconds for record in self.records), 1),
+            "status": self.status,
             "problems": "; ".join(record.problem for record in self.records if record.problem),
         }
+
+    def cells(self) -> list[str]:
+        """Return the row as the terminal's table has it."""
+        flat = self.flat()
+        count = len(self.records) - len(self._whole)
+        of_all = f" ({count} of {len(self.records)})" if len(self.records) > 1 else ""
+        said = self.status + of_all if self.mean is None else f"{self.mean:.4f}"
+        low, high, needed = (flat[k] for k in ("accuracy-min", "accuracy-max", "rounds-to-target"))
+        return [
+            *(str(flat[key]) for key in self.point),
+            said,
+            "-" if low is None else f"{low:.4f} - {high:.4f}",
+            str(flat["rounds"]),
+            "-" if needed is None else f"{needed:.1f}",
+            f"{flat['seconds']:.0f}",
+        ]
 
 
 def make_rows(
@@ -153,16 +192,7 @@ def show(rows: Sequence[Row]) -> Table:
     keys = list(rows[0].point) if rows else []
     table = Table(*keys, "test accuracy", "min - max", "rounds", "to target", "seconds", box=None)
     for row in rows:
-        flat = row.flat()
-        table.add_row(
-            *(str(flat[key]) for key in keys),
-            f"{flat['accuracy']:.4f}",
-            f"{flat['accuracy-min']:.4f} - {flat['accuracy-max']:.4f}",
-            str(flat["rounds"]),
-            "-" if flat["rounds-to-target"] is None else f"{flat['rounds-to-target']:.1f}",
-            f"{flat['seconds']:.0f}",
-            style="dim" if flat["problems"] else "",
-        )
+        table.add_row(*row.cells(), style="" if row.status == "complete" else "dim")
     return table
 
 

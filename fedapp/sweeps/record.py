@@ -22,6 +22,8 @@ from strategies.callbacks import Record
 
 Status = Literal["complete", "diverged", "failed"]
 DIGITS = 6
+SOURCES = "sources"
+"""Where ``execution`` has digests of the components' code when the run began."""
 TOTALS = ("updates", "bytes_down", "bytes_up", "seconds")
 """What a record says of all its rounds in one number, and of those up to each evaluated one."""
 CURVES = (
@@ -65,6 +67,12 @@ class RunRecord(BaseModel):
     seconds_until: list[float] = []
     agreement: list[Record] = []
     execution: dict[str, Any] = {}
+
+    @property
+    def published(self) -> RunRecord:
+        """The run as it is published: without the digests of code, which goes on from there."""
+        execution = {key: value for key, value in self.execution.items() if key != SOURCES}
+        return self.model_copy(update={"execution": execution})
 
     @property
     def last_round(self) -> int:
@@ -176,10 +184,11 @@ def _agreement(row: Record) -> Record:
 
 
 def _execution(folder: Path) -> dict[str, Any]:
-    """Return what carried the run out: device, trainer and versions."""
+    """Return what carried the run out: device, trainer, versions, and the components' sources."""
     stored = json.loads(RunDirectory(folder).config.read_text())
     found = {"device": stored["found"].get("device"), "trainer": stored["config"]["trainer"]}
-    return {**found, **stored["versions"]}
+    sources = {SOURCES: stored["found"][SOURCES]} if SOURCES in stored["found"] else {}
+    return {**found, **stored["versions"], **sources}
 
 
 def _short(value: float | None) -> float | None:

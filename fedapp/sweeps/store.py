@@ -9,21 +9,43 @@ from pathlib import Path
 from filelock import FileLock
 from pydantic import ValidationError
 
-from fedapp.errors import CheckpointError
+from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import write_atomically
 from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.record import RunRecord
 
 
+def as_folder(path: Path, option: str) -> Path:
+    """Return the absolute path of a folder that is there or can be made.
+
+    Raises
+    ------
+    ConfigError
+        It is a file, or lies in one.
+    """
+    path = path.expanduser().absolute()
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not there.is_dir():
+        raise ConfigError(
+            f"{option} {path}: must be a folder, and {there} is a file. Choose another."
+        )
+    return path
+
+
 class Store:
     """Finds and keeps the records of runs under ``root``; several processes may share it.
 
     A run that went far enough in ``archive`` is taken from there.
+
+    Raises
+    ------
+    ConfigError
+        ``root``, or what it lies in, is a file.
     """
 
     def __init__(self, root: Path, archive: Archive | None = None) -> None:
-        self.root = root.expanduser().absolute()
+        self.root = as_folder(root, "--runs")
         self.archive = archive
         self._known: dict[str, RunRecord] = {}
 
@@ -55,7 +77,7 @@ class Store:
         self._known.pop(run, None)
 
     def retry(self, run: str) -> None:
-        """Let a run that failed go on from its last checkpoint when it is asked for next."""
+        """Forget the record of a run that failed, so that it is done again when it is asked for next."""
         self.forget(run)
         (self.folder(run) / "record.json").unlink(missing_ok=True)
 

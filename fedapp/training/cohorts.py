@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedapp.config import RunConfig, participants
 from fedapp.data.base import Examples
+from fedapp.faults import reason_of
 from fedapp.seeds import generator
 from fedapp.training.algorithm import Tensors, Turn, WeightedMean
 from fedapp.training.layout import laid_out
@@ -124,7 +125,7 @@ def train_cohort(
     failures: dict[int, str] = {}
     for turn in _turns(config, trainer, shared, plan, order.clients, data_of, states):
         if isinstance(turn.result, Exception):
-            failures[turn.client] = f"{type(turn.result).__name__}: {turn.result}"
+            failures[turn.client] = reason_of(turn.result)
             continue
         outcome = turn.result
         weight = float(outcome.examples) if config.weighting == "examples" else 1.0

@@ -15,6 +15,7 @@ from fedapp.data import Dataset, Examples, Task, load_transform, network_task
 from fedapp.data.transforms.base import Transform
 from fedapp.errors import ConfigError
 from fedapp.models.base import Model, initialise
+from fedapp.registry import source_of
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.batched import FEW, WHOLE_COHORT, BatchedTrainer, Together
 from fedapp.training.evaluation import Evaluator, sample
@@ -43,6 +44,12 @@ def choose_device(config: RunConfig) -> torch.device:
             'GPU with --federation-config "client-resources-num-gpus=0.25".'
         )
     return device
+
+
+def sources(config: RunConfig) -> dict[str, str]:
+    """Return digests of the code of the components that make a run's numbers, by their keys."""
+    keys = ("algorithm", "model", "partitioner", "transform")
+    return {key: source_of(type(config.component(key))) for key in keys}
 
 
 def make_model(config: RunConfig) -> Model:
