@@ -269,7 +269,10 @@ def reproduce(
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List items and costs; run none.")] = False,
 ) -> None:
-    """Run what the papers ran; write each table and figure with the published numbers beside."""
+    """Run what the papers ran; write each table and figure with the published numbers beside.
+
+    Ends with exit code 1 where a run failed.
+    """
     from fedapp.papers.catalogue import as_scale
     from fedapp.papers.reproduce import Order, data_folder, show_costs
     from fedapp.papers.reproduce import reproduce as carry_out
@@ -281,8 +284,8 @@ def reproduce(
     order = Order(as_scale(scale), place, runs, to, effort, overrides, recorded, chosen)
     if listed or not items:
         show_costs(items or ["all"], order, console)
-    else:
-        carry_out(items, order, console)
+    elif not carry_out(items, order, console):
+        raise typer.Exit(1)
 
 
 @app.command(epilog=SETTINGS_HELP)

@@ -21,7 +21,7 @@ from fedapp.papers.report.page import write_page
 from fedapp.papers.results import Results, cell_result, collect, write_results
 from fedapp.papers.schema import Cut, Item, Scale, ScaleName
 from fedapp.sweeps.archive import Archive
-from fedapp.sweeps.command import run_plans
+from fedapp.sweeps.command import failures, run_plans
 from fedapp.sweeps.plans import Outcome, Steps, stage
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort
@@ -50,8 +50,10 @@ class Order:
     only: tuple[str, ...] = ()
 
 
-def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
+def reproduce(names: Sequence[str], order: Order, console: Console) -> bool:
     """Run the items' cells, all in one queue, and write each item's results, picture and page.
+
+    Returns whether no run failed; one that diverged is a result.
 
     Where the time is limited the cells that cost least come first, and those that are not done when
     it is up count as not run; an item of which none is done is left as it is.
@@ -83,6 +85,7 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> None:
         for path in publish(item, results, makers[name], order.to.absolute()):
             console.print(str(path), highlight=False, soft_wrap=True)
     console.print(str(write_index(order.to.absolute())), highlight=False, soft_wrap=True)
+    return not failures(outcomes.values())
 
 
 def _plans(cells: Mapping[str, Cells]) -> dict[str, Plan]:
