@@ -22,6 +22,7 @@ from fedapp.analysis.similarity import (
     mean_pairwise,
 )
 from fedapp.cli import app as cli
+from fedapp.config import defaults
 from fedapp.errors import DataError
 from fedapp.runs.update_pictures import loss_traces, read_runs, similarity_curves
 from tests.conftest import Run, largest_difference, metrics_of, model_of
@@ -181,6 +182,7 @@ def test_pictures_of_two_runs(tmp_path: Path) -> None:
         folder.mkdir()
         lines = [record(t, {"0": 1 / t, "7": 2 / t}, {"fc": 0.5 / t, "out": None}) for t in (1, 2)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "config.json").write_text(json.dumps({"config": defaults(), "found": {}}))
     done = CliRunner().invoke(cli, ["updates", *map(str, runs), "--to", str(tmp_path / "out")])
     assert done.exit_code == 0
     for name in ("client-losses", "similarity"):

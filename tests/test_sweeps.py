@@ -144,6 +144,24 @@ def test_accuracy_at_the_end_is_a_mean_of_the_last_and_nothing_if_it_diverged() 
         ({"round": 1, "test_loss": 2.3, "model_changed": True}, "complete"),
         ({"round": 1, "test_loss": None, "model_changed": True}, "diverged"),
         ({"round": 1, "test_loss": math.inf, "model_changed": True}, "diverged"),
+        (
+            {
+                "round": 1,
+                "model_changed": False,
+                "failures": {"3": "arrays: an update of norm 1e9, above 1"},
+                "faults": {"norm": 1},
+            },
+            "diverged",
+        ),
+        (
+            {
+                "round": 1,
+                "model_changed": False,
+                "failures": {"3": "arrays: an update of norm 1e9"},
+                "faults": {"norm": 1, "raised": 1},
+            },
+            "failed",
+        ),
         ({"round": 1, "model_changed": False, "failures": {"3": "is not finite"}}, "diverged"),
         ({"round": 1, "model_changed": False, "failures": {"3": "OSError: gone"}}, "failed"),
     ],

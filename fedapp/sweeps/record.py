@@ -127,15 +127,18 @@ def _first(accuracy: Sequence[float | None], target: float) -> int:
 def problem_of(record: Record) -> tuple[Status, str]:
     """Return whether training can go on after a round, and if not why.
 
-    It cannot when no client's update is finite, or the global model's loss is not.
+    It cannot when no client's update is finite, or of a norm that is let through, or the global model's
+    loss is not finite: training diverged. If it is for anything else, the run failed.
     """
     if "test_loss" in record and not _is_finite(record["test_loss"]):
         return "diverged", f"round {record['round']}: the test loss is not finite"
     if record.get("model_changed", True):
         return "complete", ""
     reason = next(iter(record.get("failures", {}).values()), "no client replied")
-    status: Status = "diverged" if "not finite" in reason else "failed"
-    return status, f"round {record['round']}: {reason}"
+    kinds = set(record.get("faults", {}))
+    if "not finite" in reason or (kinds and kinds <= {"norm", "not-finite"}):
+        return "diverged", f"round {record['round']}: {reason.removeprefix('arrays: ')}"
+    return "failed", f"round {record['round']}: {reason}"
 
 
 def _is_finite(value: float | None) -> bool:
