@@ -181,7 +181,9 @@ def test_pictures_of_two_runs(tmp_path: Path) -> None:
     for folder in runs:
         folder.mkdir()
         lines = [record(t, {"0": 1 / t, "7": 2 / t}, {"fc": 0.5 / t, "out": None}) for t in (1, 2)]
-        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (folder / "metrics.jsonl").write_text(
+            "".join(json.dumps({**line, "seconds": {}}) + "\n" for line in lines)
+        )
         (folder / "config.json").write_text(json.dumps({"config": defaults(), "found": {}}))
     done = CliRunner().invoke(cli, ["updates", *map(str, runs), "--to", str(tmp_path / "out")])
     assert done.exit_code == 0
