@@ -352,7 +352,7 @@ def test_a_table_shows_published_and_measured_side_by_side() -> None:
     assert "92 (16.0×) → **50 (20.0×)**" in text
     assert "1468 → **1000**" in text
     assert "45 (32.6×) → **not run**" in text
-    assert "32 (45.9×) → **not in 100 rounds (best 50.0 %)**" in text
+    assert "32 (45.9×) → **not in 100 rounds (best 50.00 %)**" in text
     assert "2 of 3 cells reach the target within 1.25 times" in text
     assert "1 of 1 speed-ups" in text
     assert "2: 900 - 1100" in text

@@ -120,7 +120,7 @@ def _grids(results: Results) -> str:
                 f"{tried.needed:.1f}"
                 if tried.needed is not None
                 else tried.problem
-                or f"given up after {tried.rounds}, best {100 * tried.best:.1f} %"
+                or f"given up after {tried.rounds}, best {100 * tried.best:.2f} %"
             )
             rows.append([name, f"{best}{rate}{best}", outcome])
     if not rows:

@@ -50,7 +50,7 @@ class Entry:
             return rounds(self.result.needed)
         best = max(run.best for run in self.result.runs)
         most = max(run.rounds for run in self.result.runs)
-        return f"not in {most} rounds (best {100 * best:.1f} %)"
+        return f"not in {most} rounds (best {100 * best:.2f} %)"
 
 
 def entries(item: Table, results: Results) -> list[Entry]:
@@ -161,10 +161,13 @@ def _verdict(item: Table, cells: Sequence[Entry], results: Results) -> str:
         abs((e.speedup or 0) / (e.published_speedup or 1) - 1) <= WITHIN_SPEEDUP for e in gains
     )
     missed = [f"{e.row.label}, {e.column.label}" for e in _missed(numbered)]
+    faster = f"{alike} of {len(gains)} speed-ups over the row {item.baseline} lie within a third of"
     text = (
         f"{near} of {len(numbered)} cells reach the target within {WITHIN_ROUNDS} times the published "
-        f"rounds; {alike} of {len(gains)} speed-ups over the row {item.baseline} lie within a third of "
-        "the published ones."
+        f"rounds; {faster} the published ones."
+        if gains
+        else f"{near} of {len(numbered)} cells reach the target within {WITHIN_ROUNDS} times the "
+        f"published rounds; there are no speed-ups without the row {item.baseline}."
     )
     return f"{text} Beyond: {'; '.join(missed)}." if missed else text
 
