@@ -22,7 +22,6 @@ from fedapp.config import RunConfig, read_config
 from fedapp.data import load_transform
 from fedapp.data.base import Examples, Task
 from fedapp.papers.costs import TASKS, random_examples
-from fedapp.training.evaluation import Evaluator
 from fedapp.training.setup import (
     initial_parameters,
     make_evaluator,
@@ -59,13 +58,10 @@ def bare_loop(config: RunConfig, task: Task, examples: Examples) -> Callable[[],
     return loop
 
 
-def score(evaluator: Evaluator, config: RunConfig, task: Task) -> Callable[[], None]:
+def own_evaluation(config: RunConfig, task: Task, examples: Examples) -> Callable[[], object]:
     """Return the project's own evaluation of the initial model."""
-    return functools.partial(_discard, evaluator, initial_parameters(config, task))
-
-
-def _discard(evaluator: Evaluator, theta: dict[str, torch.Tensor]) -> None:
-    evaluator.score(theta)
+    evaluator = make_evaluator(config, task, examples)
+    return functools.partial(evaluator.score, initial_parameters(config, task))
 
 
 def main(turns: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 7) -> None:
@@ -75,11 +71,10 @@ def main(turns: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 7) 
     for name, (data, transform, count) in NETWORKS.items():
         config = read_config({"model": name, "transform": transform})
         examples = random_examples(TASKS[data], count)
-        evaluator = make_evaluator(config, TASKS[data], examples)
         times = take_turns(
             {
                 "bare": bare_loop(config, TASKS[data], examples),
-                "fedapp": score(evaluator, config, TASKS[data]),
+                "fedapp": own_evaluation(config, TASKS[data], examples),
             },
             turns,
         )

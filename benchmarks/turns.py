@@ -15,7 +15,7 @@ WARM_UP = 2
 
 
 def take_turns(
-    found: Mapping[str, Callable[[], None]], turns: int, repeat: int = 1
+    found: Mapping[str, Callable[[], object]], turns: int, repeat: int = 1
 ) -> dict[str, list[float]]:
     """Return the seconds that each row took in each turn, over ``repeat`` calls."""
     times: dict[str, list[float]] = {name: [] for name in found}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,15 @@ def run(tmp_path: Path) -> Run:
         return folder
 
     return start
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """Return the folder with mnist, cifar10 and shakespeare; skip where there is none."""
+    folder = os.environ.get("FEDAPP_DATA")
+    if not folder:
+        pytest.skip("needs FEDAPP_DATA, the folder with mnist, cifar10 and shakespeare")
+    return Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -77,13 +76,12 @@ def test_published_runs_still_have_the_names_that_their_settings_give(
     assert len(PUBLISHED) > 100
 
 
-@pytest.mark.skipif("FEDAPP_DATA" not in os.environ, reason="needs FEDAPP_DATA")
-def test_published_runs_are_of_the_data_as_they_are_read_now() -> None:
+@pytest.mark.data
+def test_published_runs_are_of_the_data_as_they_are_read_now(real_data: Path) -> None:
     archive = Archive(RESULTS)
     records = [archive.find(path.name.removesuffix(".json.gz")) for path in PUBLISHED]
     named = {str(record.settings["dataset"]) for record in records if record}
-    folder = Path(os.environ["FEDAPP_DATA"]) / "mnist"
-    now = data_name(read_config({"dataset": str(folder), "partitioner": "iid"}))
+    now = data_name(read_config({"dataset": str(real_data / "mnist"), "partitioner": "iid"}))
     assert now in named
 
 

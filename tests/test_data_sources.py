@@ -174,13 +174,12 @@ def test_node_data_needs_no_test_split(tmp_path):
 
 
 @pytest.mark.data
-@pytest.mark.skipif("FEDAPP_DATA" not in os.environ, reason="needs the folder FEDAPP_DATA")
 @pytest.mark.parametrize(
     ("name", "shape", "sizes"),
     [("mnist", (1, 28, 28), (60000, 10000)), ("cifar10", (3, 32, 32), (50000, 10000))],
 )
-def test_real_images(name, shape, sizes):
-    data = load_dataset(read_config({"dataset": str(Path(os.environ["FEDAPP_DATA"]) / name)}))
+def test_real_images(name, shape, sizes, real_data):
+    data = load_dataset(read_config({"dataset": str(real_data / name)}))
     assert data.task.input_shape == shape
     assert (len(data.train), len(data.test)) == sizes
     assert np.bincount(data.test.targets).sum() == 10000

@@ -656,6 +656,14 @@ def test_the_list_says_what_a_part_costs(monkeypatch: pytest.MonkeyPatch) -> Non
     assert wrong.exit_code == 1
 
 
+def test_the_list_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_example_seconds", lambda *_: 1e-3)
+    monkeypatch.delenv("FEDAPP_DATA", raising=False)
+    said = CliRunner().invoke(app, ["reproduce", "seo-fig5", "--list", "--scale", "cpu"])
+    assert said.exit_code == 0, said.output
+    assert "seo-fig5" in said.output
+
+
 @pytest.mark.parametrize(
     ("option", "said"), [("--data", "there is no such folder"), ("--from", "no records folder")]
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 
@@ -122,26 +121,24 @@ def test_the_label_of_a_token_sequence_is_its_first_target():
     assert matrix.counts.tolist() == [[0, 0, 1], [0, 1, 0]]
 
 
-def real_labels(name: str, split: str) -> Examples:
-    if "FEDAPP_DATA" not in os.environ:
-        pytest.skip("needs FEDAPP_DATA, the folder with mnist and cifar10")
+def labels_of(folder: Path, split: str) -> Examples:
     parquet = pytest.importorskip("pyarrow.parquet")
-    (file,) = (Path(os.environ["FEDAPP_DATA"]) / name).glob(f"{split}-*.parquet")
+    (file,) = folder.glob(f"{split}-*.parquet")
     labels = parquet.read_table(file, columns=["label"])["label"].to_numpy()
     return Examples(labels, labels)
 
 
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "own", "test"), [("mnist", 600, 100), ("cifar10", 500, 100)])
-def test_a_hundred_iid_clients_of_the_papers_data(name, own, test):
-    train, rest = real_labels(name, "train"), real_labels(name, "test")
+def test_a_hundred_iid_clients_of_the_papers_data(name, own, test, real_data):
+    train, rest = labels_of(real_data / name, "train"), labels_of(real_data / name, "test")
     assert set(Iid().split(train, 100, 0).sizes) == {own}
     assert set(Iid().split_test(rest, train, 100, 0).sizes) == {test}
 
 
 @pytest.mark.data
-def test_most_clients_of_mnist_shards_have_exactly_two_digits():
-    train = real_labels("mnist", "train")
+def test_most_clients_of_mnist_shards_have_exactly_two_digits(real_data):
+    train = labels_of(real_data / "mnist", "train")
     partition = Shards().split(train, 100, 0)
     counts = label_counts(partition.indices, partition.offsets, train.targets, 10)
     assert set(partition.sizes) == {600}

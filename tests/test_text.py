@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import datasets
@@ -201,10 +200,9 @@ def test_fit_pads_on_the_left():
 
 
 @pytest.mark.data
-@pytest.mark.skipif("FEDAPP_DATA" not in os.environ, reason="needs the folder FEDAPP_DATA")
-def test_real_shakespeare_counts():
+def test_real_shakespeare_counts(real_data):
     """McMahan et al.: 1,146 clients, 3,564,579 and 870,014 characters, from another edition."""
-    folder = str(Path(os.environ["FEDAPP_DATA"]) / "shakespeare")
+    folder = str(real_data / "shakespeare")
     data = load_dataset(read_config({"dataset": folder}))
     assert (data.train.targets != IGNORE).sum() == 3_476_387
     assert (data.test.targets != IGNORE).sum() == 838_453

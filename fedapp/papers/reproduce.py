@@ -13,7 +13,7 @@ from fedapp.config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.papers.catalogue import choose
 from fedapp.papers.cells import Cells, Maker, is_among, make_cells, parts_of
-from fedapp.papers.costs import costs_of_cells, list_items
+from fedapp.papers.costs import cells_without_data, costs_of_cells, list_items
 from fedapp.papers.data import locate
 from fedapp.papers.drawing import draw, numbers_of
 from fedapp.papers.report.index import write_index
@@ -156,7 +156,9 @@ def show_costs(names: Sequence[str], order: Order, console: Console) -> None:
         A name is unknown, or ``only`` names no cell.
     """
     items, jobs = dict(choose(list(names))), order.effort.processes
-    cells = {name: make_cells(item, maker_of(item, order)) for name, item in items.items()}
+    cells = {
+        name: cells_without_data(item, order.scale, order.overrides) for name, item in items.items()
+    }
     _wanted(list(_plans(cells)), order.only)
     console.print(list_items(items, order.scale, jobs, order.overrides, order.only))
 

@@ -45,10 +45,10 @@ class Scale(Part):
 
     ``only`` names the rows, columns, lines, algorithms or cells ("row | column") that run; the others
     are "not run". ``note`` says in words what differs from the paper, for the page. With fewer
-    examples a client,
-    ``batch-divisor`` makes batches smaller by the same factor, so that u stays. ``swap`` puts
-    values in the place of others, for instance of a partition that the data does not have;
-    ``rate-factor`` multiplies learning rates that are not tuned. ``noise`` replaces that of claims.
+    examples a client, ``batch-divisor`` makes batches smaller by the same factor, so that u stays.
+    ``swap`` puts values in the place of others, for instance of a partition that the data does not
+    have; ``rate-factor`` multiplies learning rates that are not tuned. ``noise`` replaces that of
+    claims.
     """
 
     note: str = ""

@@ -15,7 +15,7 @@ from fedapp.data.transforms.base import Transform
 from fedapp.models.base import Model
 from fedapp.seeds import generator
 from fedapp.training.batches import to_device
-from fedapp.training.layout import laid_out, memory_format
+from fedapp.training.layout import laid_out, lay_out
 from fedapp.training.products import LinearByOnednn
 
 
@@ -53,9 +53,7 @@ class Evaluator:
         batch_size: int = 1000,
     ) -> None:
         self.module = module.to(device=device, dtype=dtype).eval()
-        self.format = memory_format(module)
-        for parameter in self.module.parameters():
-            parameter.data = laid_out(parameter.data, self.format)
+        self.format = lay_out(self.module)
         self.model = model
         self.params = dict(self.module.named_parameters())
         self.batch_size = batch_size

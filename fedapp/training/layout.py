@@ -15,6 +15,14 @@ def memory_format(module: nn.Module) -> torch.memory_format:
     return torch.channels_last if convolves else torch.contiguous_format
 
 
+def lay_out(module: nn.Module) -> torch.memory_format:
+    """Lay a network's weights in its memory format, and return that."""
+    format_ = memory_format(module)
+    for parameter in module.parameters():
+        parameter.data = laid_out(parameter.data, format_)
+    return format_
+
+
 def laid_out(tensor: Tensor, format_: torch.memory_format) -> Tensor:
     """Return the tensor in ``format_`` if it has four dimensions, else contiguous.
 

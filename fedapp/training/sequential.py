@@ -21,7 +21,7 @@ from fedapp.training.algorithm import (
     Turn,
 )
 from fedapp.training.batches import batches
-from fedapp.training.layout import laid_out, memory_format
+from fedapp.training.layout import lay_out
 from fedapp.training.networks import LiveNetwork, normalisation_names
 from fedapp.training.plan import LocalPlan
 from fedapp.training.trainer import ClientTask, Outcome
@@ -76,10 +76,8 @@ class SequentialTrainer:
         num_classes: int = 0,
     ) -> None:
         self.num_classes = num_classes
-        self.format = memory_format(module)
         module = module.to(device=device, dtype=dtype).train()
-        for parameter in module.parameters():
-            parameter.data = laid_out(parameter.data, self.format)
+        self.format = lay_out(module)
         self.network = LiveNetwork(module, model)
         self.normalisation = normalisation_names(module)
         self.together = 1
