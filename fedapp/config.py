@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, Literal, Self, cast
 
 from pydantic import (
@@ -23,6 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from fedapp import effects
 from fedapp.errors import ConfigError
 from fedapp.registry import FAMILIES, Component, Family, number_as_text
 
@@ -228,7 +230,7 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
-        for message in _senseless(self):
+        for message in chain(_senseless(self), _overasked(self), effects.of_trainer(self)):
             raise ValueError(message)
         return self
 
@@ -339,6 +341,16 @@ def _aliases() -> tuple[str, ...]:
     return tuple(kebab(name) for name in RunConfig.model_fields if name != "options")
 
 
+def _overasked(config: RunConfig) -> Iterator[str]:
+    chosen = participants(config.fraction_train, config.num_clients)
+    if config.over_selection and config.num_clients == chosen:
+        yield (
+            f"over-selection = {config.over_selection}: has no effect, because all {chosen} clients "
+            "train each round, and there are no further ones to ask. Lower fraction-train, or leave "
+            "the key out."
+        )
+
+
 def _unknown_keys(plain: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
     for key, value in {**plain, **options}.items():
         if key not in _aliases() and key not in option_fields():
@@ -370,6 +382,8 @@ def _misfits(config: RunConfig) -> Iterator[str]:
     for family in FAMILIES:
         if getattr(config, family.key) in family.components():
             yield from config.component(family.key).misfits(config)
+            if family.key == "dataset":
+                yield from effects.of_embedded_data(config)
 
 
 def _unknown_choice(family: Family, name: str, known: Mapping[str, Any]) -> str:

@@ -87,6 +87,15 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"resume": True}, ["resume = true", "run-dir"]),
     ({"target-accuracy": 0.9, "eval-every": 0}, ["target-accuracy = 0.9", "eval-every"]),
     ({"num-clients": 10, "fraction-train": 0.1, "min-replies": 2}, ["min-replies = 2"]),
+    # keys that would have no effect
+    (
+        {"trainer": "sequential", "clients-together": 5},
+        ["clients-together = 5", "trainer='batched'"],
+    ),
+    ({"trainer": "sequential", "program": "compile"}, ["program = 'compile'", "no effect"]),
+    ({"fraction-train": 1.0, "over-selection": 0.2}, ["over-selection = 0.2", "all 20 clients"]),
+    ({"text-unit": "words"}, ["text-unit = 'words'", "dataset = 'digits' is embedded"]),
+    ({"label-key": "y", "test-fraction": 0.2}, ["label-key = 'y'", "test-fraction = 0.2"]),
 ]
 
 

@@ -19,9 +19,9 @@ from PIL import Image
 from test_data_sources import load
 
 from fedapp.config import read_config
-from fedapp.data import Task, load_dataset, load_node_data
+from fedapp.data import Task, load_dataset, load_node_data, load_partition
 from fedapp.data.agreement import task_differences
-from fedapp.errors import DataError
+from fedapp.errors import ConfigError, DataError
 
 INTEGERS = {"image": datasets.Image(), "label": datasets.Value("int64")}
 PICTURES = [png(pixels) for pixels in PIXELS]
@@ -245,3 +245,23 @@ WORDS = Task("tokens", (10,), 100, num_symbols=100, vocabulary="words 1")
 )
 def test_task_differences(expected, found, said):
     assert task_differences(expected, found) == said
+
+
+def test_a_key_of_text_is_refused_where_the_data_are_images(tmp_path: Path) -> None:
+    folder = str(pets(tmp_path / "pets"))
+    config = read_config({"dataset": folder, "text-unroll": 20, "client-key": "owner"})
+    with pytest.raises(ConfigError, match="text-unroll = 20: has no effect") as error:
+        load_dataset(config)
+    assert "client-key = 'owner'" in str(error.value)
+
+
+def test_a_column_of_clients_that_is_not_there_is_named(tmp_path: Path) -> None:
+    config = read_config(
+        {
+            "dataset": str(pets(tmp_path / "pets")),
+            "partitioner": "natural",
+            "natural.column": "owner",
+        }
+    )
+    with pytest.raises(ConfigError, match=r"'owner' \(natural.column\)"):
+        load_partition(config, load_dataset(config), 2)

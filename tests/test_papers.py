@@ -703,3 +703,8 @@ def test_the_time_of_a_run_is_counted_once_and_whole() -> None:
 
 def test_the_tuned_rate_is_shown() -> None:
     assert cell(run_result(50.0)).rate == 0.1
+
+
+def test_an_item_that_is_misspelt_is_guessed() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'mcmahan-table4'"):
+        list(choose(["mcmahan-tabel4"]))

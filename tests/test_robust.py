@@ -139,8 +139,10 @@ def test_too_few_clients_are_refused_before_the_start(
     pattern = (
         rf"algorithm = '{name}': needs updates from {needed} clients a round, and only 6 train"
     )
-    with pytest.raises(ConfigError, match=pattern):
+    with pytest.raises(ConfigError, match=pattern) as error:
         read_config(values)
+    for key, value in options.items():
+        assert f"{key} (now {value})" in str(error.value)
     assert read_config({**values, "num-clients": 14}).num_clients == 14
 
 

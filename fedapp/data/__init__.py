@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import cast
 
+from fedapp import effects
 from fedapp.config import RunConfig, defaults, kebab
 from fedapp.data.base import IGNORE, Chosen, Dataset, Examples, Partition, Task, from_index_sets
 from fedapp.data.build import build_dataset
@@ -14,7 +15,8 @@ from fedapp.data.embedded.base import Embedded
 from fedapp.data.partition.base import Partitioning
 from fedapp.data.sources import content_key, read_source
 from fedapp.data.transforms.base import Transform
-from fedapp.errors import DataError
+from fedapp.effects import READING
+from fedapp.errors import ConfigError, DataError
 from fedapp.registry import FAMILIES
 
 __all__ = [
@@ -32,31 +34,25 @@ __all__ = [
     "network_task",
 ]
 
-SHAPING = (
-    "dataset_subset",
-    "train_split",
-    "test_split",
-    "input_key",
-    "label_key",
-    "client_key",
-    "test_fraction",
-    "text_unit",
-    "text_example",
-    "text_unroll",
-    "text_vocabulary",
-    "text_client_words",
-)
-"""The settings, beside the content, that the arrays depend on."""
 ADDED = ("text_example",)
-"""Those of them that came later: they count where they are set, so that older names still hold."""
+"""Keys of reading that came later: they count where they are set, so that older names still hold."""
 
 
 def load_dataset(config: RunConfig) -> Dataset:
-    """Return the data set that ``config`` names: embedded, from the hub, or a local folder."""
+    """Return the data set that ``config`` names: embedded, from the hub, or a local folder.
+
+    Raises
+    ------
+    ConfigError
+        A key says how text is read, and the data are images.
+    """
     embedded = next(f for f in FAMILIES if f.key == "dataset").components()
     if config.dataset in embedded:
         return cast("Embedded", config.component("dataset")).load()
-    return _load_cached(config, node=False)
+    dataset = _load_cached(config, node=False)
+    if dataset.task.kind == "image" and (unread := list(effects.of_images(config))):
+        raise ConfigError("\n".join(unread))
+    return dataset
 
 
 def load_node_data(config: RunConfig, path: str) -> Dataset:
@@ -79,7 +75,7 @@ def load_node_data(config: RunConfig, path: str) -> Dataset:
 
 def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
     unset = {name for name in ADDED if getattr(config, name) == defaults()[kebab(name)]}
-    keys = {kebab(name): getattr(config, name) for name in SHAPING if name not in unset}
+    keys = {kebab(name): getattr(config, name) for name in READING if name not in unset}
     keys |= {"content": content_key(config), "node": node}
 
     def build(scratch: Path) -> Dataset:

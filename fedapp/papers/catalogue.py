@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -80,7 +81,9 @@ def choose(names: list[str]) -> Iterator[tuple[str, Item]]:
             if wanted in ("all", name) or name.startswith(f"{wanted.rstrip('-')}-")
         ]
         if not found:
+            near = difflib.get_close_matches(wanted, items, n=1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(
-                f"{wanted!r}: there is no such table or figure. One of: all, {', '.join(items)}."
+                f"{wanted!r}: there is no such table or figure.{hint} One of: all, {', '.join(items)}."
             )
         yield from ((name, items[name]) for name in found)

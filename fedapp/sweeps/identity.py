@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedapp.config import RunConfig, Scalar, defaults, kebab, read_config
-from fedapp.data import SHAPING, load_dataset
+from fedapp.data import load_dataset
+from fedapp.effects import READING
 from fedapp.registry import FAMILIES
 
 FORMAT = 1
@@ -111,7 +112,7 @@ def data_name(config: RunConfig) -> str:
 
 
 def _shape(config: RunConfig) -> tuple[tuple[str, Scalar], ...]:
-    keys = ("dataset", "data_cache", *SHAPING)
+    keys = ("dataset", "data_cache", *READING)
     return tuple((kebab(key), getattr(config, key)) for key in keys)
 
 

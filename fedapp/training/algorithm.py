@@ -14,7 +14,7 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from fedapp.config import RunConfig, participants
+from fedapp.config import RunConfig, kebab, participants
 from fedapp.data.base import IGNORE, Task
 from fedapp.errors import ConfigError
 from fedapp.registry import Component
@@ -210,10 +210,14 @@ class Algorithm(Component):
         """Say if fewer clients train a round than the server rule needs."""
         clients = participants(config.fraction_train, config.num_clients)
         if config.num_clients and clients < self.min_updates:
+            own = [
+                f"{self.name}.{kebab(field)} (now {getattr(self, field)})"
+                for field in type(self).model_fields
+            ]
             yield (
                 f"algorithm = {self.name!r}: needs updates from {self.min_updates} clients a round, and "
                 f"only {clients} train (max(floor(fraction-train * num-clients), 1)). Raise "
-                "fraction-train or num-clients, or let it withstand fewer malicious clients."
+                f"fraction-train or num-clients, or lower {' or '.join(own)}."
             )
 
     # ------------------------------------------------------------------ client rule

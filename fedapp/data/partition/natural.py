@@ -50,8 +50,9 @@ class Natural(Partitioning):
     def _values(self, examples: Examples) -> NDArray[Any]:
         columns = examples.groups
         if not columns:
+            wanted = f" {self.column!r} (natural.column)" if self.column else ""
             raise ConfigError(
-                "partitioner = 'natural': the data set has no column of client ids. "
+                f"partitioner = 'natural': the data set has no column{wanted} of client ids. "
                 "Choose another partitioner, for example partitioner='iid'."
             )
         column = self.column or ("client_id" if "client_id" in columns else "")

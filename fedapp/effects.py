@@ -1,0 +1,57 @@
+"""Keys that are set and have no effect: refused, so that no run is taken for another than it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedapp.config import RunConfig
+
+TEXT = (
+    "client_key",
+    "text_unit",
+    "text_example",
+    "text_unroll",
+    "text_vocabulary",
+    "text_client_words",
+)
+"""What is said of how text is read."""
+READING = (
+    "dataset_subset",
+    "train_split",
+    "test_split",
+    "input_key",
+    "label_key",
+    "test_fraction",
+    *TEXT,
+)
+"""What, beside their content, the arrays of a data set that is read depend on."""
+BATCHED = ("program", "clients_together")
+"""What is said of how clients train together."""
+
+
+def of_trainer(config: RunConfig) -> Iterator[str]:
+    """Say which keys are only of the batched trainer, where the other is chosen."""
+    if config.trainer == "sequential":
+        yield from _said(config, BATCHED, "trainer is 'sequential'. Set trainer='batched'")
+
+
+def of_embedded_data(config: RunConfig) -> Iterator[str]:
+    """Say which keys are about reading a data set, where it is embedded."""
+    because = f"dataset = {config.dataset!r} is embedded. Name another dataset"
+    yield from _said(config, READING, because)
+
+
+def of_images(config: RunConfig) -> Iterator[str]:
+    """Say which keys are about reading text, where the data are images."""
+    because = f"dataset {config.dataset!r} holds images. Name one of text"
+    yield from _said(config, TEXT, because)
+
+
+def _said(config: RunConfig, fields: Sequence[str], because: str) -> Iterator[str]:
+    for name in fields:
+        value, field = getattr(config, name), type(config).model_fields[name]
+        if value != field.default:
+            key = name.replace("_", "-")
+            yield f"{key} = {value!r}: has no effect, because {because}, or leave the key out."
