@@ -17,7 +17,7 @@ from flwr.common.logger import log
 from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.data import Task
 from fedapp.holdings import Holdings, OwnClient, own_client, read_holdings
-from fedapp.machine import cores
+from fedapp.machine import cores, keep_memory
 from fedapp.messages import decode_exam, decode_order, encode_reply, encode_scores
 from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.setup import choose_device, make_evaluator, make_trainer
@@ -51,6 +51,7 @@ def train_with(
 
 def _set_threads(asked: int) -> int:
     """Compute with as many CPU threads as the server asks for, or as there are cores; return them."""
+    keep_memory()
     threads = min(asked, cores())
     torch.set_num_threads(threads)
     return threads

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
+
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+"""The names of two settings in glibc's ``malloc.h``."""
+KEPT = 2**31 - 1
+LARGEST = 2**30
+"""Bytes of free memory that are not given back, and of a block that is taken from them."""
 
 
 def cores() -> int:
@@ -10,3 +18,14 @@ def cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@functools.cache
+def keep_memory() -> bool:
+    """Let this process keep the memory that it frees, and return whether it can (on Linux with glibc).
+
+    Else each block of more than 32 MB, the activations of a large batch, is new memory from the
+    system, which comes page by page: up to a third of a convolutional network's time at B = 600.
+    """
+    set_ = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
+    return set_ is not None and all((set_(TRIM_THRESHOLD, KEPT), set_(MMAP_THRESHOLD, LARGEST)))

@@ -16,6 +16,7 @@ from fedapp.config import RunConfig, read_config
 from fedapp.engines.local import LocalGrid
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.holdings import Holdings, read_holdings
+from fedapp.machine import keep_memory
 from fedapp.nodes import Nodes
 from fedapp.runs.artefacts import Artefacts
 from fedapp.runs.callbacks import (
@@ -89,6 +90,7 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         strategy = _prepare(grid, config, directory, found, holdings, theta, state)
         strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
         last = _last_round(config, directory, strategy.state)
+        keep_memory()
         torch.set_num_threads(strategy.config.threads)
         try:
             strategy.start(grid, to_arrays(strategy.state.theta), last)

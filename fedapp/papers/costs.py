@@ -13,6 +13,7 @@ from rich.table import Table
 
 from fedapp.config import RunConfig, Scalar, participants, read_config
 from fedapp.data.base import Examples, Task
+from fedapp.machine import keep_memory
 from fedapp.papers.cells import Cells, Maker, is_among, make_cells
 from fedapp.papers.report.markdown import duration
 from fedapp.papers.schema import Cut, Item, Picture, Scale, ScaleName
@@ -149,6 +150,7 @@ def _example_seconds(
     examples = random_examples(task, size)
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
     order = TrainOrder(1, (0,), config.learning_rate, "mean")
+    keep_memory()
     torch.set_num_threads(1)
     turns, began, spent = 0, time.process_time(), 0.0
     while turns < 2 or spent < LEAST_SECONDS:
