@@ -36,7 +36,7 @@ def encode_order(
             "learning-rate": order.learning_rate,
             "reply": order.reply,
             "threads": order.threads,
-            **_state_keys(order.states),
+            **_state_keys(order.states, order.clients),
         }
     )
     content = RecordDict({"arrays": theta, "config": config})
@@ -45,7 +45,7 @@ def encode_order(
     return content
 
 
-def _state_keys(states: StateOrder | None) -> dict[str, str | list[int]]:
+def _state_keys(states: StateOrder | None, clients: Sequence[int]) -> dict[str, str | list[int]]:
     if states is None:
         return {}
     return {
@@ -53,6 +53,7 @@ def _state_keys(states: StateOrder | None) -> dict[str, str | list[int]]:
         "state-folder": states.folder,
         "state-starts": list(states.starts),
         "state-checkpoints": list(states.checkpoints),
+        "state-counted": [states.counted.get(client, 0) for client in clients],
     }
 
 
@@ -64,6 +65,7 @@ def _states(config: Mapping[str, Any]) -> StateOrder | None:
         folder=str(config["state-folder"]),
         starts=tuple(config["state-starts"]),
         checkpoints=tuple(config["state-checkpoints"]),
+        counted=dict(zip(config["clients"], config["state-counted"], strict=True)),
     )
 
 

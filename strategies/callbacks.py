@@ -13,11 +13,16 @@ Record = dict[str, Any]
 
 @dataclass
 class ServerState:
-    """All that the server carries from round to round; a checkpoint holds exactly this."""
+    """All that the server carries from round to round; a checkpoint holds exactly this.
+
+    ``counted`` is the round of each client's last turn whose result the server used, if clients keep
+    a state.
+    """
 
     round: int
     theta: Tensors
     algorithm: Tensors = field(default_factory=dict)
+    counted: dict[int, int] = field(default_factory=dict)
 
 
 class Callback:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, cast
 
@@ -81,8 +82,13 @@ class FederatedStrategy(Strategy):
         reply = "each" if self.config.record_updates else self.algorithm.reply
         threads = self.config.threads
         self._orders = [
-            (node, TrainOrder(server_round, tuple(cohort), rate, reply, states, threads))
-            for node, cohort in cohorts
+            (
+                node,
+                TrainOrder(
+                    server_round, tuple(own), rate, reply, self._states(states, own), threads
+                ),
+            )
+            for node, own in cohorts
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
         if self._upload is None:
@@ -99,6 +105,11 @@ class FederatedStrategy(Strategy):
             "bytes_down": sum(size_of(message.content) for message in messages),
         }
         return messages
+
+    def _states(self, states: StateOrder | None, cohort: Sequence[int]) -> StateOrder | None:
+        """Return the order with the rounds of the cohort's last turns that counted."""
+        counted = {client: self.state.counted.get(client, 0) for client in cohort}
+        return replace(states, counted=counted) if states else None
 
     def _assign(self, server_round: int, grid: Grid) -> tuple[list[int], list[Cohort]]:
         """Return S_t and its cohorts by node, without the clients of nodes that are still busy.
@@ -190,6 +201,8 @@ class FederatedStrategy(Strategy):
         if not all_finite(theta.values()):
             return False
         self.state.theta, self.state.algorithm = theta, state
+        if self.algorithm.keeps_state:
+            self.state.counted |= {report.client: step.round for report in fold.reports}
         self._record |= {"model_changed": True, **self.algorithm.report(state, step)}
         return True
 

@@ -7,6 +7,7 @@ eta = 1/4 and two full-batch steps from w = 0: client 0 goes 0, 0.25, 0.4375 and
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,7 @@ class Federation:
             classes,
         )
         self.order = StateOrder("run", str(folder), (0,), ())
+        self.counted: dict[int, int] = {}
         self.theta: Tensors = {"w": torch.zeros((), dtype=torch.float64)}
         self.state = algorithm.start(self.theta)
         self.round = 0
@@ -119,12 +121,14 @@ class Federation:
         self.round += 1
         cohort = present or tuple(range(len(self.clients)))
         order = TrainOrder(self.round, cohort, RATE, "mean", self.order)
-        states = ClientStates(Path(self.order.folder), self.order, self.round)
+        own = replace(self.order, counted=self.counted)
+        states = ClientStates(Path(self.order.folder), own, self.round)
         extras = self.algorithm.broadcast(self.state)
         reply = train_cohort(
             self.config, self.trainer, order, self.theta, extras, self.clients.__getitem__, states
         )
         assert not reply.failures
+        self.counted |= dict.fromkeys(cohort, self.round)
         total = len(self.clients)
         if self.config.weighting == "examples":
             total = sum(map(len, self.clients))

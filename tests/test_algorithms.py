@@ -208,6 +208,63 @@ def test_survives_a_missing_and_a_broken_client(name: str, tmp_path: Path) -> No
     assert all(bool(t.isfinite().all()) for t in model_of(tmp_path / "run").values())
 
 
+class LosingGrid(InlineGrid):
+    """In round 2 node 1 trains, and its reply is lost."""
+
+    def _answer(self, message: Message) -> Message:
+        reply = super()._answer(message)
+        if BadGrid._of_round_2(message) and message.metadata.dst_node_id == 1:
+            reply.content["arrays"] = reply.content["metrics"]
+        return reply
+
+
+TWINS = ["scaffold", "feddyn"]
+"""Exact ones of which the server's state is a mean of the clients'."""
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_a_turn_whose_reply_is_lost_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+    """The client's state and the server's stay each other's: the optimum is still found."""
+    values = settings(name, num_server_rounds=40, checkpoint_every=0, run_dir=str(tmp_path))
+    nodes = [{"partition-id": i, "num-partitions": 4} for i in range(4)]
+    grid = LosingGrid(client_app, values, nodes)
+    server_app(grid, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values))
+    assert len(metrics_of(tmp_path)[2]["failures"]) == 1
+    optimum = {"x": torch.from_numpy(OPTIMUM)}
+    assert largest_difference(model_of(tmp_path), optimum) < 1e-6
+
+
+class RacingGrid(InlineGrid):
+    """Every node works at once, and another is quickest each time."""
+
+    turn = 0
+
+    def push(self, message_id: str, message: Message) -> None:
+        super().push(message_id, self._answer(message))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        wanted = [key for key in message_ids if key in self._pending]
+        self.turn += 1
+        return [self._pending.pop(wanted[self.turn % len(wanted)])] if wanted else []
+
+
+@pytest.mark.parametrize("name", TWINS)
+def test_turns_of_clients_that_were_not_needed_leave_nothing_behind(
+    name: str, tmp_path: Path
+) -> None:
+    """Half of the clients a round, and each time one more is asked than is waited for."""
+    values = settings(name, num_server_rounds=150, checkpoint_every=0, fraction_train=0.5)
+    values |= {"quadratic.clients": 8, "num-clients": 8, "over-selection": 0.25}
+    values |= {"run-dir": str(tmp_path)}
+    nodes = [{"partition-id": i, "num-partitions": 8} for i in range(8)]
+    grid = RacingGrid(client_app, values, nodes)
+    server_app(grid, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values))
+    found = model_of(tmp_path)
+    surplus = {client for r in metrics_of(tmp_path)[1:] for client in r.get("surplus", [])}
+    assert len(surplus) > 5
+    assert largest_difference(found, {"x": torch.from_numpy(OPTIMUM)}) < 1e-6
+
+
 class TamperingGrid(InlineGrid):
     """Node 2 uploads a variate of another shape."""
 

@@ -34,10 +34,15 @@ class Timeline:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.starts, self.checkpoints = folder, [0], [0]
+        self.counted = 0
 
     def at(self, round_: int) -> ClientStates:
         order = StateOrder(
-            "run", str(self.folder), tuple(self.starts), tuple(self.checkpoints[-2:])
+            "run",
+            str(self.folder),
+            tuple(self.starts),
+            tuple(self.checkpoints[-2:]),
+            {7: self.counted},
         )
         return ClientStates(self.folder, order, round_)
 
@@ -45,8 +50,10 @@ class Timeline:
         kept = self.at(round_).read(7, LIKE)
         return None if kept is None else float(kept["w"][0])
 
-    def write(self, round_: int, number: float) -> None:
+    def write(self, round_: int, number: float, *, used: bool = True) -> None:
+        """Take a turn, of which the server uses the reply or not."""
         self.at(round_).write(7, value(number))
+        self.counted = round_ if used else self.counted
 
     def files(self) -> list[str]:
         return sorted(path.name for path in (self.folder / "7").iterdir())
@@ -74,6 +81,7 @@ def test_a_resume_rolls_back(tmp_path: Path) -> None:
     line.write(6, 6.0)
     assert line.read(7) == 6.0
     line.starts.append(4)
+    line.counted = 3
     assert line.read(5) == 3.0
     assert line.read(8) == 3.0
     line.checkpoints.append(8)
@@ -81,6 +89,19 @@ def test_a_resume_rolls_back(tmp_path: Path) -> None:
     assert line.read(9) == 3.0
     line.write(9, 9.0)
     assert line.read(10) == 9.0
+
+
+def test_a_turn_that_did_not_count_is_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """The server used the replies of rounds 1 and 4, and not those of 2, 3 and 5."""
+    line = Timeline(tmp_path)
+    line.write(1, 1.0)
+    for round_ in (2, 3):
+        line.write(round_, round_, used=False)
+        assert line.read(round_ + 1) == 1.0
+    assert [name[:12] for name in line.files()] == ["round-000001", "round-000003"]
+    line.write(4, 4.0)
+    line.write(5, 5.0, used=False)
+    assert line.read(6) == 4.0
 
 
 def test_only_what_a_resume_can_read_stays(tmp_path: Path) -> None:
@@ -94,6 +115,7 @@ def test_only_what_a_resume_can_read_stays(tmp_path: Path) -> None:
         line.write(round_, round_)
     assert [name[:12] for name in line.files()] == ["round-000003", "round-000005", "round-000006"]
     line.starts.append(3)
+    line.counted = 3
     line.write(4, 4.5)
     assert line.files() == [
         "round-000003.attempt-0.safetensors",
@@ -103,19 +125,19 @@ def test_only_what_a_resume_can_read_stays(tmp_path: Path) -> None:
 
 
 @settings_(max_examples=40, deadline=None)
-@given(st.lists(st.sampled_from(["turn", "checkpoint", "kill"]), max_size=25))
+@given(st.lists(st.sampled_from(["turn", "lost", "checkpoint", "kill"]), max_size=25))
 def test_any_history_reads_as_if_it_had_never_been_killed(events: list[str]) -> None:
-    """Files, pruned and rolled back, always give what a plain list of turns gives."""
+    """Files, pruned and rolled back, always give what a plain list of the turns that counted gives."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         line, turns, round_ = Timeline(Path(folder)), {}, 0
         for number, event in enumerate(events):
-            if event == "turn":
+            if event in ("turn", "lost"):
                 round_ += 1
                 assert line.read(round_) == turns.get(max(turns, default=0))
-                line.write(round_, number)
-                turns[round_] = number
+                line.write(round_, number, used=event == "turn")
+                turns |= {round_: number} if event == "turn" else {}
             elif event == "checkpoint":
                 round_ += 1
                 line.checkpoints.append(round_)
@@ -123,6 +145,7 @@ def test_any_history_reads_as_if_it_had_never_been_killed(events: list[str]) -> 
                 round_ = line.checkpoints[-1]
                 line.starts.append(round_)
                 turns = {r: n for r, n in turns.items() if r <= round_}
+                line.counted = max(turns, default=0)
         assert line.read(round_ + 1) == turns.get(max(turns, default=0))
 
 
@@ -141,6 +164,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
 def test_a_state_of_another_model_is_named(tmp_path: Path) -> None:
     line = Timeline(tmp_path)
     line.at(1).write(7, {"w": torch.zeros(3)})
+    line.counted = 1
     with pytest.raises(CheckpointError, match="holds other tensors"):
         line.read(2)
 
@@ -167,7 +191,8 @@ def test_an_algorithm_without_state_costs_nothing(tmp_path: Path) -> None:
 
 
 def test_the_order_survives_the_wire() -> None:
-    order = TrainOrder(3, (1, 2), 0.1, "mean", StateOrder("abc", "/runs/a", (0, 2), (2, 0)))
+    states = StateOrder("abc", "/runs/a", (0, 2), (2, 0), {1: 0, 2: 1})
+    order = TrainOrder(3, (1, 2), 0.1, "mean", states)
     decoded, _, _ = decode_order(encode_order(order, to_arrays(LIKE)))
     assert decoded == order
 

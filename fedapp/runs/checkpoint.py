@@ -1,6 +1,7 @@
 """Checkpoints: safetensors beside a JSON that says what they are; nothing is pickled.
 
-``checkpoints/round-000010.safetensors`` holds ``theta/<name>`` and ``algorithm/<name>``;
+``checkpoints/round-000010.safetensors`` holds ``theta/<name>`` and ``algorithm/<name>``, and of clients
+that keep a state ``counted/clients`` [k] and ``counted/rounds`` [k];
 ``round-000010.json`` holds the round, the format and the tensors' SHA-256, and is written last,
 so that a checkpoint without it does not count.
 """
@@ -25,6 +26,7 @@ from fedapp.training.algorithm import Tensors
 from strategies.callbacks import ServerState
 
 FORMAT = 1
+COUNTED = ("counted/clients", "counted/rounds")
 KEPT = 2
 """How many checkpoints stay: the last, and the one before in case the last is damaged."""
 
@@ -40,6 +42,7 @@ def save_checkpoint(folder: Path, state: ServerState) -> Path:
         {
             **{f"theta/{name}": _plain(tensor) for name, tensor in state.theta.items()},
             **{f"algorithm/{name}": _plain(tensor) for name, tensor in state.algorithm.items()},
+            **_counted(state),
         }
     )
     write_atomically(path, content)
@@ -130,7 +133,14 @@ def _read(description: Path) -> ServerState:
         tensors = safetensors.torch.load(content)
     except (SafetensorError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
-    return ServerState(round_, _part(tensors, "theta/"), _part(tensors, "algorithm/"))
+    clients, rounds = (tensors.get(name) for name in COUNTED)
+    counted = {} if clients is None or rounds is None else zip(clients, rounds, strict=True)
+    return ServerState(
+        round_,
+        _part(tensors, "theta/"),
+        _part(tensors, "algorithm/"),
+        {int(client): int(last) for client, last in counted},
+    )
 
 
 def check_fits(state: ServerState, theta: Tensors, folder: Path) -> None:
@@ -159,6 +169,13 @@ def check_fits(state: ServerState, theta: Tensors, folder: Path) -> None:
 
 def _part(tensors: Tensors, prefix: str) -> Tensors:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _counted(state: ServerState) -> Tensors:
+    """Return the clients of which a turn counted, ascending, and the rounds of their last."""
+    clients = sorted(state.counted)
+    rounds = [state.counted[client] for client in clients]
+    return {n: torch.tensor(v) for n, v in zip(COUNTED, (clients, rounds), strict=True) if v}
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -12,6 +12,9 @@ from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory
 from fedapp.training.states import StateOrder
 
+FORMAT = 2
+"""In 1, checkpoints did not say which turns of the clients counted."""
+
 
 def open_states(directory: RunDirectory, round_: int, *, resumed: bool) -> Callable[[], StateOrder]:
     """Begin an attempt at round ``round_`` and return what gives each round's order to the nodes.
@@ -29,7 +32,7 @@ def open_states(directory: RunDirectory, round_: int, *, resumed: bool) -> Calla
     file = folder / "attempts.json"
     run_id, starts = _read(directory) if resumed else (uuid.uuid4().hex, [])
     starts.append(round_)
-    write_json(file, {"run": run_id, "starts": starts})
+    write_json(file, {"format": FORMAT, "run": run_id, "starts": starts})
 
     def order() -> StateOrder:
         checkpoints = kept_rounds(directory.checkpoints)
@@ -42,6 +45,8 @@ def _read(directory: RunDirectory) -> tuple[str, list[int]]:
     file = directory.path / "client-states" / "attempts.json"
     try:
         noted = json.loads(file.read_text())
+        if (format_ := noted["format"]) != FORMAT:
+            raise ValueError(f"its format is {format_!r}, not {FORMAT}")
         return str(noted["run"]), [int(start) for start in noted["starts"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(

@@ -2,11 +2,14 @@
 
 ``<folder>/<client>/round-000012.attempt-0.safetensors`` is what the client kept after its turn in
 round 12. An attempt is one start of the server: resuming a run from its checkpoint of round c
-begins the next attempt, and what earlier attempts wrote after round c no longer counts. A round
-reads the newest file of an earlier round that counts, so running a round again gives the same.
+begins the next attempt, and what earlier attempts wrote after round c no longer counts. Nor does
+what a turn left behind of which the server did not use the reply (late, refused, not needed): the
+server's part of the state knows nothing of it, and SCAFFOLD's c, say, would no longer be the mean
+of the c_k. So each order names the round of a client's last turn that counted, and a client reads
+the newest file up to that; running a round again gives the same.
 
-Of a client's files, those stay that are still of use: the newest, the one before (should its round
-be run again), and the newest up to each checkpoint that is kept.
+Of a client's files, those stay that are still of use: the newest, the last that counted (should the
+newest not), and the newest up to each checkpoint that is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import safetensors.torch
@@ -37,12 +40,14 @@ class StateOrder:
     ``folder`` is the run directory's folder of states, for virtual clients; a node that is a
     client keeps its own, under the name ``run_id``. ``starts[a]`` is the round of the checkpoint
     from which attempt a began (0 for the first); ``checkpoints`` are the rounds of those kept.
+    ``counted`` is the round of the last turn of each client asked whose result the server used.
     """
 
     run_id: str
     folder: str
     starts: tuple[int, ...]
     checkpoints: tuple[int, ...]
+    counted: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, order=True)
@@ -61,14 +66,14 @@ class ClientStates:
         self.round = round_
 
     def read(self, client: int, like: Mapping[str, Tensor]) -> Tensors | None:
-        """Return what ``client`` kept from its last turn, or None if it has had none.
+        """Return what ``client`` kept from its last turn that counted, or None if none did.
 
         Raises
         ------
         CheckpointError
             The file is damaged, or holds other tensors than ``like``.
         """
-        earlier = [entry for entry in self._living(client) if entry.round < self.round]
+        earlier = self._counted(client)
         if not earlier:
             return None
         tensors = _read(max(earlier).path)
@@ -93,17 +98,23 @@ class ClientStates:
         self._prune(client)
 
     def _prune(self, client: int) -> None:
-        living = self._living(client)
+        counted = self._counted(client)
+        now = [entry for entry in self._living(client) if entry.round == self.round]
         wanted = {
-            max((e for e in living if e.round <= point), default=None)
+            max((e for e in (*counted, *now) if e.round <= point), default=None)
             for point in (*self.order.checkpoints, self.round - 1, self.round)
         }
         for entry in self._entries(client):
             if entry not in wanted:
                 entry.path.unlink(missing_ok=True)
 
+    def _counted(self, client: int) -> list[_Entry]:
+        """Return the files of earlier rounds up to the client's last turn that counted."""
+        last = min(self.order.counted.get(client, 0), self.round - 1)
+        return [entry for entry in self._living(client) if entry.round <= last]
+
     def _living(self, client: int) -> list[_Entry]:
-        """Return the files that count: no later attempt began from before their round."""
+        """Return the files that no later attempt has left behind, having begun before their round."""
         starts = self.order.starts
         return [
             entry
