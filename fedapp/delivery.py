@@ -94,13 +94,14 @@ class Delivery:
         """Return the nodes that are still at work on an earlier message.
 
         A node that has not answered is left alone until it does, until it has been away, or until
-        its message has been dead for as long as it lived: Flower drops the reply to a dead one.
+        its message has been dead for as long as it lived: Flower drops the reply to a dead one. One
+        whose reply is there in part is left alone until that is whole, or Flower gives it up.
         """
         now, there = self._clock(), set(connected)
         self._open = {
             key: sent
             for key, sent in self._open.items()
-            if sent.node in there and sent.expires + sent.seconds > now
+            if sent.node in there and (sent.expires + sent.seconds > now or sent.pulled)
         }
         return {sent.node for sent in self._open.values()}
 

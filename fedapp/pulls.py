@@ -6,6 +6,7 @@ slow while it uploads holds up whoever fetches, and the replies that are fetched
 
 Threads may share that grid: its client is made for it (Flower fetches a reply's parts in several),
 and what else it changes while it fetches belongs to the thread. One pull does not wait for another.
+Those threads of Flower's end with the grid's client, or 5 s later with the process, by force.
 """
 
 from __future__ import annotations

@@ -4,15 +4,19 @@ import threading
 
 import pytest
 from flwr.app import Error, Message, RecordDict
+from flwr.app.message import remove_content_from_message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.supercore.run import RunNotRunningException
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from test_delivery import Clock, SlowGrid, ask
 from test_exchange import Clock as SleepClock
 
 from fedapp import delivery as module
 from fedapp.delivery import Delivery, grace
-from fedapp.pulls import fetch
 from fedapp.replies import Expected
 from fedapp.training.cohorts import TrainOrder
 from strategies.gathering import gather, gather_scores
@@ -126,6 +130,16 @@ def test_the_next_round_goes_on_beside_a_pull_that_waits_and_drops_what_it_bring
     assert sorted(grid.taken) == ["m1", "m2", "m3"]
 
 
+def test_a_device_is_busy_for_as_long_as_its_reply_is_there_in_part(federation):
+    delivery, grid, clock = federation(1)
+    list(delivery.exchange(grid, ask(1), DEADLINE))
+    clock.now += 100 * DEADLINE
+    assert delivery.busy([1, 2]) == {1}
+    grid.finish()
+    delivery.begin(grid)
+    assert delivery.busy([1, 2]) == set()
+
+
 def test_what_a_pull_brings_from_a_node_that_went_away_is_forgotten(federation):
     delivery, grid, _ = federation(1)
     list(delivery.exchange(grid, ask(1), DEADLINE))
@@ -224,36 +238,60 @@ def test_a_late_reply_is_said_to_be_late_and_nothing_else(code, reason, caplog):
     assert reason not in caplog.text
 
 
-def test_flowers_own_grid_says_that_an_upload_broke_off():
-    """Its error has the code of a late reply: the words tell them apart."""
-    from flwr.app.message import remove_content_from_message
-    from flwr.common.serde import message_to_proto
-    from flwr.proto.message_pb2 import PullObjectResponse
-    from flwr.proto.runtime_pb2 import PullAppMessagesResponse
-    from flwr.supercore.inflatable.inflatable_object import get_object_tree
-    from flwr.supercore.run import Run
-    from flwr.superlink.grid import HttpGrid
+class SuperLink:
+    """What Flower's own grid calls: both nodes replied, and the rest of the first reply never comes."""
 
-    (message,) = ask(1)
-    message.metadata.__dict__["_message_id"] = "m1"
-    reply = Message(RecordDict(), reply_to=message)
-    reply.metadata.__dict__["_message_id"] = reply.object_id
+    def __init__(self, messages):
+        self.messages, self.broken_off = messages, False
 
-    class Client:
-        def PullMessages(self, request):
-            return PullAppMessagesResponse(
-                messages_list=[message_to_proto(remove_content_from_message(reply))],
-                message_object_trees=[get_object_tree(reply)],
-            )
+    def PushMessages(self, request):
+        self.keys = [message.metadata.message_id for message in self.messages]
+        self.replies = [Message(RecordDict(), reply_to=message) for message in self.messages]
+        self.parts = {}
+        for reply in self.replies:
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            self.parts |= get_all_nested_objects(reply)
+        return PushAppMessagesResponse(message_ids=self.keys)
 
-        def PullObject(self, request):
-            return PullObjectResponse(object_found=False)
+    def PullMessages(self, request):
+        found = [self.replies[self.keys.index(key)] for key in request.message_ids]
+        return PullAppMessagesResponse(
+            messages_list=[message_to_proto(remove_content_from_message(m)) for m in found],
+            message_object_trees=[get_object_tree(message) for message in found],
+        )
 
+    def PullObject(self, request):
+        if request.object_id == self.replies[0].object_id:
+            return PullObjectResponse(object_found=not self.broken_off)
+        content = self.parts[request.object_id].deflate()
+        return PullObjectResponse(object_found=True, object_available=True, object_content=content)
+
+    def PushObject(self, request):
+        raise AssertionError("nothing was asked for")
+
+    def ConfirmMessageReceived(self, request):
+        pass
+
+
+def test_flowers_own_grid_fetches_one_reply_while_it_waits_for_another(federation):
+    """An upload that broke off has the code of a late reply there: its words tell them apart."""
+    from flwr.superlink.grid import HttpGrid  # a second of imports
+
+    delivery, _, _ = federation()
+    messages = ask(1, 2)
     grid = HttpGrid(token="token")
     grid.set_run(Run.create_empty(1))
-    grid._client = Client()
-    ((_, found),) = fetch(grid, ["m1"])
-    assert fault(found) == ("lost", "its reply came only in part, and its upload broke off")
+    grid._client = server = SuperLink(messages)
+    (whole, first), (in_part, second) = delivery.exchange(grid, messages, DEADLINE)
+    assert (whole, isinstance(first, Message), in_part) == (1, True, 0)
+    assert second.kind == "lost"
+    server.broken_off = True
+    for thread in threading.enumerate():
+        if thread.name.startswith("pull "):
+            thread.join(30)
+    ((node, reply),) = delivery.collect(grid)
+    assert node == 1
+    assert fault(reply) == ("lost", "its reply came only in part, and its upload broke off")
 
 
 def test_grace_is_a_twentieth_of_the_deadline_and_five_seconds_at_most():
