@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from logging import WARNING
 from typing import Protocol, runtime_checkable
 
 from flwr.app import Message
-from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.supercore.run import RunNotRunningException
 
-from fedapp.faults import Fault, plain
+from fedapp.faults import IN_PART, Fault
+from fedapp.pulls import Pulled, begin_fetch, fetch
 
 DEPLOYED = "HttpGrid"
 """Flower's grid of a deployment, by name: to import it is to import a web server."""
 
 LONGEST_PAUSE = 0.5
 """Seconds between two looks for replies at most: a slow device costs two requests a second."""
+
+AT_ONCE = 16
+"""Replies that are looked for at the same time, where each has a thread of its own."""
+
+LOOK_SECONDS = 0.5
+"""Seconds for which a look waits for them: one that is not whole by then is left to its thread."""
 
 
 @runtime_checkable
@@ -30,13 +35,28 @@ class Waits(Protocol):
         """Return when one of the messages has its reply, or after ``seconds``."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Sent:
-    """A message that is not answered yet; ``expires`` is on the clock of ``time.monotonic``."""
+    """A message that is not answered yet; ``expires`` is on the clock of ``time.monotonic``.
+
+    ``pulled`` is what a thread fetches, where one does. What it has begun to fetch no other pull
+    can have, so it stays until the reply is taken, or no longer wanted.
+    """
 
     node: int
     expires: float
     seconds: float
+    pulled: Future[Pulled] | None = None
+
+
+def grace(seconds: float) -> float:
+    """Return for how long after a deadline of ``seconds`` what was there in time is fetched."""
+    return min(0.05 * seconds, 5.0)
+
+
+def deployed(grid: Grid) -> bool:
+    """Return whether replies travel to the grid, and so may be there in part."""
+    return type(grid).__name__ == DEPLOYED
 
 
 class Delivery:
@@ -66,20 +86,22 @@ class Delivery:
 
     def collect(self, grid: Grid) -> list[tuple[int, Message | Fault]]:
         """Return (node, reply) for those replies to earlier exchanges that are there now."""
-        living = [key for key, sent in self._open.items() if sent.expires > self._clock()]
+        now = self._clock()
+        living = [key for key, sent in self._open.items() if sent.expires > now or sent.pulled]
         return [(self._open.pop(key).node, reply) for key, reply in self._pull(grid, living)]
 
     def busy(self, connected: Iterable[int]) -> set[int]:
         """Return the nodes that are still at work on an earlier message.
 
         A node that has not answered is left alone until it does, until it has been away, or until
-        its message has been dead for as long as it lived: Flower drops the reply to a dead one.
+        its message has been dead for as long as it lived: Flower drops the reply to a dead one. One
+        whose reply is there in part is left alone until that is whole, or Flower gives it up.
         """
         now, there = self._clock(), set(connected)
         self._open = {
             key: sent
             for key, sent in self._open.items()
-            if sent.node in there and sent.expires + sent.seconds > now
+            if sent.node in there and (sent.expires + sent.seconds > now or sent.pulled)
         }
         return {sent.node for sent in self._open.values()}
 
@@ -95,8 +117,9 @@ class Delivery:
         Replies that are there at the same time come in the order of their messages; a Fault stands
         for one that there can be none to read. Polls Flower's own grids, and so finds a reply late
         by 5 % of the time that it took, but by at least 0.01 and at most 0.5 s. What is unanswered
-        when the caller stops, or time is over, stays open. With less ``patience`` than ``seconds``,
-        what comes later than that is there for ``collect``.
+        when the caller stops, or time is over, stays open. With ``patience``, what comes later than
+        that is there for ``collect``; without, a deployment is given ``grace`` to fetch what is
+        there in time, and a Fault stands for what is there in part.
         """
         most = seconds if patience is None else min(patience, seconds)
         began = self._clock()
@@ -112,6 +135,8 @@ class Delivery:
                 yield index_of.pop(key), reply
             if not replies and not isinstance(grid, Waits):
                 time.sleep(min(max(0.05 * spent, 0.01), LONGEST_PAUSE, most - spent))
+        if patience is None and deployed(grid):
+            yield from self._last_look(grid, index_of, seconds)
 
     def _push(
         self, grid: Grid, messages: Sequence[Message], end: float, seconds: float
@@ -128,31 +153,62 @@ class Delivery:
                 self._open[key] = Sent(message.metadata.dst_node_id, end, seconds)
         return index_of
 
+    def _last_look(
+        self, grid: Grid, index_of: Mapping[str, int], seconds: float
+    ) -> Iterator[tuple[int, Message | Fault]]:
+        """Yield what was there in time, then a Fault for each reply that is there in part."""
+        end = self._clock() + grace(seconds)
+        self._pull(grid, list(index_of))
+        under_way = {key: pulled for key in index_of if (pulled := self._open[key].pulled)}
+        wait(under_way.values(), max(end - self._clock(), 0.0))
+        for key, reply in self._whole(under_way):
+            del self._open[key], under_way[key]
+            yield index_of[key], reply
+        in_part = Fault("lost", f"{IN_PART} within round-deadline = {seconds:g} s")
+        yield from ((index_of[key], in_part) for key in under_way if self._open[key].pulled)
+
     def _pull(self, grid: Grid, keys: Sequence[str]) -> list[tuple[str, Message | Fault]]:
         """Fetch the replies that are there; only time that brought some counts as transfer."""
         began = self._clock()
-        parts = [[key] for key in keys] if self._singly else [list(keys)]
-        replies = [pair for part in parts if part for pair in self._fetch(grid, part)]
+        replies = self._look(grid, keys) if deployed(grid) else self._fetch(grid, keys)
         if replies:
             self._count(grid, began)
         return replies
 
+    def _fetch(self, grid: Grid, keys: Sequence[str]) -> list[tuple[str, Message | Fault]]:
+        """Fetch all at once, until a reply takes the others down: from then on one by one."""
+        replies: list[tuple[str, Message | Fault]] = []
+        for part in [[key] for key in keys] if self._singly else [keys]:
+            found = fetch(grid, part) if part else []
+            if isinstance(found, Fault):
+                self._singly = True
+                replies += [(key, found) for key in part if len(part) == 1]
+            else:
+                replies += found
+        return replies
+
+    def _look(self, grid: Grid, keys: Sequence[str]) -> list[tuple[str, Message | Fault]]:
+        """Fetch each in a thread, so that a reply whose parts are on their way holds up no other."""
+        idle = [key for key in keys if self._open[key].pulled is None]
+        for first in range(0, len(idle), AT_ONCE):
+            begun = {key: begin_fetch(grid, key) for key in idle[first : first + AT_ONCE]}
+            for key, pulled in begun.items():
+                self._open[key].pulled = pulled
+            wait(begun.values(), LOOK_SECONDS)
+        return self._whole(keys)
+
+    def _whole(self, keys: Iterable[str]) -> list[tuple[str, Message | Fault]]:
+        """Return the replies that threads have fetched by now."""
+        replies: list[tuple[str, Message | Fault]] = []
+        for key in keys:
+            pulled = self._open[key].pulled
+            if pulled and pulled.done():
+                found = pulled.result()
+                replies += [(key, found)] if isinstance(found, Fault) else found
+                if not found:
+                    self._open[key].pulled = None
+        return replies
+
     def _count(self, grid: Grid, began: float) -> None:
-        if type(grid).__name__ == DEPLOYED:
+        if deployed(grid):
             self.transfer += self._clock() - began
-
-    def _fetch(self, grid: Grid, keys: list[str]) -> list[tuple[str, Message | Fault]]:
-        """Fetch, and survive a reply so damaged that Flower itself cannot build it.
-
-        Such a reply takes those fetched with it down, so from then on each is fetched by itself.
-        """
-        try:
-            found = {m.metadata.reply_to_message_id: m for m in grid.pull_messages(keys)}
-            return [(key, found[key]) for key in keys if key in found]
-        except RunNotRunningException:
-            raise
-        except Exception as error:
-            log(WARNING, "A reply cannot be read: %r", error)
-            self._singly = True
-            fault = Fault("malformed", f"its reply cannot be read: {plain(repr(error))}")
-            return [(key, fault) for key in keys if len(keys) == 1]

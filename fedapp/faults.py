@@ -13,7 +13,7 @@ from fedapp.errors import FedappError
 KINDS: Mapping[str, str] = {
     "raised": "its node, or the client at its node, raised an exception",
     "crashed": "the process that trained it ended without an answer",
-    "lost": "its node is no longer connected",
+    "lost": "its node is no longer connected, or its reply came only in part",
     "late": "no reply within round-deadline",
     "busy": "its node still works for an earlier round, and was not asked",
     "round": "a reply to another round",
@@ -24,6 +24,9 @@ KINDS: Mapping[str, str] = {
     "weight": "a weight or a number of examples that is negative, or more than the client holds",
 }
 """The kinds of faults and what they mean, in the order of the table in ``docs/deploy.md``."""
+
+IN_PART = "its reply came only in part"
+"""What is said of a reply whose upload had begun: its node died, or its connection is slow."""
 
 REASON_LENGTH = 500
 """A node's own words are cut off here, so that none can fill the disk of the server."""

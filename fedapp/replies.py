@@ -13,7 +13,7 @@ from flwr.common.constant import ErrorCode
 from torch import Tensor
 
 from fedapp.arrays import size_of, to_tensors
-from fedapp.faults import Fault, ReplyError, plain
+from fedapp.faults import IN_PART, Fault, ReplyError, plain
 from fedapp.messages import EACH
 from fedapp.training.algorithm import Tensors
 from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
@@ -32,6 +32,9 @@ FAULT_OF = {
     ErrorCode.CLIENT_APP_CRASHED: "crashed",
 }
 """Flower's errors that are not an exception at the node."""
+
+BROKEN_OFF = "Reply message objects are unavailable"
+"""How Flower begins its reason where no part came for 180 s; its code is that of a late reply."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,10 @@ def _checked_score(score: Score | None, *, graded: bool) -> Score | Fault:
 def _content(message: Message) -> RecordDict:
     """Return a reply's content; an error that stands for it becomes a fault."""
     if message.has_error():
-        kind = FAULT_OF.get(message.error.code, "raised")
-        raise ReplyError(kind, f"the node failed: {plain(message.error.reason or '')}")
+        kind, reason = FAULT_OF.get(message.error.code, "raised"), plain(message.error.reason or "")
+        if kind == "late" and reason.startswith(BROKEN_OFF):
+            raise ReplyError("lost", f"{IN_PART}, and its upload broke off")
+        raise ReplyError(kind, f"the node failed: {reason}")
     return message.content
 
 

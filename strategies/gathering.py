@@ -45,7 +45,7 @@ def gather(
     """
     found = Gathered()
     missing = dict(enumerate(orders))
-    checked = _checked(orders, replies, expected, wanted, missing, found)
+    checked = _checked(orders, replies, expected, wanted, deadline, missing, found)
     for reply in in_order(checked, len(orders)):
         found.fold.add(reply)
     rest = [client for order in missing.values() for client in order.clients]
@@ -61,6 +61,7 @@ def _checked(
     replies: Iterable[tuple[int, Message | Fault]],
     expected: Expected,
     wanted: int,
+    deadline: float,
     missing: dict[int, TrainOrder],
     found: Gathered,
 ) -> Iterator[tuple[int, CohortReply | None]]:
@@ -77,7 +78,7 @@ def _checked(
             found.faults |= raised
             good += len(reply.reports)
         except ReplyError as error:
-            found.faults |= dict.fromkeys(order.clients, error.fault)
+            found.faults |= dict.fromkeys(order.clients, _said(error.fault, deadline))
         yield index, reply
         if good >= wanted:
             return
@@ -104,7 +105,8 @@ def gather_scores(
                 else:
                     scores[client] = found
         except ReplyError as error:
-            log(WARNING, NOT_EVALUATED, node, plain(clients), error)
+            reason = _said(error.fault, deadline).reason
+            log(WARNING, NOT_EVALUATED, node, plain(clients), reason)
     for node, clients in missing.values():
         log(WARNING, NOT_EVALUATED, node, plain(clients), _late(deadline).reason)
     return [scores[client] for client in sorted(scores)]
@@ -112,3 +114,8 @@ def gather_scores(
 
 def _late(deadline: float) -> Fault:
     return Fault("late", f"no reply within round-deadline = {deadline:g} s")
+
+
+def _said(fault: Fault, deadline: float) -> Fault:
+    """Return the fault; a late reply is late, whichever causes Flower's own words name besides."""
+    return _late(deadline) if fault.kind == "late" else fault

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp.arrays import size_of, to_arrays, to_tensors
 from fedapp.config import RunConfig, participants
-from fedapp.delivery import Delivery
+from fedapp.delivery import Delivery, grace
 from fedapp.errors import RunError
 from fedapp.faults import Fault
 from fedapp.messages import encode_exam, encode_order
@@ -221,10 +221,10 @@ class FederatedStrategy(Strategy):
         )
 
     def _message(self, content: RecordDict, node: int, kind: str) -> Message:
-        """Return a message that lives no longer than the round."""
-        return Message(
-            content, node, kind, ttl=self.config.round_deadline, group_id=str(self.state.round + 1)
-        )
+        """Return a message that lives as long as its reply is waited for."""
+        seconds = self.config.round_deadline
+        ttl = seconds + grace(seconds)
+        return Message(content, node, kind, ttl=ttl, group_id=str(self.state.round + 1))
 
     def _note(self, found: Gathered) -> None:
         """Write down what a round did, and say who is left out of it."""

@@ -248,6 +248,19 @@ def test_a_silent_node_costs_one_deadline_and_is_then_left_alone_as_busy(tmp_pat
     assert all(r["model_changed"] for r in records)
 
 
+def test_a_message_lives_as_long_as_its_reply_is_waited_for(tmp_path):
+    lives = []
+
+    class Noting(InlineGrid):
+        def push(self, message_id, message):
+            if is_train(message):
+                lives.append(message.metadata.ttl)
+            super().push(message_id, message)
+
+    own_run(tmp_path / "run", Noting, num_server_rounds=1, round_deadline=40.0)
+    assert lives == [42.0] * 3
+
+
 def test_replies_that_come_while_a_round_waits_for_busy_nodes_are_counted(tmp_path, monkeypatch):
     """Round 4 draws the three clients that the others did not wait for, and waits for two of them."""
     draws = {1: [0, 1, 2], 2: [0, 1, 3], 3: [0, 1, 4], 4: [2, 3, 4]}

@@ -19,8 +19,9 @@ PLANS = [
     {"1": "raise", "2": "nan", "3": "norm", "4": "old round"},
     {"1": "sleep"},
     {"1": "sleep"},
+    {"1": "upload stops"},
 ]
-SLEEPER, KILLED = 2, 3
+SLEEPER, KILLED, UPLOADER = 2, 3, 4
 SETTINGS = {
     **SMALL,
     "num-clients": 0,
@@ -63,8 +64,10 @@ def play(started, folder):
 CELLS = [
     (1, 1, "raised", "no space left on device"),
     (1, SLEEPER, "late", "no reply within round-deadline = 60 s"),
+    (1, UPLOADER, "lost", "its reply came only in part within round-deadline = 60 s"),
     (2, 1, "not-finite", "nan or infinite"),
     (2, SLEEPER, "busy", "still works for an earlier round"),
+    (2, UPLOADER, "busy", "still works for an earlier round"),
     (3, 1, "norm", "max-update-norm"),
     (4, 1, "round", "it is a reply to round 0, not 4"),
 ]
@@ -82,6 +85,10 @@ def test_the_fault_matrix(tmp_path, subtests):
             assert sum(record["faults"].values()) == len(record["failures"])
     with subtests.test("a late reply is refused and never mixed into a later round"):
         assert "Message TTL has expired" in started.log("superlink")
+    with subtests.test("an upload that stops costs its round the deadline, and no more"):
+        first = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[1]
+        assert json.loads(first)["seconds"]["exchange"] < DEADLINE + 10
+        assert records[0]["replied"] == 1
     # Until Flower counts the killed one as gone, its client-id is taken.
     with subtests.test("a device that was killed and started again takes part again"):
         assert str(KILLED) in records[0]["failures"]

@@ -1,4 +1,4 @@
-"""Makes the ClientApp of a SuperNode misbehave: Python imports this where PYTHONPATH names its folder.
+"""Makes a SuperNode or its ClientApp misbehave: Python imports this where PYTHONPATH names its folder.
 
 FEDAPP_FAULTS says what happens in which round, as JSON: {"1": "raise", "2": "nan"}.
 """
@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 
+UPLOAD = "upload stops"
 PLAN = json.loads(os.environ.get("FEDAPP_FAULTS", "{}"))
 
 
@@ -56,6 +57,7 @@ FAULTS = {
     "shape": lambda reply: _change(reply, lambda x: x[:-1]),
     "type": lambda reply: _change(reply, lambda x: x.astype("float64")),
     "weight": lambda reply: _put(reply, "clients", "weight", [1e12]),
+    UPLOAD: lambda reply: reply,
     "old round": lambda reply: _put(reply, "metrics", "server-round", 0),
 }
 
@@ -75,5 +77,21 @@ def _patch():
     ClientApp.__call__ = faulty
 
 
+def _stop_uploads():
+    """Let the SuperNode say that it has a reply, and never send the update that belongs to it."""
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    push = FleetHttpClient.PushObject
+
+    def stuck(self, request):
+        while len(request.object_content) > 1000:
+            time.sleep(1)
+        return push(self, request)
+
+    FleetHttpClient.PushObject = stuck
+
+
 if PLAN and any("flwr-clientapp" in word for word in sys.orig_argv):
     _patch()
+if UPLOAD in PLAN.values() and any("flower-supernode" in word for word in sys.orig_argv):
+    _stop_uploads()

@@ -1,0 +1,298 @@
+"""Replies that are there in part: Flower takes them from the SuperLink, and waits for the rest."""
+
+import threading
+
+import pytest
+from flwr.app import Error, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import PullObjectResponse
+from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.run import Run, RunNotRunningException
+from flwr.supercore.task_identity import TaskIdentity
+from test_delivery import Clock, SlowGrid, ask
+from test_exchange import Clock as SleepClock
+
+from fedapp import delivery as module
+from fedapp.delivery import Delivery, grace
+from fedapp.replies import Expected
+from fedapp.training.cohorts import TrainOrder
+from strategies.gathering import gather, gather_scores
+
+DEADLINE = 1.0
+
+
+@pytest.fixture(autouse=True)
+def _task(monkeypatch):
+    for name, value in (("_run_id", 1), ("_node_id", SUPERLINK_NODE_ID), ("_task_id", 1)):
+        monkeypatch.setattr(TaskIdentity, name, value)
+
+
+class HttpGrid:
+    """Named as Flower's: takes replies out of the store, and then waits until they are whole.
+
+    All nodes have replied, those of ``in_part`` in part.
+    """
+
+    def __init__(self, in_part=()):
+        self.whole = {node: threading.Event() for node in in_part}
+        self.waiting, self.taken, self.threads = {}, [], set()
+
+    def push_messages(self, messages):
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = key = f"m{message.metadata.dst_node_id}"
+            self.waiting[key] = message
+            yield key
+
+    def pull_messages(self, keys):
+        self.threads.add(threading.current_thread())
+        messages = [self.waiting.pop(key) for key in keys if key in self.waiting]
+        self.taken += [message.metadata.message_id for message in messages]
+        for message in messages:
+            if message.metadata.dst_node_id in self.whole:
+                assert self.whole[message.metadata.dst_node_id].wait(30)
+        return [Message(RecordDict(), reply_to=message) for message in messages]
+
+    def finish(self):
+        """Let the rest of all replies come in, and the threads that wait for it end."""
+        for whole in self.whole.values():
+            whole.set()
+        for thread in self.threads - {threading.current_thread()}:
+            thread.join(30)
+
+
+@pytest.fixture
+def federation(monkeypatch):
+    """Return a delivery whose time passes while it sleeps, and a grid with some replies in part."""
+    clock, grids = SleepClock(), []
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
+
+    def make(*in_part):
+        grids.append(HttpGrid(in_part))
+        return Delivery(clock.monotonic), grids[-1], clock
+
+    yield make
+    for grid in grids:
+        grid.finish()
+
+
+def test_a_reply_in_part_is_lost_at_the_deadline_and_holds_up_no_other(federation):
+    delivery, grid, clock = federation(1)
+    found = list(delivery.exchange(grid, ask(1, 2, 3), DEADLINE))
+    assert [index for index, _ in found] == [1, 2, 0]
+    assert all(not reply.has_error() for _, reply in found[:2])
+    assert found[2][1] == ("lost", "its reply came only in part within round-deadline = 1 s")
+    assert clock.now == pytest.approx(100 + DEADLINE)
+    assert delivery.busy([1, 2, 3]) == {1}
+
+
+def test_many_replies_in_part_hold_up_no_other(federation, monkeypatch):
+    """They are looked for two at a time, and each look leaves them to their threads."""
+    monkeypatch.setattr(module, "AT_ONCE", 2)
+    delivery, grid, _ = federation(1, 2, 3)
+    found = dict(delivery.exchange(grid, ask(1, 2, 3, 4), DEADLINE))
+    assert isinstance(found[3], Message)
+    assert {found[index].kind for index in range(3)} == {"lost"}
+
+
+def test_with_over_selection_a_slow_upload_is_not_waited_for(federation):
+    delivery, grid, clock = federation(1)
+    replies = delivery.exchange(grid, ask(1, 2), DEADLINE)
+    assert next(replies)[0] == 1
+    replies.close()
+    assert clock.now == 100
+    grid.finish()
+    delivery.begin(grid)
+    assert (delivery.late, delivery.busy([1, 2])) == (1, set())
+
+
+def test_a_reply_that_gets_whole_in_time_counts(federation):
+    delivery, grid, _ = federation(1)
+    replies = delivery.exchange(grid, ask(1, 2), DEADLINE)
+    assert next(replies)[0] == 1
+    grid.finish()
+    assert [index for index, _ in replies] == [0]
+    assert delivery.busy([1, 2]) == set()
+
+
+def test_the_next_round_goes_on_beside_a_pull_that_waits_and_drops_what_it_brings(federation):
+    delivery, grid, _ = federation(1)
+    list(delivery.exchange(grid, ask(1), DEADLINE))
+    delivery.begin(grid)
+    assert [index for index, _ in delivery.exchange(grid, ask(2, 3), DEADLINE)] == [0, 1]
+    assert (delivery.late, delivery.busy([1, 2, 3])) == (0, {1})
+    grid.finish()
+    delivery.begin(grid)
+    assert (delivery.late, delivery.busy([1, 2, 3])) == (1, set())
+    assert sorted(grid.taken) == ["m1", "m2", "m3"]
+
+
+def test_a_device_is_busy_for_as_long_as_its_reply_is_there_in_part(federation):
+    delivery, grid, clock = federation(1)
+    list(delivery.exchange(grid, ask(1), DEADLINE))
+    clock.now += 100 * DEADLINE
+    assert delivery.busy([1, 2]) == {1}
+    grid.finish()
+    delivery.begin(grid)
+    assert delivery.busy([1, 2]) == set()
+
+
+def test_what_a_pull_brings_from_a_node_that_went_away_is_forgotten(federation):
+    delivery, grid, _ = federation(1)
+    list(delivery.exchange(grid, ask(1), DEADLINE))
+    assert delivery.busy([2]) == set()
+    grid.finish()
+    delivery.begin(grid)
+    assert delivery.late == 0
+
+
+def test_a_pull_that_waits_does_not_keep_the_process(federation):
+    delivery, grid, _ = federation(1)
+    list(delivery.exchange(grid, ask(1), DEADLINE))
+    assert [thread.daemon for thread in grid.threads if thread.is_alive()] == [True]
+
+
+def test_a_query_that_is_answered_in_part_is_left_for_later(federation):
+    delivery, grid, _ = federation(1)
+    assert [i for i, _ in delivery.exchange(grid, ask(1, 2), 9.0, patience=DEADLINE)] == [1]
+    assert delivery.collect(grid) == []
+    grid.finish()
+    assert [node for node, _ in delivery.collect(grid)] == [1]
+
+
+class Travelling(SlowGrid):
+    """A look takes a second, and each is for one reply."""
+
+
+Travelling.__name__ = "HttpGrid"
+
+
+def test_the_last_look_is_at_the_deadline():
+    """The five looks that a deadline of 5 s has room for do not find it: the sixth does."""
+    clock = Clock()
+    delivery, grid = Delivery(clock), Travelling(clock, {1: 6})
+    assert [index for index, _ in delivery.exchange(grid, ask(1), 5)] == [0]
+    assert grid.looks == [["m1"]] * 6
+
+
+def test_a_reply_that_flower_cannot_build_takes_no_other_down():
+    clock = Clock()
+    delivery, grid = Delivery(clock), Travelling(clock, {1: 0, 2: 0}, damaged=[1])
+    found = dict(delivery.exchange(grid, ask(1, 2), 5))
+    assert found[0].kind == "malformed"
+    assert isinstance(found[1], Message)
+
+
+def test_a_run_that_was_stopped_is_stopped_by_any_thread(federation, monkeypatch):
+    delivery, grid, _ = federation()
+
+    def stopped(keys):
+        raise RunNotRunningException
+
+    monkeypatch.setattr(grid, "pull_messages", stopped)
+    with pytest.raises(RunNotRunningException):
+        list(delivery.exchange(grid, ask(1), DEADLINE))
+
+
+def test_a_grid_in_the_process_is_asked_for_all_replies_at_once_in_this_thread(federation):
+    class LocalGrid(HttpGrid):
+        pass
+
+    delivery, _, _ = federation()
+    grid = LocalGrid()
+    assert [index for index, _ in delivery.exchange(grid, ask(1, 2), DEADLINE)] == [0, 1]
+    assert grid.threads == {threading.current_thread()}
+
+
+# ---------------------------------------------------------------------- what Flower says
+
+
+def error(code, reason):
+    (message,) = ask(1)
+    message.metadata.__dict__["_message_id"] = "m1"
+    return Message(Error(code, reason), reply_to=message)
+
+
+def fault(message):
+    """Return what a round with a deadline of 40 s says of client 7, for which this is the reply."""
+    order = TrainOrder(round=1, clients=(7,), learning_rate=0.1, reply="mean")
+    expected = Expected({}, {7: 10})
+    return gather([order], [(0, message)], expected, 1, 40.0).faults[7]
+
+
+LATE = [
+    (ErrorCode.MESSAGE_UNAVAILABLE, "It may have expired, been deleted, or never existed."),
+    (ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "The reply message has expired."),
+]
+
+
+@pytest.mark.parametrize(("code", "reason"), LATE)
+def test_a_late_reply_is_said_to_be_late_and_nothing_else(code, reason, caplog):
+    said = "no reply within round-deadline = 40 s"
+    assert fault(error(code, reason)) == ("late", said)
+    assert gather_scores([(1, [7])], [(0, error(code, reason))], 40.0, graded=True) == []
+    assert said in caplog.text
+    assert reason not in caplog.text
+
+
+class SuperLink:
+    """What Flower's own grid calls: both nodes replied, and the rest of the first reply never comes."""
+
+    def __init__(self, messages):
+        self.messages, self.broken_off = messages, False
+
+    def PushMessages(self, request):
+        self.keys = [message.metadata.message_id for message in self.messages]
+        self.replies = [Message(RecordDict(), reply_to=message) for message in self.messages]
+        self.parts = {}
+        for reply in self.replies:
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            self.parts |= get_all_nested_objects(reply)
+        return PushAppMessagesResponse(message_ids=self.keys)
+
+    def PullMessages(self, request):
+        found = [self.replies[self.keys.index(key)] for key in request.message_ids]
+        return PullAppMessagesResponse(
+            messages_list=[message_to_proto(remove_content_from_message(m)) for m in found],
+            message_object_trees=[get_object_tree(message) for message in found],
+        )
+
+    def PullObject(self, request):
+        if request.object_id == self.replies[0].object_id:
+            return PullObjectResponse(object_found=not self.broken_off)
+        content = self.parts[request.object_id].deflate()
+        return PullObjectResponse(object_found=True, object_available=True, object_content=content)
+
+    def PushObject(self, request):
+        raise AssertionError("nothing was asked for")
+
+    def ConfirmMessageReceived(self, request):
+        pass
+
+
+def test_flowers_own_grid_fetches_one_reply_while_it_waits_for_another(federation):
+    """An upload that broke off has the code of a late reply there: its words tell them apart."""
+    from flwr.superlink.grid import HttpGrid  # a second of imports
+
+    delivery, _, _ = federation()
+    messages = ask(1, 2)
+    grid = HttpGrid(token="token")
+    grid.set_run(Run.create_empty(1))
+    grid._client = server = SuperLink(messages)
+    (whole, first), (in_part, second) = delivery.exchange(grid, messages, DEADLINE)
+    assert (whole, isinstance(first, Message), in_part) == (1, True, 0)
+    assert second.kind == "lost"
+    server.broken_off = True
+    for thread in threading.enumerate():
+        if thread.name.startswith("pull "):
+            thread.join(30)
+    ((node, reply),) = delivery.collect(grid)
+    assert node == 1
+    assert fault(reply) == ("lost", "its reply came only in part, and its upload broke off")
+
+
+def test_grace_is_a_twentieth_of_the_deadline_and_five_seconds_at_most():
+    assert (grace(40.0), grace(3600.0)) == (2.0, 5.0)
