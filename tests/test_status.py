@@ -186,8 +186,12 @@ REFUSED = "Node 17 is refused: num-classes = 3, but the server has 10"
 def test_refused_nodes_are_named_until_they_are_fit(tmp_path):
     folder = run(tmp_path / "run")
     say(folder, REFUSED, "Node 18 is refused: no examples", "Node 18 is fit: client 1")
+    say(folder, "Node 19 (device-0) is refused: no examples", "Node 19 (device-0) is refused: old")
     (folder / "log.jsonl").open("a").write('{"message": "cut o')
-    assert dict(status(folder))["refused"] == "node 17: num-classes = 3, but the server has 10"
+    assert dict(status(folder))["refused"].splitlines() == [
+        "node 17: num-classes = 3, but the server has 10",
+        "node 19 (device-0): old",
+    ]
 
 
 def test_a_run_that_waits_for_its_nodes(tmp_path):

@@ -20,7 +20,7 @@ from strategies.callbacks import Record
 PARTS = ("wait", "transfer", "train", "evaluate")
 """What a round's seconds consist of."""
 
-NODE = re.compile(r"Node (\d+) is (fit|refused): (.*)", re.DOTALL)
+NODE = re.compile(r"Node (\d+)( \(.*?\))? is (fit|refused): (.*)", re.DOTALL)
 """How the log of a run says what was found about a node."""
 
 
@@ -82,10 +82,10 @@ def _refused(said: Sequence[str]) -> list[tuple[str, str]]:
     for message in said:
         if (match := NODE.fullmatch(message)) is None:
             continue
-        node, found, why = match.groups()
+        node, name, found, why = match.groups(default="")
         refused.pop(node, None)
         if found == "refused":
-            refused[node] = f"node {node}: {why}"
+            refused[node] = f"node {node}{name}: {why}"
     return [("refused", "\n".join(refused.values()))] if refused else []
 
 
