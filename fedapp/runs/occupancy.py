@@ -15,6 +15,7 @@ from flwr.common.logger import FLOWER_LOGGER, log
 from flwr.supercore.run import RunNotRunningException
 
 from fedapp.errors import ConfigError, FedappError
+from fedapp.faults import reason_of
 from fedapp.runs.directory import RunDirectory, check_is_new
 from fedapp.training.stack import current_stack
 
@@ -84,7 +85,9 @@ def _cause(error: BaseException) -> str:
         return "it was interrupted"
     if isinstance(error, (SystemExit, RunNotRunningException)):
         return "Flower stopped it (`flwr stop`, or its SuperLink ended)"
-    return str(error) if isinstance(error, FedappError) else repr(error)
+    if isinstance(error, FedappError) or not isinstance(error, Exception):
+        return str(error)
+    return reason_of(error)
 
 
 def is_occupied(directory: RunDirectory) -> bool:
