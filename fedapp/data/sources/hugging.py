@@ -116,7 +116,8 @@ def _check_parquet(folder: Path, *, whole: bool = False) -> None:
                     pass
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{path}: damaged or truncated Parquet file: {_innermost(error)} Copy or download it again."
+                f"{path}: damaged or truncated Parquet file: {_innermost(error)} "
+                "Copy or download it again."
             ) from error
         if not rows:
             raise DataError(f"{path}: has no examples. Fill it, or remove the file.")
