@@ -110,7 +110,7 @@ class Federation(Processes):
             raise RuntimeError("a federation without credentials knows no keys")
         key = str(self.credentials.node_public_key(name))
         subprocess.run(
-            [str(BIN / "flwr"), "supernode", "register", key, "here"],
+            [str(BIN / "flwr"), "supernode", "register", key, "here", "--name", name],
             env=self.environment,
             check=True,
             capture_output=True,

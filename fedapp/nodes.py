@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from flwr.app import Message, MessageType, RecordDict
@@ -31,8 +32,21 @@ NEWCOMER_SECONDS = 15.0
 SILENCE_SECONDS = 900.0
 """How long a node that did not answer is left alone, so that it does not hold up every round."""
 
+REFUSED_SECONDS = 180.0
+"""How long after a refusal a node is asked again: somebody may have mended it where it stands."""
+
+RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*)'>")
+"""How Flower quotes what a ClientApp raised."""
+
 Cohort = tuple[int, list[int]]
 """A node and the clients that it is to train."""
+
+
+class Seen(NamedTuple):
+    """What Flower says of a connected node; ``since`` is another time when it is another process."""
+
+    name: str
+    since: str
 
 
 class Nodes:
@@ -60,6 +74,7 @@ class Nodes:
         self._node_of: dict[int, int] = {}
         self._fit: set[int] = set()
         self._ask_again: dict[int, float] = {}
+        self._seen: dict[int, Seen] = {}
         self._queries = Delivery()
 
     @property
@@ -111,7 +126,8 @@ class Nodes:
             if time.monotonic() > end:
                 raise RunError(self._too_few(len(fit)))
             time.sleep(0.5)
-            self._ask_again.clear()  # without them there is no round: a message may have been lost
+            # Without the silent ones there is no round: a message may have been lost.
+            self._ask_again = {n: at for n, at in self._ask_again.items() if n in self.refused}
         return fit
 
     def some(self, grid: Grid) -> list[int]:
@@ -138,27 +154,39 @@ class Nodes:
 
         Asks newcomers, and waits for their answers for at most ``patience`` seconds.
         """
-        connected = set(grid.get_node_ids())
-        gone = [client for client, node in self._node_of.items() if node not in connected]
-        for client in gone:
-            del self._node_of[client], self._sizes[client]
-        self._fit &= connected
-        # With node authentication a node keeps its id: what was mended comes back under the same.
-        # And one that was refused for another's client-id may have it when that one is gone.
-        self.refused = {n: why for n, why in self.refused.items() if n in connected and not gone}
-        if gone:
-            self._ask_again.clear()
+        gone = self._look(grid)
+        connected = set(self._seen)
         for node, reply in self._queries.collect(grid):
-            if node in connected - self._fit:
+            if node in connected - self._fit - gone:  # one that went answered as it was
                 self._hear(node, reply)
-        known = self._fit | self.refused.keys()
         now = time.monotonic()
-        newcomers = sorted(n for n in connected - known if self._ask_again.get(n, now) <= now)
-        if newcomers:
-            self._ask(grid, newcomers, patience)
+        due = sorted(n for n in connected - self._fit if self._ask_again.get(n, now) <= now)
+        self._ask(grid, [node for node in due if node in self.refused], 0.0)
+        self._ask(grid, [node for node in due if node not in self.refused], patience)
         return sorted(self._fit)
 
+    def _look(self, grid: Grid) -> set[int]:
+        """Return, and forget, the nodes that went since the last look, also if they are back.
+
+        With node authentication a node keeps its id, and what it holds now may be something else.
+        """
+        before = self._seen
+        self._seen = {n.node_id: Seen(n.name, n.last_activated_at) for n in grid.get_nodes()}
+        gone = {node for node, seen in before.items() if self._seen.get(node) != seen}
+        clients = [client for client, node in self._node_of.items() if node in gone]
+        for client in clients:
+            del self._node_of[client], self._sizes[client]
+        self._fit -= gone
+        # One that was refused for another's client-id may have it when that one is gone.
+        for node in [*self.refused] if clients else gone:
+            self.refused.pop(node, None)
+        for node in [*self._ask_again] if clients else gone:
+            self._ask_again.pop(node, None)
+        return gone
+
     def _ask(self, grid: Grid, nodes: list[int], patience: float) -> None:
+        if not nodes:
+            return
         messages = [
             Message(RecordDict(), node, MessageType.QUERY, ttl=QUERY_SECONDS) for node in nodes
         ]
@@ -167,11 +195,19 @@ class Nodes:
             self._hear(nodes[index], reply)
 
     def _hear(self, node: int, reply: Message | Fault) -> None:
-        """Take the node in, or refuse it and say why."""
+        """Take the node in, or refuse it and say why, unless that is said already."""
+        said = self.refused.pop(node, "")
         problem = self._admit(node, reply)
         if problem:
             self.refused[node] = problem
-            log(WARNING, "Node %d is refused: %s", node, problem)
+            self._ask_again[node] = time.monotonic() + REFUSED_SECONDS
+            if problem != said:
+                log(WARNING, "Node %s is refused: %s", self._called(node), problem)
+
+    def _called(self, node: int) -> str:
+        """Return a node's id, and the name that it was registered with, if it was."""
+        name = self._seen[node].name if node in self._seen else ""
+        return f"{node} ({plain(name)})" if name else str(node)
 
     def ask_again(self, client: int) -> None:
         """Ask the node that is ``client`` anew what it holds, before the next round."""
@@ -185,8 +221,8 @@ class Nodes:
         if isinstance(reply, Fault):
             return reply.reason
         if reply.has_error():
-            lines = (reply.error.reason or "").strip().splitlines()
-            return f"it failed: {plain(lines[-1] if lines else '')}"
+            lines = (reply.error.reason or "").strip().splitlines() or [""]
+            return "it failed: " + plain(RAISED.sub(r"\1: \2", lines[-1]))
         records = reply.content.config_records
         answer = cast("Mapping[str, Any] | None", records.get("holdings"))
         if answer is None:
@@ -199,14 +235,15 @@ class Nodes:
             problem = self._admit_client(node, client, examples)
         if not problem:
             self._fit.add(node)
-            log(INFO, "Node %d is fit: %s", node, _describe(answer))
+            log(INFO, "Node %s is fit: %s", self._called(node), _describe(answer))
         return problem
 
     def _admit_client(self, node: int, client: int, examples: int) -> str:
         if client < 0:
             return "it has no data of its own, but num-clients = 0; set its data-path and client-id"
         if client in self._node_of:
-            return f"client-id = {client}: node {self._node_of[client]} is that client already"
+            other = self._called(self._node_of[client])
+            return f"client-id = {client}: node {other} is that client already"
         self._node_of[client], self._sizes[client] = node, examples
         return ""
 
@@ -230,7 +267,9 @@ class Nodes:
             yield "it has no training examples; point its data-path to a folder that has"
 
     def _too_few(self, fit: int) -> str:
-        refused = "".join(f"\n  node {node}: {why}" for node, why in self.refused.items())
+        refused = "".join(
+            f"\n  node {self._called(node)}: {why}" for node, why in self.refused.items()
+        )
         return (
             f"min-nodes = {self.config.min_nodes}: only {fit} fit nodes within node-timeout = "
             f"{self.config.node_timeout:g} s. Start more SuperNodes, lower min-nodes or raise "

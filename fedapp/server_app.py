@@ -31,8 +31,8 @@ from fedapp.runs.callbacks import (
     read_metrics,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
-from fedapp.runs.directory import RunDirectory, check_is_new, create, reopen, write_config
-from fedapp.runs.occupancy import occupied
+from fedapp.runs.directory import RunDirectory, create, reopen, write_config
+from fedapp.runs.occupancy import logged, occupied
 from fedapp.runs.partition import write_partition
 from fedapp.runs.states import open_states
 from fedapp.training.algorithm import Tensors
@@ -82,9 +82,7 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     holdings = read_holdings(config, None)
     theta = initial_parameters(config, holdings.dataset.task)
     directory, found = _open(config, holdings)
-    with occupied(directory):
-        if not config.resume:
-            check_is_new(directory)  # another run may have been made here while this one waited
+    with occupied(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)
         state = _resumed(config, directory, theta)
         strategy = _prepare(grid, config, directory, found, holdings, theta, state)

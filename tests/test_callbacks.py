@@ -1,12 +1,15 @@
 """What callbacks leave behind."""
 
+import io
+import math
 from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedapp.runs import callbacks
-from fedapp.runs.callbacks import Board, Checkpoints
+from fedapp.runs.callbacks import Board, Checkpoints, Report
 from fedapp.runs.directory import RunDirectory
 from strategies.callbacks import ServerState
 
@@ -59,3 +62,16 @@ def test_checkpoints_by_rounds_and_by_seconds(tmp_path, monkeypatch, every, seco
         checkpoints.on_round(record(round_), ServerState(round_, {}))
     checkpoints.on_end(ServerState(8, {}))
     assert rounds == written
+
+
+def test_a_round_line_says_no_number_that_there_is_none_of(caplog):
+    """Nobody replied, so there is no training loss."""
+    report = Report(6, Console(file=io.StringIO()))
+    numbers = {"test_accuracy": 0.5, "test_loss": 1.25, "replied": 0, "train_loss": math.nan}
+    report.on_round(record(3, **numbers) | {"seconds": {"round": 40.0}}, ServerState(3, {}))
+    numbers |= {"replied": 2, "train_loss": 0.25}
+    report.on_round(record(4, **numbers) | {"seconds": {"round": 40.0}}, ServerState(4, {}))
+    assert caplog.messages == [
+        "round 3/6, accuracy 0.5000, loss 1.2500, 0 of 2 clients, 40.00 s",
+        "round 4/6, accuracy 0.5000, loss 1.2500, training loss 0.2500, 2 of 2 clients, 40.00 s",
+    ]

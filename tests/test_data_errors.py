@@ -37,6 +37,14 @@ def truncated(folder: Path) -> Path:
     return folder
 
 
+def overwritten(folder: Path) -> Path:
+    """Damage a file's values, but not its footer."""
+    path = pets(folder) / "train.parquet"
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\xff" * 40 + content[44:])
+    return folder
+
+
 def labelled(folder: Path, train: list, test: list, kind: str = "int64") -> Path:
     features = {"image": datasets.Image(), "label": datasets.Value(kind)}
     splits = {
@@ -104,6 +112,12 @@ CASES = [
     ("empty folder", empty, {}, r"dataset = '.*set': cannot be read"),
     ("folder without data", readme_only, {}, r"dataset = '.*set': cannot be read"),
     ("truncated file", truncated, {}, r"train\.parquet: damaged or truncated"),
+    (
+        "damaged file",
+        overwritten,
+        {},
+        r"/train\.parquet: damaged or truncated.*download it again\.$",
+    ),
     ("training split", pets, {"train_split": "fit"}, r"train-split = 'fit'.*has: .*test"),
     ("test split", pets, {"test_split": "dev"}, r"test-split = 'dev'.*train.*test-fraction"),
     ("input column", pets, {"input_key": "img"}, r"input-key = 'img'.*image \(image\), label"),

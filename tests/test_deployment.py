@@ -1,6 +1,7 @@
 """A deployment with TLS and node authentication: who is let in, and a SuperLink that is killed."""
 
 import contextlib
+import re
 import time
 
 import killed
@@ -100,6 +101,9 @@ def test_only_those_invited_take_part_and_a_killed_superlink_costs_nothing(tmp_p
             assert "Receiving:" not in started.log("plain")
         with subtests.test("only the two invited were ever active"):
             assert started.log("superlink").count("Activated node_id") == 2
+        with subtests.test("the run names them as they were registered"):
+            named = re.findall(r"Node \d+ \((.*?)\) is fit", started.log("run"))
+            assert sorted(named) == ["node-a", "node-b"]
         with subtests.test("the run went on after the SuperLink was killed"):
             assert 2 <= started.lines_when_killed <= SETTINGS["num-server-rounds"]
             assert "Resuming after round" in started.log("resumed")

@@ -10,6 +10,7 @@ from in_process import SMALL, metrics, run
 from fedapp import files
 from fedapp.errors import RunError
 from fedapp.files import append_whole
+from fedapp.runs.status import status
 
 SETTINGS = {**SMALL, "num-server-rounds": 6, "checkpoint-every": 2}
 
@@ -52,6 +53,8 @@ def test_no_room_at_the_end_is_one_clear_error(tmp_path, monkeypatch):
     monkeypatch.setattr(callbacks, "save_checkpoint", full)
     with pytest.raises(RunError, match=r"checkpoints cannot be written \(No space left.*resume"):
         run(tmp_path / "run")
+    why = dict(status(tmp_path / "run"))["ended because"]
+    assert "checkpoints cannot be written (No space left on device). Make room" in why
 
 
 def test_lines_of_metrics_wait_for_room(tmp_path, monkeypatch):

@@ -8,11 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from data_files import write_parquet
-from flwr.app import ConfigRecord, Context, Message, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp import client_app as client_app_module
 from fedapp.client_app import app as client_app
@@ -24,7 +26,7 @@ from fedapp.engines.inline import InlineGrid, run_inline
 from fedapp.engines.local import RUN_ID, identify
 from fedapp.errors import ConfigError
 from fedapp.holdings import Holdings, OwnClient, read_holdings
-from fedapp.nodes import Nodes
+from fedapp.nodes import REFUSED_SECONDS, Nodes
 from fedapp.server_app import app as server_app
 from tests.in_process import SMALL, metrics
 
@@ -184,3 +186,132 @@ def test_a_newcomer_that_answers_late_counts_from_then_on(monkeypatch: pytest.Mo
     assert nodes.some(grid) == [1, 2]
     assert nodes.clients == [0, 1]
     assert grid.asked == 1
+
+
+@pytest.mark.parametrize("database", [":flwr-in-memory:", "superlink.db"])
+def test_flower_says_that_a_node_is_another_process_under_the_same_id(
+    database: str, tmp_path: Path
+) -> None:
+    """What a ServerApp hears of a SuperNode with a key that is stopped and started."""
+    from flwr.server.superlink.linkstate import LinkStateFactory
+    from flwr.supercore.constant import NOOP_FEDERATION_ID
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.superlink.federation import NoOpFederationManager
+    from flwr.superlink.grid import InMemoryGrid
+
+    where = database if database.startswith(":") else str(tmp_path / database)
+    factory = LinkStateFactory(where, NoOpFederationManager(), ObjectStoreFactory(where))
+    grid, state = InMemoryGrid(factory), factory.state()
+    run = state.create_run(
+        "", "", "hash", {}, NOOP_FEDERATION_ID, None, "", primary_task_type="flwr-serverapp"
+    )
+    grid._run = SimpleNamespace(run_id=run)  # type: ignore[assignment]
+    node = state.create_node("owner", "owner", b"key", 30.0, name="device-0")
+    assert not list(grid.get_nodes())
+    state.activate_node(node, 30.0)
+    (first,) = grid.get_nodes()
+    state.acknowledge_node_heartbeat(node, 30.0)
+    assert [n.last_activated_at for n in grid.get_nodes()] == [first.last_activated_at]
+    state.deactivate_node(node)
+    state.activate_node(node, 30.0)
+    (second,) = grid.get_nodes()
+    assert list(grid.get_node_ids()) == [first.node_id] == [second.node_id] == [node]
+    assert first.name == second.name == "device-0"
+    assert "" != first.last_activated_at < second.last_activated_at
+
+
+class RegisteredGrid(InlineGrid):
+    """Says of each node what Flower says of one with a key; what it holds is ``answers``."""
+
+    def __init__(self, answers: dict[int, dict[str, object]]) -> None:
+        super().__init__(client_app, {}, [{}] * len(answers))
+        self.answers, self.starts = answers, dict.fromkeys(answers, 1)
+        self.asked: list[int] = []
+        self.replies: dict[str, Message] = {}
+
+    def restart(self, node: int, **holds: object) -> None:
+        """Start a SuperNode again, which holds something else now."""
+        self.starts[node] += 1
+        self.answers[node] = self.answers[node] | {k.replace("_", "-"): v for k, v in holds.items()}
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Name the nodes, and say when each was started."""
+        for node, start in self.starts.items():
+            yield NodeInfo(node_id=node, name=f"device-{node}", last_activated_at=str(start))
+
+    def push(self, message_id: str, message: Message) -> None:
+        """Answer at once."""
+        node = message.metadata.dst_node_id
+        self.asked.append(node)
+        record = ConfigRecord(self.answers[node])  # type: ignore[arg-type]
+        self.replies[message_id] = Message(RecordDict({"holdings": record}), reply_to=message)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the answers."""
+        return [self.replies.pop(key) for key in message_ids if key in self.replies]
+
+
+def registered(**examples: int) -> tuple[Nodes, RegisteredGrid]:
+    """Return nodes that are clients 0 and 1, and their grid; node 2 has as many examples as told."""
+    second = answer() | {"client-id": 1} | examples
+    nodes = Nodes(read_config({"num-clients": 0}), DIGITS.task, DIGITS.fingerprint, None)
+    return nodes, RegisteredGrid({1: answer() | {"client-id": 0}, 2: second})
+
+
+def test_a_refused_node_that_was_restarted_between_two_looks_takes_part_again() -> None:
+    nodes, grid = registered(examples=0)
+    assert nodes.some(grid) == [1]
+    grid.restart(2, examples=9)
+    assert nodes.some(grid) == [1, 2]
+    assert nodes.sizes([1]) == {1: 9}
+    assert grid.asked == [1, 2, 2]
+
+
+def test_a_fit_node_that_was_restarted_as_another_client_is_that_client() -> None:
+    nodes, grid = registered()
+    assert nodes.some(grid) == [1, 2]
+    grid.restart(2, client_id=7, examples=9)
+    assert nodes.some(grid) == [1, 2]
+    assert nodes.clients == [0, 7]
+    assert (nodes.sizes([7]), nodes.node_of(7)) == ({7: 9}, 2)
+
+
+def test_what_a_node_answered_before_its_restart_says_nothing_of_it_now() -> None:
+    """Its answer is there only when it is another process already."""
+    nodes, grid = registered()
+    assert nodes.present(grid, 0.0) == []
+    grid.restart(2, client_id=7)
+    assert nodes.some(grid) == [1, 2]
+    assert nodes.clients == [0, 7]
+    assert grid.asked == [1, 2, 2]
+
+
+def test_a_refused_node_that_was_mended_where_it_stands_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The round in which it is asked does not wait for it, and what is known is not said again."""
+    nodes, grid = registered(examples=0)
+    clock = SimpleNamespace(now=time.monotonic())
+    monkeypatch.setattr("fedapp.nodes.time", SimpleNamespace(monotonic=lambda: clock.now))
+    assert nodes.some(grid) == nodes.some(grid) == [1]
+    for asked in (2, 3):
+        clock.now += REFUSED_SECONDS
+        assert nodes.some(grid) == nodes.some(grid) == [1]
+        assert grid.asked.count(2) == asked
+    grid.answers[2] = grid.answers[2] | {"examples": 9}
+    clock.now += REFUSED_SECONDS
+    assert [nodes.some(grid) for _ in range(2)] == [[1], [1, 2]]
+    assert nodes.refused == {}
+    said = [record.getMessage() for record in caplog.records]
+    assert sum(text.startswith("Node 2 (device-2) is refused: it has no") for text in said) == 1
+    assert sum(text.startswith("Node 2 (device-2) is fit: client 1, 9 ex") for text in said) == 1
+
+
+def test_what_a_node_raised_is_quoted_without_the_words_around_it() -> None:
+    """As Flower has it: with the class written out, in brackets, at the end of many lines."""
+    nodes, grid = registered()
+    nodes.wait(grid)
+    reason = "ClientApp failed\n<class 'fedapp.errors.DataError'>:<'data-path = '/x': is a file'>"
+    query = Message(RecordDict(), 2, "query")
+    failed = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=query)
+    assert nodes._admit(2, failed) == "it failed: DataError: data-path = '/x': is a file"

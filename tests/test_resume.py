@@ -18,7 +18,7 @@ from fedapp.config import read_config
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs.checkpoint import kept_rounds, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import reopen
-from fedapp.runs.occupancy import occupied
+from fedapp.runs.occupancy import ENDED, occupied
 from strategies.callbacks import ServerState
 
 ROUNDS, EVERY = 11, 3
@@ -216,10 +216,10 @@ def test_a_run_made_while_another_waited_for_the_folder_is_not_written_over(tmp_
     folder = tmp_path / "run"
 
     @contextlib.contextmanager
-    def waiting(directory):
+    def waiting(directory, *, new):
         monkeypatch.setattr(server_app, "occupied", occupied)
         run(folder)
-        with occupied(directory):
+        with occupied(directory, new=new):
             yield
 
     monkeypatch.setattr(server_app, "occupied", waiting)
@@ -227,6 +227,7 @@ def test_a_run_made_while_another_waited_for_the_folder_is_not_written_over(tmp_
         run(folder, seed=1)
     assert json.loads((folder / "config.json").read_text())["config"]["seed"] == 0
     assert metrics(folder)[-1]["round"] == 3
+    assert ENDED not in (folder / "log.jsonl").read_text()  # the first's, which did not fail
 
 
 def test_a_folder_with_checkpoints_of_a_deleted_run_is_refused(tmp_path):

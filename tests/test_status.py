@@ -1,21 +1,23 @@
 """``fedapp status``: what it says of runs that go on, have stopped, or are finished."""
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 from damages import raises
 from flwr.app import MessageType
+from flwr.supercore.run import RunNotRunningException
 from in_process import client_app, run
 from typer.testing import CliRunner
 
 from fedapp.cli import app
-from fedapp.errors import CheckpointError, ConfigError
+from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.runs import occupancy
 from fedapp.runs.callbacks import Metrics
 from fedapp.runs.directory import RunDirectory
-from fedapp.runs.occupancy import is_occupied, occupied
+from fedapp.runs.occupancy import ENDED, is_occupied, logged, occupied
 from fedapp.runs.status import status
 
 
@@ -60,12 +62,54 @@ def test_a_stopped_run_says_who_failed_and_how_to_go_on(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", call=call, checkpoint_every=1)
     rows = dict(status(tmp_path / "run"))
-    assert rows["state"] == "stopped"
+    assert (rows["state"], rows["ended because"]) == ("stopped", "it was interrupted")
     assert rows["rounds"] == "2 of 3"
     assert rows["faults"] == "raised 6"
     assert rows["last round"].startswith("2 of 5 clients\nclient ")
     assert "no space left on device" in rows["last round"]
     assert rows["resume"].startswith("from round 1: fedapp run --resume ")
+
+
+def failing(message, context):
+    """Fail at every client."""
+    reply = client_app(message, context)
+    if message.metadata.message_type == MessageType.TRAIN:
+        raises(message, reply)
+    return reply
+
+
+def test_why_a_run_ended_is_said_until_a_resume_begins(tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(RunError, match="on-failure is 'stop'") as ended:
+        run(folder, call=failing, on_failure="stop")
+    assert dict(status(folder))["ended because"] == str(ended.value)
+    whole = (folder / "log.jsonl").read_text()
+    say(folder, f"Run directory: {folder}")
+    assert "ended because" not in dict(status(folder))
+    (folder / "log.jsonl").write_text(whole)
+    run(folder, resume=True, on_failure="stop")
+    rows = dict(status(folder))
+    assert rows["state"] == "finished"
+    assert "ended because" not in rows
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SystemExit(0), "Flower stopped it"),
+        (RunNotRunningException(), "Flower stopped it"),
+        (ZeroDivisionError("by 0"), r"ZeroDivisionError: by 0 \(tests/test_status.py, line"),
+        (RunError("make room\nand go on"), "make room\nand go on"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_last_line_of_a_log_says_what_ended_the_run(error, said, tmp_path, capfd):
+    with pytest.raises(type(error)), logged(RunDirectory(tmp_path)):
+        raise error
+    line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert line["level"] == "ERROR"
+    assert re.match(ENDED + said, line["message"])
+    assert ENDED not in capfd.readouterr().err
 
 
 def stop_after(round_, monkeypatch):
@@ -123,7 +167,7 @@ def test_seconds_are_medians_of_the_rounds_and_their_parts(tmp_path):
     assert said == "4.00 (median): wait 2.25, transfer 0.50, train 1.00, evaluate 0.25"
 
 
-def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monkeypatch):
+def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(occupancy, "RELEASE_SECONDS", 0.1)
     seen = []
     write = Metrics.on_round
@@ -134,6 +178,9 @@ def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monk
             seen.extend(status(self.path.parent))
             with pytest.raises(ConfigError, match="another process is at work on this run"):
                 run(tmp_path / "run", resume=True)
+            assert (
+                caplog.messages[-1] == f"Waiting for the run that is at work in {self.path.parent}"
+            )
         return False
 
     monkeypatch.setattr(Metrics, "on_round", look)
@@ -186,8 +233,12 @@ REFUSED = "Node 17 is refused: num-classes = 3, but the server has 10"
 def test_refused_nodes_are_named_until_they_are_fit(tmp_path):
     folder = run(tmp_path / "run")
     say(folder, REFUSED, "Node 18 is refused: no examples", "Node 18 is fit: client 1")
+    say(folder, "Node 19 (device-0) is refused: no examples", "Node 19 (device-0) is refused: old")
     (folder / "log.jsonl").open("a").write('{"message": "cut o')
-    assert dict(status(folder))["refused"] == "node 17: num-classes = 3, but the server has 10"
+    assert dict(status(folder))["refused"].splitlines() == [
+        "node 17: num-classes = 3, but the server has 10",
+        "node 19 (device-0): old",
+    ]
 
 
 def test_a_run_that_waits_for_its_nodes(tmp_path):
@@ -200,3 +251,5 @@ def test_a_run_that_waits_for_its_nodes(tmp_path):
     assert rows["refused"].startswith("node 17")
     assert rows["log"] == "Waiting for nodes: 0 of min-nodes = 1"
     assert dict(status(folder))["state"] == "ended before its first round"
+    say(folder, f"{ENDED}min-nodes = 1: only 0 fit nodes")
+    assert dict(status(folder))["ended because"] == "min-nodes = 1: only 0 fit nodes"

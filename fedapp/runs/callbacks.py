@@ -335,7 +335,7 @@ def _sentence(record: Record, num_rounds: int) -> str:
         ("test_loss", "loss"),
         ("train_loss", "training loss"),
     ):
-        if key in record:
+        if not math.isnan(record.get(key, math.nan)):
             parts.append(f"{label} {record[key]:.4f}")
     if "replied" in record:
         parts.append(f"{record['replied']} of {len(record['clients'])} clients")

@@ -8,30 +8,48 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from logging import INFO
 
 from filelock import FileLock, Timeout
-from flwr.common.logger import FLOWER_LOGGER
+from flwr.common.logger import FLOWER_LOGGER, log
+from flwr.supercore.run import RunNotRunningException
 
-from fedapp.errors import ConfigError
-from fedapp.runs.directory import RunDirectory
+from fedapp.errors import ConfigError, FedappError
+from fedapp.faults import reason_of
+from fedapp.runs.directory import RunDirectory, check_is_new
 from fedapp.training.stack import current_stack
 
 RELEASE_SECONDS = 30.0
 """How long a resume waits for the run before it: a ServerApp outlives its SuperLink by seconds."""
 
+ENDED = "The run ended: "
+"""How the last line of a log begins whose run did not come to its end."""
+
 
 @contextlib.contextmanager
-def occupied(directory: RunDirectory) -> Iterator[None]:
-    """Hold the run's folder, and write ``log.jsonl`` into it.
+def occupied(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
+    """Hold the run's folder, in which there must be none yet if this is a ``new`` one.
 
     The system lets go of the folder when this process ends, however it does.
 
     Raises
     ------
     ConfigError
-        Another process runs this run.
+        Another process runs this run, or has made one here while this one waited.
     """
     lock = _lock(directory)
+    _acquire(lock, directory)
+    try:
+        if new:
+            check_is_new(directory)
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(lock: FileLock, directory: RunDirectory) -> None:
+    if is_occupied(directory):
+        log(INFO, "Waiting for the run that is at work in %s", directory.path)
     try:
         lock.acquire(timeout=RELEASE_SECONDS)
     except Timeout as error:
@@ -39,6 +57,11 @@ def occupied(directory: RunDirectory) -> Iterator[None]:
             f"run-dir = {str(directory.path)!r}: another process is at work on this run. Wait for "
             "it, stop it (`flwr list`, `flwr stop`), or choose another folder."
         ) from error
+
+
+@contextlib.contextmanager
+def logged(directory: RunDirectory) -> Iterator[None]:
+    """Write ``log.jsonl`` into the run's folder, and at last what ended the run before its time."""
     handler = logging.FileHandler(directory.log, encoding="utf-8")
     handler.setFormatter(JsonLines())
     if current_stack():  # the other threads are other runs
@@ -47,10 +70,24 @@ def occupied(directory: RunDirectory) -> Iterator[None]:
     FLOWER_LOGGER.addHandler(handler)
     try:
         yield
+    except BaseException as error:
+        # In the file alone: the terminal shows the error itself.
+        said = (ENDED + _cause(error), (), None)
+        handler.handle(FLOWER_LOGGER.makeRecord("flwr", logging.ERROR, __file__, 0, *said))
+        raise
     finally:
         FLOWER_LOGGER.removeHandler(handler)
         handler.close()
-        lock.release()
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "it was interrupted"
+    if isinstance(error, (SystemExit, RunNotRunningException)):
+        return "Flower stopped it (`flwr stop`, or its SuperLink ended)"
+    if isinstance(error, FedappError) or not isinstance(error, Exception):
+        return str(error)
+    return reason_of(error)
 
 
 def is_occupied(directory: RunDirectory) -> bool:

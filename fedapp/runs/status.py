@@ -14,13 +14,13 @@ from fedapp.config import RunConfig
 from fedapp.runs.callbacks import has_reached, last_whole_round, read_metrics
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.occupancy import is_occupied
+from fedapp.runs.occupancy import ENDED, is_occupied
 from strategies.callbacks import Record
 
 PARTS = ("wait", "transfer", "train", "evaluate")
 """What a round's seconds consist of."""
 
-NODE = re.compile(r"Node (\d+) is (fit|refused): (.*)", re.DOTALL)
+NODE = re.compile(r"Node (\d+)( \(.*?\))? is (fit|refused): (.*)", re.DOTALL)
 """How the log of a run says what was found about a node."""
 
 
@@ -36,12 +36,15 @@ def status(path: Path) -> list[tuple[str, str]]:
     said = _said(directory)
     if said and not directory.config.exists():
         state = "waiting for nodes" if is_occupied(directory) else "ended before its first round"
-        return [("run", str(directory.path)), ("state", state), *_refused(said), ("log", said[-1])]
+        last = _ended(said) or [("log", said[-1])]
+        return [("run", str(directory.path)), ("state", state), *_refused(said), *last]
     config, found = read_stored(path)
     records = read_metrics(directory.metrics)
     trained = [record for record in records if record["round"] > 0]
     state = _state(directory, config, records)
-    rows = [("run", str(directory.path)), ("state", state), ("rounds", _rounds(config, trained))]
+    rows = [("run", str(directory.path)), ("state", state)]
+    rows += _ended(said) if state == "stopped" else []
+    rows.append(("rounds", _rounds(config, trained)))
     rows += _accuracy(records) + _refused(said)
     if trained:
         rows.append(("last round", _last(trained[-1])))
@@ -76,16 +79,22 @@ def _said(directory: RunDirectory) -> list[str]:
     return said
 
 
+def _ended(said: Sequence[str]) -> list[tuple[str, str]]:
+    """Say what ended the run; a resume begins to write below, and ends for reasons of its own."""
+    last = said[-1] if said else ""
+    return [("ended because", last.removeprefix(ENDED))] if last.startswith(ENDED) else []
+
+
 def _refused(said: Sequence[str]) -> list[tuple[str, str]]:
     """Say which nodes were refused and why, unless they were found fit later."""
     refused: dict[str, str] = {}
     for message in said:
         if (match := NODE.fullmatch(message)) is None:
             continue
-        node, found, why = match.groups()
+        node, name, found, why = match.groups(default="")
         refused.pop(node, None)
         if found == "refused":
-            refused[node] = f"node {node}: {why}"
+            refused[node] = f"node {node}{name}: {why}"
     return [("refused", "\n".join(refused.values()))] if refused else []
 
 

@@ -55,6 +55,7 @@ def read_folder(config: RunConfig, folder: Path, scratch: Path, *, test_required
             str(folder), config.dataset_subset or None, cache_dir=str(scratch)
         )
     except Exception as error:
+        _check_parquet(folder, whole=True)
         raise DataError(
             f"dataset = {config.dataset!r}: cannot be read: {_innermost(error)} It needs Parquet, "
             "CSV or JSON files named by split (train.parquet, test.parquet), image folders "
@@ -99,17 +100,24 @@ def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _check_parquet(folder: Path) -> None:
-    """Name a truncated or empty file, which the library's own message does not."""
+def _check_parquet(folder: Path, *, whole: bool = False) -> None:
+    """Name a damaged or empty file, which the library's own message does not.
+
+    Looks at the ends of the files, where one that is cut off shows, or at the ``whole`` of them.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     for path in sorted(folder.rglob("*.parquet")):
         try:
             rows = pq.read_metadata(path).num_rows
+            if whole:
+                for _ in pq.ParquetFile(path).iter_batches():
+                    pass
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{path}: damaged or truncated Parquet file: {error} Copy or download it again."
+                f"{path}: damaged or truncated Parquet file: {_innermost(error)} "
+                "Copy or download it again."
             ) from error
         if not rows:
             raise DataError(f"{path}: has no examples. Fill it, or remove the file.")
