@@ -290,6 +290,19 @@ def test_fednova_corrects_unequal_steps(tmp_path: Path) -> None:
     assert nova < 0.2 * largest_difference(plain, optimum)
 
 
+@TRAINER
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_fedsols_first_step_is_a_plain_one(
+    adaptive: bool, trainer: dict[str, Any], tmp_path: Path
+) -> None:
+    """At theta rounding alone moves the proximal gradient of a network in float32 from zero."""
+    values = settings("fedsol", num_server_rounds=1, batch_size=0, precision="float32") | trainer
+    values |= {"model": "2nn", "2nn.hidden": 50}
+    found = run_to(tmp_path / "own", values | {"fedsol.adaptive": adaptive})
+    fedavg = run_to(tmp_path / "fedavg", values | {"algorithm": "fedavg"})
+    assert largest_difference(found, fedavg) == 0
+
+
 @pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.needs])
 def test_what_a_task_lacks_is_said(name: str, tmp_path: Path) -> None:
     values = {**QUIET, **QUADRATIC, "algorithm": name}
