@@ -118,7 +118,7 @@ def _neutral(algorithm: type[Algorithm]) -> str:
     if algorithm.neutral is None:
         return "—"
     settings = [f"`{kebab(k)} = {json.dumps(v)}`" for k, v in algorithm.neutral.items()]
-    return "<br>".join(settings) or algorithm.neutral_by
+    return "<br>".join([*settings, *([algorithm.neutral_by] if algorithm.neutral_by else [])])
 
 
 def _preset_row(preset: Preset) -> str:

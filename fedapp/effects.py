@@ -1,4 +1,4 @@
-"""Keys that are set and have no effect: refused, so that no run is taken for another than it is."""
+"""Keys that are set and have no effect, or break a rule: refused, so that no run is misread."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ READING = (
 """What, beside their content, the arrays of a data set that is read depend on."""
 BATCHED = ("program", "clients_together")
 """What is said of how clients train together."""
+LOCAL_OPTIMIZER = ("momentum", "nesterov", "weight_decay", "clip_norm")
+"""What is said of a local step beside its rate."""
 
 
 def of_trainer(config: RunConfig) -> Iterator[str]:
@@ -47,6 +49,22 @@ def of_images(config: RunConfig) -> Iterator[str]:
     """Say which keys are about reading text, where the data are images."""
     because = f"dataset {config.dataset!r} holds images. Name one of text"
     yield from _said(config, TEXT, because)
+
+
+def of_local_optimizer(config: RunConfig, because: str) -> Iterator[str]:
+    """Say which keys are of local steps, where clients take none."""
+    yield from _said(config, LOCAL_OPTIMIZER, f"{because}. Set algorithm='fedavg'")
+
+
+def of_clipping(
+    config: RunConfig, because: str, instead: str = "algorithm='fedavg'"
+) -> Iterator[str]:
+    """Say if local steps are clipped, where the algorithm counts on their length."""
+    if config.clip_norm:
+        yield (
+            f"clip-norm = {config.clip_norm!r}: does not go with algorithm = {config.algorithm!r}, "
+            f"because {because}. Set {instead}, or leave the key out."
+        )
 
 
 def _said(config: RunConfig, fields: Sequence[str], because: str) -> Iterator[str]:

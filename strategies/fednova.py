@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
+from fedapp import effects
+from fedapp.config import RunConfig
 from fedapp.training.algorithm import Algorithm, Drift, Finish, ServerStep, Tensors, Turn
 from fedapp.training.tensors import add, scaled
+from strategies.local_steps import steps_in_all
 
 
 class FedNova(Algorithm):
@@ -18,8 +20,10 @@ class FedNova(Algorithm):
     Wang et al. 2020 (NeurIPS), Eq. 8 and section 4: theta + tau_eff sum of p_k d_k, where
     d_k = Delta_k / ||a_k||_1 and tau_eff = sum of p_k ||a_k||_1. ||a_k||_1 sums what each local
     gradient contributes: K for plain SGD, (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho) for momentum
-    rho (section 4.1), with rho^2 for the second rho in Nesterov's form. It equals federated
-    averaging where all clients take the same number of steps.
+    rho (section 4.1), with rho^2 for the second rho in Nesterov's form. Weight decay is the gradient
+    of a term of the loss, and counts with it; what clip-norm leaves of a gradient is not known to
+    ||a_k||_1, and is refused. It equals federated averaging where all clients take the same number of
+    steps.
     """
 
     name: ClassVar[str] = "fednova"
@@ -30,12 +34,14 @@ class FedNova(Algorithm):
     sends: ClassVar[str] = "Δ_k / ‖a_k‖₁, ‖a_k‖₁"
     own_update: ClassVar[bool] = True
 
+    def misfits(self, config: RunConfig) -> Iterator[str]:
+        """Say if gradients are clipped."""
+        yield from super().misfits(config)
+        yield from effects.of_clipping(config, "||a_k||_1 does not know what is left of a gradient")
+
     def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
         """Return d_k in place of the update, and ||a_k||_1."""
-        first = next(iter(params.values()))
-        count = torch.as_tensor(steps, dtype=first.dtype, device=first.device)
-        rho, lead = turn.momentum, turn.momentum * (turn.momentum if turn.nesterov else 1.0)
-        weight = (count - lead * (1 - rho**count) / (1 - rho)) / (1 - rho)
+        weight = steps_in_all(next(iter(params.values())), turn, steps)
         normalised = scaled(add(params, turn.anchor, -1.0), 1 / weight.clamp(min=1))
         return Finish(upload={"weight": weight}, update=normalised)
 

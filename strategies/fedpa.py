@@ -21,8 +21,10 @@ class FedPA(Algorithm):
     and Sigma the shrinkage estimate r I + (1 - r) S with r = 1 / (1 + (l - 1) rho), S the sample
     covariance of l samples. The paper solves for the update by a recursion in l; here the same comes
     from the Woodbury identity, (Delta - rho U (I + rho U'U)^-1 U'Delta) / r with U the centred
-    samples and Delta = mu - theta. Steps after the last sample do not count; a client that takes
-    too few steps for a sample sends theta_k - theta, as all do in the first ``burn-in-rounds``.
+    samples and Delta = mu - theta. Steps after the last sample do not count: of a turn of 60 steps
+    the defaults use the first 10, so set burn-in + samples * steps-per-sample to what a turn takes.
+    A client that takes too few steps for a sample sends theta_k - theta, as all do in the first
+    ``burn-in-rounds``.
     """
 
     name: ClassVar[str] = "fedpa"
@@ -33,7 +35,9 @@ class FedPA(Algorithm):
     neutral: ClassVar[Mapping[str, float]] = {"burn_in_rounds": 10**9}
 
     samples: int = Field(5, ge=1, description="Samples a client, l.")
-    steps_per_sample: int = Field(2, ge=1, description="Local steps averaged to a sample.")
+    steps_per_sample: int = Field(
+        2, ge=1, description="Local steps averaged to a sample; those after the last do not count."
+    )
     burn_in: int = Field(0, ge=0, description="Local steps before the first sample.")
     burn_in_rounds: int = Field(0, ge=0, description="First rounds of plain federated averaging.")
     rho: float = Field(0.01, ge=0, description="Shrinkage: 0 takes the covariance as I.")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from torch import Tensor
 
+from fedapp import effects
+from fedapp.config import RunConfig
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
@@ -25,13 +27,18 @@ class FedSGD(Algorithm):
     McMahan et al. 2017, section 2: w <- w - eta sum of n_k / n g_k. Batches only divide the work:
     the gradients of all examples that a client visits are averaged, all at theta, so that with
     whole epochs g_k is the full-batch gradient whatever E and B are. The local optimizer's other
-    settings (momentum, weight-decay, clip-norm) have no part in it.
+    settings (momentum, nesterov, weight-decay, clip-norm) have no part in it, and are refused.
     """
 
     name: ClassVar[str] = "fedsgd"
     source: ClassVar[str] = "McMahan et al. 2017, section 2"
     sends: ClassVar[str] = "∇F_k(θ)"
     own_update: ClassVar[bool] = True
+
+    def misfits(self, config: RunConfig) -> Iterator[str]:
+        """Say which settings of local steps would have no effect."""
+        yield from super().misfits(config)
+        yield from effects.of_local_optimizer(config, "the clients of 'fedsgd' take no steps")
 
     def gradient(
         self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn

@@ -50,9 +50,11 @@ class FedSOL(Algorithm):
     ) -> tuple[Tensors, Tensor]:
         """Return the local loss's gradient at w + eps, and its value there."""
         proximal, _ = differentiate(params, batch, self.proximal_loss)
-        epsilon = scaled(proximal, self.rho / (norm(proximal) + TINY))
+        moved = add(params, turn.anchor, -1.0)
+        # At theta g_p is zero in real numbers; what rounding makes of it must not be scaled to rho.
+        length = torch.where(norm(moved) > 0, self.rho / (norm(proximal) + TINY), 0.0)
+        epsilon = scaled(proximal, length)
         if self.adaptive:
-            moved = add(params, turn.anchor, -1.0)
             epsilon = {
                 name: F.normalize(moved[name].abs(), dim=0) * e for name, e in epsilon.items()
             }

@@ -11,6 +11,9 @@ from pydantic import Field
 
 from strategies.robust import RobustRule
 
+ROUNDING = 1e-12
+"""More than beta m is rounded by, over m."""
+
 
 class FedTrimmedAvg(RobustRule):
     """The mean of each coordinate without its smallest and largest values.
@@ -23,9 +26,10 @@ class FedTrimmedAvg(RobustRule):
     name: ClassVar[str] = "fedtrimmedavg"
     source: ClassVar[str] = "Yin et al. 2018, Definition 2"
     neutral: ClassVar[Mapping[str, float]] = {"beta": 0.0}
+    neutral_by: ClassVar[str] = "with weighting='uniform'"
 
     beta: float = Field(0.2, ge=0, lt=0.5, description="Share of the values dropped at either end.")
 
     def rule(self) -> Strategy:
-        """Return Flower's FedTrimmedAvg."""
-        return Rule(beta=self.beta)
+        """Return Flower's FedTrimmedAvg, which drops int(beta m): 0.29 * 100 is 28.999... in floats."""
+        return Rule(beta=self.beta + ROUNDING)

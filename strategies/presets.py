@@ -98,7 +98,7 @@ PRESETS = (
     ),
     Preset(
         "Heavy ball on the clients",
-        "notes",
+        "Polyak 1964",
         {"momentum": 0.9},
         "Starts afresh in every turn.",
     ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedapp import effects
+from fedapp.config import RunConfig
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
@@ -21,6 +23,7 @@ from fedapp.training.algorithm import (
     mean_update,
 )
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
+from strategies.local_steps import steps_in_all
 
 
 class Scaffold(Algorithm):
@@ -32,8 +35,10 @@ class Scaffold(Algorithm):
     implementations that divide by |S| make c too large when few clients take part. Here the
     factor is the share of the weight that took part: |S| / N with uniform weighting, and with
     weighting by examples sum of n_k over S / n, so that c stays the weighted mean of all c_k.
-    Option II takes x - y_k over K eta as the mean local gradient, which it is for plain SGD: leave
-    momentum, weight-decay and clip-norm at 0. The server's rate is server-learning-rate.
+    Option II takes x - y_k over K eta as the mean local gradient. With momentum K becomes what the
+    gradients contribute in all, as in FedNova; weight decay is the gradient of a term of the loss;
+    clip-norm, after which it is no mean gradient, is refused. The server's rate is
+    server-learning-rate.
     """
 
     name: ClassVar[str] = "scaffold"
@@ -47,6 +52,13 @@ class Scaffold(Algorithm):
         "II",
         description="c_k: 'I' the gradient at theta (twice the work), 'II' the mean local one.",
     )
+
+    def misfits(self, config: RunConfig) -> Iterator[str]:
+        """Say if steps are clipped from which Option II is to tell the mean gradient."""
+        yield from super().misfits(config)
+        if self.option == "II":
+            because = "with option='II' (theta - theta_k) / (K eta) is taken for a mean gradient"
+            yield from effects.of_clipping(config, because, "scaffold.option='I'")
 
     def first_state(self, turn: Turn) -> Tensors:
         """Return c_k = 0."""
@@ -75,7 +87,7 @@ class Scaffold(Algorithm):
             variate = scaled(part("at-theta", turn.memory), 1 / turn.memory["size"])
         else:
             walked = add(turn.anchor, params, -1.0)
-            taken = torch.as_tensor(steps)
+            taken = steps_in_all(next(iter(params.values())), turn, steps)
             mean = scaled(walked, 1 / (taken.clamp(min=1) * turn.learning_rate))
             variate = add(add(turn.state, turn.broadcast, -taken.clamp(max=1)), mean)
         return Finish(upload=add(variate, turn.state, -1.0), state=variate)

@@ -120,7 +120,7 @@ class Federation:
         """Run one round with the clients ``present`` (none named: all) and return theta."""
         self.round += 1
         cohort = present or tuple(range(len(self.clients)))
-        order = TrainOrder(self.round, cohort, RATE, "mean", self.order)
+        order = TrainOrder(self.round, cohort, RATE, self.algorithm.reply, self.order)
         own = replace(self.order, counted=self.counted)
         states = ClientStates(Path(self.order.folder), own, self.round)
         extras = self.algorithm.broadcast(self.state)
@@ -141,7 +141,13 @@ class Federation:
             participants=len(cohort),
             share=reply.weight / total,
         )
+        mean = reply.mean
+        if reply.each:
+            weights = {report.client: report.weight for report in reply.reports}
+            mean = self.algorithm.aggregate(
+                list(reply.each.values()), [weights[k] for k in reply.each]
+            )
         self.theta, self.state = self.algorithm.apply(
-            self.theta, reply.mean, reply.uploads, self.state, step
+            self.theta, mean, reply.uploads, self.state, step
         )
         return float(self.theta["w"])

@@ -332,6 +332,45 @@ def test_drift_is_corrected_where_curvatures_differ(name: str, tmp_path: Path) -
     assert largest_difference(fedavg, optimum) > 1e-2
 
 
+@TRAINER
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_scaffold_corrects_drift_with_client_momentum(
+    option: str, nesterov: bool, trainer: dict[str, Any], tmp_path: Path
+) -> None:
+    """x - y_k over eta sums the gradients as momentum does, K of them for more than K steps.
+
+    Taken for the sum of K plain steps, the variates grow round by round and the run diverges.
+    """
+    values = settings("scaffold", num_server_rounds=40, checkpoint_every=0, momentum=0.9) | trainer
+    values |= {"quadratic.curvature": 0.5, "quadratic.heterogeneity": 2.0, "learning-rate": 0.02}
+    found = run_to(tmp_path, values | {"scaffold.option": option, "nesterov": nesterov})
+    assert largest_difference(found, {"x": torch.from_numpy(OPTIMUM)}) < 1e-9
+
+
+def with_weight_decay(weight_decay: float) -> dict[str, torch.Tensor]:
+    """Return the optimum of the quadratic and weight_decay |x|^2 / 2."""
+    return {"x": torch.from_numpy(np.linalg.solve(MATRIX + weight_decay * np.eye(2), VECTOR))}
+
+
+@pytest.mark.parametrize("option", ["I", "II"])
+def test_weight_decay_is_a_term_of_the_loss_to_scaffold(option: str, tmp_path: Path) -> None:
+    values = settings("scaffold", num_server_rounds=40, checkpoint_every=0, weight_decay=0.3)
+    values |= {"quadratic.curvature": 0.5, "quadratic.heterogeneity": 2.0, "learning-rate": 0.1}
+    found = run_to(tmp_path, values | {"scaffold.option": option})
+    assert largest_difference(found, with_weight_decay(0.3)) < 1e-9
+
+
+def test_weight_decay_is_a_term_of_the_loss_to_fednova(tmp_path: Path) -> None:
+    """As below: the error is of the order of the rate, FedAvg's is not."""
+    values = settings("fednova", num_server_rounds=50, batch_size=4, local_epochs=1)
+    values |= {"quadratic.size-ratio": 3, "learning-rate": 0.02, "checkpoint-every": 0}
+    values |= {"quadratic.clients": 2, "num-clients": 2, "weight-decay": 0.3}
+    nova = largest_difference(run_to(tmp_path / "nova", values), with_weight_decay(0.3))
+    plain = run_to(tmp_path / "fedavg", values | {"algorithm": "fedavg"})
+    assert nova < 0.2 * largest_difference(plain, with_weight_decay(0.3))
+
+
 def test_fednova_corrects_unequal_steps(tmp_path: Path) -> None:
     """Clients of 4 and 12 examples take 1 and 3 steps of B = 4 an epoch, E = 1.
 
@@ -345,6 +384,19 @@ def test_fednova_corrects_unequal_steps(tmp_path: Path) -> None:
     nova = largest_difference(run_to(tmp_path / "nova", values), optimum)
     plain = run_to(tmp_path / "fedavg", values | {"algorithm": "fedavg"})
     assert nova < 0.2 * largest_difference(plain, optimum)
+
+
+@TRAINER
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_fedsols_first_step_is_a_plain_one(
+    adaptive: bool, trainer: dict[str, Any], tmp_path: Path
+) -> None:
+    """At theta rounding alone moves the proximal gradient of a network in float32 from zero."""
+    values = settings("fedsol", num_server_rounds=1, batch_size=0, precision="float32") | trainer
+    values |= {"model": "2nn", "2nn.hidden": 50}
+    found = run_to(tmp_path / "own", values | {"fedsol.adaptive": adaptive})
+    fedavg = run_to(tmp_path / "fedavg", values | {"algorithm": "fedavg"})
+    assert largest_difference(found, fedavg) == 0
 
 
 @pytest.mark.parametrize("name", [n for n, a in ALGORITHMS.items() if a.needs])

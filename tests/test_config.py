@@ -96,6 +96,14 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"fraction-train": 1.0, "over-selection": 0.2}, ["over-selection = 0.2", "all 20 clients"]),
     ({"text-unit": "words"}, ["text-unit = 'words'", "dataset = 'digits' is embedded"]),
     ({"label-key": "y", "test-fraction": 0.2}, ["label-key = 'y'", "test-fraction = 0.2"]),
+    (
+        {"algorithm": "fedsgd", "momentum": 0.9, "nesterov": True, "weight-decay": 0.1},
+        ["momentum = 0.9", "nesterov = True", "weight-decay = 0.1", "'fedsgd' take no steps"],
+    ),
+    ({"algorithm": "fedsgd", "clip-norm": 1.0}, ["clip-norm = 1.0: has no effect"]),
+    # keys that break an algorithm's rule
+    ({"algorithm": "fednova", "clip-norm": 1.0}, ["clip-norm = 1.0", "||a_k||_1"]),
+    ({"algorithm": "scaffold", "clip-norm": 1.0}, ["clip-norm = 1.0", "scaffold.option='I'"]),
 ]
 
 
@@ -106,6 +114,19 @@ def test_a_bad_setting_is_one_clear_error(settings: dict[str, Any], said: list[s
     for words in said:
         assert words in str(error.value)
     assert "pydantic" not in str(error.value).lower()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "fednova", "momentum": 0.9, "weight-decay": 0.1},
+        {"algorithm": "scaffold", "momentum": 0.9, "weight-decay": 0.1},
+        {"algorithm": "scaffold", "scaffold.option": "I", "clip-norm": 1.0},
+    ],
+    ids=str,
+)
+def test_what_an_algorithm_counts_with_is_allowed(settings: dict[str, Any]) -> None:
+    assert read_config(settings).algorithm == settings["algorithm"]
 
 
 def test_a_list_for_a_components_parameter_is_named_once() -> None:

@@ -403,13 +403,77 @@ def test_claims_about_one_value_all_values_and_layers() -> None:
     assert check(value, cells, 0.01).verdict == "holds"
     spread = check(claim(measure="spread", high=0.01), cells, 0.001)
     assert (round(spread.measured, 6), spread.verdict) == (0.02, "fails")
-    agreeing = {
-        name: cell(run_result(agreement=[{"round": 1, "similarity": {"x": x, "y": 0.5}}]))
-        for name, x in (("a", 0.9), ("b", 0.2))
-    }
-    layers = check(claim(measure="agreement", low=0.0), agreeing, 0.01)
+    agreement = claim(measure="agreement", low=0.0)
+    layers = check(agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), 0.01)
     assert (layers.measured, layers.verdict) == (0.0, "inconclusive")
     assert check(value, {}, 0.01).verdict == "not run"
+
+
+def agreeing(first: dict[str, float], second: dict[str, float]) -> dict[str, CellResult]:
+    """Return two cells of these similarities by layer, the second seed's 0.1 above the first's."""
+    return {
+        name: cell(
+            *(
+                run_result(
+                    seed=seed,
+                    agreement=[
+                        {"round": 1, "similarity": {k: v + 0.1 * seed for k, v in by.items()}}
+                    ],
+                )
+                for seed in (0, 1)
+            )
+        )
+        for name, by in (("a", first), ("b", second))
+    }
+
+
+@pytest.mark.parametrize(
+    ("second", "verdict"), [(0.2, "holds"), (0.46, "inconclusive"), (0.8, "fails")]
+)
+def test_similarities_differ_by_more_than_half_of_the_seeds_range(second, verdict: str) -> None:
+    cells = agreeing({"x": 0.5}, {"x": second})
+    checked = check(claim(measure="agreement", low=0.0), cells, 0.01)
+    assert (checked.noise, checked.verdict) == (pytest.approx(0.05), verdict)
+
+
+@pytest.mark.parametrize("of", ["least_loss", "least_loss_round", "updates", "fluctuation"])
+def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None:
+    one = {"a": cell(run_result(**{of: 9})), "b": cell(run_result(**{of: 1}))}
+    differs = claim(measure="difference", of=of, low=0.0)
+    assert (check(differs, one, 0.01).measured, check(differs, one, 0.01).verdict) == (
+        8,
+        "one seed",
+    )
+    two = {
+        name: cell(*(run_result(seed=seed, **{of: value + 2 * seed}) for seed in (0, 1)))
+        for name, value in (("a", 9), ("b", 1))
+    }
+    assert (check(differs, two, 0.01).noise, check(differs, two, 0.01).verdict) == (1, "holds")
+
+
+def test_the_agreement_of_one_seed_is_shown_and_not_judged() -> None:
+    one = {name: cell(c.runs[0]) for name, c in agreeing({"x": 0.9}, {"x": 0.1}).items()}
+    assert check(claim(measure="agreement", low=0.0), one, 0.01).verdict == "one seed"
+
+
+@pytest.mark.parametrize("measure", ["value", "difference", "spread"])
+def test_the_smoke_scale_is_no_evidence(measure: str) -> None:
+    cells = {"a": cell(run_result(final=0.9)), "b": cell(run_result(final=0.1))}
+    checked = check(claim(measure=measure, low=0.0), cells, 0.01, "smoke")
+    assert checked.measured is not None
+    assert checked.verdict == "smoke: no evidence"
+    assert check(claim(measure=measure, low=0.0), {}, 0.01, "smoke").verdict == "not run"
+
+
+def test_a_page_says_why_a_number_is_not_judged() -> None:
+    cells = {"seo-fig5: PP | 1 of 10 clients": 0.515, "seo-fig5: PP | 10 of 10 clients": 0.53}
+    found = {name: cell(run_result(final=final)) for name, final in cells.items()}
+    item = ITEMS["seo-claims"]
+    assert isinstance(item, Claims)
+    said = claims_section(item, Results(item="seo-claims", scale="smoke", command="c", cells=found))
+    assert "1 smoke: no evidence, 42 not run." in said
+    assert "Shown, not judged: *smoke: no evidence*: other data" in said
+    assert "holds:" not in said
 
 
 def test_the_value_of_a_smaller_scale_is_shown_and_not_judged() -> None:

@@ -18,8 +18,11 @@ from fedapp.data.embedded.quadratic import OPTIMUM
 from fedapp.errors import ConfigError
 from fedapp.training.algorithm import Algorithm
 from fedapp.training.setup import make_algorithm
+from strategies.fedavg import FedAvg
+from strategies.fedmedian import FedMedian
 from tests.conftest import largest_difference, metrics_of, model_of
 from tests.in_process import run
+from tests.one_parameter import CLIENTS, Federation, examples
 
 RULES = ("bulyan", "fedmedian", "fedtrimmedavg", "krum", "multikrum")
 EVERY = pytest.mark.parametrize("name", RULES)
@@ -85,6 +88,47 @@ def test_clients_without_examples_have_no_say(name: str) -> None:
     rule = algorithm(name)
     with_them = rule.aggregate(updates + empty, [1.0] * 7 + [0.0] * 3)
     assert with_them["w"] == rule.aggregate(updates, [1.0] * 7)["w"]
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+def test_clients_without_examples_have_no_say_whatever_the_weighting(
+    weighting: str, tmp_path: Path
+) -> None:
+    """Clients 0 and 1 of ``one_parameter`` go to 0.4375 and 2.25; a third stays where it is."""
+    clients = (*CLIENTS, examples(1, 1, count=0))
+    federation = Federation(FedMedian(), tmp_path, clients, weighting=weighting)
+    assert federation.play() == 1.34375
+
+
+def test_a_naive_mean_counts_clients_without_examples(tmp_path: Path) -> None:
+    """As DP-FedAvg's noise and SCAFFOLD's share of all clients take for granted."""
+    clients = (*CLIENTS, examples(1, 1, count=0))
+    assert Federation(FedAvg(), tmp_path, clients).play() == pytest.approx(2 * 1.34375 / 3)
+
+
+def test_the_trimmed_mean_drops_the_floor_of_beta_m() -> None:
+    """0.29 * 100 is 28.999... in floats; 29 of 100 at either end leave 29 .. 70, here squared."""
+    updates = [{"w": torch.tensor([float(x * x)], dtype=torch.float64)} for x in range(100)]
+    found = algorithm("fedtrimmedavg", beta=0.29).aggregate(updates, [1.0] * 100)
+    assert float(found["w"]) == pytest.approx(sum(x * x for x in range(29, 71)) / 42, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "neutral"),
+    [("bulyan", {"bulyan.num-malicious": 0}), ("fedtrimmedavg", {"fedtrimmedavg.beta": 0.0})],
+)
+def test_without_liars_to_withstand_it_is_the_naive_mean(
+    name: str, neutral: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of clients of other sizes, whatever the weighting: FedAvg with weighting='uniform'."""
+    values = {**SEVEN, "quadratic.size-ratio": 3}
+    naive = model_of(run(tmp_path / "naive", weighting="uniform", **values))
+    weighted = model_of(run(tmp_path / "weighted", **values))
+    for weighting in ("uniform", "examples"):
+        own = {"algorithm": name, "weighting": weighting, **neutral}
+        found = model_of(run(tmp_path / weighting, **values, **own))
+        assert largest_difference(found, naive) < 1e-12
+        assert largest_difference(found, weighted) > 1e-3
 
 
 def lying(message: Message, context: Any) -> Message:

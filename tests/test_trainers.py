@@ -119,8 +119,13 @@ def test_every_algorithm_stacked(name: str, together: int) -> None:
     check_stacked(name, together)
 
 
+def with_momentum(name: str) -> dict[str, float]:
+    """Return client momentum, but for FedSGD, whose clients take no steps."""
+    return {} if name == "fedsgd" else {"momentum": 0.5}
+
+
 def check_stacked(name: str, together: int, turns: int = 1) -> None:
-    given = settings(name, local_epochs=2, momentum=0.5)
+    given = settings(name, local_epochs=2, **with_momentum(name))
     if given["dataset"] == "digits":
         given["batch-size"] = 5
     batched = {"trainer": "batched", "program": "record", "clients-together": together}
@@ -263,7 +268,7 @@ def test_places_of_a_captured_program(
     """A CUDA graph reads and writes fixed places; two turns in them, with momentum."""
     monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
     monkeypatch.setattr("fedapp.training.setup.choose_program", lambda *_: "capture")
-    given = settings(name, local_epochs=2, momentum=0.5)
+    given = settings(name, local_epochs=2, **with_momentum(name))
     if given["dataset"] == "digits":
         given["batch-size"] = 5
     batched = {**given, "trainer": "batched", "clients-together": together}

@@ -70,7 +70,7 @@ def _draw_accuracy(axes: Axes, records: Sequence[Record], target: float) -> None
 def _draw_losses(axes: Axes, records: Sequence[Record]) -> None:
     for key, label, color in (
         ("test_loss", "test", BLUE),
-        ("train_loss", "training (clients' mean)", ORANGE),
+        ("train_loss", "training (clients' objective)", ORANGE),
         ("training_set_loss", "training set", GREY),
     ):
         rounds, losses = _series(records, key)

@@ -181,11 +181,11 @@ class Algorithm(Component):
     neutral: ClassVar[Mapping[str, bool | int | float | str] | None] = None
     """Hyper-parameters at which it is federated averaging; None: it has no such setting.
 
-    Empty: it is so by the data or the model, as ``neutral_by`` says.
+    Empty: it is so by the data or the model alone, as ``neutral_by`` says.
     """
 
     neutral_by: ClassVar[str] = ""
-    """The property of data or model with which it is federated averaging, for the tables."""
+    """What else it takes to be federated averaging (of data, model or weighting), for the tables."""
 
     exact: ClassVar[bool] = True
     """Whether it converges to the optimum of the quadratic whose clients differ in b alone."""

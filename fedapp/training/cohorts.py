@@ -17,7 +17,7 @@ from fedapp.config import RunConfig, participants
 from fedapp.data.base import Examples
 from fedapp.faults import reason_of
 from fedapp.seeds import generator
-from fedapp.training.algorithm import Tensors, Turn, WeightedMean
+from fedapp.training.algorithm import Algorithm, Tensors, Turn, WeightedMean
 from fedapp.training.layout import laid_out
 from fedapp.training.plan import LocalPlan, client_generator
 from fedapp.training.states import ClientStates, StateOrder
@@ -128,7 +128,7 @@ def train_cohort(
             failures[turn.client] = reason_of(turn.result)
             continue
         outcome = turn.result
-        weight = float(outcome.examples) if config.weighting == "examples" else 1.0
+        weight = _weight(config, trainer.algorithm, outcome.examples)
         update = outcome.finish.update or _update(config, outcome.params, shared.anchor)
         if order.reply == "each":
             each[turn.client] = update
@@ -274,6 +274,13 @@ def _update(config: RunConfig, params: Tensors, anchor: Mapping[str, Tensor]) ->
     if config.update == "model":
         return params
     return {name: params[name] - anchor[name] for name in params}
+
+
+def _weight(config: RunConfig, algorithm: Algorithm, examples: int) -> float:
+    """Return n_k, or 1; to a rule over single updates, a client without examples has none to say."""
+    if config.weighting == "examples":
+        return float(examples)
+    return 1.0 if algorithm.reply == "mean" else float(examples > 0)
 
 
 def _check_outcome(outcome: Outcome) -> None:

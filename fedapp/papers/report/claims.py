@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -9,10 +10,25 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedapp.papers.report.markdown import NOT_RUN, number, percent, table
-from fedapp.papers.results import CellResult, Results
+from fedapp.papers.results import CellResult, Results, RunResult
 from fedapp.papers.schema import Claim, Claims, Scale, ScaleName
 
-Verdict = Literal["holds", "fails", "inconclusive", "full scale only", "not run"]
+Verdict = Literal[
+    "holds",
+    "fails",
+    "inconclusive",
+    "one seed",
+    "full scale only",
+    "smoke: no evidence",
+    "not run",
+]
+NOT_JUDGED: Mapping[Verdict, str] = {
+    "one seed": "of numbers other than accuracies only the seeds' range is known as noise, and "
+    "one seed has none",
+    "full scale only": "an accuracy by itself is that of the paper's data and network",
+    "smoke: no evidence": "other data, another network and a few rounds say nothing of the claim",
+}
+"""Why a number is shown and not judged."""
 
 
 @dataclass(frozen=True)
@@ -28,31 +44,45 @@ class Checked:
 def check(
     claim: Claim, cells: Mapping[str, CellResult], noise: float, scale: ScaleName = "full"
 ) -> Checked:
-    """Measure a claim on its cells and judge it.
+    """Measure a claim on its cells and judge it, where there is evidence.
 
     ``noise`` is the least uncertainty of an accuracy; where the cells have several seeds, half of
-    their widest range counts if it is more. Other numbers have only the seeds' range. One cell's
-    value is that of the paper's data and network: of a smaller scale it is shown, not judged.
+    their widest range counts if it is more. Other numbers have only the seeds' range: of one seed
+    they are shown, not judged. So is one cell's value at a smaller scale than the paper's, since it
+    is that of the data and network, and everything at the smoke scale.
     """
     own = [cells.get(name, CellResult()) for name in claim.cells]
-    if not all(cell.runs for cell in own):
-        return Checked(claim, None, noise, "not run")
-    measured = _measure(claim, own)
+    measured = _measure(claim, own) if all(cell.runs for cell in own) else None
     if measured is None:
         return Checked(claim, None, noise, "not run")
     doubt = _doubt(claim, own, noise)
+    return Checked(claim, measured, doubt or 0.0, _verdict(claim, measured, doubt, scale))
+
+
+def _verdict(claim: Claim, measured: float, doubt: float | None, scale: ScaleName) -> Verdict:
+    if scale == "smoke":
+        return "smoke: no evidence"
     if claim.measure == "value" and scale != "full":
-        return Checked(claim, measured, doubt, "full scale only")
-    return Checked(claim, measured, doubt, _judge(claim, measured, doubt))
+        return "full scale only"
+    return "one seed" if doubt is None else _judge(claim, measured, doubt)
 
 
-def _doubt(claim: Claim, cells: Sequence[CellResult], noise: float) -> float:
+def _doubt(claim: Claim, cells: Sequence[CellResult], noise: float) -> float | None:
+    """Return how uncertain the measured number is; None where nothing says so."""
+    is_accuracy = claim.measure != "agreement" and claim.of in ("final", "best")
+    if not is_accuracy and any(len(cell.runs) < 2 for cell in cells):
+        return None
+    return max([noise if is_accuracy else 0.0, *(_half_range(claim, cell) for cell in cells)])
+
+
+def _half_range(claim: Claim, cell: CellResult) -> float:
+    """Return half of the seeds' range; of a similarity, that of the layer where it is widest."""
     if claim.measure == "agreement":
-        return 0.0
-    spreads = [cell.spread(claim.of) for cell in cells]
-    ranges = [(high - low) / 2 for low, high in spreads if low is not None and high is not None]
-    certain = 0.0 if claim.of not in ("final", "best") else noise
-    return max([certain, *ranges])
+        by_seed = [_similarity([run]) for run in cell.runs]
+        layers = [[found[layer] for found in by_seed if layer in found] for layer in by_seed[0]]
+        return max((max(values) - min(values) for values in layers), default=0.0) / 2
+    low, high = cell.spread(claim.of)
+    return (high - low) / 2
 
 
 def _measure(claim: Claim, cells: Sequence[CellResult]) -> float | None:
@@ -68,15 +98,15 @@ def _measure(claim: Claim, cells: Sequence[CellResult]) -> float | None:
 
 def _agreement(first: CellResult, second: CellResult) -> float | None:
     """Return the least, over the layers, of the first's mean similarity less the second's."""
-    a, b = _similarity(first), _similarity(second)
+    a, b = _similarity(first.runs), _similarity(second.runs)
     gains = [a[layer] - b[layer] for layer in a if layer in b]
     return min(gains) if gains else None
 
 
-def _similarity(cell: CellResult) -> dict[str, float]:
-    """Return the cosine similarity by layer, the mean over the recorded rounds of all runs."""
+def _similarity(runs: Sequence[RunResult]) -> dict[str, float]:
+    """Return the cosine similarity by layer, the mean over the recorded rounds of the runs."""
     found: dict[str, list[float]] = {}
-    for row in (row for run in cell.runs for row in run.agreement):
+    for row in (row for run in runs for row in run.agreement):
         for layer, value in row.get("similarity", {}).items():
             if value is not None:
                 found.setdefault(layer, []).append(value)
@@ -94,16 +124,16 @@ def _judge(claim: Claim, measured: float, doubt: float) -> Verdict:
 
 
 def claims_section(item: Claims, results: Results) -> str:
-    """Return the table of claims and how many of them hold."""
+    """Return the table of claims, how many of them hold, and why others are not judged."""
     noise = (item.scales.get(results.scale) or Scale()).noise or item.noise
     checked = [check(claim, results.cells, noise, results.scale) for claim in item.claims]
     head = ("claim", "section", "published", "measured", "±", "holds if", "verdict")
-    counts = [
-        f"{count} {verdict}"
-        for verdict in get_args(Verdict)
-        if (count := sum(each.verdict == verdict for each in checked))
-    ]
-    return f"{table(head, [_row(each) for each in checked])}\n\n{', '.join(counts)}."
+    found = Counter(each.verdict for each in checked)
+    verdicts: tuple[Verdict, ...] = get_args(Verdict)
+    counts = [f"{found[verdict]} {verdict}" for verdict in verdicts if found[verdict]]
+    why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if found[verdict]]
+    parts = [table(head, [_row(each) for each in checked]), f"{', '.join(counts)}."]
+    return "\n\n".join([*parts, *([f"Shown, not judged: {'; '.join(why)}."] if why else [])])
 
 
 def _row(checked: Checked) -> list[str]:
