@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,13 @@ from fedapp.training.feed import Feed, Places, Resident, Step, padded_width
 from fedapp.training.networks import normalisation_names, with_features
 from fedapp.training.plan import LocalPlan, passes
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.setup import choose_program, choose_together, initial_parameters, make_trainer
+from fedapp.training.setup import (
+    choose_program,
+    choose_together,
+    compute_exactly,
+    initial_parameters,
+    make_trainer,
+)
 from fedapp.training.trainer import ClientTask, Outcome, Trainer
 from strategies.fedavg import FedAvg
 from tests.conftest import Run, largest_difference, model_of
@@ -462,6 +468,71 @@ def test_a_client_that_diverges_is_left_out_alone() -> None:
     assert list(reply.failures) == [0]
     assert "not finite" in reply.failures[0]
     assert [report.client for report in reply.reports] == [1]
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, holds: int) -> None:
+    """Let memory hold ``holds`` clients; for more, it runs out when they have drawn."""
+    walk = BatchedTrainer._walk
+
+    def walks(self: BatchedTrainer, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        if len(tasks) > holds:
+            for task in tasks:
+                task.rng.random()
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return walk(self, tasks, plan)
+
+    monkeypatch.setattr(BatchedTrainer, "_walk", walks)
+
+
+def test_half_of_the_clients_train_together_where_memory_holds_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two and one of three, with the batches that they would have drawn; and two from then on."""
+    given = {"dataset": "digits", "2nn.hidden": 3, "batch-size": 5, "device": "cpu"}
+    given |= {"trainer": "batched", "program": "record"}
+    wanted = outcomes({**given, "clients-together": 2})
+    short_of_memory(monkeypatch, holds=2)
+    for _ in range(2):
+        check_equal(outcomes({**given, "clients-together": 7}), wanted, tolerance=0.0)
+    [record] = caplog.records
+    assert "clients in a program: 2 from now on" in record.getMessage()
+
+
+def test_memory_that_does_not_hold_one_client_is_the_clients_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short_of_memory(monkeypatch, holds=0)
+    given = {"2nn.hidden": 2, "trainer": "batched", "program": "record", "clients-together": 3}
+    with pytest.raises(torch.OutOfMemoryError):
+        outcomes({"dataset": "digits", "device": "cpu", **given})
+
+
+PRECISION = (
+    (torch.backends.cudnn, "allow_tf32", False),
+    (torch.backends.cuda.matmul, "allow_tf32", False),
+    (torch.backends.cudnn, "benchmark", False),
+    (torch.backends.cudnn, "deterministic", True),
+)
+
+
+@pytest.fixture
+def _precision() -> Iterator[None]:
+    """Put back what is the process's."""
+    before = [getattr(of, name) for of, name, _ in PRECISION]
+    yield
+    for (of, name, _), value in zip(PRECISION, before, strict=True):
+        setattr(of, name, value)
+
+
+@pytest.mark.usefixtures("_precision")
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_gpu_computes_in_full_precision(device: str) -> None:
+    """Not in TF32, and with the same algorithms every time; of a CPU nothing is asked."""
+    for of, name, wanted in PRECISION:
+        setattr(of, name, not wanted)
+    compute_exactly(torch.device(device))
+    asked = device == "cuda"
+    assert all((getattr(of, name) == wanted) == asked for of, name, wanted in PRECISION)
 
 
 WHOLE = Examples(np.arange(12, dtype=np.uint8).reshape(6, 2), np.arange(6) % 2)
