@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from fedapp.training.networks import normalisation_names, with_features
 from fedapp.training.plan import LocalPlan, passes
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.setup import (
+    _batched,
     choose_program,
     choose_together,
     compute_exactly,
@@ -54,7 +56,7 @@ def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
     theta = initial_parameters(config, holdings.dataset.task)
     draws = torch.Generator().manual_seed(0)
     noise = {n: torch.randn(t.shape, generator=draws, dtype=t.dtype) for n, t in theta.items()}
-    theta = {name: tensor + noise[name] / 10 for name, tensor in theta.items()}
+    theta = {n: (t + noise[n] / 10).to(trainer.device) for n, t in theta.items()}
     algorithm = trainer.algorithm
     extras = algorithm.broadcast(algorithm.start(theta))
     shared = Turn(
@@ -70,6 +72,7 @@ def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
     for client, size in enumerate(SIZES):
         state = {n: t + 0.02 * client for n, t in algorithm.first_state(shared).items()}
         counts = torch.arange(1.0, trainer.num_classes + 1, dtype=trainer.dtype) + client
+        counts = counts.to(trainer.device)
         turn = replace(shared, state=state, label_counts=counts if trainer.num_classes else None)
         turn = replace(turn, drawn=algorithm.draw(turn, 0, client))
         examples = holdings.train(client % config.num_clients)
@@ -78,9 +81,9 @@ def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
     return made
 
 
-def outcomes(more: Mapping[str, Any]) -> list[Outcome]:
+def outcomes(more: Mapping[str, Any], trainer: Trainer | None = None) -> list[Outcome]:
     config = read_config(dict(more))
-    trainer = make_trainer(config, read_holdings(config, None).dataset.task)
+    trainer = trainer or make_trainer(config, read_holdings(config, None).dataset.task)
     plan = LocalPlan.of(config, config.learning_rate)
     return trainer.client_updates(tasks(config, trainer), plan)
 
@@ -98,7 +101,7 @@ def check_equal(mine: list[Outcome], reference: list[Outcome], tolerance: float)
 def check_close(mine: Tensors, reference: Tensors, tolerance: float) -> None:
     assert mine.keys() == reference.keys()
     for name, tensor in reference.items():
-        torch.testing.assert_close(mine[name], tensor, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(mine[name].cpu(), tensor.cpu(), rtol=tolerance, atol=tolerance)
 
 
 def both(together: int, **given: Any) -> tuple[list[Outcome], list[Outcome]]:
@@ -191,20 +194,27 @@ def test_every_model(
     The program is one that could be captured as a CUDA graph.
     """
     monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
+    given: dict[str, Any] = {"together": Together(together), "mode": "capture"}
+    mine = outcomes_of(BatchedTrainer, model, task, **given)
+    check_equal(mine, outcomes_of(SequentialTrainer, model, task), tolerance=1e-9)
+
+
+def outcomes_of(
+    kind: type[SequentialTrainer] | type[BatchedTrainer],
+    model: Model,
+    task: Task,
+    device: torch.device = CPU,
+    **more: Any,
+) -> list[Outcome]:
+    """Return what clients of three and of two examples give, in batches of two."""
+    module = initialise(model, task, 0).double()
+    theta = {n: t.detach().clone().to(device) for n, t in module.named_parameters()}
+    trainer = kind(module, model, FedAvg(), Scale(), device, torch.float64, **more)
     plan = LocalPlan(1, 0, 2, "epoch", 0.1)
-
-    def outcomes_of(kind: type[SequentialTrainer] | type[BatchedTrainer]) -> list[Outcome]:
-        module = initialise(model, task, 0).double()
-        theta = {n: t.detach().clone() for n, t in module.named_parameters()}
-        more: dict[str, Any] = {"together": Together(together), "mode": "capture"}
-        more = {} if kind is SequentialTrainer else more
-        trainer = kind(module, model, FedAvg(), Scale(), CPU, torch.float64, **more)
-        turn = Turn(theta, learning_rate=plan.learning_rate)
-        return trainer.client_updates(
-            [ClientTask(turn, drawn(task, n), np.random.default_rng(n)) for n in (3, 2)], plan
-        )
-
-    check_equal(outcomes_of(BatchedTrainer), outcomes_of(SequentialTrainer), tolerance=1e-9)
+    turn = Turn(theta, learning_rate=plan.learning_rate)
+    return trainer.client_updates(
+        [ClientTask(turn, drawn(task, n), np.random.default_rng(n)) for n in (3, 2)], plan
+    )
 
 
 def drawn(task: Task, count: int) -> Examples:
@@ -276,6 +286,51 @@ def test_places_of_a_captured_program(
     for _ in range(2):
         mine = outcomes(batched)
         check_equal(mine, outcomes({**given, "trainer": "sequential"}), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("name", OWN_RULE)
+def test_every_client_rule_on_a_gpu(name: str, together: int, cuda: torch.device) -> None:
+    """Captured, and replayed in a second turn, as on the CPU; to 1e-9 in float64."""
+    given = settings(name, local_epochs=2, momentum=0.5)
+    if given["dataset"] == "digits":
+        given["batch-size"] = 5
+    wanted = outcomes({**given, "trainer": "sequential", "device": "cpu"})
+    there = {**given, "device": str(cuda)}
+    for _ in range(2):
+        captured = {"trainer": "batched", "program": "capture", "clients-together": together}
+        check_equal(outcomes({**there, **captured}), wanted, tolerance=1e-9)
+    check_equal(outcomes({**there, "trainer": "sequential"}), wanted, tolerance=1e-9)
+
+
+@pytest.mark.parametrize(("model", "task"), SMALL_MODELS, ids=identifier)
+def test_every_model_on_a_gpu(model: Model, task: Task, cuda: torch.device) -> None:
+    """Two clients in one CUDA graph, and one after the other, as on the CPU; to 1e-9 in float64."""
+    compute_exactly(cuda)
+    wanted = outcomes_of(SequentialTrainer, model, task)
+    check_equal(outcomes_of(SequentialTrainer, model, task, device=cuda), wanted, tolerance=1e-9)
+    for together in (1, 2):
+        given: dict[str, Any] = {"together": Together(together), "mode": "capture"}
+        mine = outcomes_of(BatchedTrainer, model, task, device=cuda, **given)
+        check_equal(mine, wanted, tolerance=1e-9)
+
+
+def test_a_cuda_graph_outlives_others(cuda: torch.device) -> None:
+    """What it works in is its own: not what another one held, which dies with that."""
+    given = {"trainer": "batched", "program": "capture", "clients-together": 3, "batch-size": 5}
+    given |= {"device": str(cuda), "precision": "float32"}
+    first, second = ({**given, "2nn.hidden": hidden} for hidden in (200, 300))
+    task = read_holdings(read_config(first), None).dataset.task
+    lives, dies = (make_trainer(read_config(each), task) for each in (first, second))
+    wanted = outcomes(first, lives)
+    outcomes(second, dies)
+    _batched.cache_clear()
+    del dies
+    gc.collect()
+    torch.cuda.empty_cache()
+    junk = torch.full((1 << 28,), torch.nan, device=cuda)
+    check_equal(outcomes(first, lives), wanted, tolerance=0.0)
+    assert bool(junk.isnan().all())
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon"])
