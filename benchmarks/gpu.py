@@ -6,15 +6,20 @@
 W1: seconds a round of both trainers, and of the batched one over the time in which the device moves
 the least bytes that the round needs. W4: seconds of the 1,500 rounds of pfl-research's benchmark,
 with an evaluation every ten. W3: images a second, over those of a bare centralised loop at its best
-batch size. FEDAPP_DATA names the folder with the data sets; without it W3 and W4 are left out.
+batch size. FEDAPP_DATA names the folder with the data sets; without it random images of their shapes
+stand in. Of the project's needs it takes NumPy, PyTorch, pydantic and what reads a terminal's options
+(typer, rich); the rounds with messages and server need Flower too, and are left out without it.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -22,8 +27,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.rows import inline_round, trainer_round
-from benchmarks.workloads import WORKLOADS
+from benchmarks.stand_in import WRITERS
+from benchmarks.trainers import Round, trainer_round
+from benchmarks.workloads import WORKLOADS, Workload
 from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
 from fedapp.errors import ConfigError
@@ -70,11 +76,31 @@ def main(
         if chosen not in measures:
             raise typer.BadParameter(f"{chosen!r}: one of {', '.join(measures)}.")
         with tempfile.TemporaryDirectory() as folder:
-            values = WORKLOADS[chosen].values(folder, threads=1, steps=steps)
+            workload = with_data(WORKLOADS[chosen], Path(folder))
+            values = workload.values(folder, threads=1, steps=steps)
             if values is None:
-                console.print(f"{chosen} is left out: it needs FEDAPP_DATA")
-                continue
+                raise typer.BadParameter(f"{chosen} needs FEDAPP_DATA with {workload.data}")
             measures[chosen]({**values, "device": device}, place, turns)
+
+
+def with_data(workload: Workload, folder: Path) -> Workload:
+    """Return the workload with random images in ``folder`` for its data, where there are none."""
+    if os.environ.get("FEDAPP_DATA"):
+        return workload
+    console.print(f"FEDAPP_DATA is not set: random images stand in for {workload.data}")
+    images = folder / workload.data
+    images.mkdir()
+    WRITERS[workload.data](images)
+    return replace(workload, stand_in={"dataset": str(images), "data-cache": f"{folder}/cache"})
+
+
+def whole_round(config: RunConfig, holdings: Holdings) -> Round | None:
+    """Return a round with messages and server in this process; None where Flower is not installed."""
+    try:
+        from benchmarks.rows import inline_round
+    except ModuleNotFoundError:
+        return None
+    return inline_round(config, holdings)
 
 
 def measure_w1(values: dict[str, Scalar], device: torch.device, turns: int) -> None:
@@ -87,8 +113,10 @@ def measure_w1(values: dict[str, Scalar], device: torch.device, turns: int) -> N
     rounds = {
         "trainer sequential": (trainer_round(sequential, holdings), min(turns, 2)),
         "trainer batched": (trainer_round(config, holdings), turns),
-        "in-process round, batched": (inline_round(config, holdings), turns),
     }
+    whole = whole_round(config, holdings)
+    if whole is not None:
+        rounds["in-process round, batched"] = (whole, turns)
     times = {name: median_seconds(call, device, count) for name, (call, count) in rounds.items()}
     table = Table("what", "ms a round", "sequential / it", "it / floor", title="W1, 100 clients")
     table.add_row("floor: least memory traffic", f"{1e3 * least:.2f}", "", "1.0")
@@ -103,7 +131,8 @@ def measure_w4(values: dict[str, Scalar], device: torch.device, turns: int) -> N
     config = read_config({**values, "trainer": "batched"})
     holdings = read_holdings(config, None)
     task = holdings.dataset.task
-    each = median_seconds(inline_round(config, holdings), device, 4 * turns)
+    round_ = whole_round(config, holdings) or trainer_round(config, holdings)
+    each = median_seconds(round_, device, 4 * turns)
     evaluator = make_evaluator(config, task, holdings.dataset.test)
     theta = {n: tensor.to(device) for n, tensor in initial_parameters(config, task).items()}
     score = median_seconds(lambda: evaluator.score(theta), device, turns)

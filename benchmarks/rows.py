@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from flwr.clientapp import ClientApp
 
 from benchmarks.bare import bare_loop, bare_loops, clients_of
+from benchmarks.trainers import Round, trainer_round
 from benchmarks.workloads import ROUND
 from fedapp.arrays import to_arrays
 from fedapp.client_app import app as client_app
 from fedapp.config import RunConfig, read_config
 from fedapp.engines.inline import InlineGrid
 from fedapp.engines.local import LocalGrid
-from fedapp.engines.workers import CLIENT_APP, Share, WorkerGrid, connected
 from fedapp.holdings import Holdings
 from fedapp.nodes import Nodes
 from fedapp.runs.directory import create
 from fedapp.server_app import standard_callbacks
-from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.setup import initial_parameters, make_algorithm, make_trainer
+from fedapp.training.setup import initial_parameters, make_algorithm
 from strategies.callbacks import Callback, Record, ServerState
 from strategies.strategy import FederatedStrategy
-
-Round = Callable[[], None]
 
 
 def rows(
@@ -43,20 +40,6 @@ def rows(
         yield f"in-process round, {trainer}, {workers} threads", threaded
         on_ray = stack.enter_context(workers_round(chosen, holdings, workers))
         yield f"Ray workers, {workers}, {trainer}", on_ray
-
-
-def trainer_round(config: RunConfig, holdings: Holdings) -> Round:
-    """Return a trainer's work for the clients of the round, without messages and server."""
-    task = holdings.dataset.task
-    trainer, theta = make_trainer(config, task), initial_parameters(config, task)
-    order = TrainOrder(ROUND, tuple(clients_of(config)), config.learning_rate, "mean")
-
-    def train() -> None:
-        reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
-        if reply.failures:
-            raise RuntimeError(f"clients failed: {reply.failures}")
-
-    return train
 
 
 def inline_round(
@@ -87,12 +70,14 @@ def in_threads(config: RunConfig, holdings: Holdings, threads: int) -> Round:
 
 @contextlib.contextmanager
 def workers_round(
-    config: RunConfig, holdings: Holdings, workers: int, app: str = CLIENT_APP
+    config: RunConfig, holdings: Holdings, workers: int, app: str = ""
 ) -> Iterator[Round]:
     """Yield a whole round on Ray workers; those of several rows are there at the same time."""
+    from fedapp.engines.workers import CLIENT_APP, Share, WorkerGrid, connected
+
     with connected(""):
         share = Share(cpus=0.1, gpus=0.0)
-        grid = WorkerGrid(config.to_run_config(), [{}] * workers, share, app)
+        grid = WorkerGrid(config.to_run_config(), [{}] * workers, share, app or CLIENT_APP)
         yield _whole_round(config, holdings, grid, [])
 
 

@@ -94,13 +94,23 @@ def source_of(component: type[Component]) -> str:
 def _scan(package: str) -> Mapping[str, type[Component]]:
     found: dict[str, type[Component]] = {}
     for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
-        module = importlib.import_module(f"{package}.{info.name}")
-        for value in vars(module).values():
-            if _is_component_of(value, module.__name__):
+        name = f"{package}.{info.name}"
+        for value in _contents(name):
+            if _is_component_of(value, name):
                 if value.name in found:
                     raise ValueError(f"two components of {package} are named {value.name!r}")
                 found[value.name] = value
     return MappingProxyType(dict(sorted(found.items())))
+
+
+def _contents(module: str) -> Iterable[Any]:
+    """Return what a module defines: nothing if it needs Flower (its robust rules) and there is none."""
+    try:
+        return vars(importlib.import_module(module)).values()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "flwr":
+            raise
+        return ()
 
 
 def _is_component_of(value: Any, module: str) -> bool:

@@ -38,6 +38,21 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def _on_the_cpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let ``device='auto'`` be the CPU in this process, but for the tests of a GPU."""
+    if "cuda" not in request.fixturenames:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    """Return the first GPU; skip where there is none."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    return torch.device("cuda:0")
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """Run a small setting with ``settings`` over it; return the run directory."""

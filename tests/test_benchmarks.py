@@ -8,6 +8,7 @@ import io
 import itertools
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,11 @@ from rich.console import Console
 
 from benchmarks import gpu, peers
 from benchmarks import rows as rows_of
+from benchmarks.stand_in import write_cifar10, write_mnist
 from benchmarks.turns import WARM_UP, ratio, take_turns
 from benchmarks.workloads import WORKLOADS
+from fedapp.config import read_config
+from fedapp.data import load_dataset
 from fedapp.holdings import read_holdings
 
 
@@ -106,3 +110,47 @@ def test_the_gpu_benchmark_says_where_there_is_no_gpu(monkeypatch: pytest.Monkey
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(typer.BadParameter, match=r"this process sees 0 GPUs.*--device cpu"):
         gpu.main(["W1"])
+
+
+WITHOUT_FLOWER = """
+import sys
+
+class Nowhere:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"flwr", "flwr_datasets", "ray", "datasets", "opacus"}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Nowhere())
+from benchmarks import gpu
+from fedapp.config import read_config
+config = read_config({"2nn.hidden": 2})
+holdings = gpu.read_holdings(config, None)
+gpu.trainer_round(config, holdings)()
+assert gpu.whole_round(config, holdings) is None
+"""
+
+
+@pytest.mark.process
+def test_the_gpu_benchmark_needs_neither_flower_nor_ray() -> None:
+    subprocess.run([sys.executable, "-c", WITHOUT_FLOWER], check=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("write", "counts", "sizes", "shape"),
+    [
+        (write_mnist, {"train": 20, "test": 5}, (20, 5), (1, 28, 28)),
+        (write_cifar10, {"each": 4}, (20, 4), (3, 32, 32)),
+    ],
+)
+def test_random_images_that_stand_in_for_a_data_set(
+    write: Callable[..., None],
+    counts: dict[str, int],
+    sizes: tuple[int, int],
+    shape: tuple[int, ...],
+    tmp_path: Path,
+) -> None:
+    """Of its shape and with its ten classes, in its own format."""
+    write(tmp_path, **counts)
+    found = load_dataset(read_config({"dataset": str(tmp_path)}))
+    assert (len(found.train), len(found.test)) == sizes
+    assert (found.task.input_shape, found.task.num_classes) == (shape, 10)

@@ -23,6 +23,7 @@ from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.store import Store
 from fedapp.training.algorithm import Finish, Turn
 from fedapp.training.plan import LocalPlan
+from fedapp.training.program import CaptureError
 from fedapp.training.stack import Stack, current_stack
 from fedapp.training.trainer import ClientTask, Outcome
 from strategies.callbacks import Callback, Record, ServerState
@@ -117,6 +118,20 @@ def test_a_run_that_raises_does_not_harm_the_others_and_draws_nothing_twice() ->
     assert fine is None
     first = np.float32(np.random.default_rng(0).random())
     assert draws == [first, first]
+
+
+def test_after_half_a_capture_nobody_trains_anew() -> None:
+    """A GPU whose memory is in disorder gives no numbers to be trusted."""
+
+    class Captures(Doubling):
+        def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+            self.sizes.append(len(tasks))
+            raise CaptureError("not captured to its end")
+
+    trainer = Captures()
+    found = seated([walks(trainer, [1]), walks(trainer, [2])])
+    assert [type(each) for each in found] == [CaptureError] * 2
+    assert trainer.sizes == [2]
 
 
 def test_a_run_that_raises_before_it_trains_leaves_its_seat() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,14 @@ from fedapp.training.feed import Feed, Places, Resident, Step, padded_width
 from fedapp.training.networks import normalisation_names, with_features
 from fedapp.training.plan import LocalPlan, passes
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.setup import choose_program, choose_together, initial_parameters, make_trainer
+from fedapp.training.setup import (
+    _batched,
+    choose_program,
+    choose_together,
+    compute_exactly,
+    initial_parameters,
+    make_trainer,
+)
 from fedapp.training.trainer import ClientTask, Outcome, Trainer
 from strategies.fedavg import FedAvg
 from tests.conftest import Run, largest_difference, model_of
@@ -48,7 +56,7 @@ def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
     theta = initial_parameters(config, holdings.dataset.task)
     draws = torch.Generator().manual_seed(0)
     noise = {n: torch.randn(t.shape, generator=draws, dtype=t.dtype) for n, t in theta.items()}
-    theta = {name: tensor + noise[name] / 10 for name, tensor in theta.items()}
+    theta = {n: (t + noise[n] / 10).to(trainer.device) for n, t in theta.items()}
     algorithm = trainer.algorithm
     extras = algorithm.broadcast(algorithm.start(theta))
     shared = Turn(
@@ -64,6 +72,7 @@ def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
     for client, size in enumerate(SIZES):
         state = {n: t + 0.02 * client for n, t in algorithm.first_state(shared).items()}
         counts = torch.arange(1.0, trainer.num_classes + 1, dtype=trainer.dtype) + client
+        counts = counts.to(trainer.device)
         turn = replace(shared, state=state, label_counts=counts if trainer.num_classes else None)
         turn = replace(turn, drawn=algorithm.draw(turn, 0, client))
         examples = holdings.train(client % config.num_clients)
@@ -72,9 +81,9 @@ def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
     return made
 
 
-def outcomes(more: Mapping[str, Any]) -> list[Outcome]:
+def outcomes(more: Mapping[str, Any], trainer: Trainer | None = None) -> list[Outcome]:
     config = read_config(dict(more))
-    trainer = make_trainer(config, read_holdings(config, None).dataset.task)
+    trainer = trainer or make_trainer(config, read_holdings(config, None).dataset.task)
     plan = LocalPlan.of(config, config.learning_rate)
     return trainer.client_updates(tasks(config, trainer), plan)
 
@@ -92,7 +101,7 @@ def check_equal(mine: list[Outcome], reference: list[Outcome], tolerance: float)
 def check_close(mine: Tensors, reference: Tensors, tolerance: float) -> None:
     assert mine.keys() == reference.keys()
     for name, tensor in reference.items():
-        torch.testing.assert_close(mine[name], tensor, rtol=tolerance, atol=tolerance)
+        torch.testing.assert_close(mine[name].cpu(), tensor.cpu(), rtol=tolerance, atol=tolerance)
 
 
 def both(together: int, **given: Any) -> tuple[list[Outcome], list[Outcome]]:
@@ -190,20 +199,27 @@ def test_every_model(
     The program is one that could be captured as a CUDA graph.
     """
     monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
+    given: dict[str, Any] = {"together": Together(together), "mode": "capture"}
+    mine = outcomes_of(BatchedTrainer, model, task, **given)
+    check_equal(mine, outcomes_of(SequentialTrainer, model, task), tolerance=1e-9)
+
+
+def outcomes_of(
+    kind: type[SequentialTrainer] | type[BatchedTrainer],
+    model: Model,
+    task: Task,
+    device: torch.device = CPU,
+    **more: Any,
+) -> list[Outcome]:
+    """Return what clients of three and of two examples give, in batches of two."""
+    module = initialise(model, task, 0).double()
+    theta = {n: t.detach().clone().to(device) for n, t in module.named_parameters()}
+    trainer = kind(module, model, FedAvg(), Scale(), device, torch.float64, **more)
     plan = LocalPlan(1, 0, 2, "epoch", 0.1)
-
-    def outcomes_of(kind: type[SequentialTrainer] | type[BatchedTrainer]) -> list[Outcome]:
-        module = initialise(model, task, 0).double()
-        theta = {n: t.detach().clone() for n, t in module.named_parameters()}
-        more: dict[str, Any] = {"together": Together(together), "mode": "capture"}
-        more = {} if kind is SequentialTrainer else more
-        trainer = kind(module, model, FedAvg(), Scale(), CPU, torch.float64, **more)
-        turn = Turn(theta, learning_rate=plan.learning_rate)
-        return trainer.client_updates(
-            [ClientTask(turn, drawn(task, n), np.random.default_rng(n)) for n in (3, 2)], plan
-        )
-
-    check_equal(outcomes_of(BatchedTrainer), outcomes_of(SequentialTrainer), tolerance=1e-9)
+    turn = Turn(theta, learning_rate=plan.learning_rate)
+    return trainer.client_updates(
+        [ClientTask(turn, drawn(task, n), np.random.default_rng(n)) for n in (3, 2)], plan
+    )
 
 
 def drawn(task: Task, count: int) -> Examples:
@@ -275,6 +291,51 @@ def test_places_of_a_captured_program(
     for _ in range(2):
         mine = outcomes(batched)
         check_equal(mine, outcomes({**given, "trainer": "sequential"}), tolerance=1e-9)
+
+
+@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("name", OWN_RULE)
+def test_every_client_rule_on_a_gpu(name: str, together: int, cuda: torch.device) -> None:
+    """Captured, and replayed in a second turn, as on the CPU; to 1e-9 in float64."""
+    given = settings(name, local_epochs=2, momentum=0.5)
+    if given["dataset"] == "digits":
+        given["batch-size"] = 5
+    wanted = outcomes({**given, "trainer": "sequential", "device": "cpu"})
+    there = {**given, "device": str(cuda)}
+    for _ in range(2):
+        captured = {"trainer": "batched", "program": "capture", "clients-together": together}
+        check_equal(outcomes({**there, **captured}), wanted, tolerance=1e-9)
+    check_equal(outcomes({**there, "trainer": "sequential"}), wanted, tolerance=1e-9)
+
+
+@pytest.mark.parametrize(("model", "task"), SMALL_MODELS, ids=identifier)
+def test_every_model_on_a_gpu(model: Model, task: Task, cuda: torch.device) -> None:
+    """Two clients in one CUDA graph, and one after the other, as on the CPU; to 1e-9 in float64."""
+    compute_exactly(cuda)
+    wanted = outcomes_of(SequentialTrainer, model, task)
+    check_equal(outcomes_of(SequentialTrainer, model, task, device=cuda), wanted, tolerance=1e-9)
+    for together in (1, 2):
+        given: dict[str, Any] = {"together": Together(together), "mode": "capture"}
+        mine = outcomes_of(BatchedTrainer, model, task, device=cuda, **given)
+        check_equal(mine, wanted, tolerance=1e-9)
+
+
+def test_a_cuda_graph_outlives_others(cuda: torch.device) -> None:
+    """What it works in is its own: not what another one held, which dies with that."""
+    given = {"trainer": "batched", "program": "capture", "clients-together": 3, "batch-size": 5}
+    given |= {"device": str(cuda), "precision": "float32"}
+    first, second = ({**given, "2nn.hidden": hidden} for hidden in (200, 300))
+    task = read_holdings(read_config(first), None).dataset.task
+    lives, dies = (make_trainer(read_config(each), task) for each in (first, second))
+    wanted = outcomes(first, lives)
+    outcomes(second, dies)
+    _batched.cache_clear()
+    del dies
+    gc.collect()
+    torch.cuda.empty_cache()
+    junk = torch.full((1 << 28,), torch.nan, device=cuda)
+    check_equal(outcomes(first, lives), wanted, tolerance=0.0)
+    assert bool(junk.isnan().all())
 
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon"])
@@ -467,6 +528,71 @@ def test_a_client_that_diverges_is_left_out_alone() -> None:
     assert list(reply.failures) == [0]
     assert "not finite" in reply.failures[0]
     assert [report.client for report in reply.reports] == [1]
+
+
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, holds: int) -> None:
+    """Let memory hold ``holds`` clients; for more, it runs out when they have drawn."""
+    walk = BatchedTrainer._walk
+
+    def walks(self: BatchedTrainer, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        if len(tasks) > holds:
+            for task in tasks:
+                task.rng.random()
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return walk(self, tasks, plan)
+
+    monkeypatch.setattr(BatchedTrainer, "_walk", walks)
+
+
+def test_half_of_the_clients_train_together_where_memory_holds_no_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two and one of three, with the batches that they would have drawn; and two from then on."""
+    given = {"dataset": "digits", "2nn.hidden": 3, "batch-size": 5, "device": "cpu"}
+    given |= {"trainer": "batched", "program": "record"}
+    wanted = outcomes({**given, "clients-together": 2})
+    short_of_memory(monkeypatch, holds=2)
+    for _ in range(2):
+        check_equal(outcomes({**given, "clients-together": 7}), wanted, tolerance=0.0)
+    [record] = caplog.records
+    assert "clients in a program: 2 from now on" in record.getMessage()
+
+
+def test_memory_that_does_not_hold_one_client_is_the_clients_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short_of_memory(monkeypatch, holds=0)
+    given = {"2nn.hidden": 2, "trainer": "batched", "program": "record", "clients-together": 3}
+    with pytest.raises(torch.OutOfMemoryError):
+        outcomes({"dataset": "digits", "device": "cpu", **given})
+
+
+PRECISION = (
+    (torch.backends.cudnn, "allow_tf32", False),
+    (torch.backends.cuda.matmul, "allow_tf32", False),
+    (torch.backends.cudnn, "benchmark", False),
+    (torch.backends.cudnn, "deterministic", True),
+)
+
+
+@pytest.fixture
+def _precision() -> Iterator[None]:
+    """Put back what is the process's."""
+    before = [getattr(of, name) for of, name, _ in PRECISION]
+    yield
+    for (of, name, _), value in zip(PRECISION, before, strict=True):
+        setattr(of, name, value)
+
+
+@pytest.mark.usefixtures("_precision")
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_gpu_computes_in_full_precision(device: str) -> None:
+    """Not in TF32, and with the same algorithms every time; of a CPU nothing is asked."""
+    for of, name, wanted in PRECISION:
+        setattr(of, name, not wanted)
+    compute_exactly(torch.device(device))
+    asked = device == "cuda"
+    assert all((getattr(of, name) == wanted) == asked for of, name, wanted in PRECISION)
 
 
 WHOLE = Examples(np.arange(12, dtype=np.uint8).reshape(6, 2), np.arange(6) % 2)

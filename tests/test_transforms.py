@@ -130,9 +130,8 @@ def test_cifar24_flips_half_and_reaches_every_corner():
     assert (corners.min(), corners.max()) == (0, 8 * 32 + 8)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_cifar24_agrees_between_devices():
+def test_cifar24_agrees_between_devices(cuda):
     pixels, transform = images(64), Cifar24()
     here = transform.train(pixels, torch.float32, generator(3))
-    there = transform.train(pixels.cuda(), torch.float32, generator(3)).cpu()
+    there = transform.train(pixels.to(cuda), torch.float32, generator(3)).cpu()
     torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -72,6 +74,8 @@ class Together:
 
 ONE = Together(1)
 
+logger = logging.getLogger(__name__)
+
 VERBS = {"record": "recorded", "compile": "compiled", "capture": "captured as a CUDA graph"}
 
 
@@ -103,6 +107,7 @@ class BatchedTrainer:
         self.device, self.dtype, self.num_classes = device, dtype, num_classes
         self.together, self.mode = together.clients, mode
         self.programs = together
+        self._most = WHOLE_COHORT
         self._resident = Resident(device)
         self._programs: dict[tuple[LocalPlan, Layout], Program] = {}
         self._places: dict[tuple[str, str, torch.Size], Tensor] = {}
@@ -127,7 +132,7 @@ class BatchedTrainer:
         outcomes: dict[int, Outcome] = {}
         for places in self.programs.chunks([steps[index] for index in busy], max(runs, 1)):
             chunk = [busy[place] for place in places]
-            walked = self._walk([tasks[index] for index in chunk], plan)
+            walked = self._walk_as_fits([tasks[index] for index in chunk], plan)
             outcomes.update(zip(chunk, walked, strict=True))
         return [outcomes.get(index) or self._idle(task) for index, task in enumerate(tasks)]
 
@@ -136,6 +141,47 @@ class BatchedTrainer:
         params = {name: tensor.clone() for name, tensor in self.algorithm.begin(task.turn).items()}
         finish = self.algorithm.finish(params, task.turn, 0)
         return Outcome(params, len(task.examples), 0, float("nan"), finish)
+
+    def _walk_as_fits(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Take the steps of all clients; where memory does not hold them, of half of them at a time."""
+        outcomes: list[Outcome] = []
+        while tasks:
+            some = tasks[: self._most]
+            walked = self._walk_if_it_fits(some, plan)
+            if walked is None:
+                self._most = -(-len(some) // 2)
+                self._let_go()
+            else:
+                outcomes += walked
+                tasks = tasks[len(some) :]
+        return outcomes
+
+    def _walk_if_it_fits(
+        self, tasks: Sequence[ClientTask], plan: LocalPlan
+    ) -> list[Outcome] | None:
+        """Take all local steps; or return None, with the generators as they were, for lack of memory."""
+        draws = [task.rng.bit_generator.state for task in tasks]
+        try:
+            return self._walk(tasks, plan)
+        except torch.OutOfMemoryError:
+            if len(tasks) == 1:
+                raise
+        for task, state in zip(tasks, draws, strict=True):
+            task.rng.bit_generator.state = state
+        return None  # and the error is gone, with the tensors that it held
+
+    def _let_go(self) -> None:
+        """Forget programs and places: the memory of both is the device's."""
+        logger.warning(
+            "%s has too little memory for that many clients in a program: %d from now on. "
+            "clients-together=%d begins so.",
+            *(self.device, self._most, self._most),
+        )
+        self._programs.clear()
+        self._places.clear()
+        self._last.clear()
+        gc.collect()
+        torch.cuda.empty_cache()
 
     @torch.no_grad()
     def _walk(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:

@@ -36,6 +36,10 @@ WARM_UP = 3
 """Runs on a side stream before a CUDA graph is captured, as PyTorch's documentation asks."""
 
 
+class CaptureError(RuntimeError):
+    """A CUDA graph was begun and not ended: not to be tried again in the same process."""
+
+
 @functools.cache
 def can_compile() -> bool:
     """Return whether there is a C++ compiler, which Inductor needs on a CPU."""
@@ -188,17 +192,60 @@ def _captured(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
 def cuda_graph(
     graph: torch.fx.GraphModule, static: list[Tensor]
 ) -> tuple[Callable[[], None], list[Tensor]]:
-    """Return what replays ``graph`` on ``static``, whose values stay, and where its results lie."""
-    saved = [tensor.clone() for tensor in static]
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(WARM_UP):
-            graph(*static)
-    torch.cuda.current_stream().wait_stream(side)
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        returned = list(graph(*static))
-    for tensor, value in zip(static, saved, strict=True):
-        tensor.copy_(value)
-    return captured.replay, returned
+    """Return what replays ``graph`` on ``static``, whose values stay, and where its results lie.
+
+    Raises
+    ------
+    CaptureError
+        Capturing began and did not come to its end.
+    """
+    device = static[0].device
+    with torch.cuda.device(device):
+        saved = [tensor.clone() for tensor in static]
+        side, here = _side_stream(device), torch.cuda.current_stream(device)
+        side.wait_stream(here)
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                graph(*static)
+        here.wait_stream(side)
+        captured, returned = _capture(graph, static, side)
+        for tensor, value in zip(static, saved, strict=True):
+            tensor.copy_(value)
+
+    def replay(_alive: object = graph) -> None:  # its constants are where the graph reads them
+        with torch.cuda.device(device):
+            captured.replay()
+
+    return replay, returned
+
+
+def _capture(
+    graph: torch.fx.GraphModule, static: list[Tensor], side: torch.cuda.Stream
+) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
+    """Return a CUDA graph of what ``graph`` does with ``static``, and where its results lie.
+
+    cuBLAS keeps one workspace for all that runs on a stream. It is let go before and after, so that
+    each graph has its own, in its own memory, and not one that dies with another graph.
+    """
+    here, captured = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()
+    try:
+        with torch.cuda.graph(captured, stream=side, capture_error_mode="thread_local"):
+            returned = list(graph(*static))
+    except RuntimeError as error:
+        raise CaptureError(
+            f"a CUDA graph was not captured to its end, and this process's GPU memory is in disorder "
+            f"({type(error).__name__}: {error}). Start the run again; if memory was short, with a "
+            "smaller clients-together, or fewer processes on the GPU."
+        ) from error
+    finally:
+        torch._C._cuda_clearCublasWorkspaces()
+        torch.cuda.set_stream(here)  # PyTorch stays on the other one where capturing fails
+    return captured, returned
+
+
+@functools.cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream on which all graphs of a device are captured, one after another."""
+    return torch.cuda.Stream(device)

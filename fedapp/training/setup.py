@@ -29,21 +29,36 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def choose_device(config: RunConfig) -> torch.device:
     """Return the device that ``device`` names; ``auto`` is the first GPU, where there is one.
 
+    A GPU is made to compute in full precision (``compute_exactly``).
+
     Raises
     ------
     ConfigError
         A GPU is asked for that this process does not see.
     """
-    if config.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(config.device)
+    first = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(first if config.device == "auto" else config.device)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"device = {config.device!r}: this process sees {torch.cuda.device_count()} GPUs. "
             "Set device='auto' or 'cpu'; in Flower's simulation give each client a share of the "
             'GPU with --federation-config "client-resources-num-gpus=0.25".'
         )
+    compute_exactly(device)
     return device
+
+
+def compute_exactly(device: torch.device) -> None:
+    """Let a GPU take all bits of a float32, and the same algorithms every time.
+
+    PyTorch's own choice for convolutions is TF32, which rounds their inputs to 10 bits: 1e-3 a layer,
+    so that a GPU's numbers would be neither a CPU's nor the other trainer's.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
 
 
 def sources(config: RunConfig) -> dict[str, str]:

@@ -7,12 +7,13 @@ were alone, up to where its trainer is called; there they meet.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from fedapp.training.plan import LocalPlan
+from fedapp.training.program import CaptureError
 from fedapp.training.trainer import ClientTask, Outcome
 
 Train = Callable[[Sequence[ClientTask], LocalPlan], list[Outcome]]
@@ -127,12 +128,22 @@ def _train(hands: Sequence[_Hand]) -> None:
 
 
 def _train_together(hands: Sequence[_Hand]) -> None:
-    """Train what was handed in together, or, if that raises, each alone to see whose fault it is."""
+    """Train what was handed in together, or, if that raises, each alone to see whose fault it is.
+
+    But not after half a capture, which is everybody's.
+    """
     tasks = [task for hand in hands for task in hand.tasks]
     draws = [task.rng.bit_generator.state for task in tasks]
+    outcomes: Iterator[Outcome] | None
     try:
         outcomes = iter(hands[0].train(tasks, hands[0].plan))
+    except CaptureError as error:
+        for hand in hands:
+            hand.problem, hand.done = error, True
+        return
     except Exception:
+        outcomes = None
+    if outcomes is None:  # and the error is gone, with the tensors that it held
         for task, state in zip(tasks, draws, strict=True):
             task.rng.bit_generator.state = state
         for hand in hands:

@@ -1,0 +1,28 @@
+"""A trainer's round, as a function that can be called again: no messages, no server, no Flower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.bare import clients_of
+from benchmarks.workloads import ROUND
+from fedapp.config import RunConfig
+from fedapp.holdings import Holdings
+from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.setup import initial_parameters, make_trainer
+
+Round = Callable[[], None]
+
+
+def trainer_round(config: RunConfig, holdings: Holdings) -> Round:
+    """Return a trainer's work for the clients of the round, without messages and server."""
+    task = holdings.dataset.task
+    trainer, theta = make_trainer(config, task), initial_parameters(config, task)
+    order = TrainOrder(ROUND, tuple(clients_of(config)), config.learning_rate, "mean")
+
+    def train() -> None:
+        reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
+        if reply.failures:
+            raise RuntimeError(f"clients failed: {reply.failures}")
+
+    return train
