@@ -111,7 +111,6 @@ class Federation:
             classes,
         )
         self.order = StateOrder("run", str(folder), (0,), ())
-        self.counted: dict[int, int] = {}
         self.theta: Tensors = {"w": torch.zeros((), dtype=torch.float64)}
         self.state = algorithm.start(self.theta)
         self.round = 0
@@ -121,14 +120,14 @@ class Federation:
         self.round += 1
         cohort = present or tuple(range(len(self.clients)))
         order = TrainOrder(self.round, cohort, RATE, self.algorithm.reply, self.order)
-        own = replace(self.order, counted=self.counted)
-        states = ClientStates(Path(self.order.folder), own, self.round)
+        states = ClientStates(Path(self.order.folder), self.order, self.round)
         extras = self.algorithm.broadcast(self.state)
         reply = train_cohort(
             self.config, self.trainer, order, self.theta, extras, self.clients.__getitem__, states
         )
         assert not reply.failures
-        self.counted |= dict.fromkeys(cohort, self.round)
+        counted = {**self.order.counted, **dict.fromkeys(cohort, self.round)}
+        self.order = replace(self.order, counted=counted)
         total = len(self.clients)
         if self.config.weighting == "examples":
             total = sum(map(len, self.clients))
