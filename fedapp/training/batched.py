@@ -199,14 +199,9 @@ class BatchedTrainer:
             losses.append(loss.clone() if self.mode == "capture" else loss)
             sizes.append(step.sizes)
         means = _mean_over_steps(losses, sizes)
+        params, memories = (_rows(part, len(tasks), alone) for part in (groups["params"], memory))
         return [
-            self._outcome(
-                task,
-                _row(groups["params"], row, alone),
-                _row(memory, row, alone),
-                feed.steps[row],
-                means[row],
-            )
+            self._outcome(task, params[row], memories[row], feed.steps[row], means[row])
             for row, task in enumerate(tasks)
         ]
 
@@ -351,12 +346,18 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
     return torch.stack([tensor.contiguous() for tensor in tensors])
 
 
-def _row(tensors: Tensors, row: int, alone: bool) -> Tensors:
-    """Return a copy of one client's tensors."""
-    return {
-        name: (tensor if alone else tensor[row]).clone(memory_format=torch.contiguous_format)
-        for name, tensor in tensors.items()
-    }
+def _rows(tensors: Tensors, count: int, alone: bool) -> list[Tensors]:
+    """Return a copy of each client's tensors; on a GPU as parts of one copy, which is one launch."""
+    if alone:
+        return [_copies(tensors)]
+    if any(tensor.device.type != "cpu" for tensor in tensors.values()):
+        whole = _copies(tensors)
+        return [{name: tensor[row] for name, tensor in whole.items()} for row in range(count)]
+    return [_copies({n: tensor[row] for n, tensor in tensors.items()}) for row in range(count)]
+
+
+def _copies(tensors: Tensors) -> Tensors:
+    return {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
 
 
 def _mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:

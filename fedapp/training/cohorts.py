@@ -21,7 +21,7 @@ from fedapp.training.algorithm import Algorithm, Tensors, Turn, WeightedMean
 from fedapp.training.layout import laid_out
 from fedapp.training.plan import LocalPlan, client_generator
 from fedapp.training.states import ClientStates, StateOrder
-from fedapp.training.tensors import all_finite
+from fedapp.training.tensors import which_are_finite
 from fedapp.training.trainer import ClientTask, Outcome, Trainer
 
 
@@ -210,19 +210,38 @@ def _outcomes(
 ) -> dict[int, Outcome | Exception]:
     """Return what each client's turn gives; an exception in a shared program is everybody's."""
     try:
-        return dict(zip(tasks, trainer.client_updates(list(tasks.values()), plan), strict=True))
+        outcomes = trainer.client_updates(list(tasks.values()), plan)
+        return _checked(dict(zip(tasks, outcomes, strict=True)))
     except Exception as error:
         return dict.fromkeys(tasks, error)
+
+
+def _checked(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome | Exception]:
+    """Return the outcomes, and an error for each that is not finite; the device is waited for once."""
+    error = FloatingPointError(
+        "its update is not finite: training diverged (a smaller learning-rate, or clip-norm)"
+    )
+    finite = which_are_finite([_tensors_of(outcome) for outcome in outcomes.values()])
+    return {
+        client: outcome if sound and (math.isfinite(outcome.loss) or not outcome.steps) else error
+        for (client, outcome), sound in zip(outcomes.items(), finite, strict=True)
+    }
+
+
+def _tensors_of(outcome: Outcome) -> list[Tensor]:
+    """Return all that the client would send or keep."""
+    finish = outcome.finish
+    parts = (outcome.params, finish.upload, finish.state, finish.update or {})
+    return [tensor for part in parts for tensor in part.values()]
 
 
 def _kept(
     result: Outcome | Exception, client: int, states: ClientStates | None
 ) -> Outcome | Exception:
-    """Return the outcome if it is sound, and keep the client's state; else what is wrong with it."""
+    """Return the outcome, and keep the client's state; or else what is wrong with them."""
     if isinstance(result, Exception):
         return result
     try:
-        _check_outcome(result)
         if states is not None and result.finish.state and result.steps:
             states.write(client, result.finish.state)
     except Exception as error:
@@ -273,7 +292,8 @@ def _update(config: RunConfig, params: Tensors, anchor: Mapping[str, Tensor]) ->
     """Return Delta_k = theta_k - theta (Option I) or theta_k (Option II)."""
     if config.update == "model":
         return params
-    return {name: params[name] - anchor[name] for name in params}
+    differences = torch._foreach_sub(list(params.values()), [anchor[name] for name in params])
+    return dict(zip(params, differences, strict=True))
 
 
 def _weight(config: RunConfig, algorithm: Algorithm, examples: int) -> float:
@@ -281,13 +301,3 @@ def _weight(config: RunConfig, algorithm: Algorithm, examples: int) -> float:
     if config.weighting == "examples":
         return float(examples)
     return 1.0 if algorithm.reply == "mean" else float(examples > 0)
-
-
-def _check_outcome(outcome: Outcome) -> None:
-    finish = outcome.finish
-    sent = (outcome.params, finish.upload, finish.state, finish.update or {})
-    tensors = [tensor for part in sent for tensor in part.values()]
-    if not all_finite(tensors) or (outcome.steps and not math.isfinite(outcome.loss)):
-        raise FloatingPointError(
-            "its update is not finite: training diverged (a smaller learning-rate, or clip-norm)"
-        )

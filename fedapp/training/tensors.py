@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -42,10 +42,25 @@ def norm(tensors: Mapping[str, Tensor]) -> Tensor:
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Return whether no value is nan or infinite, with one wait for the device."""
-    floats = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.numel()]
-    # Least and largest are quicker to find than a mask of every value; a nan is both.
-    ends = [end.double() for tensor in floats for end in torch.aminmax(tensor)]
-    return not ends or math.isfinite(float(torch.stack(ends).abs().max()))
+    return which_are_finite([tensors])[0]
+
+
+def which_are_finite(groups: Iterable[Iterable[Tensor]]) -> list[bool]:
+    """Return for each group whether no value is nan or infinite, with one wait for the device."""
+    ends = [_ends([t for t in group if t.is_floating_point() and t.numel()]) for group in groups]
+    found = [end for group in ends for end in group]
+    finite = iter(torch.stack(found).isfinite().tolist() if found else ())
+    return [all(list(itertools.islice(finite, len(group)))) for group in ends]
+
+
+def _ends(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return the least and the largest value of each tensor; on a GPU, of all at once: two launches.
+
+    They are quicker to find than a mask of every value; a nan is both.
+    """
+    if tensors and tensors[0].device.type != "cpu":
+        tensors = [torch.cat([tensor.flatten() for tensor in tensors])]
+    return [end for tensor in tensors for end in torch.aminmax(tensor)]
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
