@@ -103,6 +103,15 @@ assert not {{"datasets", "pyarrow", "PIL"}} & set(sys.modules)
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_who_loads_a_data_set_that_another_works_with_shares_it(tmp_path):
+    """Their clients' examples are parts of one object, which lies on a GPU once."""
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    first, second = load(folder), load(folder)
+    assert second.train is first.train
+    assert second.test is first.test
+    assert second.test is not first.train
+
+
 def test_a_stray_write_never_reaches_the_cache(tmp_path):
     folder = write_parquet(tmp_path / "set", image_splits(), image_features())
     torch.from_numpy(load(folder).train.inputs).zero_()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -128,8 +129,8 @@ def _read(config: RunConfig, entry: Path, name: str) -> Dataset | None:
         return Dataset(
             name=config.dataset,
             task=_task(manifest["task"]),
-            train=_examples(entry, manifest["splits"]["train"]),
-            test=_examples(entry, manifest["splits"]["test"]),
+            train=_only("train", entry, manifest),
+            test=_only("test", entry, manifest),
             fingerprint=name,
         )
     except (CacheDamageError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
@@ -141,6 +142,15 @@ def _task(fields: dict[str, Any]) -> Task:
     """Undo JSON's lists."""
     lists = {name: tuple(fields[name]) for name in ("input_shape", "labels")}
     return Task(**{**fields, **lists})
+
+
+_READ: WeakValueDictionary[tuple[Path, str], Examples] = WeakValueDictionary()
+"""The examples of entries and splits that somebody in this process works with."""
+
+
+def _only(split: str, entry: Path, manifest: dict[str, Any]) -> Examples:
+    """Return the same object to all who work with it: stacked runs have it on a GPU once."""
+    return _READ.setdefault((entry, split), _examples(entry, manifest["splits"][split]))
 
 
 def _examples(entry: Path, described: dict[str, Any]) -> Examples:

@@ -49,7 +49,7 @@ def which_are_finite(groups: Iterable[Iterable[Tensor]]) -> list[bool]:
     """Return for each group whether no value is nan or infinite, with one wait for the device."""
     ends = [_ends([t for t in group if t.is_floating_point() and t.numel()]) for group in groups]
     found = [end for group in ends for end in group]
-    finite = iter(torch.stack(found).isfinite().tolist() if found else ())
+    finite = iter(torch.stack(found).isfinite().cpu().tolist() if found else ())
     return [all(list(itertools.islice(finite, len(group)))) for group in ends]
 
 

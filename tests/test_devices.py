@@ -1,0 +1,126 @@
+"""On a GPU, pretended here: nothing on another device, no wait within a graph, few between them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedapp.config import read_config
+from fedapp.data.base import Task
+from fedapp.data.transforms.base import Transform
+from fedapp.data.transforms.normalise import Normalise
+from fedapp.data.transforms.scale import Scale
+from fedapp.holdings import read_holdings
+from fedapp.models.base import Model, initialise
+from fedapp.training.algorithm import Turn
+from fedapp.training.batched import BatchedTrainer, Together
+from fedapp.training.cohorts import CohortReply, TrainOrder, train_cohort
+from fedapp.training.evaluation import Evaluator
+from fedapp.training.plan import LocalPlan
+from fedapp.training.setup import initial_parameters, make_algorithm, make_trainer
+from fedapp.training.trainer import ClientTask
+from strategies.fedavg import FedAvg
+from tests.fake_gpu import GPU, fake_gpu
+from tests.test_algorithms import settings
+from tests.test_models import SMALL
+from tests.test_trainers import drawn
+
+SOME = (
+    ("fedavg", "sequential"),
+    ("scaffold", "sequential"),
+    ("scaffold", "alone"),
+    ("moon", "together"),
+)
+"""Algorithms with and without a state and a broadcast, and who executes them."""
+
+KINDS: dict[str, dict[str, Any]] = {
+    "sequential": {"trainer": "sequential"},
+    "alone": {"trainer": "batched", "clients-together": 1},
+    "together": {"trainer": "batched", "clients-together": 3},
+}
+
+
+class InMemory:
+    """States of clients, which lie on the CPU as they do on a disk."""
+
+    def __init__(self) -> None:
+        self.kept: dict[int, dict[str, Tensor]] = {}
+
+    def read(self, client: int, like: object) -> dict[str, Tensor] | None:
+        return self.kept.get(client)
+
+    def write(self, client: int, state: dict[str, Tensor]) -> None:
+        self.kept[client] = {name: tensor.detach().cpu() for name, tensor in state.items()}
+
+
+def two_rounds(values: dict[str, Any], clients: int) -> CohortReply:
+    """Return the second round's reply of clients that keep their states."""
+    config = read_config(values)
+    holdings = read_holdings(config, None)
+    task = holdings.dataset.task
+    trainer, theta = make_trainer(config, task), initial_parameters(config, task)
+    algorithm = make_algorithm(config, task)
+    extras = algorithm.broadcast(algorithm.start(theta))
+    states: Any = InMemory() if algorithm.keeps_state else None
+    for round_ in (1, 2):
+        order = TrainOrder(round_, tuple(range(clients)), 0.1, "mean")
+        reply = train_cohort(config, trainer, order, theta, extras, holdings.train, states)
+    return reply
+
+
+@pytest.mark.parametrize(("name", "kind"), SOME)
+def test_no_tensor_of_a_round_is_on_another_device(
+    name: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = settings(name, precision="float32") | KINDS[kind]
+    if values["dataset"] == "digits":
+        values["batch-size"] = 200
+    with fake_gpu(monkeypatch) as watch:
+        reply = two_rounds(values, clients=4)
+    assert not reply.failures
+    assert not watch.problems
+    returned = (*reply.mean.values(), *reply.uploads.values())
+    assert {tensor.device for tensor in returned} == {GPU}
+
+
+MODELS = [
+    (*pair, Normalise() if pair[1].kind == "image" else Scale())
+    for pair in SMALL
+    if pair[0].name in {"mnist-cnn", "char-lstm"}
+]
+
+
+@pytest.mark.parametrize(("model", "task", "transform"), MODELS, ids=["images", "text"])
+def test_no_tensor_of_a_model_is_on_another_device(
+    model: Model, task: Task, transform: Transform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with fake_gpu(monkeypatch) as watch:
+        module = initialise(model, task, 0)
+        theta = {name: t.detach().to(GPU) for name, t in module.named_parameters()}
+        given = (model, FedAvg(), transform, GPU, torch.float32, task.num_classes)
+        trainer = BatchedTrainer(module, *given, Together(2), "capture")
+        turn = Turn(theta, learning_rate=0.1)
+        trainer.client_updates(
+            [ClientTask(turn, drawn(task, n), np.random.default_rng(n)) for n in (3, 2)],
+            LocalPlan(1, 0, 2, "epoch", 0.1),
+        )
+        examples = drawn(task, 5)
+        evaluator = Evaluator(module, model, examples, transform, GPU, torch.float32, 3)
+        evaluator.score(theta)
+    assert not watch.problems
+
+
+def test_a_round_of_many_clients_waits_twice_and_calls_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For the losses and for whether all is finite; the calls of a client do not grow again."""
+    values = {"dataset": "digits", "num-clients": 30, "batch-size": 60, "trainer": "batched"}
+    with fake_gpu(monkeypatch) as watch:
+        two_rounds({**values, "clients-together": 30, "2nn.hidden": 4}, clients=30)
+    assert not watch.problems
+    assert watch.waits == 2 * 2
+    assert watch.launches / 60 < 20
