@@ -131,6 +131,15 @@ def test_noise_is_of_the_seed_and_the_round_alone() -> None:
     assert not torch.equal(first, released(algorithm, 7, round=2))
 
 
+def test_fewer_replies_raise_the_noise_of_the_mean_and_leave_the_cost() -> None:
+    """The noise is that of the sum over those that replied; all m that were drawn are charged."""
+    algorithm, theta = DPFedAvg(), vector(0)
+    assert torch.equal(released(algorithm, 7, participants=5), 2 * released(algorithm, 7))
+    step = replace(STEP, participants=5)
+    _, state = algorithm.apply(theta, theta, {}, algorithm.start(theta), step)
+    assert state["cost"].tolist() == list(round_cost(1.0, 10 / 100))
+
+
 def test_noise_of_the_system_is_never_the_same() -> None:
     algorithm = DPFedAvg(entropy="system")
     assert not torch.equal(released(algorithm, 7), released(algorithm, 7))

@@ -159,6 +159,11 @@ def test_hold_out_takes_each_clients_last_lines():
     assert sorted([*train, *test]) == list(range(13))
 
 
+@pytest.mark.parametrize(("lines", "held"), [(1, 0), (2, 1), (5, 1), (9, 1), (10, 2), (14, 2)])
+def test_the_part_held_out_is_rounded_down_but_is_at_least_one_line(lines, held):
+    assert len(hold_out_last(np.zeros(lines, np.int64), 0.2)[1]) == held
+
+
 def test_lines_without_test_split_hold_out_the_last_ones(tmp_path):
     data = load(write_lines(tmp_path / "plays", test=None), test_fraction=0.5)
     heard = [spoken(*pair) for pair in zip(data.test.inputs, data.test.targets, strict=True)]
