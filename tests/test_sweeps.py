@@ -131,6 +131,7 @@ def test_a_record_written_before_it_could_be_cut_whole_is_still_read(tmp_path: P
 def test_rounds_to_a_target_are_interpolated_on_the_best_so_far() -> None:
     assert record([0.0, 0.4, 0.2, 0.8]).rounds_to(0.5) == pytest.approx(2.25)
     assert record([0.0, None, 0.5]).rounds_to(0.6) is None
+    assert record([None, None, 0.5]).rounds_to(0.5) == 2  # nothing is known to interpolate from
 
 
 def test_accuracy_at_the_end_is_a_mean_of_the_last_and_nothing_if_it_diverged() -> None:
