@@ -92,6 +92,13 @@ def test_without_noise_there_is_no_bound() -> None:
     assert epsilon(round_cost(0.0, 0.1), 1e-5) == math.inf
 
 
+def test_orders_without_a_bound_do_not_count() -> None:
+    """alpha / (2 z^2) with z = 2: the least epsilon at delta = 1e-5 comes from an order below 64."""
+    cost = [alpha / 8 for alpha in ORDERS]
+    some = [c if alpha < 64 else math.inf for alpha, c in zip(ORDERS, cost, strict=True)]
+    assert epsilon(some, 1e-5) == epsilon(cost, 1e-5) < math.inf
+
+
 def test_default_delta_is_below_one_over_k() -> None:
     assert default_delta(1000) == pytest.approx(10**-3.3)
     assert default_delta(1) == 0.5

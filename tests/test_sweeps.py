@@ -25,11 +25,11 @@ from fedapp.sweeps.command import run_plans, sweep_settings
 from fedapp.sweeps.execute import perform
 from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.sweeps.identity import Request
-from fedapp.sweeps.plans import Outcome, fixed, stage
+from fedapp.sweeps.plans import Candidate, Outcome, fixed, stage
 from fedapp.sweeps.record import RunRecord, problem_of, read_run
 from fedapp.sweeps.schedule import Effort, in_groups
 from fedapp.sweeps.store import Store
-from fedapp.sweeps.tuning import Cell, Rates, search
+from fedapp.sweeps.tuning import Cell, Rates, is_inside, search
 from fedapp.training import setup
 
 BASE = {"num-clients": 10, "2nn.hidden": 8}
@@ -59,6 +59,11 @@ def test_a_run_is_its_settings_and_not_how_it_is_carried_out() -> None:
     assert Request.of({**BASE, "learning-rate": 0.1, "num-server-rounds": 7}, 10).run == run
     assert Request.of({**BASE, "learning-rate": 0.2}, 10).run != run
     assert Request.of({**BASE, "learning-rate": 0.1, "seed": 1}, 10).run != run
+
+
+def test_how_far_a_run_goes_is_asked_for_and_no_setting() -> None:
+    own = {**BASE, "num-server-rounds": 7, "target-accuracy": 0.5}
+    assert Request.of(own, 10, 0.9) == Request.of(BASE, 10, 0.9)
 
 
 def test_whole_numbers_and_their_floats_are_the_same_setting() -> None:
@@ -225,6 +230,44 @@ def test_the_grid_starts_in_the_middle_and_gives_up_on_worse_rates() -> None:
     assert needed == {0.1: 40, 0.215443: 60, 0.0464159: None}
 
 
+def test_a_rate_may_take_the_last_round_in_which_it_could_be_the_best() -> None:
+    """1.5 times 41 rounds are 61.5: round 62 ends them."""
+    runs = Imagined(lambda s: {0.1: 41, 0.215443: 60, 0.0464159: 100}[rate(s)])
+    runs.do(tuned())
+    assert {request.rounds for request in runs.asked[1:3]} == {62}
+
+
+def test_a_rate_that_a_seed_does_not_reach_the_target_with_is_not_the_best() -> None:
+    def needed(settings):
+        if rate(settings) == 0.1:
+            return {0: 10, 1: None}[settings["seed"]]
+        return {0.215443: 20, 0.464159: 40}.get(rate(settings), 60) + 2 * settings["seed"]
+
+    outcome = Imagined(needed).do(tuned(seeds=(0, 1)))
+    assert dict(outcome.chosen.settings) == {"learning-rate": 0.215443}
+    found = {rate(dict(c.settings)): [r.rounds_to(1.0) for r in c.records] for c in outcome.tried}
+    assert found[0.215443] == [20, 22]
+    assert [value[0] for value in found.values()] == [60, 10, 20, None]  # 1.5 * 21 rounds at last
+
+
+def test_without_a_target_the_highest_accuracy_after_all_rounds_is_the_best() -> None:
+    """A target that the settings of a table leave behind neither ends a run nor scores it."""
+    runs = Imagined(lambda s: {0.1: 2000, 0.215443: 1500, 0.0464159: 3000}.get(rate(s), 9000))
+    outcome = runs.do(dataclasses.replace(tuned(), target=0.2, measure="accuracy"))
+    assert dict(outcome.chosen.settings) == {"learning-rate": 0.215443}
+    assert {(request.rounds, request.target) for request in runs.asked} == {(1000, 0.0)}
+    assert outcome.runs[0].final_accuracy() == pytest.approx(1000 / 1500)
+
+
+def test_the_best_rate_lies_inside_the_rates_of_its_own_option() -> None:
+    tried = [
+        Candidate((("batch-size", size), ("learning-rate", rate)), [], (score, 0.0))
+        for size, rate, score in ((1, 0.1, 5), (1, 0.2, 4), (1, 0.4, 6), (2, 0.1, 3), (2, 0.2, 2))
+    ]
+    assert is_inside(tuned(), tried[1], tried)
+    assert not is_inside(tuned(), tried[4], tried)  # 0.4 was tried with the other option alone
+
+
 def test_the_grid_grows_until_the_best_lies_inside() -> None:
     runs = Imagined(lambda s: 10 + 100 * abs(math.log10(rate(s)) - math.log10(2.15443)))
     outcome = runs.do(tuned())
@@ -261,6 +304,11 @@ def test_the_other_seeds_and_the_longer_curve_come_at_the_best() -> None:
     assert [r.last_round for r in outcome.runs] == [50, 50, 50]
     assert {dict(r.settings)["seed"] for r in runs.asked} == {0, 1, 2}
     assert all(rate(dict(r.settings)) == 0.1 for r in runs.asked if dict(r.settings)["seed"])
+
+
+def test_where_nothing_is_tuned_no_grid_is_too_narrow() -> None:
+    outcome = Imagined(lambda _: 20).do(Cell(BASE, rounds=100, target=1.0))
+    assert (outcome.chosen, outcome.tried, outcome.inside) == (None, [], True)
 
 
 def test_further_options_are_searched_with_the_rates() -> None:
