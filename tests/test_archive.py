@@ -94,6 +94,18 @@ def test_the_longer_of_an_own_and_a_recorded_run_counts(tmp_path: Path) -> None:
     assert store.find(Request.of(SETTINGS, 2)) == record(2)
 
 
+def test_of_an_own_and_a_recorded_run_that_went_far_enough_the_own_one_counts(
+    tmp_path: Path,
+) -> None:
+    """It says with which code it was made, and so whether it is old."""
+    Archive(tmp_path / "published").keep([record(5)])
+    store = Store(tmp_path / "runs", Archive(tmp_path / "published"))
+    mine = record(3).model_copy(update={"execution": {"sources": {"algorithm": "1234"}}})
+    store.folder(mine.run).mkdir(parents=True)
+    store.keep(mine)
+    assert store.find(Request.of(SETTINGS, 3)) == mine
+
+
 def test_without_an_archive_nothing_is_taken_from_one(tmp_path: Path) -> None:
     Archive(tmp_path / "published").keep([record(5)])
     assert Store(tmp_path / "runs").find(Request.of(SETTINGS, 5)) is None

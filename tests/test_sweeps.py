@@ -24,7 +24,7 @@ from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.command import run_plans, sweep_settings
 from fedapp.sweeps.execute import perform
 from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
-from fedapp.sweeps.identity import Request
+from fedapp.sweeps.identity import EXECUTION, Request
 from fedapp.sweeps.plans import Candidate, Outcome, fixed, stage
 from fedapp.sweeps.record import RunRecord, problem_of, read_run
 from fedapp.sweeps.schedule import Effort, in_groups
@@ -61,6 +61,31 @@ def test_a_run_is_its_settings_and_not_how_it_is_carried_out() -> None:
     assert Request.of({**BASE, "learning-rate": 0.1, "seed": 1}, 10).run != run
 
 
+CARRIED_OUT_OTHERWISE = {
+    "num-server-rounds": 7,
+    "target-accuracy": 0.5,
+    "run-dir": "elsewhere",
+    "pictures": False,
+    "data-cache": "elsewhere",
+    "checkpoint-every": 3,
+    "checkpoint-seconds": 5.0,
+    "device": "cpu",
+    "threads": 2,
+    "trainer": "sequential",
+    "program": "record",
+    "clients-together": 2,
+    "min-nodes": 2,
+    "node-timeout": 9.0,
+    "round-deadline": 9.0,
+}
+
+
+@pytest.mark.parametrize("key", sorted(EXECUTION))
+def test_no_key_of_execution_makes_another_run(key: str) -> None:
+    more = {key: CARRIED_OUT_OTHERWISE.get(key, True), "run-dir": "here"}
+    assert Request.of({**more, **BASE}, 3).run == Request.of(BASE, 3).run
+
+
 def test_how_far_a_run_goes_is_asked_for_and_no_setting() -> None:
     own = {**BASE, "num-server-rounds": 7, "target-accuracy": 0.5}
     assert Request.of(own, 10, 0.9) == Request.of(BASE, 10, 0.9)
@@ -69,11 +94,25 @@ def test_how_far_a_run_goes_is_asked_for_and_no_setting() -> None:
 def test_whole_numbers_and_their_floats_are_the_same_setting() -> None:
     values = {"partitioner": "dirichlet", "learning-rate": 1, "dirichlet.alpha": 1}
     floats = {"partitioner": "dirichlet", "learning-rate": 1.0, "dirichlet.alpha": 1.0}
-    assert Request.of(values, 1).canonical == Request.of(floats, 1).canonical
+    assert Request.of(values, 1).run == Request.of(floats, 1).run
 
 
 def test_defaults_are_left_out_of_the_identity() -> None:
     assert Request.of({"batch-size": 10}, 1).canonical == {"dataset": "digits"}
+
+
+def test_data_are_known_by_their_name_and_content_and_not_by_their_place(tmp_path: Path) -> None:
+    for place, word in (("a", "fine"), ("b", "fine"), ("c", "good")):
+        folder = tmp_path / place / "moods"
+        folder.mkdir(parents=True)
+        for split in ("train", "test"):
+            (folder / f"{split}.csv").write_text(f"sentence,label\n{word},1\nawful,0\n")
+    settings = {"num-clients": 2, "model": "char-lstm"}
+    runs = [
+        Request.of({**settings, "dataset": str(tmp_path / place / "moods")}, 1) for place in "abc"
+    ]
+    assert runs[0].run == runs[1].run != runs[2].run
+    assert str(runs[0].canonical["dataset"]).startswith("moods@")
 
 
 # ---------------------------------------------------------------- records
@@ -124,6 +163,16 @@ def test_a_record_cut_to_a_request_is_that_of_a_run_that_stopped_there(tmp_path:
     stopped = far.until(early)  # reached in round 2 of the 100 that it might take
     assert stopped == read_run(request, metrics_of(tmp_path / "early", 2))
     assert [row["round"] for row in stopped.agreement] == [1, 2]
+
+
+def test_a_run_ended_with_its_first_problem(tmp_path: Path) -> None:
+    metrics = metrics_of(tmp_path / "run", 4) / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows[3] |= {"model_changed": False, "failures": {"1": "its update is not finite"}}
+    rows[4] |= {"model_changed": False, "failures": {"1": "OSError: gone"}}
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_run(Request.of(BASE, 4), metrics.parent)
+    assert (found.status, found.problem) == ("diverged", "round 3: its update is not finite")
 
 
 def test_a_record_written_before_it_could_be_cut_whole_is_still_read(tmp_path: Path) -> None:
