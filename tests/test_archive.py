@@ -39,6 +39,7 @@ def test_a_record_comes_back_whole_and_is_written_with_the_same_bytes(tmp_path: 
     assert archive.find(record(3).run) == record(3)
     first, second = (next(each.root.iterdir()) for each in (archive, again))
     assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes()[4:8] == bytes(4)  # no time, whenever it was written
 
 
 def test_a_shorter_run_does_not_replace_a_longer_one(tmp_path: Path) -> None:
@@ -46,6 +47,21 @@ def test_a_shorter_run_does_not_replace_a_longer_one(tmp_path: Path) -> None:
     for last in (5, 3):
         archive.keep([record(last)])
     assert archive.find(record(5).run) == record(5)
+
+
+def test_a_run_that_went_no_further_does_not_replace_the_one_that_is_there(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    for seconds in (1.0, 2.0):
+        archive.keep([record(3).model_copy(update={"seconds": seconds})])
+    assert archive.find(record(3).run) == record(3).model_copy(update={"seconds": 1.0})
+
+
+def test_digests_of_code_are_not_published(tmp_path: Path) -> None:
+    archive, execution = Archive(tmp_path), {"device": "cpu", "sources": {"algorithm": "1234"}}
+    archive.keep([record(3).model_copy(update={"execution": execution})])
+    found = archive.find(record(3).run)
+    assert found is not None
+    assert found.execution == {"device": "cpu"}
 
 
 def test_a_recorded_run_is_found_as_far_as_it_went(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from rich.console import Console
 
 from fedapp.errors import ConfigError
 from fedapp.registry import FAMILIES, source_of
-from fedapp.runs.directory import read_stored
+from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.checkpoint import kept_rounds
+from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.sweeps.again import retry_failures
 from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.command import run_plans, sweep_settings
@@ -447,6 +449,8 @@ def test_a_file_where_a_folder_should_be_is_named_before_anything_runs(
 def test_a_point_that_makes_no_sense_is_named() -> None:
     with pytest.raises(ConfigError, match=r"at learning-rate=-1: learning-rate = -1"):
         expand({}, {"learning-rate": [0.1, -1]})
+    with pytest.raises(ConfigError, match="at learning-rate=-1"):
+        expand({"learning-rate": 0.1}, {"learning-rate": [-1]})  # a point is over what all share
 
 
 def test_rows_are_means_over_seeds_best_first(tmp_path: Path) -> None:
@@ -457,6 +461,7 @@ def test_rows_are_means_over_seeds_best_first(tmp_path: Path) -> None:
     assert [row.point["learning-rate"] for row in rows] == [0.2, 0.1]
     assert rows[0].mean == pytest.approx(0.9)
     assert (rows[1].flat()["accuracy-min"], rows[1].flat()["accuracy-max"]) == (0.5, 0.7)
+    assert rows[1].flat()["best-accuracy"] == 0.7
     files = write_rows(rows, tmp_path, {"num-clients": 3})
     assert json.loads(files[0].read_text())["settings"] == {"num-clients": 3}
     assert files[1].read_text().splitlines()[0].startswith("learning-rate,runs,accuracy")
@@ -476,6 +481,8 @@ def test_rows_with_a_target_are_sorted_by_rounds() -> None:
     slow, fast, never = (record(values) for values in ([0, 0.5, 1], [0, 1, 0.2], [0, 0.9, 0.9]))
     order = [Row({"x": 1}, [r], 1.0) for r in (slow, fast, never)]
     assert [row.needed for row in sorted(order, key=Row.sorting)] == [1.0, 2.0, None]
+    assert Row({"x": 1}, [fast, slow], 1.0).needed == 1.5
+    assert Row({"x": 1}, [fast, never], 1.0).needed is None
 
 
 def test_runs_without_an_accuracy_have_none_and_come_last(tmp_path: Path) -> None:
@@ -498,6 +505,9 @@ def test_a_mean_over_seeds_is_not_made_of_those_that_survived() -> None:
     [row] = make_rows([{"seed": 0}, {"seed": 1}], records, [0.0] * 2)
     assert row.mean is None
     assert row.cells()[:2] == ["diverged (1 of 2)", "0.9000 - 0.9000"]
+    records[0] = record([], status="failed", problem="KeyError")
+    [row] = make_rows([{"seed": 0}, {"seed": 1}], records, [0.0] * 2)
+    assert row.cells()[0] == "failed (2 of 2)"  # the worst that became of a run
 
 
 def test_a_run_that_failed_before_is_shown_with_its_reason_and_the_remedy(tmp_path: Path) -> None:
@@ -553,6 +563,54 @@ def test_a_run_that_failed_later_goes_on_from_its_last_good_round(tmp_path: Path
     assert stored.threads == 2
     journal = (store.root / "journal.jsonl").read_text().splitlines()
     assert '"continued"' in journal[-2]
+
+
+def failed_from(round_: int, request: Request, store: Store) -> RunDirectory:
+    """Do a run, and write into its files that from this round on it failed, on another machine."""
+    early = do(request, store)
+    directory = RunDirectory(store.folder(early.run))
+    rows = read_metrics(directory.metrics)
+    for row in rows[round_:]:
+        row |= {"model_changed": False, "failures": {"1": "OSError: gone"}}
+    directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stored = json.loads(directory.config.read_text())
+    stored["found"] |= {"threads": 64, "device": "cuda:7"}
+    directory.config.write_text(json.dumps(stored))
+    store.keep(early.model_copy(update={"status": "failed", "problem": "OSError: gone"}))
+    return directory
+
+
+def test_what_was_found_out_for_a_run_that_failed_is_found_out_anew(tmp_path: Path) -> None:
+    store, request = Store(tmp_path), Request.of(SHORT, 3)
+    directory = failed_from(3, request, store)
+    assert retried(request, store) is None
+    assert kept_rounds(directory.checkpoints) == [2]
+    _, found = read_stored(tmp_path / request.run)
+    assert "threads" not in found
+    assert found["device"] == "cpu"
+
+
+def test_a_run_whose_checkpoints_are_all_of_failed_rounds_begins_again(tmp_path: Path) -> None:
+    store, request = Store(tmp_path), Request.of(SHORT, 3)
+    directory = failed_from(2, request, store)
+    assert kept_rounds(directory.checkpoints) == [3, 2]
+    assert retried(request, store) is None
+    assert not store.folder(request.run).exists()
+
+
+def retried(request: Request, store: Store) -> RunRecord | None:
+    """Return what is known of a run after its failure was forgotten."""
+    retry_failures({"a": lambda: fixed([request])}, store)
+    return store.find(request)
+
+
+def test_a_run_that_diverged_is_a_result_and_not_tried_again(tmp_path: Path) -> None:
+    store, request = Store(tmp_path), Request.of(BASE, 3)
+    wild = record([0.1, None], request.run, "diverged", problem="nan")
+    store.folder(wild.run).mkdir()
+    store.keep(wild)
+    retry_failures({"a": lambda: fixed([request])}, store)
+    assert Store(tmp_path).find(request) == wild
 
 
 def test_old_numbers_of_changed_code_are_named_and_not_of_the_rest(
