@@ -187,3 +187,20 @@ def test_spread(sizes: list[int], nodes: int) -> None:
     assert all(cohort == sorted(cohort) and cohort for cohort in cohorts)
     loads = [sum(max(sizes[k], 1) for k in cohort) for cohort in cohorts]
     assert max(loads) - min(loads) <= max(max(sizes), 1)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "extra", "drawn"),
+    [(0.01, 0.0, 10), (0.01, 0.25, 13), (0.1, 0.07, 107), (0.5, 0.9, 950), (0.6, 0.9, 1000)],
+)
+def test_clients_asked_in_addition_are_rounded_up(
+    fraction: float, extra: float, drawn: int
+) -> None:
+    """0.25 * 10 are 3 clients; 0.07 * 100 are 7, also where it comes out as 7.000000000000001."""
+    sampled = sample_clients(0, 1, range(1000), fraction, extra)
+    assert len(set(sampled)) == drawn
+    assert sampled == sorted(sampled)
+
+
+def test_clients_without_examples_are_spread_as_well() -> None:
+    assert spread(range(5), dict.fromkeys(range(5), 0), 2) == [[0, 2, 4], [1, 3]]

@@ -162,6 +162,25 @@ def test_the_bound_moves_towards_the_quantile_by_hand() -> None:
         assert float(found["clip"]) == pytest.approx(expected)
 
 
+def test_an_update_as_long_as_the_bound_is_within_it() -> None:
+    algorithm = DPFedAvg(clip=5.0, noise=0.0, adaptive=True)
+    turn = Turn(vector(0, 0), algorithm.broadcast(algorithm.start(vector(0, 0))))
+    found = [algorithm.finish(vector(3, y), turn, 1).upload["within"] for y in (4.0, 4.001)]
+    assert [float(each) for each in found] == [1.0, 0.0]
+
+
+def test_the_noise_of_the_count_is_a_share_of_those_that_replied() -> None:
+    """log(S / S') = 0.2 (b + n / m - gamma), and b = gamma: half as many clients, twice the noise."""
+    algorithm, theta = DPFedAvg(adaptive=True, count_noise=1.0), vector(0)
+    upload, moved = {"within": torch.tensor(0.5)}, []
+    for clients in (10, 5):
+        step = replace(STEP, participants=clients)
+        _, state = algorithm.apply(theta, theta, upload, algorithm.start(theta), step)
+        moved.append(math.log(float(state["clip"])))
+    assert moved[1] == pytest.approx(2 * moved[0])
+    assert moved[0] != 0
+
+
 @pytest.mark.parametrize(
     ("quantile", "noise", "near"), [(0.25, 0.0, 1.0), (0.9, 0.0, 1.0), (0.5, 0.8, 5.0)]
 )
