@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -452,6 +453,19 @@ def test_one_client_without_data_does_not_harm_the_others() -> None:
     assert reply.failures[1].startswith("OSError: unreadable (tests/test_trainers.py, line ")
     alone = train_cohort(config, trainer, replace(order, clients=(0, 2)), theta, {}, data_of)
     assert largest_difference(reply.mean, alone.mean) == 0.0
+
+
+def test_clients_that_train_together_share_the_seconds() -> None:
+    config = read_config({"trainer": "batched", "program": "record", "clients-together": 3})
+    holdings = read_holdings(config, None)
+    task = holdings.dataset.task
+    trainer, theta = make_trainer(config, task), initial_parameters(config, task)
+    order = TrainOrder(1, (0, 1, 2), 0.1, "mean")
+    began = time.perf_counter()
+    reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
+    seconds = [report.seconds for report in reply.reports]
+    assert len(set(seconds)) == 1
+    assert 0 < sum(seconds) < time.perf_counter() - began
 
 
 def test_a_client_that_diverges_is_left_out_alone() -> None:
