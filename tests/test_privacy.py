@@ -313,6 +313,13 @@ def test_local_epsilon_is_that_of_half_the_multiplier_each_round() -> None:
     assert algorithm.report(state, STEP) == {"epsilon": pytest.approx(expected), "delta": 1e-4}
 
 
+def test_delta_is_of_all_clients_and_not_of_those_that_replied() -> None:
+    step = replace(STEP, num_clients=1000, participants=10)
+    for algorithm in (DPFedAvg(), LocalDP()):
+        state = algorithm.start(vector(0))
+        assert algorithm.report(state, step)["delta"] == default_delta(1000)
+
+
 def test_the_accountant_leaves_the_logging_as_it_is() -> None:
     """Opacus gives the root logger a handler, which would print every line of the run again."""
     code = (
