@@ -6,10 +6,18 @@ import math
 
 import pytest
 import torch
+from flwr.app import Message, MessageType
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.training.cohorts import ClientReport, CohortReply
+from fedapp.messages import encode_reply
+from fedapp.replies import Expected
+from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
+from fedapp.training.evaluation import Score
 from strategies.fedavg import FedAvg
 from strategies.folding import Fold, in_order
+from strategies.gathering import gather
+from strategies.records import client_scores
 
 
 def report(
@@ -76,3 +84,31 @@ def test_a_mean_over_reports_leaves_out_what_is_no_number() -> None:
 def test_nodes_train_side_by_side_and_their_clients_one_after_another() -> None:
     one = reply(report(0, seconds=1.0), report(1, seconds=2.0))
     assert folded(one, reply(report(2, seconds=2.5))).train_seconds == 3.0
+
+
+def test_a_round_waits_for_clients_and_not_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first node's two clients one failed: with the second node there are three."""
+    for name, value in (("_run_id", 1), ("_task_id", 1), ("_node_id", SUPERLINK_NODE_ID)):
+        monkeypatch.setattr(TaskIdentity, name, value)
+    orders = [TrainOrder(1, clients, 0.1, "mean") for clients in ((0, 1), (2, 3), (4, 5))]
+    failed = CohortReply({"w": torch.tensor(1.0)}, {}, {}, (report(0),), {1: "no disk"})
+    replies = [failed, reply(report(2), report(3), mean=4.0), reply(report(4), report(5), mean=9.0)]
+    messages = [
+        (index, Message(encode_reply(orders[index], each), index + 1, MessageType.TRAIN))
+        for index, each in enumerate(replies)
+    ]
+    expected = Expected({"w": torch.tensor(0.0)}, dict.fromkeys(range(6), 1))
+    found = gather(orders, messages, expected, wanted=2, deadline=9.0)
+    assert [each.client for each in found.fold.reports] == [0, 2, 3]
+    assert {client: fault.kind for client, fault in found.faults.items()} == {1: "raised"}
+    assert found.surplus == [4, 5]
+    assert float(found.fold.mean(FedAvg())[0]["w"]) == 3.0
+
+
+def test_scores_of_clients_count_each_example_once() -> None:
+    """(2 * 1 + 6 * 4) / 8 and (2 * 0.5 + 6 * 1) / 8; a client without test examples has no score."""
+    nothing = Score(math.nan, math.nan, 0)
+    found = client_scores([Score(1.0, 0.5, 2), nothing, Score(4.0, 1.0, 6)])
+    assert found is not None
+    assert dict(found) == {"loss": 3.25, "accuracy": 0.875, "worst-accuracy": 0.5, "clients": 2}
+    assert client_scores([nothing]) is None
