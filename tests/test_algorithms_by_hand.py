@@ -6,6 +6,7 @@ The clients and the numbers of federated averaging are in ``one_parameter``.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -15,8 +16,18 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
 from flwr.supercore.task_identity import TaskIdentity
+from torch import Tensor
 
-from fedapp.training.algorithm import Finish, ServerStep, Turn
+from fedapp.data.base import IGNORE, Examples
+from fedapp.training.algorithm import (
+    Algorithm,
+    Batch,
+    Finish,
+    Objective,
+    ServerStep,
+    Tensors,
+    Turn,
+)
 from fedapp.training.states import ClientStates
 from strategies.fedadagrad import FedAdagrad
 from strategies.fedadam import FedAdam
@@ -37,7 +48,7 @@ from strategies.fedsol import FedSOL
 from strategies.fedyogi import FedYogi
 from strategies.moon import Moon
 from strategies.scaffold import Scaffold
-from tests.one_parameter import RATE, Federation, examples, labelled
+from tests.one_parameter import RATE, CrossEntropy, Federation, examples, labelled
 
 FEDAVG = 1.34375
 
@@ -93,6 +104,14 @@ def test_scaffold_option_1(tmp_path: Path) -> None:
     assert federation.play() == (2.287109375 + 1.6484375) / 2
 
 
+def test_scaffold_option_1_counts_every_example_once(tmp_path: Path) -> None:
+    """Gradients at 0 are -1, -1, -4, of batches of two and one in any order: c_0 = -2."""
+    client = Examples(np.ones((3, 1)), np.array([1.0, 1.0, 4.0]))
+    federation = Federation(Scaffold(option="I"), tmp_path, (client,), batch_size=2)
+    federation.play()
+    assert float(federation.state["w"]) == close(-2)
+
+
 def test_scaffold_denominators(tmp_path: Path) -> None:
     """Client 0 alone: c = |S| / N * (c_0+ - 0) = -0.875 / 2, by examples (1 of 4) -0.875 / 4.
 
@@ -142,6 +161,30 @@ def test_feddyn(tmp_path: Path) -> None:
     assert federation.play() == 2.6484375
 
 
+def test_feddyn_of_some_clients(tmp_path: Path) -> None:
+    """Client 0 alone goes to 0.375; half of the clients took part: h = -0.375 / 2.
+
+    With a server rate of 2 theta goes twice as far, and h stays: 0.75 - h.
+    """
+    for rate, expected in ((1.0, 0.5625), (2.0, 0.9375)):
+        folder = tmp_path / str(rate)
+        federation = Federation(FedDyn(alpha=1.0), folder, server_learning_rate=rate)
+        assert federation.play(0) == expected
+        assert float(federation.state["w"]) == -0.1875
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [FedAvg(), FedAvgM(), FedBN(), FedDyn(alpha=0.0), FedNova(), FedPA(), FedProx(), FedSAM()],
+    ids=lambda algorithm: algorithm.name,
+)
+def test_a_server_rate_of_two_goes_twice_as_far(algorithm: Algorithm, tmp_path: Path) -> None:
+    once = Federation(algorithm, tmp_path / "one").play()
+    twice = Federation(algorithm, tmp_path / "two", server_learning_rate=2.0).play()
+    assert twice == close(2 * once)
+    assert once != 0
+
+
 def test_fedsam(tmp_path: Path) -> None:
     """rho = 0.5: gradients are taken half to the left, where w is left of its optimum.
 
@@ -171,6 +214,15 @@ def test_fedsmoo(tmp_path: Path) -> None:
     assert float(federation.state["s/w"]) == close(-0.5)
     mean = (1.6953125 + 2.41015625) / 2
     assert federation.play() == close(mean + 1.375 + (mean - 2.75))
+
+
+def test_fedsmoo_without_examples() -> None:
+    """A client that takes no step has no perturbation: it sends mu_k - 0, and keeps mu_k."""
+    w = {"w": torch.zeros((), dtype=torch.float64)}
+    turn = Turn(w, state={"w": torch.tensor(3.0), "mu/w": torch.tensor(5.0)})
+    finish = FedSMOO(alpha=1.0).finish(w, turn, 0)
+    assert float(finish.upload["w"]) == 5.0
+    assert {name: float(kept) for name, kept in finish.state.items()} == {"w": 3.0, "mu/w": 5.0}
 
 
 def test_fednova(tmp_path: Path) -> None:
@@ -216,6 +268,15 @@ def test_fedpa_leaves_out_what_is_no_whole_sample(tmp_path: Path) -> None:
     assert Federation(one, tmp_path).play() == close(FEDAVG)
     none = FedPA(samples=2, steps_per_sample=3, rho=1.0)
     assert Federation(none, tmp_path).play() == FEDAVG
+
+
+def test_fedpa_is_fedavg_in_the_rounds_of_its_burn_in(tmp_path: Path) -> None:
+    """Of whole clients' turns: the third round is the first whose samples count."""
+    settings = {"samples": 2, "steps_per_sample": 1, "rho": 1.0}
+    late = Federation(FedPA(burn_in_rounds=2, **settings), tmp_path / "late")
+    plain = Federation(FedAvg(), tmp_path / "plain")
+    assert [late.play(), late.play()] == [plain.play(), plain.play()]
+    assert late.play() != close(plain.play())
 
 
 def test_fedavgm(tmp_path: Path) -> None:
@@ -301,6 +362,57 @@ def test_fedsol(tmp_path: Path, adaptive: bool) -> None:
         out = w + math.copysign(0.5, w)
         ends.append(w - RATE * (1 / (1 + math.exp(-out)) - (label == 0)))
     assert federation.play() == close(sum(ends) / 2)
+
+
+def test_fedsol_perturbs_rows_of_a_tensor_by_how_far_each_has_moved() -> None:
+    """Proximal gradient 1, 1, 1, 1 of norm 2, rho = 1: eps is 1 / 2 everywhere.
+
+    Columns of |w - theta| are (3, 4) and (1, 0), of norms 5 and 1.
+    """
+    seen: list[Mapping[str, Tensor]] = []
+
+    def differentiate(
+        params: Mapping[str, Tensor], batch: Batch, objective: Objective | None = None
+    ) -> tuple[Tensors, Tensor]:
+        seen.append(params)
+        return {"w": torch.ones(2, 2)}, torch.tensor(0.0)
+
+    theta, w = torch.full((2, 2), 10.0), torch.tensor([[13.0, 9.0], [6.0, 10.0]])
+    batch = Batch(torch.zeros(1), torch.zeros(1))
+    FedSOL(rho=1.0).gradient(differentiate, {"w": w}, batch, Turn({"w": theta}))
+    torch.testing.assert_close(seen[1]["w"] - w, torch.tensor([[0.3, 0.5], [0.4, 0.0]]))
+
+
+class Given:
+    """A network whose logits are its inputs times w."""
+
+    def outputs(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        return params["w"] * inputs
+
+    def features(self, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return self.outputs(params, inputs), inputs
+
+    def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        return CrossEntropy().loss(outputs, targets, mask)
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [FedLC(tau=2.0).loss, FedNTD(temperature=2.0).loss, FedSOL().proximal_loss],
+    ids=["fedlc", "fedntd", "fedsol"],
+)
+def test_the_loss_of_texts_is_the_mean_over_their_tokens(objective: Objective) -> None:
+    """Two texts of three tokens over four classes, one token of which does not count."""
+    logits = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    targets = torch.tensor([[0, 3, 1], [2, IGNORE, 1]])
+    one, two = torch.tensor(1.0), torch.tensor(2.0)
+    turn = Turn({"w": one}, label_counts=torch.tensor([1.0, 2.0, 1.0, 0.0]))
+    text = objective(Given(), {"w": two}, Batch(logits, targets), turn)
+    tokens = [
+        objective(Given(), {"w": two}, Batch(logits[i : i + 1, :, t], targets[i : i + 1, t]), turn)
+        for i, t in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2))
+    ]
+    assert float(text) == pytest.approx(float(sum(tokens)) / 5)
 
 
 def test_fedbn() -> None:

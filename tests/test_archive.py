@@ -39,6 +39,7 @@ def test_a_record_comes_back_whole_and_is_written_with_the_same_bytes(tmp_path: 
     assert archive.find(record(3).run) == record(3)
     first, second = (next(each.root.iterdir()) for each in (archive, again))
     assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes()[4:8] == bytes(4)  # no time, whenever it was written
 
 
 def test_a_shorter_run_does_not_replace_a_longer_one(tmp_path: Path) -> None:
@@ -46,6 +47,21 @@ def test_a_shorter_run_does_not_replace_a_longer_one(tmp_path: Path) -> None:
     for last in (5, 3):
         archive.keep([record(last)])
     assert archive.find(record(5).run) == record(5)
+
+
+def test_a_run_that_went_no_further_does_not_replace_the_one_that_is_there(tmp_path: Path) -> None:
+    archive = Archive(tmp_path)
+    for seconds in (1.0, 2.0):
+        archive.keep([record(3).model_copy(update={"seconds": seconds})])
+    assert archive.find(record(3).run) == record(3).model_copy(update={"seconds": 1.0})
+
+
+def test_digests_of_code_are_not_published(tmp_path: Path) -> None:
+    archive, execution = Archive(tmp_path), {"device": "cpu", "sources": {"algorithm": "1234"}}
+    archive.keep([record(3).model_copy(update={"execution": execution})])
+    found = archive.find(record(3).run)
+    assert found is not None
+    assert found.execution == {"device": "cpu"}
 
 
 def test_a_recorded_run_is_found_as_far_as_it_went(tmp_path: Path) -> None:
@@ -92,6 +108,18 @@ def test_the_longer_of_an_own_and_a_recorded_run_counts(tmp_path: Path) -> None:
     store.keep(record(2))
     assert store.find(Request.of(SETTINGS, 5)) == record(5)
     assert store.find(Request.of(SETTINGS, 2)) == record(2)
+
+
+def test_of_an_own_and_a_recorded_run_that_went_far_enough_the_own_one_counts(
+    tmp_path: Path,
+) -> None:
+    """It says with which code it was made, and so whether it is old."""
+    Archive(tmp_path / "published").keep([record(5)])
+    store = Store(tmp_path / "runs", Archive(tmp_path / "published"))
+    mine = record(3).model_copy(update={"execution": {"sources": {"algorithm": "1234"}}})
+    store.folder(mine.run).mkdir(parents=True)
+    store.keep(mine)
+    assert store.find(Request.of(SETTINGS, 3)) == mine
 
 
 def test_without_an_archive_nothing_is_taken_from_one(tmp_path: Path) -> None:

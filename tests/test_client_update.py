@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -12,13 +15,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedapp.config import participants
-from fedapp.data.base import Examples, Task
+from fedapp.data.base import IGNORE, Examples, Task
 from fedapp.data.transforms.base import Transform
 from fedapp.models.base import Model
-from fedapp.training.algorithm import Algorithm, Turn
+from fedapp.training.algorithm import Algorithm, Batch, Finish, Need, Network, Turn
 from fedapp.training.cohorts import TrainOrder, sample_clients, spread, train_cohort
 from fedapp.training.plan import LocalPlan, passes
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.states import ClientStates, StateOrder
 from tests.conftest import small_config
 
 
@@ -49,11 +53,10 @@ CLIENTS = {
 }
 
 
-def trainer() -> SequentialTrainer:
-    model = HalfSquare()
-    return SequentialTrainer(
-        Scalar(), model, Algorithm(), Transform(), torch.device("cpu"), torch.float64
-    )
+def trainer(algorithm: Algorithm | None = None, classes: int = 0) -> SequentialTrainer:
+    model, rule = HalfSquare(), algorithm or Algorithm()
+    device = torch.device("cpu")
+    return SequentialTrainer(Scalar(), model, rule, Transform(), device, torch.float64, classes)
 
 
 def one_round(theta: float = 0.0, rate: float = 0.5, **settings: Any) -> float:
@@ -135,6 +138,62 @@ def test_a_client_that_diverges_is_left_out_and_named() -> None:
     assert reply.mean == {}
 
 
+class OneInfinity(Algorithm):
+    """Client 1 has an infinity in what it sends or keeps, or in its loss; its parameters are sound."""
+
+    where: str = ""
+
+    def loss(
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+    ) -> Tensor:
+        infinite = self.where == "loss" and len(batch.targets) == 3
+        return super().loss(network, params, batch, turn) + (math.inf if infinite else 0.0)
+
+    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+        infinite = dict.fromkeys(params, torch.tensor([math.inf], dtype=torch.float64))
+        there = float(params["w"]) > 1 and self.where in ("update", "upload", "state")
+        return Finish(**({self.where: infinite} if there else {}))
+
+
+@pytest.mark.parametrize("where", ["loss", "update", "upload", "state"])
+def test_nothing_that_is_not_finite_leaves_a_client(where: str, tmp_path: Path) -> None:
+    """Client 0 goes to 0.5, client 1 to 1.5."""
+    trains = trainer(OneInfinity(where=where))
+    order = TrainOrder(1, (0, 1), 0.5, "mean", StateOrder("run", str(tmp_path), (0,), ()))
+    states = ClientStates(tmp_path, order.states, 1)
+    theta = {"w": torch.zeros(1, dtype=torch.float64)}
+    config = small_config(batch_size=0)
+    reply = train_cohort(config, trains, order, theta, {}, CLIENTS.__getitem__, states)
+    assert list(reply.failures) == [1]
+    assert "its update is not finite" in reply.failures[1]
+    assert float(reply.mean["w"]) == 0.5
+    assert list(tmp_path.iterdir()) == []
+
+
+class Counting(Algorithm):
+    """Sends how many examples of each class a client has."""
+
+    needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
+
+    def loss(
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+    ) -> Tensor:
+        return params["w"].sum()
+
+    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+        return Finish(upload={} if turn.label_counts is None else {"counts": turn.label_counts})
+
+
+def test_targets_that_do_not_count_are_of_no_class() -> None:
+    examples = Examples(np.zeros((2, 1)), np.array([[0, 2, IGNORE], [2, IGNORE, IGNORE]]))
+    order = TrainOrder(1, (0,), 0.5, "mean")
+    theta = {"w": torch.zeros(1, dtype=torch.float64)}
+    config = small_config(batch_size=0)
+    trains = trainer(Counting(), classes=4)
+    reply = train_cohort(config, trains, order, theta, {}, {0: examples}.__getitem__)
+    assert reply.uploads["counts"].tolist() == [1, 0, 2, 0]
+
+
 @given(st.integers(1, 40), st.integers(0, 12), st.integers(1, 4), st.integers(0, 9), st.booleans())
 def test_passes(n: int, batch: int, epochs: int, steps: int, uniform: bool) -> None:
     """Every epoch visits every example once; the number of steps is as planned."""
@@ -187,3 +246,20 @@ def test_spread(sizes: list[int], nodes: int) -> None:
     assert all(cohort == sorted(cohort) and cohort for cohort in cohorts)
     loads = [sum(max(sizes[k], 1) for k in cohort) for cohort in cohorts]
     assert max(loads) - min(loads) <= max(max(sizes), 1)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "extra", "drawn"),
+    [(0.01, 0.0, 10), (0.01, 0.25, 13), (0.1, 0.07, 107), (0.5, 0.9, 950), (0.6, 0.9, 1000)],
+)
+def test_clients_asked_in_addition_are_rounded_up(
+    fraction: float, extra: float, drawn: int
+) -> None:
+    """0.25 * 10 are 3 clients; 0.07 * 100 are 7, also where it comes out as 7.000000000000001."""
+    sampled = sample_clients(0, 1, range(1000), fraction, extra)
+    assert len(set(sampled)) == drawn
+    assert sampled == sorted(sampled)
+
+
+def test_clients_without_examples_are_spread_as_well() -> None:
+    assert spread(range(5), dict.fromkeys(range(5), 0), 2) == [[0, 2, 4], [1, 3]]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedapp.algorithms_page import algorithms_page, code_lines
-from fedapp.analysis.rates import heavy_ball
+from fedapp.analysis.rates import accelerated, bound, gradient_descent, heavy_ball
 from fedapp.config import read_config
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY
 from fedapp.papers.quadratic_rates import METHODS, measured, on_the_server, promised, trace
@@ -126,6 +126,19 @@ def test_measured_gaps_keep_the_bounds(method: Any) -> None:
     found, bounds = measured(method, 12), promised(method, 12)
     assert (found <= bounds * (1 + 1e-5)).all()
     assert found[0] == pytest.approx(15 / 22)
+
+
+def test_bounds_by_hand() -> None:
+    """m = 1, M = 9, f(x_0) - f* = 2, ||x_0 - x*|| = 3; at t = 0 and t = 1.
+
+    Gradient descent falls by 0.8^2; heavy ball has the rate 1 / 2, 2 ((1 + 3 / 2) / 2)^2; Nesterov's
+    begins with 2 + 9 / 2 and falls by 1 - 1 / 3.
+    """
+    methods = [method(1.0, 9.0) for method in (gradient_descent, heavy_ball, accelerated)]
+    found = [bound(method, 2.0, 3.0, 1.0, 1).tolist() for method in methods]
+    assert found[0] == pytest.approx([2, 1.28])
+    assert found[1] == pytest.approx([2, 3.125])
+    assert found[2] == pytest.approx([6.5, 13 / 3])
 
 
 def test_gradient_descent_falls_as_fast_as_its_bound() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -12,10 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedapp.data import load_dataset, load_transform
+from fedapp.data.base import IGNORE, Examples, Task
+from fedapp.data.transforms.scale import Scale
 from fedapp.holdings import read_holdings
+from fedapp.models.base import initialise
+from fedapp.models.lstm import CharLSTM
 from fedapp.training.algorithm import WeightedMean, weighted_mean
 from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.evaluation import sample
+from fedapp.training.evaluation import Evaluator, sample
 from fedapp.training.plan import client_generator
 from fedapp.training.setup import initial_parameters, make_evaluator, make_module, make_trainer
 from tests.conftest import Run, largest_difference, metrics_of, model_of, small_config
@@ -162,6 +167,36 @@ def test_a_sample_of_the_training_set_is_the_same_in_every_round_and_process() -
     assert sample(train, len(train), seed=3) is train
 
 
+def test_a_sample_keeps_the_order_of_the_examples() -> None:
+    few = sample(load_dataset(small_config()).train, 100, seed=3)
+    assert (np.diff(few.indices) > 0).all()
+
+
+def test_every_token_counts_once_in_an_evaluation_whatever_its_batch() -> None:
+    """Batches of two texts: of 8 targets 5 count in the first, 2 in the second, none in the third."""
+    task = Task("tokens", (4,), 7, num_symbols=7, vocabulary="seven")
+    inputs = np.arange(24).reshape(6, 4) % 7
+    targets = (inputs + 1) % 7
+    targets[[0, 1, 1, 2, 2, 2, 2, 3, 3], [3, 2, 3, 0, 1, 2, 3, 0, 2]] = IGNORE
+    targets[4:] = IGNORE
+    model = CharLSTM(hidden=4)
+    module = initialise(model, task, 0).double()
+    params = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
+    examples, cpu = Examples(inputs, targets), torch.device("cpu")
+    evaluator = Evaluator(module, model, examples, Scale(), cpu, torch.float64, batch_size=2)
+    score = evaluator.score(params)
+    outputs = module(torch.from_numpy(inputs)).detach()
+    counted = torch.from_numpy(targets)
+    expected = F.cross_entropy(outputs, counted, ignore_index=IGNORE)
+    assert score.loss == pytest.approx(float(expected), abs=1e-12)
+    hits = (outputs.argmax(1) == counted).sum()
+    assert (score.accuracy, score.count) == (float(hits) / 7, 7)
+    nothing = evaluator.on(Examples(inputs[4:], targets[4:])).score(params)
+    assert math.isnan(nothing.loss)
+    assert math.isnan(nothing.accuracy)
+    assert nothing.count == 0
+
+
 @pytest.mark.parametrize("model", ["2nn", "mnist-cnn", "seo-cnn"])
 def test_an_evaluation_in_batches_is_that_of_the_network(model: str) -> None:
     """Whatever the batches, and however images and weights lie in memory."""
@@ -210,3 +245,10 @@ def test_a_run_stops_at_its_target(run: Run) -> None:
     accuracies = [record["test_accuracy"] for record in metrics_of(folder)]
     assert accuracies[-1] >= 0.5 > max(accuracies[:-1])
     assert len(accuracies) < 51
+
+
+def test_a_round_is_held_also_with_fewer_clients_than_must_reply(run: Run) -> None:
+    """Two nodes that are clients, of whom three must reply: the model stays, nobody is waited for."""
+    folder = run(nodes=2, num_clients=0, fraction_train=1.0, min_replies=3, num_server_rounds=1)
+    record = metrics_of(folder)[1]
+    assert (record["replied"], record["model_changed"]) == (2, False)

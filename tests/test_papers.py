@@ -259,6 +259,9 @@ def test_a_cut_of_data_without_parquet_files_is_refused(tmp_path: Path) -> None:
 def test_the_least_loss_is_the_first_of_its_kind() -> None:
     assert least([0, 5, 10, 15], [3.0, None, 1.0, float("nan")]) == (10, 1.0)
     assert least([0], [None]) is None
+    assert least([0, 5, 10], [2.0, 1.0, 1.0]) == (5, 1.0)  # of equals the first
+    assert least([0, 5], [float("nan"), 2.0]) == (5, 2.0)
+    assert least([0, 5], [float("nan"), float("inf")]) is None
 
 
 def test_speed_ups_are_over_the_baseline() -> None:

@@ -107,6 +107,17 @@ def test_an_unlucky_dirichlet_tries_as_often_as_it_may():
         Dirichlet(alpha=1e-6, max_tries=7).split(cycle(1_000, labels=1), 11, 0)
 
 
+def test_the_best_of_several_unlucky_draws_is_what_is_said():
+    """Further draws can only leave fewer clients too small than the best of those before."""
+    left = []
+    for tries in range(1, 9):
+        with pytest.raises(ConfigError) as error:
+            Dirichlet(alpha=0.3, min_size=40, max_tries=tries).split(cycle(500), 12, 0)
+        left.append(int(str(error.value).split("the best left ")[1].split()[0]))
+    assert left == sorted(left, reverse=True)
+    assert left[-1] < left[0]
+
+
 @pytest.mark.parametrize("partitioner", [Iid(), Shards(), Dirichlet()])
 def test_more_clients_than_examples(partitioner):
     with pytest.raises(ConfigError, match="num-clients = 11"):

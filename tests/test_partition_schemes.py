@@ -91,6 +91,44 @@ def test_more_clients_than_examples_is_an_error_or_leaves_clients_empty(partitio
         partitioner.split(with_roles(cycle(10), 5), 50, 0)
 
 
+@pytest.mark.parametrize(
+    "partitioner", [Iid(), Shards(per_client=1), Sgm(), LabelQuantity(labels=1)]
+)
+def test_as_many_clients_as_examples_have_one_each(partitioner):
+    partition = partitioner.split(cycle(5, 5), 5, 0)
+    assert partition.sizes.tolist() == [1] * 5
+    assert_each_at_most_once(partition, 5)
+
+
+def test_the_label_of_a_token_sequence_is_its_first_target():
+    targets = np.array([[0, 1], [0, 0], [1, 1], [1, 0]])
+    partition = Shards(per_client=1).split(Examples(np.zeros(4), targets), 2, 0)
+    assert {tuple(partition.client(k)) for k in range(2)} == {(0, 1), (2, 3)}
+
+
+@pytest.mark.parametrize("partitioner", [Iid(), Dirichlet(), LabelQuantity(), Sgm()])
+def test_fewer_test_examples_than_clients_make_no_test_sets(partitioner):
+    train = cycle(1_000)
+    assert partitioner.split_test(cycle(9), train, 10, 0) is None
+    assert partitioner.split_test(cycle(10), train, 10, 0).num_clients == 10
+
+
+def test_fewer_test_examples_than_shards_make_no_test_sets():
+    """Two clients of two shards: a shard without a test example would be a label that is not tested."""
+    train = cycle(8, 4)
+    assert Shards().split_test(cycle(3, 4), train, 2, 0) is None
+    assert Shards().split_test(cycle(4, 4), train, 2, 0).sizes.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("partitioner", [Iid(), Sgm(sigma=0.0), Sizes(), Shards(), Dirichlet()])
+def test_test_sets_are_of_the_seed(partitioner):
+    train, test = cycle(1_000), cycle(200)
+    first, again, other = (
+        digest(partitioner.split_test(test, train, 5, seed)) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
 GOLDEN = [
     (Iid(), "1cc6490f18744e89"),
     (Shards(), "57912f727ee22143"),
@@ -156,6 +194,13 @@ def test_sgm_test_sets_have_the_same_proportions():
     assert np.allclose(own.sizes / 5, tests.sizes, atol=2)
 
 
+def test_small_clients_of_sgm_may_be_without_test_examples():
+    """20 test examples of 20 clients are shared out in their proportions, not one to each."""
+    sizes = Sgm(sigma=2.0).split_test(cycle(20), cycle(1_000), 20, 0).sizes
+    assert sizes.sum() == 20
+    assert sizes.min() == 0
+
+
 def test_dirichlet_with_sigma_is_unbalanced_even_at_a_huge_alpha():
     sizes = Dirichlet(alpha=1e5, sigma=0.9).split(cycle(50_000), 10, 0).sizes
     assert sizes.max() > 3 * sizes.min()
@@ -168,6 +213,10 @@ def test_shards_with_sigma_are_unbalanced_with_few_labels():
     assert partition.sizes.max() > 10 * partition.sizes.min()
     counts = [len(np.unique(partition.client(k) % 10)) for k in range(100)]
     assert np.mean(counts) < 3
+
+
+def test_shards_with_sigma_need_not_divide_the_data():
+    assert Shards(sigma=0.9).split(cycle(61), 3, 0).sizes.sum() == 61
 
 
 def test_growing_sizes():
@@ -195,6 +244,18 @@ def test_label_quantity_gives_exactly_so_many_labels_and_the_same_in_the_test_se
         assert k % 10 in own.client(k) % 10
 
 
+def test_label_quantity_takes_a_label_of_which_there_is_just_enough():
+    """Clients 0 and 1 need one of the two examples of their label each."""
+    assert LabelQuantity(labels=1).split(labelled([0, 1]), 2, 0).sizes.tolist() == [1, 1]
+
+
+def test_label_quantity_knows_labels_that_have_no_test_examples():
+    """Labels 0, 1, 2 for clients 0, 1, 2; no test example has label 1."""
+    train, test = labelled([0, 1, 2]), labelled([2, 0, 2])
+    tests = LabelQuantity(labels=1).split_test(test, train, 3, 0)
+    assert [tests.client(k).tolist() for k in range(3)] == [[1], [], [0, 2]]
+
+
 def test_label_quantity_errors():
     with pytest.raises(ConfigError, match=r"label-quantity\.labels = 11: .* Set it to 10 or less"):
         LabelQuantity(labels=11).split(cycle(100), 5, 0)
@@ -216,6 +277,13 @@ def test_natural_clients_are_the_sorted_ids_in_training_and_test_data():
     assert [own.client(k).tolist() for k in range(3)] == [[1, 3], [0], [2]]
     # "b" has no test example, and "z" is nobody's.
     assert [tests.client(k).tolist() for k in range(3)] == [[1], [], [0, 3]]
+
+
+def test_natural_clients_are_those_of_client_id_where_there_are_further_columns():
+    train, _ = natural_examples()
+    columns = {**train.groups, "client_id": np.array([1, 0, 0, 1])}
+    own = Natural().split(Examples(train.inputs, train.targets, columns), 2, 0)
+    assert [own.client(k).tolist() for k in range(2)] == [[1, 2], [0, 3]]
 
 
 def test_fewer_clients_than_ids_are_whole_ids():

@@ -92,6 +92,13 @@ def test_without_noise_there_is_no_bound() -> None:
     assert epsilon(round_cost(0.0, 0.1), 1e-5) == math.inf
 
 
+def test_orders_without_a_bound_do_not_count() -> None:
+    """alpha / (2 z^2) with z = 2: the least epsilon at delta = 1e-5 comes from an order below 64."""
+    cost = [alpha / 8 for alpha in ORDERS]
+    some = [c if alpha < 64 else math.inf for alpha, c in zip(ORDERS, cost, strict=True)]
+    assert epsilon(some, 1e-5) == epsilon(cost, 1e-5) < math.inf
+
+
 def test_default_delta_is_below_one_over_k() -> None:
     assert default_delta(1000) == pytest.approx(10**-3.3)
     assert default_delta(1) == 0.5
@@ -131,6 +138,15 @@ def test_noise_is_of_the_seed_and_the_round_alone() -> None:
     assert not torch.equal(first, released(algorithm, 7, round=2))
 
 
+def test_fewer_replies_raise_the_noise_of_the_mean_and_leave_the_cost() -> None:
+    """The noise is that of the sum over those that replied; all m that were drawn are charged."""
+    algorithm, theta = DPFedAvg(), vector(0)
+    assert torch.equal(released(algorithm, 7, participants=5), 2 * released(algorithm, 7))
+    step = replace(STEP, participants=5)
+    _, state = algorithm.apply(theta, theta, {}, algorithm.start(theta), step)
+    assert state["cost"].tolist() == list(round_cost(1.0, 10 / 100))
+
+
 def test_noise_of_the_system_is_never_the_same() -> None:
     algorithm = DPFedAvg(entropy="system")
     assert not torch.equal(released(algorithm, 7), released(algorithm, 7))
@@ -144,6 +160,25 @@ def test_the_bound_moves_towards_the_quantile_by_hand() -> None:
         upload = {"within": torch.tensor(within)}
         _, found = algorithm.apply(vector(0), vector(0), upload, state, STEP)
         assert float(found["clip"]) == pytest.approx(expected)
+
+
+def test_an_update_as_long_as_the_bound_is_within_it() -> None:
+    algorithm = DPFedAvg(clip=5.0, noise=0.0, adaptive=True)
+    turn = Turn(vector(0, 0), algorithm.broadcast(algorithm.start(vector(0, 0))))
+    found = [algorithm.finish(vector(3, y), turn, 1).upload["within"] for y in (4.0, 4.001)]
+    assert [float(each) for each in found] == [1.0, 0.0]
+
+
+def test_the_noise_of_the_count_is_a_share_of_those_that_replied() -> None:
+    """log(S / S') = 0.2 (b + n / m - gamma), and b = gamma: half as many clients, twice the noise."""
+    algorithm, theta = DPFedAvg(adaptive=True, count_noise=1.0), vector(0)
+    upload, moved = {"within": torch.tensor(0.5)}, []
+    for clients in (10, 5):
+        step = replace(STEP, participants=clients)
+        _, state = algorithm.apply(theta, theta, upload, algorithm.start(theta), step)
+        moved.append(math.log(float(state["clip"])))
+    assert moved[1] == pytest.approx(2 * moved[0])
+    assert moved[0] != 0
 
 
 @pytest.mark.parametrize(
@@ -276,6 +311,13 @@ def test_local_epsilon_is_that_of_half_the_multiplier_each_round() -> None:
         _, state = algorithm.apply(theta, theta, {}, state, STEP)
     expected = epsilon([2 * alpha / (2 * 1.5**2) for alpha in ORDERS], 1e-4)
     assert algorithm.report(state, STEP) == {"epsilon": pytest.approx(expected), "delta": 1e-4}
+
+
+def test_delta_is_of_all_clients_and_not_of_those_that_replied() -> None:
+    step = replace(STEP, num_clients=1000, participants=10)
+    for algorithm in (DPFedAvg(), LocalDP()):
+        state = algorithm.start(vector(0))
+        assert algorithm.report(state, step)["delta"] == default_delta(1000)
 
 
 def test_the_accountant_leaves_the_logging_as_it_is() -> None:

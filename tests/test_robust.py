@@ -81,6 +81,16 @@ def test_by_hand(name: str, options: dict[str, Any], expected: float) -> None:
     assert found["w"].tolist() == pytest.approx([expected], rel=1e-6)
 
 
+def test_updates_that_differ_little_beside_their_length_are_told_apart() -> None:
+    """Sums of squares to the 2 nearest: 5 / 16, 1 / 8, 5 / 16 and more.
+
+    x^2 is 2^24, where float32 has steps of 2.
+    """
+    updates = [{"w": torch.tensor([4096 + x])} for x in (0.0, 0.25, 0.5, 1.0, 9.0)]
+    assert algorithm("krum").aggregate(updates, [1] * 5)["w"].tolist() == [4096.25]
+    assert algorithm("krum").aggregate(updates[::-1], [1] * 5)["w"].tolist() == [4096.25]
+
+
 @EVERY
 def test_clients_without_examples_have_no_say(name: str) -> None:
     updates = [{"w": torch.tensor([x])} for x in LINE]

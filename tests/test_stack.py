@@ -145,6 +145,12 @@ def test_a_run_that_raises_before_it_trains_leaves_its_seat() -> None:
     assert fine == [2, 4]
 
 
+def test_a_thread_that_leaves_its_seat_is_at_no_table() -> None:
+    with Stack(1).seats[0] as seat:
+        assert current_stack() is seat.stack
+    assert current_stack() is None
+
+
 def test_what_has_another_plan_is_trained_for_itself() -> None:
     trainer, other = Doubling(), LocalPlan(2, 0, 1, "epoch", 0.1)
 

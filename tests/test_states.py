@@ -124,6 +124,15 @@ def test_only_what_a_resume_can_read_stays(tmp_path: Path) -> None:
     assert line.read(5) == 4.5
 
 
+def test_what_each_kept_checkpoint_can_read_stays(tmp_path: Path) -> None:
+    """A damaged last checkpoint gives way to the one before, which needs the states of its round."""
+    line = Timeline(tmp_path)
+    line.checkpoints += [2, 4]
+    for round_ in (1, 2, 3, 4, 5, 6, 7):
+        line.write(round_, round_)
+    assert [int(name[6:12]) for name in line.files()] == [2, 4, 6, 7]
+
+
 @settings_(max_examples=40, deadline=None)
 @given(st.lists(st.sampled_from(["turn", "lost", "checkpoint", "kill"]), max_size=25))
 def test_any_history_reads_as_if_it_had_never_been_killed(events: list[str]) -> None:

@@ -18,18 +18,20 @@ from rich.console import Console
 
 from fedapp.errors import ConfigError
 from fedapp.registry import FAMILIES, source_of
-from fedapp.runs.directory import read_stored
+from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.checkpoint import kept_rounds
+from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.sweeps.again import retry_failures
 from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.command import run_plans, sweep_settings
 from fedapp.sweeps.execute import perform
 from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
-from fedapp.sweeps.identity import Request
-from fedapp.sweeps.plans import Outcome, fixed, stage
+from fedapp.sweeps.identity import EXECUTION, Request
+from fedapp.sweeps.plans import Candidate, Outcome, fixed, stage
 from fedapp.sweeps.record import RunRecord, problem_of, read_run
 from fedapp.sweeps.schedule import Effort, in_groups
 from fedapp.sweeps.store import Store
-from fedapp.sweeps.tuning import Cell, Rates, search
+from fedapp.sweeps.tuning import Cell, Rates, is_inside, search
 from fedapp.training import setup
 
 BASE = {"num-clients": 10, "2nn.hidden": 8}
@@ -61,14 +63,58 @@ def test_a_run_is_its_settings_and_not_how_it_is_carried_out() -> None:
     assert Request.of({**BASE, "learning-rate": 0.1, "seed": 1}, 10).run != run
 
 
+CARRIED_OUT_OTHERWISE = {
+    "num-server-rounds": 7,
+    "target-accuracy": 0.5,
+    "run-dir": "elsewhere",
+    "pictures": False,
+    "data-cache": "elsewhere",
+    "checkpoint-every": 3,
+    "checkpoint-seconds": 5.0,
+    "device": "cpu",
+    "threads": 2,
+    "trainer": "sequential",
+    "program": "record",
+    "clients-together": 2,
+    "min-nodes": 2,
+    "node-timeout": 9.0,
+    "round-deadline": 9.0,
+}
+
+
+@pytest.mark.parametrize("key", sorted(EXECUTION))
+def test_no_key_of_execution_makes_another_run(key: str) -> None:
+    more = {key: CARRIED_OUT_OTHERWISE.get(key, True), "run-dir": "here"}
+    assert Request.of({**more, **BASE}, 3).run == Request.of(BASE, 3).run
+
+
+def test_how_far_a_run_goes_is_asked_for_and_no_setting() -> None:
+    own = {**BASE, "num-server-rounds": 7, "target-accuracy": 0.5}
+    assert Request.of(own, 10, 0.9) == Request.of(BASE, 10, 0.9)
+
+
 def test_whole_numbers_and_their_floats_are_the_same_setting() -> None:
     values = {"partitioner": "dirichlet", "learning-rate": 1, "dirichlet.alpha": 1}
     floats = {"partitioner": "dirichlet", "learning-rate": 1.0, "dirichlet.alpha": 1.0}
-    assert Request.of(values, 1).canonical == Request.of(floats, 1).canonical
+    assert Request.of(values, 1).run == Request.of(floats, 1).run
 
 
 def test_defaults_are_left_out_of_the_identity() -> None:
     assert Request.of({"batch-size": 10}, 1).canonical == {"dataset": "digits"}
+
+
+def test_data_are_known_by_their_name_and_content_and_not_by_their_place(tmp_path: Path) -> None:
+    for place, word in (("a", "fine"), ("b", "fine"), ("c", "good")):
+        folder = tmp_path / place / "moods"
+        folder.mkdir(parents=True)
+        for split in ("train", "test"):
+            (folder / f"{split}.csv").write_text(f"sentence,label\n{word},1\nawful,0\n")
+    settings = {"num-clients": 2, "model": "char-lstm"}
+    runs = [
+        Request.of({**settings, "dataset": str(tmp_path / place / "moods")}, 1) for place in "abc"
+    ]
+    assert runs[0].run == runs[1].run != runs[2].run
+    assert str(runs[0].canonical["dataset"]).startswith("moods@")
 
 
 # ---------------------------------------------------------------- records
@@ -121,6 +167,16 @@ def test_a_record_cut_to_a_request_is_that_of_a_run_that_stopped_there(tmp_path:
     assert [row["round"] for row in stopped.agreement] == [1, 2]
 
 
+def test_a_run_ended_with_its_first_problem(tmp_path: Path) -> None:
+    metrics = metrics_of(tmp_path / "run", 4) / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows[3] |= {"model_changed": False, "failures": {"1": "its update is not finite"}}
+    rows[4] |= {"model_changed": False, "failures": {"1": "OSError: gone"}}
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_run(Request.of(BASE, 4), metrics.parent)
+    assert (found.status, found.problem) == ("diverged", "round 3: its update is not finite")
+
+
 def test_a_record_written_before_it_could_be_cut_whole_is_still_read(tmp_path: Path) -> None:
     whole = read_run(Request.of(BASE, 8), metrics_of(tmp_path / "run", 8))
     old = {k: v for k, v in whole.model_dump().items() if not k.endswith("_until")}
@@ -131,6 +187,7 @@ def test_a_record_written_before_it_could_be_cut_whole_is_still_read(tmp_path: P
 def test_rounds_to_a_target_are_interpolated_on_the_best_so_far() -> None:
     assert record([0.0, 0.4, 0.2, 0.8]).rounds_to(0.5) == pytest.approx(2.25)
     assert record([0.0, None, 0.5]).rounds_to(0.6) is None
+    assert record([None, None, 0.5]).rounds_to(0.5) == 2  # nothing is known to interpolate from
 
 
 def test_accuracy_at_the_end_is_a_mean_of_the_last_and_nothing_if_it_diverged() -> None:
@@ -224,6 +281,44 @@ def test_the_grid_starts_in_the_middle_and_gives_up_on_worse_rates() -> None:
     assert needed == {0.1: 40, 0.215443: 60, 0.0464159: None}
 
 
+def test_a_rate_may_take_the_last_round_in_which_it_could_be_the_best() -> None:
+    """1.5 times 41 rounds are 61.5: round 62 ends them."""
+    runs = Imagined(lambda s: {0.1: 41, 0.215443: 60, 0.0464159: 100}[rate(s)])
+    runs.do(tuned())
+    assert {request.rounds for request in runs.asked[1:3]} == {62}
+
+
+def test_a_rate_that_a_seed_does_not_reach_the_target_with_is_not_the_best() -> None:
+    def needed(settings):
+        if rate(settings) == 0.1:
+            return {0: 10, 1: None}[settings["seed"]]
+        return {0.215443: 20, 0.464159: 40}.get(rate(settings), 60) + 2 * settings["seed"]
+
+    outcome = Imagined(needed).do(tuned(seeds=(0, 1)))
+    assert dict(outcome.chosen.settings) == {"learning-rate": 0.215443}
+    found = {rate(dict(c.settings)): [r.rounds_to(1.0) for r in c.records] for c in outcome.tried}
+    assert found[0.215443] == [20, 22]
+    assert [value[0] for value in found.values()] == [60, 10, 20, None]  # 1.5 * 21 rounds at last
+
+
+def test_without_a_target_the_highest_accuracy_after_all_rounds_is_the_best() -> None:
+    """A target that the settings of a table leave behind neither ends a run nor scores it."""
+    runs = Imagined(lambda s: {0.1: 2000, 0.215443: 1500, 0.0464159: 3000}.get(rate(s), 9000))
+    outcome = runs.do(dataclasses.replace(tuned(), target=0.2, measure="accuracy"))
+    assert dict(outcome.chosen.settings) == {"learning-rate": 0.215443}
+    assert {(request.rounds, request.target) for request in runs.asked} == {(1000, 0.0)}
+    assert outcome.runs[0].final_accuracy() == pytest.approx(1000 / 1500)
+
+
+def test_the_best_rate_lies_inside_the_rates_of_its_own_option() -> None:
+    tried = [
+        Candidate((("batch-size", size), ("learning-rate", rate)), [], (score, 0.0))
+        for size, rate, score in ((1, 0.1, 5), (1, 0.2, 4), (1, 0.4, 6), (2, 0.1, 3), (2, 0.2, 2))
+    ]
+    assert is_inside(tuned(), tried[1], tried)
+    assert not is_inside(tuned(), tried[4], tried)  # 0.4 was tried with the other option alone
+
+
 def test_the_grid_grows_until_the_best_lies_inside() -> None:
     runs = Imagined(lambda s: 10 + 100 * abs(math.log10(rate(s)) - math.log10(2.15443)))
     outcome = runs.do(tuned())
@@ -260,6 +355,11 @@ def test_the_other_seeds_and_the_longer_curve_come_at_the_best() -> None:
     assert [r.last_round for r in outcome.runs] == [50, 50, 50]
     assert {dict(r.settings)["seed"] for r in runs.asked} == {0, 1, 2}
     assert all(rate(dict(r.settings)) == 0.1 for r in runs.asked if dict(r.settings)["seed"])
+
+
+def test_where_nothing_is_tuned_no_grid_is_too_narrow() -> None:
+    outcome = Imagined(lambda _: 20).do(Cell(BASE, rounds=100, target=1.0))
+    assert (outcome.chosen, outcome.tried, outcome.inside) == (None, [], True)
 
 
 def test_further_options_are_searched_with_the_rates() -> None:
@@ -349,6 +449,8 @@ def test_a_file_where_a_folder_should_be_is_named_before_anything_runs(
 def test_a_point_that_makes_no_sense_is_named() -> None:
     with pytest.raises(ConfigError, match=r"at learning-rate=-1: learning-rate = -1"):
         expand({}, {"learning-rate": [0.1, -1]})
+    with pytest.raises(ConfigError, match="at learning-rate=-1"):
+        expand({"learning-rate": 0.1}, {"learning-rate": [-1]})  # a point is over what all share
 
 
 def test_rows_are_means_over_seeds_best_first(tmp_path: Path) -> None:
@@ -359,6 +461,7 @@ def test_rows_are_means_over_seeds_best_first(tmp_path: Path) -> None:
     assert [row.point["learning-rate"] for row in rows] == [0.2, 0.1]
     assert rows[0].mean == pytest.approx(0.9)
     assert (rows[1].flat()["accuracy-min"], rows[1].flat()["accuracy-max"]) == (0.5, 0.7)
+    assert rows[1].flat()["best-accuracy"] == 0.7
     files = write_rows(rows, tmp_path, {"num-clients": 3})
     assert json.loads(files[0].read_text())["settings"] == {"num-clients": 3}
     assert files[1].read_text().splitlines()[0].startswith("learning-rate,runs,accuracy")
@@ -378,6 +481,8 @@ def test_rows_with_a_target_are_sorted_by_rounds() -> None:
     slow, fast, never = (record(values) for values in ([0, 0.5, 1], [0, 1, 0.2], [0, 0.9, 0.9]))
     order = [Row({"x": 1}, [r], 1.0) for r in (slow, fast, never)]
     assert [row.needed for row in sorted(order, key=Row.sorting)] == [1.0, 2.0, None]
+    assert Row({"x": 1}, [fast, slow], 1.0).needed == 1.5
+    assert Row({"x": 1}, [fast, never], 1.0).needed is None
 
 
 def test_runs_without_an_accuracy_have_none_and_come_last(tmp_path: Path) -> None:
@@ -400,6 +505,9 @@ def test_a_mean_over_seeds_is_not_made_of_those_that_survived() -> None:
     [row] = make_rows([{"seed": 0}, {"seed": 1}], records, [0.0] * 2)
     assert row.mean is None
     assert row.cells()[:2] == ["diverged (1 of 2)", "0.9000 - 0.9000"]
+    records[0] = record([], status="failed", problem="KeyError")
+    [row] = make_rows([{"seed": 0}, {"seed": 1}], records, [0.0] * 2)
+    assert row.cells()[0] == "failed (2 of 2)"  # the worst that became of a run
 
 
 def test_a_run_that_failed_before_is_shown_with_its_reason_and_the_remedy(tmp_path: Path) -> None:
@@ -455,6 +563,54 @@ def test_a_run_that_failed_later_goes_on_from_its_last_good_round(tmp_path: Path
     assert stored.threads == 2
     journal = (store.root / "journal.jsonl").read_text().splitlines()
     assert '"continued"' in journal[-2]
+
+
+def failed_from(round_: int, request: Request, store: Store) -> RunDirectory:
+    """Do a run, and write into its files that from this round on it failed, on another machine."""
+    early = do(request, store)
+    directory = RunDirectory(store.folder(early.run))
+    rows = read_metrics(directory.metrics)
+    for row in rows[round_:]:
+        row |= {"model_changed": False, "failures": {"1": "OSError: gone"}}
+    directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stored = json.loads(directory.config.read_text())
+    stored["found"] |= {"threads": 64, "device": "cuda:7"}
+    directory.config.write_text(json.dumps(stored))
+    store.keep(early.model_copy(update={"status": "failed", "problem": "OSError: gone"}))
+    return directory
+
+
+def test_what_was_found_out_for_a_run_that_failed_is_found_out_anew(tmp_path: Path) -> None:
+    store, request = Store(tmp_path), Request.of(SHORT, 3)
+    directory = failed_from(3, request, store)
+    assert retried(request, store) is None
+    assert kept_rounds(directory.checkpoints) == [2]
+    _, found = read_stored(tmp_path / request.run)
+    assert "threads" not in found
+    assert found["device"] == "cpu"
+
+
+def test_a_run_whose_checkpoints_are_all_of_failed_rounds_begins_again(tmp_path: Path) -> None:
+    store, request = Store(tmp_path), Request.of(SHORT, 3)
+    directory = failed_from(2, request, store)
+    assert kept_rounds(directory.checkpoints) == [3, 2]
+    assert retried(request, store) is None
+    assert not store.folder(request.run).exists()
+
+
+def retried(request: Request, store: Store) -> RunRecord | None:
+    """Return what is known of a run after its failure was forgotten."""
+    retry_failures({"a": lambda: fixed([request])}, store)
+    return store.find(request)
+
+
+def test_a_run_that_diverged_is_a_result_and_not_tried_again(tmp_path: Path) -> None:
+    store, request = Store(tmp_path), Request.of(BASE, 3)
+    wild = record([0.1, None], request.run, "diverged", problem="nan")
+    store.folder(wild.run).mkdir()
+    store.keep(wild)
+    retry_failures({"a": lambda: fixed([request])}, store)
+    assert Store(tmp_path).find(request) == wild
 
 
 def test_old_numbers_of_changed_code_are_named_and_not_of_the_rest(

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from test_data_sources import load
 
 from fedapp.config import read_config
-from fedapp.data import IGNORE, load_dataset
+from fedapp.data import IGNORE, load_dataset, load_node_data
 from fedapp.data.text.clients import hold_out_last
 from fedapp.data.text.sequences import fit, unroll
 from fedapp.data.text.symbols import BEGIN, END, UNKNOWN, Characters, most_frequent, words_of
+from fedapp.errors import DataError
 
 LINES = {
     "client_id": ["b", "a", "b", "a", "c"],
@@ -86,6 +87,21 @@ def test_character_task_of_clients(tmp_path):
     assert spoken(data.test.inputs[0], data.test.targets[0]) == "end|"
 
 
+def test_the_column_that_is_asked_for_is_the_clients(tmp_path):
+    """Not "client_id", which is taken where nothing is asked for."""
+    data = load(write_lines(tmp_path / "plays"), text_unroll=8, client_key="line_no")
+    names = data.train.group_names["client_id"]
+    whose = [names[code] for code in data.train.groups["client_id"]]
+    said = [spoken(*pair) for pair in zip(data.train.inputs, data.train.targets, strict=True)]
+    assert list(zip(whose, said, strict=True)) == [("0", "to be|o"), ("0", "r||"), ("1", "not|to|")]
+
+
+def test_clients_are_limited_in_words_and_not_in_characters(tmp_path):
+    lines = {"client_id": ["a"] * 2, "text": ["x" * 6_000] * 2}
+    data = load(write_parquet(tmp_path / "plays", {"train": lines, "test": lines}))
+    assert (data.train.targets != IGNORE).sum() == 2 * 6_001
+
+
 def test_lines_by_themselves(tmp_path):
     """A line is an example, in the order of the clients; a longer one than a sequence is two."""
     data = load(write_lines(tmp_path / "plays"), text_unroll=4, text_example="line")
@@ -127,6 +143,30 @@ def test_word_task_limits_each_client(tmp_path):
     assert small.task.vocabulary != data.task.vocabulary
 
 
+def test_the_limit_of_words_is_exact_and_not_of_the_test_split(tmp_path):
+    """All words are known, since y says f and g: x trains on a to e, four to be predicted."""
+    lines = {"author": ["x"] * 3 + ["y"], "text": ["a b c", "d e f", "g", "f g"]}
+    folder = write_parquet(tmp_path / "posts", {"train": lines, "test": lines})
+    data = load(folder, text_unit="words", text_client_words=5)
+    assert (data.train.targets != IGNORE).sum(axis=1).tolist() == [4, 1]
+    assert (data.test.targets != IGNORE).sum(axis=1).tolist() == [6, 1]
+
+
+def test_the_vocabulary_is_of_the_training_texts(tmp_path):
+    """Of the test words b and z only b is known: a model could not have learned z."""
+    texts = {"train": {"text": ["a b b"]}, "test": {"text": ["a b z z"]}}
+    data = load(write_parquet(tmp_path / "posts", texts), text_unit="words", text_unroll=3)
+    assert data.task.num_classes == 3
+    assert data.test.targets.tolist() == [[1, IGNORE, IGNORE]]
+
+
+def test_texts_of_one_word_have_nothing_to_predict(tmp_path):
+    lines = {"author": ["x", "y"], "text": ["one", "two"]}
+    folder = write_parquet(tmp_path / "posts", {"train": lines, "test": lines})
+    with pytest.raises(DataError, match="no client has a symbol to predict"):
+        load(folder, text_unit="words")
+
+
 def windows(client: str, text: str, width: int) -> list[dict[str, str]]:
     return [
         {"character_id": client, "x": text[start : start + width], "y": text[start + width]}
@@ -152,11 +192,35 @@ def test_leaf_windows_are_joined_to_the_same_kind_of_task(tmp_path):
     assert sorted(heard) == ["e|", "ght|ks|"]
 
 
+def test_leaf_windows_of_a_node_are_whole_where_nothing_is_held_out(tmp_path):
+    rows = windows("romeo", "but soft", 3)
+    columns = {name: [row[name] for row in rows] for name in ("character_id", "x", "y")}
+    folder = write_parquet(tmp_path / "leaf", {"train": columns})
+    config = read_config({"data-cache": str(tmp_path / "cache")})
+    data = load_node_data(config, str(folder))
+    assert [spoken(*pair) for pair in zip(data.train.inputs, data.train.targets, strict=True)] == [
+        "but soft|"
+    ]
+    assert len(data.test) == 0
+
+
+def test_texts_of_several_lengths_are_no_windows(tmp_path):
+    """A column y of single characters beside them is a column like any other."""
+    lines = {"x": ["to be", "or"], "y": ["?", "!"]}
+    data = load(write_parquet(tmp_path / "lines", {"train": lines, "test": lines}))
+    assert spoken(data.train.inputs[0], data.train.targets[0]) == "to be|or|"
+
+
 def test_hold_out_takes_each_clients_last_lines():
     owners = np.array([0] * 10 + [1] * 2 + [2])
     train, test = hold_out_last(owners, 0.2)
     assert test.tolist() == [8, 9, 11]
     assert sorted([*train, *test]) == list(range(13))
+
+
+@pytest.mark.parametrize(("lines", "held"), [(1, 0), (2, 1), (5, 1), (9, 1), (10, 2), (14, 2)])
+def test_the_part_held_out_is_rounded_down_but_is_at_least_one_line(lines, held):
+    assert len(hold_out_last(np.zeros(lines, np.int64), 0.2)[1]) == held
 
 
 def test_lines_without_test_split_hold_out_the_last_ones(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -189,6 +190,14 @@ def test_the_local_optimizer(options: dict[str, Any], together: int) -> None:
     check_equal(*both(together, **{"local_epochs": 2, **given, **options}), tolerance=1e-9)
 
 
+@pytest.mark.parametrize("name", ["fedpa", "fedsgd", "fedsmoo", "scaffold"])
+def test_what_a_client_remembers_is_of_its_own_steps(name: str) -> None:
+    """Three clients in one program: those of 4 and 2 steps wait for the one of 6."""
+    given = {"dataset": "digits", "2nn.hidden": 4, "precision": "float64", "batch_size": 5}
+    more = {"scaffold.option": "I"} if name == "scaffold" else {}
+    check_equal(*both(3, algorithm=name, local_epochs=2, **given, **more), tolerance=1e-9)
+
+
 @pytest.mark.parametrize("together", [1, 2])
 @pytest.mark.parametrize(("model", "task"), SMALL_MODELS, ids=identifier)
 def test_every_model(
@@ -243,7 +252,7 @@ def test_a_transform_that_draws_draws_the_same(together: int, tmp_path: Path) ->
         splits[split] = {"image": [png(p) for p in pixels], "label": [i % 2 for i in range(count)]}
     folder = write_parquet(tmp_path / "images", splits, image_features())
     given = {"dataset": str(folder), "transform": "cifar24", "model": "linear"}
-    given |= {"precision": "float64", "batch_size": 5, "num_clients": 10}
+    given |= {"precision": "float64", "batch_size": 5, "num_clients": 10, "momentum": 0.5}
     check_equal(*both(together, **given), tolerance=1e-9)
 
 
@@ -512,6 +521,19 @@ def test_one_client_without_data_does_not_harm_the_others() -> None:
     assert largest_difference(reply.mean, alone.mean) == 0.0
 
 
+def test_clients_that_train_together_share_the_seconds() -> None:
+    config = read_config({"trainer": "batched", "program": "record", "clients-together": 3})
+    holdings = read_holdings(config, None)
+    task = holdings.dataset.task
+    trainer, theta = make_trainer(config, task), initial_parameters(config, task)
+    order = TrainOrder(1, (0, 1, 2), 0.1, "mean")
+    began = time.perf_counter()
+    reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
+    seconds = [report.seconds for report in reply.reports]
+    assert len(set(seconds)) == 1
+    assert 0 < sum(seconds) < time.perf_counter() - began
+
+
 def test_a_client_that_diverges_is_left_out_alone() -> None:
     """Two clients in one program; the first one's examples are absurdly large."""
     config = read_config({"trainer": "batched", "program": "record", "clients-together": 2})
@@ -643,9 +665,11 @@ def test_a_clients_own_data_stay_on_the_device() -> None:
 def test_a_data_set_too_large_for_the_gpu_comes_client_by_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda _: (20, 100))
+    """It takes 60 bytes; of 100 that are free no more than half."""
     part = Chosen(WHOLE, np.array([1]))
-    assert Resident(torch.device("cuda")).shared([part]) is None
+    for free in (20, 100):
+        monkeypatch.setattr("torch.cuda.mem_get_info", lambda _, free=free: (free, 200))
+        assert Resident(torch.device("cuda")).shared([part]) is None
 
 
 def test_chosen_examples_are_copies_in_their_order() -> None:

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from fedapp.config import read_config
 from fedapp.data import load_transform
+from fedapp.data.base import Examples
 from fedapp.data.transforms.cifar24 import Cifar24, whiten
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.errors import ConfigError
+from fedapp.training.batches import batches
+from fedapp.training.plan import LocalPlan, client_generator
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -128,6 +131,23 @@ def test_cifar24_flips_half_and_reaches_every_corner():
     corners = torch.minimum(parts[:, 0, 0, 0], parts[:, 0, 0, -1]) * 1024
     assert len(corners.unique()) == 81
     assert (corners.min(), corners.max()) == (0, 8 * 32 + 8)
+
+
+def test_the_draws_of_a_turn_are_of_its_round_and_client():
+    pixels = images(4).numpy()
+    plan = LocalPlan(2, 0, 0, "epoch", 0.1)  # B = infinity: the examples are not shuffled
+
+    def shown(round_: int, client: int) -> list[torch.Tensor]:
+        rng = client_generator(7, round_, client)
+        examples = Examples(pixels, np.zeros(4, np.int64))
+        stream = batches(examples, plan, rng, Cifar24(), torch.device("cpu"), torch.float64)
+        return [batch.inputs for batch in stream]
+
+    first, second = shown(1, 2)
+    assert not torch.equal(first, second)
+    assert torch.equal(first, shown(1, 2)[0])
+    assert not torch.equal(first, shown(2, 2)[0])
+    assert not torch.equal(first, shown(1, 3)[0])
 
 
 def test_cifar24_agrees_between_devices(cuda):

@@ -1,0 +1,114 @@
+"""A round's replies, folded in the order of its orders, whatever comes when; means by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from flwr.app import Message, MessageType
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedapp.messages import encode_reply
+from fedapp.replies import Expected
+from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
+from fedapp.training.evaluation import Score
+from strategies.fedavg import FedAvg
+from strategies.folding import Fold, in_order
+from strategies.gathering import gather
+from strategies.records import client_scores
+
+
+def report(
+    client: int, weight: float = 1.0, loss: float = 0.0, seconds: float = 0.0
+) -> ClientReport:
+    return ClientReport(client, int(weight), weight, 1, loss, seconds)
+
+
+def reply(*reports: ClientReport, mean: float = 0.0, upload: float | None = None) -> CohortReply:
+    uploads = {} if upload is None else {"c": torch.tensor(upload)}
+    return CohortReply({"w": torch.tensor(mean)}, uploads, {}, reports)
+
+
+def folded(*replies: CohortReply) -> Fold:
+    fold = Fold()
+    for each in replies:
+        fold.add(each)
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("come", "yielded"),
+    [
+        ([0, 1, 2], [0, 1, 2]),
+        ([2, 0, 1], [0, 1, 2]),
+        ([2, 1], [1, 2]),  # the first never comes
+        ([0, 2], [0, 2]),
+        ([], []),
+    ],
+)
+def test_replies_are_given_in_the_order_of_the_orders(come: list[int], yielded: list[int]) -> None:
+    replies = [reply(report(client)) for client in range(3)]
+    found = in_order(((index, replies[index]) for index in come), 3)
+    assert [each.reports[0].client for each in found] == yielded
+
+
+def test_a_reply_that_is_lost_holds_up_no_other() -> None:
+    replies = iter([(1, reply(report(1))), (0, None), (2, reply(report(2)))])
+    found = in_order(replies, 3)
+    assert next(found).reports[0].client == 1
+    assert next(replies)[0] == 2  # it was not yet asked for
+
+
+def test_means_are_weighted_by_what_the_nodes_clients_weigh() -> None:
+    """Clients of 1 and 2 make a mean of 4, one of 5 has 12: (3 * 4 + 5 * 12) / 8; uploads alike."""
+    fold = folded(
+        reply(report(0, 1), report(1, 2), mean=4.0, upload=8.0),
+        reply(report(2, 5), mean=12.0, upload=0.0),
+    )
+    mean, uploads = fold.mean(FedAvg())
+    assert (float(mean["w"]), float(uploads["c"])) == (9.0, 3.0)
+    assert (fold.weight, fold.usable) == (8, 3)
+
+
+def test_a_mean_over_reports_leaves_out_what_is_no_number() -> None:
+    """A client without examples has no loss, and a weight of 0."""
+    fold = folded(reply(report(0, 1), report(1, 0)), reply(report(2, 3), report(3, 4)))
+    assert fold.average([2.0, math.nan, 6.0, math.nan]) == 5.0
+    assert fold.average([2.0, math.inf, 6.0, 6.0]) == 5.5
+    assert math.isnan(fold.average([math.nan] * 4))
+    assert fold.usable == 3
+
+
+def test_nodes_train_side_by_side_and_their_clients_one_after_another() -> None:
+    one = reply(report(0, seconds=1.0), report(1, seconds=2.0))
+    assert folded(one, reply(report(2, seconds=2.5))).train_seconds == 3.0
+
+
+def test_a_round_waits_for_clients_and_not_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first node's two clients one failed: with the second node there are three."""
+    for name, value in (("_run_id", 1), ("_task_id", 1), ("_node_id", SUPERLINK_NODE_ID)):
+        monkeypatch.setattr(TaskIdentity, name, value)
+    orders = [TrainOrder(1, clients, 0.1, "mean") for clients in ((0, 1), (2, 3), (4, 5))]
+    failed = CohortReply({"w": torch.tensor(1.0)}, {}, {}, (report(0),), {1: "no disk"})
+    replies = [failed, reply(report(2), report(3), mean=4.0), reply(report(4), report(5), mean=9.0)]
+    messages = [
+        (index, Message(encode_reply(orders[index], each), index + 1, MessageType.TRAIN))
+        for index, each in enumerate(replies)
+    ]
+    expected = Expected({"w": torch.tensor(0.0)}, dict.fromkeys(range(6), 1))
+    found = gather(orders, messages, expected, wanted=2, deadline=9.0)
+    assert [each.client for each in found.fold.reports] == [0, 2, 3]
+    assert {client: fault.kind for client, fault in found.faults.items()} == {1: "raised"}
+    assert found.surplus == [4, 5]
+    assert float(found.fold.mean(FedAvg())[0]["w"]) == 3.0
+
+
+def test_scores_of_clients_count_each_example_once() -> None:
+    """(2 * 1 + 6 * 4) / 8 and (2 * 0.5 + 6 * 1) / 8; a client without test examples has no score."""
+    nothing = Score(math.nan, math.nan, 0)
+    found = client_scores([Score(1.0, 0.5, 2), nothing, Score(4.0, 1.0, 6)])
+    assert found is not None
+    assert dict(found) == {"loss": 3.25, "accuracy": 0.875, "worst-accuracy": 0.5, "clients": 2}
+    assert client_scores([nothing]) is None
