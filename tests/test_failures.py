@@ -127,6 +127,22 @@ def test_on_failure_stop_ends_the_run_with_the_reason(tmp_path):
         run(tmp_path / "run", call=breaking(raises), on_failure="stop")
 
 
+def test_one_client_that_fails_is_enough_to_stop(tmp_path, monkeypatch):
+    from fedapp.holdings import Holdings
+
+    drawn = metrics(run(tmp_path / "whole", num_server_rounds=1))[1]["clients"]
+    train = Holdings.train
+
+    def broken(self, client):
+        if client == drawn[2]:
+            raise ValueError("its disk is gone")
+        return train(self, client)
+
+    monkeypatch.setattr(Holdings, "train", broken)
+    with pytest.raises(RunError, match=f"client {drawn[2]} failed .*its disk is gone"):
+        run(tmp_path / "run", on_failure="stop", num_server_rounds=1)
+
+
 def everyone(damage):
     def call(message, context):
         reply = client_app(message, context)

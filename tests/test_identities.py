@@ -18,6 +18,7 @@ from fedapp.data.transforms.scale import Scale
 from fedapp.holdings import read_holdings
 from fedapp.models.base import initialise
 from fedapp.models.lstm import CharLSTM
+from fedapp.seeds import generator, torch_seed
 from fedapp.training.algorithm import WeightedMean, weighted_mean
 from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.evaluation import Evaluator, sample
@@ -135,6 +136,21 @@ def test_weighted_mean_of_weighted_means(
             outer.add(weighted_mean(values[part], weights[part]), sum(weights[part]))
     expected = sum(w * x for x, w in terms) / sum(weights)
     assert float(outer.mean()["x"]) == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_mean_is_folded_in_double_precision() -> None:
+    """In single precision 2^24 + 1 + 1 stays 2^24."""
+    terms = [{"x": torch.tensor(value)} for value in (2.0**24, 1.0, 1.0)]
+    mean = weighted_mean(terms, [1, 1, 1])["x"]
+    assert (float(mean), mean.dtype) == ((2**24 + 2) / 3, torch.float32)
+
+
+def test_every_purpose_round_and_client_has_a_seed_of_its_own() -> None:
+    keys = list(itertools.product((0, 1), ("a", "b"), (0, 1), (0, 1)))
+    assert len({torch_seed(*key) for key in keys}) == len(keys)
+    assert len({float(generator(*key).random()) for key in keys}) == len(keys)
+    assert all(0 <= torch_seed(*key) < 2**63 for key in keys)
+    assert torch_seed(1, "a", 1, 1) == torch_seed(1, "a", 1, 1)
 
 
 # ---------------------------------------------------------------------- evaluation and own data

@@ -1,0 +1,173 @@
+"""Replies of nodes, each against what its order and the run expect: refused by kind, or taken whole."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedapp.faults import ReplyError
+from fedapp.messages import encode_reply, encode_scores
+from fedapp.replies import LARGEST_COUNT, Expected, decode_reply, decode_scores
+from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
+from fedapp.training.evaluation import Score
+
+ORDER = TrainOrder(3, (0, 1), 0.1, "mean")
+REPORT = ClientReport(0, 5, 5.0, 2, 0.5, 1.0)
+EXPECTED = Expected({"w": torch.tensor([3.0, 4.0])}, {0: 5, 1: 2})
+
+
+@pytest.fixture(autouse=True)
+def _task(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend to be a ServerApp's process: Flower stamps messages with its task."""
+    for name, value in (("_run_id", 1), ("_task_id", 1), ("_node_id", SUPERLINK_NODE_ID)):
+        monkeypatch.setattr(TaskIdentity, name, value)
+
+
+def reply(*reports: ClientReport, update: tuple[float, ...] = (0.0, 0.0)) -> Message:
+    found = CohortReply({"w": torch.tensor(update)}, {}, {}, reports, {})
+    return Message(encode_reply(ORDER, found), 1, MessageType.TRAIN)
+
+
+def fault(message: Message, expected: Expected = EXPECTED) -> str:
+    """Return the kind of what is wrong with a reply; empty if it is taken."""
+    try:
+        decode_reply(ORDER, message, expected)
+    except ReplyError as error:
+        return error.fault.kind
+    return ""
+
+
+def test_a_sound_reply_is_taken_as_it_is() -> None:
+    other = replace(REPORT, client=1, examples=2, weight=2.0)
+    found = decode_reply(ORDER, reply(REPORT, other, update=(1.0, 2.0)), EXPECTED)
+    assert found.reports == (REPORT, other)
+    assert found.mean["w"].tolist() == [1.0, 2.0]
+    assert (found.weight, found.failures) == (7.0, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({}, ""),
+        ({"client": 2}, "malformed"),
+        ({"weight": 5.5}, "weight"),
+        ({"weight": -1.0}, "weight"),
+        ({"weight": math.nan}, "weight"),
+        ({"weight": 0.0, "examples": 0, "steps": 0, "loss": math.nan}, ""),
+        ({"examples": 6}, "weight"),
+        ({"examples": -1}, "weight"),
+        ({"steps": -1}, "malformed"),
+        ({"steps": LARGEST_COUNT + 1}, "malformed"),
+        ({"seconds": -1.0}, "malformed"),
+        ({"seconds": math.inf}, "malformed"),
+        ({"seconds": math.nan}, "malformed"),
+    ],
+    ids=str,
+)
+def test_what_a_client_reports_must_be_possible(change: dict[str, float], kind: str) -> None:
+    assert fault(reply(replace(REPORT, **change))) == kind
+
+
+def test_a_client_that_is_reported_twice_would_count_twice() -> None:
+    assert fault(reply(REPORT, REPORT)) == "malformed"
+
+
+def test_weighted_uniformly_a_client_weighs_one_at_most() -> None:
+    uniform = replace(EXPECTED, weighting="uniform")
+    assert fault(reply(replace(REPORT, weight=1.0)), uniform) == ""
+    assert fault(reply(replace(REPORT, weight=2.0)), uniform) == "weight"
+
+
+def test_a_reply_is_to_the_round_in_which_it_was_asked_for() -> None:
+    for round_ in (2, 4):
+        with pytest.raises(ReplyError, match=f"a reply to round 3, not {round_}"):
+            decode_reply(replace(ORDER, round=round_), reply(REPORT), EXPECTED)
+
+
+@pytest.mark.parametrize(
+    ("theta", "update", "kind"),
+    [
+        ((3.0, 4.0), (0.0, 10.0), ""),  # |theta| = 5: up to 10
+        ((3.0, 4.0), (0.0, 10.1), "norm"),
+        ((0.0, 0.0), (0.0, 2.0), ""),  # at least 1: up to 2
+        ((0.0, 0.0), (0.0, 2.1), "norm"),
+    ],
+)
+def test_the_bound_of_a_norm_is_in_units_of_the_models(
+    theta: tuple[float, ...], update: tuple[float, ...], kind: str
+) -> None:
+    expected = Expected({"w": torch.tensor(theta)}, {0: 5, 1: 2}, max_norm=2.0)
+    assert fault(reply(REPORT, update=update), expected) == kind
+    model = replace(expected, update="model")
+    moved = tuple(a + b for a, b in zip(theta, update, strict=True))
+    assert fault(reply(REPORT, update=moved), model) == kind
+
+
+def test_a_norm_that_is_too_large_for_a_number_is_too_large_for_any_bound() -> None:
+    bounded = replace(EXPECTED, max_norm=1e38)
+    assert fault(reply(REPORT, update=(1e18, 0.0)), bounded) == ""
+    assert fault(reply(REPORT, update=(3e38, 3e38)), bounded) == "norm"
+
+
+def test_what_an_algorithm_uploads_must_be_there_where_a_client_has_a_weight() -> None:
+    uploading = replace(EXPECTED, upload={"c": torch.zeros(1)})
+    assert fault(reply(REPORT), uploading) == "malformed"
+    idle = replace(REPORT, examples=0, weight=0.0, steps=0, loss=math.nan)
+    assert fault(reply(idle), uploading) == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (ErrorCode.MESSAGE_UNAVAILABLE, "late"),
+        (ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "late"),
+        (ErrorCode.NODE_UNAVAILABLE, "lost"),
+        (ErrorCode.CLIENT_APP_CRASHED, "crashed"),
+        (ErrorCode.UNKNOWN, "raised"),
+    ],
+)
+def test_an_error_of_flower_says_what_became_of_the_node(code: int, kind: str) -> None:
+    order = Message(RecordDict(), 1, MessageType.TRAIN)
+    assert fault(Message(Error(code, "why"), reply_to=order)) == kind
+
+
+def test_arrays_are_of_the_models_shapes_and_types_and_come_in_its_order() -> None:
+    expected = Expected({"b": torch.zeros(2), "a": torch.zeros(1, 2)}, {0: 5})
+
+    def sent(**tensors: torch.Tensor) -> Message:
+        found = CohortReply(tensors, {}, {}, (REPORT,))
+        return Message(encode_reply(ORDER, found), 1, MessageType.TRAIN)
+
+    fine = decode_reply(ORDER, sent(a=torch.ones(1, 2), b=torch.ones(2)), expected)
+    assert list(fine.mean) == ["b", "a"]
+    for wrong in (
+        {"a": torch.ones(2), "b": torch.ones(2)},
+        {"a": torch.ones(1, 2), "b": torch.ones(2, dtype=torch.float64)},
+        {"a": torch.ones(1, 2)},
+    ):
+        assert fault(sent(**wrong), expected) == "tensors"
+
+
+@pytest.mark.parametrize(
+    ("score", "graded", "kind"),
+    [
+        (Score(0.5, 1.0, 3), True, ""),
+        (Score(0.5, 1.1, 3), True, "malformed"),
+        (Score(0.5, math.nan, 3), True, "malformed"),
+        (Score(0.5, math.nan, 3), False, ""),
+        (Score(0.5, 1.0, -3), True, "malformed"),
+        (Score(math.inf, 1.0, 3), True, "not-finite"),
+        (Score(math.nan, math.nan, 0), True, ""),
+    ],
+)
+def test_scores_must_be_possible(score: Score, graded: bool, kind: str) -> None:
+    message = Message(encode_scores([4], [score]), 1, MessageType.EVALUATE)
+    found = decode_scores(message, [4, 5], graded=graded)
+    assert getattr(found[4], "kind", "") == kind
+    assert getattr(found[5], "kind", "") == "malformed"  # it is not mentioned
