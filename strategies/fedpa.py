@@ -21,8 +21,8 @@ class FedPA(Algorithm):
     and Sigma the shrinkage estimate r I + (1 - r) S with r = 1 / (1 + (l - 1) rho), S the sample
     covariance of l samples. The paper solves for the update by a recursion in l; here the same comes
     from the Woodbury identity, (Delta - rho U (I + rho U'U)^-1 U'Delta) / r with U the centred
-    samples and Delta = mu - theta. Steps after the last sample do not count: of a turn of 60 steps
-    the defaults use the first 10, so set burn-in + samples * steps-per-sample to what a turn takes.
+    samples and Delta = mu - theta. ``steps-per-sample = 0`` divides the steps after the burn-in
+    equally among the samples (rounded down, at least 1); steps after the last sample do not count.
     A client that takes too few steps for a sample sends theta_k - theta, as all do in the first
     ``burn-in-rounds``.
     """
@@ -36,19 +36,28 @@ class FedPA(Algorithm):
 
     samples: int = Field(5, ge=1, description="Samples a client, l.")
     steps_per_sample: int = Field(
-        2, ge=1, description="Local steps averaged to a sample; those after the last do not count."
+        0,
+        ge=0,
+        description="Local steps averaged to a sample; 0: a turn's, divided among the samples.",
     )
     burn_in: int = Field(0, ge=0, description="Local steps before the first sample.")
     burn_in_rounds: int = Field(0, ge=0, description="First rounds of plain federated averaging.")
     rho: float = Field(0.01, ge=0, description="Shrinkage: 0 takes the covariance as I.")
 
+    def draw(self, turn: Turn, seed: int, client: int) -> Tensors:
+        """Return the number of steps that make a sample in this turn."""
+        shared = max((turn.steps - self.burn_in) // self.samples, 1)
+        first = next(iter(turn.anchor.values()))
+        return {"length": first.new_full((), self.steps_per_sample or shared)}
+
     def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
         """Return the samples' sums {name: [l, ...]} and the steps done, with this step's iterate."""
         first = next(iter(params.values()))
         done = turn.memory["steps"] if turn.memory else torch.zeros_like(first.sum())
-        sample = torch.div(done - self.burn_in, self.steps_per_sample, rounding_mode="floor")
+        length = turn.drawn["length"]
+        sample = torch.div(done - self.burn_in, length, rounding_mode="floor")
         chosen = torch.arange(self.samples, device=first.device) == sample
-        sums = {n: _along_first(chosen, p) * p / self.steps_per_sample for n, p in params.items()}
+        sums = {n: _along_first(chosen, p) * p / length for n, p in params.items()}
         if turn.memory:
             sums = add(sums, turn.memory)
         return sums | {"steps": done + 1}
@@ -60,7 +69,7 @@ class FedPA(Algorithm):
             return Finish(update=drift)
         left = turn.memory["steps"] - self.burn_in
         numbers = torch.arange(1, self.samples + 1, device=left.device)
-        whole = (numbers * self.steps_per_sample <= left).to(left.dtype)
+        whole = (numbers * turn.drawn["length"] <= left).to(left.dtype)
         count = whole.sum()
         taken = {name: _along_first(whole, p) * turn.memory[name] for name, p in params.items()}
         mean = {name: t.sum(0) / count.clamp(min=1) for name, t in taken.items()}

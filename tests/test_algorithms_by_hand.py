@@ -270,6 +270,28 @@ def test_fedpa_leaves_out_what_is_no_whole_sample(tmp_path: Path) -> None:
     assert Federation(none, tmp_path).play() == FEDAVG
 
 
+def test_fedpa_divides_a_turn_among_its_samples(tmp_path: Path) -> None:
+    """Two steps and no burn-in: two samples of one step, or one of both, the mean iterate.
+
+    Client 0: (0.25 + 0.4375) / 2 = 0.34375, client 1: 1.875; one sample has Sigma = 1.
+    """
+    two = FedPA(samples=2, rho=1.0)
+    by_hand = FedPA(samples=2, steps_per_sample=1, rho=1.0)
+    assert Federation(two, tmp_path).play() == Federation(by_hand, tmp_path).play()
+    one = FedPA(samples=1, rho=1.0)
+    assert Federation(one, tmp_path).play() == close((0.34375 + 1.875) / 2)
+
+
+@pytest.mark.parametrize(
+    ("steps", "burn_in", "length"), [(60, 0, 12), (60, 30, 6), (64, 30, 6), (3, 0, 1), (3, 5, 1)]
+)
+def test_fedpa_knows_how_long_a_sample_is(steps: int, burn_in: int, length: int) -> None:
+    """(steps - burn-in) / samples, rounded down, and 1 where there are not as many."""
+    turn = Turn({"w": torch.zeros(2)}, steps=steps)
+    drawn = FedPA(burn_in=burn_in).draw(turn, 0, 0)
+    assert float(drawn["length"]) == length
+
+
 def test_fedpa_is_fedavg_in_the_rounds_of_its_burn_in(tmp_path: Path) -> None:
     """Of whole clients' turns: the third round is the first whose samples count."""
     settings = {"samples": 2, "steps_per_sample": 1, "rho": 1.0}

@@ -70,8 +70,9 @@ class Turn:
     this client kept from its last turn (``Algorithm.first_state`` before the first). ``memory`` is
     what ``Algorithm.remember`` carries from one local step to the next. ``learning_rate``,
     ``momentum`` and ``nesterov`` are the local optimizer's (eta is a tensor where several clients
-    train in one program). ``round`` is for ``draw`` and ``finish``: a local step must not depend on
-    it, since its program is recorded once for all rounds. ``label_counts`` [C] says how many
+    train in one program). ``round`` and ``steps``, the number of local steps of this turn, are for
+    ``draw`` and ``finish``: a local step must not depend on them, since its program is recorded once
+    for all rounds and clients. ``label_counts`` [C] says how many
     targets of each class the client holds; it is there for algorithms that need it.
     ``normalisation`` names the parameters of normalisation layers. ``drawn`` is what
     ``Algorithm.draw`` drew for this turn.
@@ -82,6 +83,7 @@ class Turn:
     state: Mapping[str, Tensor] = field(default_factory=dict)
     learning_rate: float | Tensor = 0.0
     round: int = 0
+    steps: int = 0
     momentum: float = 0.0
     nesterov: bool = False
     label_counts: Tensor | None = None
@@ -223,7 +225,7 @@ class Algorithm(Component):
     # ------------------------------------------------------------------ client rule
 
     def draw(self, turn: Turn, seed: int, client: int) -> Tensors:
-        """Return what ``client`` draws at random for its turn, beforehand: ``turn.drawn``."""
+        """Return what is fixed for this turn of ``client`` alone, as what it draws: ``turn.drawn``."""
         return {}
 
     def first_state(self, turn: Turn) -> Tensors:

@@ -196,7 +196,9 @@ def _turns(
         results: dict[int, Outcome | Exception] = {}
         for client in chunk:
             try:
-                tasks[client] = _task(config, trainer, shared, client, data_of(client), states)
+                tasks[client] = _task(
+                    config, trainer, shared, plan, client, data_of(client), states
+                )
             except Exception as error:
                 results[client] = error
         results |= _outcomes(trainer, tasks, plan)
@@ -253,12 +255,14 @@ def _task(
     config: RunConfig,
     trainer: Trainer,
     shared: Turn,
+    plan: LocalPlan,
     client: int,
     examples: Examples,
     states: ClientStates | None,
 ) -> ClientTask:
     """Return what the trainer needs to know of one client's turn."""
-    turn = _own_turn(shared, trainer, examples, states, client)
+    turn = replace(shared, steps=plan.num_steps(len(examples)))
+    turn = _own_turn(turn, trainer, examples, states, client)
     turn = replace(turn, drawn=trainer.algorithm.draw(turn, config.seed, client))
     return ClientTask(turn, examples, client_generator(config.seed, shared.round, client))
 
