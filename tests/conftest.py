@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from in_process import metrics as metrics_of
 from in_process import model as model_of
 
@@ -17,6 +18,12 @@ from fedapp.client_app import app as client_app
 from fedapp.config import read_config
 from fedapp.engines.inline import run_inline
 from fedapp.server_app import app as server_app
+
+# The same examples every time, and none that fails because the machine was busy.
+settings.register_profile(
+    "fedapp", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("fedapp")
 
 Run = Callable[..., Path]
 

@@ -118,7 +118,7 @@ def test_weighting_by_examples_and_uniform(run: Run) -> None:
         assert largest_difference(model_of(folder), expected) < EXACT
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.floats(-5, 5), st.floats(0.1, 9)), min_size=1, max_size=9),
     st.data(),

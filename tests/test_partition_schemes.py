@@ -51,7 +51,7 @@ def with_roles(examples: Examples, roles: int) -> Examples:
 
 
 @pytest.mark.parametrize("partitioner", VARIANTS, ids=ids)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     targets=st.lists(st.integers(0, 5), min_size=1, max_size=120),
     num_clients=st.integers(1, 25),

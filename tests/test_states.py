@@ -133,7 +133,7 @@ def test_what_each_kept_checkpoint_can_read_stays(tmp_path: Path) -> None:
     assert [int(name[6:12]) for name in line.files()] == [2, 4, 6, 7]
 
 
-@settings_(max_examples=40, deadline=None)
+@settings_(max_examples=40)
 @given(st.lists(st.sampled_from(["turn", "lost", "checkpoint", "kill"]), max_size=25))
 def test_any_history_reads_as_if_it_had_never_been_killed(events: list[str]) -> None:
     """Files, pruned and rolled back, always give what a plain list of the turns that counted gives."""
