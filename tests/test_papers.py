@@ -36,7 +36,7 @@ from fedapp.papers.pictures.landscapes import (
     least_squares,
     local_path,
 )
-from fedapp.papers.report.claims import check, claims_section
+from fedapp.papers.report.claims import Noise, check, claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.page import page
 from fedapp.papers.report.tables import entries, table_section
@@ -173,10 +173,10 @@ def test_a_gain_is_the_difference_of_two_differences() -> None:
         name: cell(run_result(1.0).model_copy(update={"final": final}))
         for name, final in finals.items()
     }
-    checked = check(claim, cells, noise=0.02)
+    checked = check(claim, cells, Noise(0.02))
     assert checked.measured == pytest.approx(0.1 - 0.02)
     assert checked.verdict == "holds"
-    assert check(claim, cells, noise=0.1).verdict == "inconclusive"
+    assert check(claim, cells, Noise(0.1)).verdict == "inconclusive"
 
 
 def test_claims_are_about_cells_of_other_items() -> None:
@@ -378,7 +378,7 @@ def claim(**more) -> Claim:
 )
 def test_a_difference_must_exceed_the_noise(finals, verdict: str) -> None:
     cells = {name: cell(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
-    checked = check(claim(measure="difference", low=0.0), cells, noise=0.01)
+    checked = check(claim(measure="difference", low=0.0), cells, Noise(0.01))
     assert checked.verdict == verdict
     assert checked.measured == pytest.approx(finals[0] - finals[1])
 
@@ -386,7 +386,7 @@ def test_a_difference_must_exceed_the_noise(finals, verdict: str) -> None:
 def test_the_seeds_spread_counts_as_noise_where_it_is_greater() -> None:
     wide = cell(run_result(final=0.5), run_result(final=0.7, seed=1))
     cells = {"a": wide, "b": cell(run_result(final=0.55))}
-    checked = check(claim(measure="difference", low=0.0), cells, noise=0.01)
+    checked = check(claim(measure="difference", low=0.0), cells, Noise(0.01))
     assert checked.noise == pytest.approx(0.1)
     assert checked.verdict == "inconclusive"
 
@@ -397,19 +397,19 @@ def test_the_seeds_spread_counts_as_noise_where_it_is_greater() -> None:
 )
 def test_a_spread_must_exceed_the_noise_too(finals, verdict: str) -> None:
     cells = {name: cell(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
-    assert check(claim(measure="spread", high=0.02), cells, noise=0.01).verdict == verdict
+    assert check(claim(measure="spread", high=0.02), cells, Noise(0.01)).verdict == verdict
 
 
 def test_claims_about_one_value_all_values_and_layers() -> None:
     cells = {"a": cell(run_result(final=0.68)), "b": cell(run_result(final=0.66))}
     value = claim(measure="value", cells=("a",), low=0.66, high=0.7)
-    assert check(value, cells, 0.01).verdict == "holds"
-    spread = check(claim(measure="spread", high=0.01), cells, 0.001)
+    assert check(value, cells, Noise(0.01)).verdict == "holds"
+    spread = check(claim(measure="spread", high=0.01), cells, Noise(0.001))
     assert (round(spread.measured, 6), spread.verdict) == (0.02, "fails")
     agreement = claim(measure="agreement", low=0.0)
-    layers = check(agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), 0.01)
+    layers = check(agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), Noise(0.01))
     assert (layers.measured, layers.verdict) == (0.0, "inconclusive")
-    assert check(value, {}, 0.01).verdict == "not run"
+    assert check(value, {}, Noise(0.01)).verdict == "not run"
 
 
 def agreeing(first: dict[str, float], second: dict[str, float]) -> dict[str, CellResult]:
@@ -435,7 +435,7 @@ def agreeing(first: dict[str, float], second: dict[str, float]) -> dict[str, Cel
 )
 def test_similarities_differ_by_more_than_half_of_the_seeds_range(second, verdict: str) -> None:
     cells = agreeing({"x": 0.5}, {"x": second})
-    checked = check(claim(measure="agreement", low=0.0), cells, 0.01)
+    checked = check(claim(measure="agreement", low=0.0), cells, Noise(0.01))
     assert (checked.noise, checked.verdict) == (pytest.approx(0.05), verdict)
 
 
@@ -443,7 +443,10 @@ def test_similarities_differ_by_more_than_half_of_the_seeds_range(second, verdic
 def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None:
     one = {"a": cell(run_result(**{of: 9})), "b": cell(run_result(**{of: 1}))}
     differs = claim(measure="difference", of=of, low=0.0)
-    assert (check(differs, one, 0.01).measured, check(differs, one, 0.01).verdict) == (
+    assert (
+        check(differs, one, Noise(0.01)).measured,
+        check(differs, one, Noise(0.01)).verdict,
+    ) == (
         8,
         "one seed",
     )
@@ -451,21 +454,25 @@ def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None
         name: cell(*(run_result(seed=seed, **{of: value + 2 * seed}) for seed in (0, 1)))
         for name, value in (("a", 9), ("b", 1))
     }
-    assert (check(differs, two, 0.01).noise, check(differs, two, 0.01).verdict) == (1, "holds")
+    assert (check(differs, two, Noise(0.01)).noise, check(differs, two, Noise(0.01)).verdict) == (
+        1,
+        "holds",
+    )
 
 
 def test_the_agreement_of_one_seed_is_shown_and_not_judged() -> None:
     one = {name: cell(c.runs[0]) for name, c in agreeing({"x": 0.9}, {"x": 0.1}).items()}
-    assert check(claim(measure="agreement", low=0.0), one, 0.01).verdict == "one seed"
+    assert check(claim(measure="agreement", low=0.0), one, Noise(0.01)).verdict == "one seed"
 
 
 @pytest.mark.parametrize("measure", ["value", "difference", "spread"])
 def test_the_smoke_scale_is_no_evidence(measure: str) -> None:
     cells = {"a": cell(run_result(final=0.9)), "b": cell(run_result(final=0.1))}
-    checked = check(claim(measure=measure, low=0.0), cells, 0.01, "smoke")
+    said = claim(measure=measure, cells=("a",) if measure == "value" else ("a", "b"), low=0.0)
+    checked = check(said, cells, Noise(0.01), "smoke")
     assert checked.measured is not None
     assert checked.verdict == "smoke: no evidence"
-    assert check(claim(measure=measure, low=0.0), {}, 0.01, "smoke").verdict == "not run"
+    assert check(said, {}, Noise(0.01), "smoke").verdict == "not run"
 
 
 def test_a_page_says_why_a_number_is_not_judged() -> None:
@@ -484,9 +491,9 @@ def test_the_value_of_a_smaller_scale_is_shown_and_not_judged() -> None:
     """The paper's accuracy is that of its data; signs and sizes of differences carry over."""
     cells = {"a": cell(run_result(final=0.55)), "b": cell(run_result(final=0.4))}
     value = claim(measure="value", cells=("a",), low=0.66)
-    checked = check(value, cells, 0.01, "cpu")
+    checked = check(value, cells, Noise(0.01), "cpu")
     assert (checked.measured, checked.verdict) == (0.55, "full scale only")
-    assert check(claim(measure="difference", low=0.0), cells, 0.01, "cpu").verdict == "holds"
+    assert check(claim(measure="difference", low=0.0), cells, Noise(0.01), "cpu").verdict == "holds"
 
 
 def test_claims_of_a_scale_have_its_noise() -> None:

@@ -89,3 +89,20 @@ def fluctuation(accuracy: Sequence[float | None]) -> float:
     last = [value for value in accuracy[len(accuracy) // 2 :] if value is not None]
     changes = [abs(after - before) for before, after in itertools.pairwise(last)]
     return sum(changes) / len(changes) if changes else 0.0
+
+
+def beyond_plateau(
+    accuracy: Sequence[float | None], losses: Sequence[float | None], margin: float = 0.001
+) -> float | None:
+    """Return the last training loss over that of the round where the test accuracy is at its plateau.
+
+    That is the first within ``margin`` of the best. Below 1, the training loss falls "even beyond the
+    point where test-set accuracy plateaus" (McMahan et al. 2017, section 3). None without losses, or
+    where one of the two is not finite or 0.
+    """
+    scored = [-np.inf if value is None else value for value in accuracy]
+    if not scored or len(losses) != len(scored) or not np.isfinite(max(scored)):
+        return None
+    first = next(i for i, value in enumerate(scored) if value >= max(scored) - margin)
+    there, last = losses[first], losses[-1]
+    return last / there if there and last is not None else None

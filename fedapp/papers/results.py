@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedapp.analysis.curves import fluctuation, least
+from fedapp.analysis.curves import beyond_plateau, fluctuation, least
 from fedapp.config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
@@ -45,7 +45,9 @@ class RunResult(Kept):
     """One run in numbers; ``needed`` are its rounds to the target, by interpolation.
 
     ``fluctuation`` is by how much the test accuracy changes from one evaluated round to the next, the
-    mean over the last half of the run.
+    mean over the last half of the run. ``training_loss`` is the global model's on the training set, in
+    the last round; ``beyond_plateau`` is that over what it was when the test accuracy first came within
+    0.1 points of its best. Both are None where it was not measured, or training diverged.
     """
 
     run: str
@@ -57,6 +59,8 @@ class RunResult(Kept):
     fluctuation: float = 0.0
     least_loss: float | None
     least_loss_round: int | None
+    training_loss: float | None = None
+    beyond_plateau: float | None = None
     updates: float
     bytes_down: int
     bytes_up: int
@@ -102,6 +106,16 @@ class CellResult(Kept):
         """The learning rate found, where one was looked for."""
         value = self.chosen.get("learning-rate")
         return float(value) if value is not None else None
+
+    def number(self, key: str) -> float | None:
+        """Return the mean of a number of the runs over the seeds, or None where one has none.
+
+        ``rate`` is that of the cell.
+        """
+        if key == "rate":
+            return self.rate
+        values = [getattr(run, key) for run in self.runs]
+        return None if None in values or not values else float(np.mean(values))
 
     def mean(self, key: str) -> float:
         """Return the mean of a number of the runs over the seeds."""
@@ -180,7 +194,7 @@ def _participants(cell: Cell) -> int:
 
 
 def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult:
-    found = least(record.rounds, record.loss)
+    found, training = least(record.rounds, record.loss), record.training_set_loss
     return RunResult(
         run=record.run,
         seed=seed,
@@ -191,6 +205,8 @@ def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult
         fluctuation=float(f"{fluctuation(record.accuracy):.4g}"),
         least_loss=found[1] if found else None,
         least_loss_round=found[0] if found else None,
+        training_loss=_round(training[-1]) if training else None,
+        beyond_plateau=_round(beyond_plateau(record.accuracy, training)),
         updates=record.updates,
         bytes_down=record.bytes_down,
         bytes_up=record.bytes_up,
