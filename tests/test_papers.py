@@ -599,6 +599,25 @@ def test_columns_that_differ_in_the_target_share_their_runs() -> None:
     assert cells["FedAvg | 85 %"].settings["eval-every"] == 6
 
 
+@pytest.mark.parametrize(("name", "rounds"), [("mcmahan-fig3", 100), ("mcmahan-fig8", 100)])
+def test_very_many_local_epochs_are_of_the_full_scale_alone(name: str, rounds: int) -> None:
+    for scale, run in (("full", True), ("cpu", False), ("smoke", False)):
+        cells = make_cells(ITEMS[name], maker(ITEMS[name], scale))
+        large = [cell for label, cell in cells.items() if "E = 200" in label]
+        assert len(large) == 2
+        for cell in large:
+            assert (cell is not None) == run
+            if cell is not None:
+                assert (cell.settings["local-epochs"], cell.rounds) == (200, rounds)
+
+
+def test_sgd_alone_has_the_text_s_86_percent() -> None:
+    cells = make_cells(TABLES["mcmahan-table3"], maker(TABLES["mcmahan-table3"], "full"))
+    assert [name for name in cells if name.endswith("86 %")] == ["SGD | 86 %"]
+    assert (cells["SGD | 86 %"].rounds, cells["SGD | 86 %"].target) == (296_250, 0.86)
+    assert cells["SGD | 85 %"].rounds == 148_500
+
+
 def test_a_page_says_which_cells_are_evaluated_less_often() -> None:
     often, seldom = cell(run_result(50.0)), cell(run_result(50.0))
     results = table_results({"a": often, "b": seldom.model_copy(update={"every": 4})})
