@@ -78,7 +78,8 @@ def maker(item, scale) -> Maker:
 def test_every_table_and_figure_is_there() -> None:
     wanted = {f"mcmahan-fig{n}" for n in range(1, 11)} | {f"seo-fig{n}" for n in range(1, 14)}
     wanted |= {f"mcmahan-table{n}" for n in ("1-2nn", "1-cnn", "2-cnn", "2-lstm", "3", "4")}
-    wanted |= {"notes-quadratic", "mcmahan-claims", "seo-claims", "seo-sweeps"}
+    wanted |= {"notes-quadratic", "mcmahan-claims", "mcmahan-unbalanced"}
+    wanted |= {"seo-claims", "seo-sweeps"}
     assert wanted <= set(ITEMS)
     assert list(ITEMS).index("seo-fig2") < list(ITEMS).index("seo-fig10")
 
@@ -597,6 +598,46 @@ def test_columns_that_differ_in_the_target_share_their_runs() -> None:
         cells["SGD | 80 %"].settings["eval-every"] == 592
     )  # of 296,250 updates, 1.5 times 197,500
     assert cells["FedAvg | 85 %"].settings["eval-every"] == 6
+
+
+def test_balanced_clients_are_table_1_s_and_others_have_sizes_of_their_own() -> None:
+    both = [
+        make_cells(TABLES[name], maker(TABLES[name], "full"))
+        for name in ("mcmahan-unbalanced", "mcmahan-table1-2nn", "mcmahan-table1-cnn")
+    ]
+    own, sizes = both[0], ("sgm.sigma", "shards.sigma")
+    for column, other, cells in (
+        ("2NN, IID", "IID", both[1]),
+        ("2NN, non-IID", "Non-IID", both[1]),
+        ("CNN, IID", "IID", both[2]),
+        ("CNN, non-IID", "Non-IID", both[2]),
+    ):
+        assert own[f"balanced | {column}"].settings == cells[f"C = 0.1 | {other}, B = 10"].settings
+        uneven = own[f"σ = 1 | {column}"].settings
+        assert {key: uneven[key] for key in sizes if key in uneven} == {
+            f"{'sgm' if other == 'IID' else 'shards'}.sigma": 1.0
+        }
+        assert uneven["partitioner"] == ("sgm" if other == "IID" else "shards")
+
+
+def test_a_cell_without_a_published_number_is_compared_with_the_baseline() -> None:
+    item = TABLES["mcmahan-unbalanced"]
+    cells = {f"{r.label} | {c.label}": CellResult() for r in item.rows for c in item.columns}
+    cells |= {
+        "balanced | 2NN, IID": cell(run_result(90.0)),
+        "σ = 0.5 | 2NN, IID": cell(run_result(100.0)),
+        "σ = 1 | 2NN, IID": cell(run_result(60.0)),
+        "σ = 1 | 2NN, non-IID": cell(run_result(60.0)),
+    }
+    said = table_section(
+        item, Results(item="mcmahan-unbalanced", scale="full", command="c", cells=cells)
+    )
+    assert "not given → **60 (1.5×)**" in said
+    assert (
+        "1 of 1 cells reach the target within 1.25 times the published rounds; no speed-ups are"
+        in said
+    )
+    assert "1 of 2 cells without published rounds need fewer rounds than the row balanced." in said
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("mcmahan-fig3", 100), ("mcmahan-fig8", 100)])

@@ -11,7 +11,7 @@ from fedapp.config import Scalar, kebab
 
 ScaleName = Literal["smoke", "cpu", "full"]
 SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "full")
-Published = float | Literal["not reached"]
+Published = float | Literal["not reached", "not given"]
 Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
 
 
@@ -96,6 +96,7 @@ class Column(Part):
 class TableRow(Part):
     """A row of a table with its published numbers by column; without one the paper has no cell.
 
+    "not given" is a cell of which the paper speaks without a number.
     ``shown`` is what the paper's further columns say of the row (E, B, u). ``options`` are values to
     try of further keys, unless the scale sets these, each with the grid of rates.
     """
