@@ -14,6 +14,25 @@ def monotone(values: Sequence[float]) -> list[float]:
     return [float(v) for v in np.maximum.accumulate(filled)] if len(filled) else []
 
 
+def envelope(
+    curves: Sequence[tuple[Sequence[int], Sequence[float]]],
+) -> tuple[list[int], list[float]]:
+    """Return the rounds of several curves, and at each the best value of any of them so far.
+
+    "We plot metrics for the best performing rate selected individually for each x-axis value" (McMahan
+    et al. 2017, section 3), and made monotone: a curve that ends early counts with its best from there
+    on. Greater is better; nan counts as nothing, and rounds before the first number are left out.
+    """
+    best: dict[int, float] = {}
+    for round_, value in (
+        (r, v) for rounds, values in curves for r, v in zip(rounds, values, strict=True)
+    ):
+        if np.isfinite(value):
+            best[round_] = max(value, best.get(round_, -np.inf))
+    order = sorted(best)
+    return order, monotone([best[round_] for round_ in order])
+
+
 def rounds_to_target(
     rounds: Sequence[float], values: Sequence[float], target: float
 ) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedapp.analysis.curves import beyond_plateau, fluctuation, least
+from fedapp.analysis.curves import band, beyond_plateau, envelope, fluctuation, least, monotone
 from fedapp.config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
@@ -39,6 +39,13 @@ class Curve(Kept):
     loss: list[float | None]
     train_loss: list[float | None]
     training_set_loss: list[float | None] = []
+
+
+class Envelope(Kept):
+    """The best of all candidates so far, at each round, thinned; a loss's is the least."""
+
+    rounds: list[int]
+    values: list[float]
 
 
 class RunResult(Kept):
@@ -84,7 +91,9 @@ class Tried(Kept):
 class CellResult(Kept):
     """A cell: its best candidate's runs, one a seed, and all that was tried; empty if not run.
 
-    ``every`` is how many rounds lie between two evaluations.
+    ``every`` is how many rounds lie between two evaluations. ``envelopes`` are, of a tuned cell whose
+    curves are kept, the best test accuracy and the least loss on the training set of any candidate, at
+    each round: the mean of the seeds that candidates are judged by.
     """
 
     target: float = 0.0
@@ -94,6 +103,7 @@ class CellResult(Kept):
     inside: bool = True
     tried: list[Tried] = []
     runs: list[RunResult] = []
+    envelopes: dict[str, Envelope] = {}
 
     @property
     def needed(self) -> float | None:
@@ -158,6 +168,47 @@ def cell_result(cell: Cell | None, outcome: Outcome | None, *, curves: bool) -> 
             _run(record, seed, cell, curves=curves)
             for record, seed in zip(outcome.runs, cell.seeds, strict=True)
         ],
+        envelopes=_envelopes(cell, outcome) if curves else {},
+    )
+
+
+def _envelopes(cell: Cell, outcome: Outcome) -> dict[str, Envelope]:
+    """Return the envelopes over the candidates, of which the chosen one goes as far as it is drawn."""
+    if len(outcome.tried) < 2 or cell.rates is None:
+        return {}
+    longest = [
+        r for r, seed in zip(outcome.runs, cell.seeds, strict=True) if seed in cell.rates.seeds
+    ]
+    groups = [*(candidate.records for candidate in outcome.tried), longest]
+    found = {
+        "accuracy": _envelope([[r.accuracy for r in group] for group in groups], groups, 1.0),
+        "training_set_loss": _envelope(
+            [[r.training_set_loss for r in group] for group in groups], groups, -1.0
+        ),
+    }
+    return {key: each for key, each in found.items() if each.rounds}
+
+
+def _envelope(
+    values: Sequence[Sequence[Sequence[float | None]]],
+    groups: Sequence[Sequence[RunRecord]],
+    sign: float,
+) -> Envelope:
+    """Return the envelope of the groups' means over their seeds, each made monotone before."""
+    curves = []
+    for own, records in zip(values, groups, strict=True):
+        monotone_ = [
+            (record.rounds, monotone([np.nan if v is None else sign * v for v in series]))
+            for record, series in zip(records, own, strict=True)
+            if series
+        ]
+        rounds, mean, _, _ = band(monotone_)
+        curves.append(([int(round_) for round_ in rounds], mean))
+    rounds_, best = envelope(curves)
+    kept = sorted({int(i) for i in np.linspace(0, len(best) - 1, min(POINTS, len(best)))})
+    return Envelope(
+        rounds=[rounds_[i] for i in kept if best],
+        values=[float(f"{sign * best[i]:.{DIGITS}g}") for i in kept if best],
     )
 
 

@@ -166,7 +166,9 @@ class Panel(Part):
     """A panel of a figure: which lines, with which settings over theirs, and what is drawn.
 
     ``x`` counts rounds of communication or mini-batch gradients; "best accuracy" is the curve made
-    monotone; ``least`` marks the minimum.
+    monotone; ``least`` marks the minimum. ``envelope`` draws the best of all rates that were tried, "the
+    best performing rate selected individually for each x-axis value", made monotone, and the chosen
+    rate's line thin beside it; of test accuracies and the loss on the training set, by rounds.
     """
 
     title: str = ""
@@ -178,6 +180,17 @@ class Panel(Part):
     yscale: Literal["linear", "log"] = "linear"
     target: float | None = None
     least: bool = False
+    envelope: bool = False
+
+    @model_validator(mode="after")
+    def _has_an_envelope(self) -> Self:
+        known = ("best accuracy", "training_set_loss")
+        if self.envelope and (self.y not in known or self.x != "rounds"):
+            raise ValueError(
+                f"envelope = true: is drawn of y = {' or '.join(map(repr, known))} by x = 'rounds', "
+                f"not of {self.y!r} by {self.x!r}"
+            )
+        return self
 
 
 class Figure(Base):
