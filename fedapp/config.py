@@ -79,6 +79,9 @@ class RunConfig(BaseModel):
     )
     # --- ClientUpdate
     local_epochs: int = Field(5, ge=1, description="Local epochs, E.")
+    local_epochs_decay: float = Field(
+        1.0, gt=0, le=1, description="Factor on E after every round; E is rounded, and at least 1."
+    )
     local_steps: int = Field(
         0, ge=0, description="Local steps instead of epochs (synchronisation period). 0: use E."
     )
@@ -265,6 +268,7 @@ def _senseless(config: RunConfig) -> Iterator[str]:
             f"local-steps = {config.local_steps}: counts steps instead of epochs, so it excludes "
             f"local-epochs = {config.local_epochs}. Leave one of them out."
         )
+    yield from effects.of_falling_epochs(config)
     if config.resume and not config.run_dir:
         yield "resume = true: needs to know the run. Set run-dir to the folder of the run to go on with."
     if config.target_accuracy and not config.eval_every:

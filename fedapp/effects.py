@@ -29,8 +29,8 @@ READING = (
 """What, beside their content, the arrays of a data set that is read depend on."""
 BATCHED = ("program", "clients_together")
 """What is said of how clients train together."""
-LOCAL_OPTIMIZER = ("momentum", "nesterov", "weight_decay", "clip_norm")
-"""What is said of a local step beside its rate."""
+LOCAL_OPTIMIZER = ("momentum", "nesterov", "weight_decay", "clip_norm", "local_epochs_decay")
+"""What is said of a local step beside its rate, and of how many there are beside E and B."""
 
 
 def of_trainer(config: RunConfig) -> Iterator[str]:
@@ -54,6 +54,17 @@ def of_images(config: RunConfig) -> Iterator[str]:
 def of_local_optimizer(config: RunConfig, because: str) -> Iterator[str]:
     """Say which keys are of local steps, where clients take none."""
     yield from _said(config, LOCAL_OPTIMIZER, f"{because}. Set algorithm='fedavg'")
+
+
+def of_falling_epochs(config: RunConfig) -> Iterator[str]:
+    """Say if E cannot fall, because steps are counted instead, or because it is 1."""
+    if config.local_steps:
+        because = "local-steps counts steps instead of epochs. Set local-steps=0"
+    elif config.local_epochs == 1:
+        because = "local-epochs = 1 is the least. Raise local-epochs"
+    else:
+        return
+    yield from _said(config, ("local_epochs_decay",), because)
 
 
 def of_clipping(

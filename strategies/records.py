@@ -14,10 +14,12 @@ from strategies.callbacks import Record
 from strategies.gathering import Gathered
 
 
-def training_record(config: RunConfig, found: Gathered, learning_rate: float) -> Record:
+def training_record(
+    config: RunConfig, found: Gathered, learning_rate: float, epochs: int
+) -> Record:
     """Return what a round's training did: u and eta * u averaged as the updates are."""
     fold = found.fold
-    done = fold.average([updates(config, r.examples) for r in fold.reports])
+    done = fold.average([updates(config, r.examples, epochs) for r in fold.reports])
     record: Record = {
         "replied": len(fold.reports),
         "examples": sum(r.examples for r in fold.reports),

@@ -24,7 +24,7 @@ from fedapp.nodes import Cohort, Nodes
 from fedapp.replies import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.cohorts import TrainOrder, sample_clients
-from fedapp.training.plan import learning_rate
+from fedapp.training.plan import learning_rate, local_epochs
 from fedapp.training.states import StateOrder
 from fedapp.training.tensors import all_finite
 from strategies.agreement import describe_updates
@@ -78,16 +78,13 @@ class FederatedStrategy(Strategy):
         """Draw S_t, spread it over the nodes, and return one TRAIN message a node."""
         sampled, cohorts = self._assign(server_round, grid)
         rate = learning_rate(self.config, server_round)
+        epochs = local_epochs(self.config, server_round)
         states = self.client_states() if self.client_states else None
         reply = "each" if self.config.record_updates else self.algorithm.reply
         threads = self.config.threads
+        order = TrainOrder(server_round, (), rate, reply, threads=threads, epochs=epochs)
         self._orders = [
-            (
-                node,
-                TrainOrder(
-                    server_round, tuple(own), rate, reply, self._states(states, own), threads
-                ),
-            )
+            (node, replace(order, clients=tuple(own), states=self._states(states, own)))
             for node, own in cohorts
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
@@ -101,6 +98,7 @@ class FederatedStrategy(Strategy):
         ]
         self._record |= {
             "learning_rate": rate,
+            **({} if self.config.local_steps else {"local_epochs": epochs}),
             "clients": sampled,
             "bytes_down": sum(size_of(message.content) for message in messages),
         }
@@ -228,7 +226,8 @@ class FederatedStrategy(Strategy):
 
     def _note(self, found: Gathered) -> None:
         """Write down what a round did, and say who is left out of it."""
-        self._record |= training_record(self.config, found, self._record["learning_rate"])
+        rate, epochs = self._record["learning_rate"], self._record.get("local_epochs", 0)
+        self._record |= training_record(self.config, found, rate, epochs)
         self._record["seconds"]["train"] = found.fold.train_seconds
         if self._delivery.late:
             self._record["late_replies"] = self._delivery.late

@@ -20,7 +20,7 @@ from fedapp.data.transforms.base import Transform
 from fedapp.models.base import Model
 from fedapp.training.algorithm import Algorithm, Batch, Finish, Need, Network, Turn
 from fedapp.training.cohorts import TrainOrder, sample_clients, spread, train_cohort
-from fedapp.training.plan import LocalPlan, passes
+from fedapp.training.plan import LocalPlan, local_epochs, passes
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.states import ClientStates, StateOrder
 from tests.conftest import small_config
@@ -59,10 +59,10 @@ def trainer(algorithm: Algorithm | None = None, classes: int = 0) -> SequentialT
     return SequentialTrainer(Scalar(), model, rule, Transform(), device, torch.float64, classes)
 
 
-def one_round(theta: float = 0.0, rate: float = 0.5, **settings: Any) -> float:
-    """Return theta after one round of both clients."""
+def one_round(theta: float = 0.0, rate: float = 0.5, epochs: int = 0, **settings: Any) -> float:
+    """Return theta after one round of both clients, in which the server may order E."""
     config = small_config(**settings)
-    order = TrainOrder(1, (0, 1), rate, "mean")
+    order = TrainOrder(1, (0, 1), rate, "mean", epochs=epochs)
     start = {"w": torch.tensor([theta], dtype=torch.float64)}
     reply = train_cohort(config, trainer(), order, start, {}, CLIENTS.__getitem__)
     return theta + float(reply.mean["w"])
@@ -84,6 +84,26 @@ def test_one_step_uniform() -> None:
 def test_two_epochs() -> None:
     """Client 0: 0.5, then 0.5 + 0.5 * 0.5 = 0.75. Client 1: 1.5, then 2.25. (0.75 + 6.75) / 4."""
     assert one_round(local_epochs=2, batch_size=0) == 1.875
+
+
+def test_the_order_says_how_many_epochs_a_round_has() -> None:
+    """Two epochs are 1.875, as above, and one 1.25, whatever E the run began with."""
+    assert one_round(epochs=2, local_epochs=9, batch_size=0) == 1.875
+    assert one_round(epochs=1, local_epochs=9, batch_size=0) == 1.25
+    assert one_round(epochs=1, local_epochs=5, local_steps=2, batch_size=0) == 1.875
+
+
+@pytest.mark.parametrize(
+    ("decay", "epochs"),
+    [
+        (1.0, [5, 5, 5, 5, 5]),
+        (0.5, [5, 3, 1, 1, 1]),  # 2.5 rounds up to 3, 1.25 down to 1; never less than 1
+        (0.9, [5, 5, 4, 4, 3]),  # 4.5, 4.05, 3.645, 3.28
+    ],
+)
+def test_local_epochs_fall_as_their_decay_says(decay: float, epochs: list[int]) -> None:
+    config = small_config(local_epochs=5, local_epochs_decay=decay)
+    assert [local_epochs(config, round_) for round_ in range(1, 6)] == epochs
 
 
 def test_partial_batch_is_kept() -> None:

@@ -84,6 +84,20 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"nesterov": True}, ["nesterov = true", "momentum=0.9"]),
     ({"update": "model", "server-learning-rate": 0.5}, ["server-learning-rate = 0.5", "Option I"]),
     ({"local-steps": 10, "local-epochs": 2}, ["local-steps = 10", "local-epochs = 2"]),
+    ({"local-epochs-decay": 0.0}, ["local-epochs-decay = 0.0", "greater than 0"]),
+    ({"local-epochs-decay": 1.5}, ["local-epochs-decay = 1.5", "less than or equal to 1"]),
+    (
+        {"local-epochs-decay": 0.9, "local-steps": 10},
+        ["local-epochs-decay = 0.9: has no effect", "counts steps", "local-steps=0"],
+    ),
+    (
+        {"local-epochs-decay": 0.9, "local-epochs": 1},
+        ["local-epochs-decay = 0.9: has no effect", "local-epochs = 1 is the least"],
+    ),
+    (
+        {"local-epochs-decay": 0.9, "algorithm": "fedsgd"},
+        ["local-epochs-decay = 0.9: has no effect", "take no steps", "algorithm='fedavg'"],
+    ),
     ({"resume": True}, ["resume = true", "run-dir"]),
     ({"target-accuracy": 0.9, "eval-every": 0}, ["target-accuracy = 0.9", "eval-every"]),
     ({"num-clients": 10, "fraction-train": 0.1, "min-replies": 2}, ["min-replies = 2"]),

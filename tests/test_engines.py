@@ -81,7 +81,9 @@ RUNS = [
 
 @pytest.mark.parametrize(("engine", "precision", "rounds"), RUNS)
 def test_engines_agree(engine, precision, rounds, request, in_process):
+    """E falls from 3 to 1 in the first rounds: what the server orders, every engine carries."""
     settings = {"precision": precision, "num-server-rounds": rounds}
+    settings |= {"local-epochs": 3, "local-epochs-decay": 0.5}
     reference = in_process(2, **settings)
     if engine == "one node in process":
         folder = in_process(1, **settings)
@@ -90,6 +92,7 @@ def test_engines_agree(engine, precision, rounds, request, in_process):
         folder = request.getfixturevalue(engine).run({**TWENTY, **settings}, name)
     records, expected = metrics(folder), metrics(reference)
     assert len(records) == rounds + 1
+    assert [r["local_epochs"] for r in records[1:]] == [3, 2, *[1] * (rounds - 2)]
     assert [r.get("clients") for r in records] == [r.get("clients") for r in expected]
     assert all(len(r["clients"]) == r["replied"] == 5 for r in records[1:])
     mine, theirs = model(folder), model(reference)

@@ -256,6 +256,37 @@ def test_the_learning_rate_decays_by_round(run: Run) -> None:
     assert [record["learning_rate"] for record in records] == [0.4, 0.2, 0.1]
 
 
+@pytest.mark.parametrize("trainer", ["sequential", "batched"])
+def test_the_local_epochs_decay_by_round(run: Run, trainer: str) -> None:
+    """E = 4, 2, 1: of n_k = 240 with B = 32 an epoch is 7.5 updates and 8 steps of each of 3 clients."""
+    folder = run(local_epochs=4, local_epochs_decay=0.5, trainer=trainer)
+    records = metrics_of(folder)[1:]
+    assert [record["local_epochs"] for record in records] == [4, 2, 1]
+    assert [record["updates"] for record in records] == pytest.approx([30.0, 15.0, 7.5])
+    assert [record["steps"] for record in records] == [3 * 8 * e for e in (4, 2, 1)]
+
+
+def test_the_last_round_of_falling_epochs_is_one_of_one_epoch(run: Run) -> None:
+    """Two rounds with E = 2, 1 are a round with E = 2, and one with E = 1 that goes on from it."""
+    falling = run("falling", num_server_rounds=2, local_epochs=2, local_epochs_decay=0.5)
+    first = run("first", num_server_rounds=1, local_epochs=2)
+    config = small_config()
+    trainer = make_trainer(config, load_dataset(config).task)
+    clients = metrics_of(falling)[2]["clients"]
+    order = TrainOrder(2, tuple(clients), config.learning_rate, "mean")
+    start = model_of(first)
+    holdings = read_holdings(config, None)
+    mean = train_cohort(config, trainer, order, start, {}, holdings.train).mean
+    second = {name: start[name] + mean[name] for name in start}
+    assert largest_difference(model_of(falling), second) < EXACT
+
+
+def test_a_run_of_steps_has_no_epochs(run: Run) -> None:
+    record = metrics_of(run(local_epochs=5, local_steps=2, num_server_rounds=1))[1]
+    assert "local_epochs" not in record
+    assert (record["updates"], record["steps"]) == (2, 3 * 2)
+
+
 def test_a_run_stops_at_its_target(run: Run) -> None:
     folder = run(num_server_rounds=50, target_accuracy=0.5, fraction_train=1.0, batch_size=10)
     accuracies = [record["test_accuracy"] for record in metrics_of(folder)]

@@ -36,7 +36,7 @@ from fedapp.papers.pictures.landscapes import (
     least_squares,
     local_path,
 )
-from fedapp.papers.report.claims import check, claims_section
+from fedapp.papers.report.claims import Noise, check, claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.page import page
 from fedapp.papers.report.tables import entries, table_section
@@ -78,7 +78,8 @@ def maker(item, scale) -> Maker:
 def test_every_table_and_figure_is_there() -> None:
     wanted = {f"mcmahan-fig{n}" for n in range(1, 11)} | {f"seo-fig{n}" for n in range(1, 14)}
     wanted |= {f"mcmahan-table{n}" for n in ("1-2nn", "1-cnn", "2-cnn", "2-lstm", "3", "4")}
-    wanted |= {"notes-quadratic", "mcmahan-claims", "seo-claims", "seo-sweeps"}
+    wanted |= {"notes-quadratic", "mcmahan-claims", "mcmahan-unbalanced"}
+    wanted |= {"seo-claims", "seo-sweeps"}
     assert wanted <= set(ITEMS)
     assert list(ITEMS).index("seo-fig2") < list(ITEMS).index("seo-fig10")
 
@@ -173,10 +174,10 @@ def test_a_gain_is_the_difference_of_two_differences() -> None:
         name: cell(run_result(1.0).model_copy(update={"final": final}))
         for name, final in finals.items()
     }
-    checked = check(claim, cells, noise=0.02)
+    checked = check(claim, cells, Noise(0.02))
     assert checked.measured == pytest.approx(0.1 - 0.02)
     assert checked.verdict == "holds"
-    assert check(claim, cells, noise=0.1).verdict == "inconclusive"
+    assert check(claim, cells, Noise(0.1)).verdict == "inconclusive"
 
 
 def test_claims_are_about_cells_of_other_items() -> None:
@@ -378,7 +379,7 @@ def claim(**more) -> Claim:
 )
 def test_a_difference_must_exceed_the_noise(finals, verdict: str) -> None:
     cells = {name: cell(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
-    checked = check(claim(measure="difference", low=0.0), cells, noise=0.01)
+    checked = check(claim(measure="difference", low=0.0), cells, Noise(0.01))
     assert checked.verdict == verdict
     assert checked.measured == pytest.approx(finals[0] - finals[1])
 
@@ -386,7 +387,7 @@ def test_a_difference_must_exceed_the_noise(finals, verdict: str) -> None:
 def test_the_seeds_spread_counts_as_noise_where_it_is_greater() -> None:
     wide = cell(run_result(final=0.5), run_result(final=0.7, seed=1))
     cells = {"a": wide, "b": cell(run_result(final=0.55))}
-    checked = check(claim(measure="difference", low=0.0), cells, noise=0.01)
+    checked = check(claim(measure="difference", low=0.0), cells, Noise(0.01))
     assert checked.noise == pytest.approx(0.1)
     assert checked.verdict == "inconclusive"
 
@@ -397,19 +398,19 @@ def test_the_seeds_spread_counts_as_noise_where_it_is_greater() -> None:
 )
 def test_a_spread_must_exceed_the_noise_too(finals, verdict: str) -> None:
     cells = {name: cell(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
-    assert check(claim(measure="spread", high=0.02), cells, noise=0.01).verdict == verdict
+    assert check(claim(measure="spread", high=0.02), cells, Noise(0.01)).verdict == verdict
 
 
 def test_claims_about_one_value_all_values_and_layers() -> None:
     cells = {"a": cell(run_result(final=0.68)), "b": cell(run_result(final=0.66))}
     value = claim(measure="value", cells=("a",), low=0.66, high=0.7)
-    assert check(value, cells, 0.01).verdict == "holds"
-    spread = check(claim(measure="spread", high=0.01), cells, 0.001)
+    assert check(value, cells, Noise(0.01)).verdict == "holds"
+    spread = check(claim(measure="spread", high=0.01), cells, Noise(0.001))
     assert (round(spread.measured, 6), spread.verdict) == (0.02, "fails")
     agreement = claim(measure="agreement", low=0.0)
-    layers = check(agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), 0.01)
+    layers = check(agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), Noise(0.01))
     assert (layers.measured, layers.verdict) == (0.0, "inconclusive")
-    assert check(value, {}, 0.01).verdict == "not run"
+    assert check(value, {}, Noise(0.01)).verdict == "not run"
 
 
 def agreeing(first: dict[str, float], second: dict[str, float]) -> dict[str, CellResult]:
@@ -435,7 +436,7 @@ def agreeing(first: dict[str, float], second: dict[str, float]) -> dict[str, Cel
 )
 def test_similarities_differ_by_more_than_half_of_the_seeds_range(second, verdict: str) -> None:
     cells = agreeing({"x": 0.5}, {"x": second})
-    checked = check(claim(measure="agreement", low=0.0), cells, 0.01)
+    checked = check(claim(measure="agreement", low=0.0), cells, Noise(0.01))
     assert (checked.noise, checked.verdict) == (pytest.approx(0.05), verdict)
 
 
@@ -443,7 +444,10 @@ def test_similarities_differ_by_more_than_half_of_the_seeds_range(second, verdic
 def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None:
     one = {"a": cell(run_result(**{of: 9})), "b": cell(run_result(**{of: 1}))}
     differs = claim(measure="difference", of=of, low=0.0)
-    assert (check(differs, one, 0.01).measured, check(differs, one, 0.01).verdict) == (
+    assert (
+        check(differs, one, Noise(0.01)).measured,
+        check(differs, one, Noise(0.01)).verdict,
+    ) == (
         8,
         "one seed",
     )
@@ -451,21 +455,25 @@ def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None
         name: cell(*(run_result(seed=seed, **{of: value + 2 * seed}) for seed in (0, 1)))
         for name, value in (("a", 9), ("b", 1))
     }
-    assert (check(differs, two, 0.01).noise, check(differs, two, 0.01).verdict) == (1, "holds")
+    assert (check(differs, two, Noise(0.01)).noise, check(differs, two, Noise(0.01)).verdict) == (
+        1,
+        "holds",
+    )
 
 
 def test_the_agreement_of_one_seed_is_shown_and_not_judged() -> None:
     one = {name: cell(c.runs[0]) for name, c in agreeing({"x": 0.9}, {"x": 0.1}).items()}
-    assert check(claim(measure="agreement", low=0.0), one, 0.01).verdict == "one seed"
+    assert check(claim(measure="agreement", low=0.0), one, Noise(0.01)).verdict == "one seed"
 
 
 @pytest.mark.parametrize("measure", ["value", "difference", "spread"])
 def test_the_smoke_scale_is_no_evidence(measure: str) -> None:
     cells = {"a": cell(run_result(final=0.9)), "b": cell(run_result(final=0.1))}
-    checked = check(claim(measure=measure, low=0.0), cells, 0.01, "smoke")
+    said = claim(measure=measure, cells=("a",) if measure == "value" else ("a", "b"), low=0.0)
+    checked = check(said, cells, Noise(0.01), "smoke")
     assert checked.measured is not None
     assert checked.verdict == "smoke: no evidence"
-    assert check(claim(measure=measure, low=0.0), {}, 0.01, "smoke").verdict == "not run"
+    assert check(said, {}, Noise(0.01), "smoke").verdict == "not run"
 
 
 def test_a_page_says_why_a_number_is_not_judged() -> None:
@@ -484,9 +492,9 @@ def test_the_value_of_a_smaller_scale_is_shown_and_not_judged() -> None:
     """The paper's accuracy is that of its data; signs and sizes of differences carry over."""
     cells = {"a": cell(run_result(final=0.55)), "b": cell(run_result(final=0.4))}
     value = claim(measure="value", cells=("a",), low=0.66)
-    checked = check(value, cells, 0.01, "cpu")
+    checked = check(value, cells, Noise(0.01), "cpu")
     assert (checked.measured, checked.verdict) == (0.55, "full scale only")
-    assert check(claim(measure="difference", low=0.0), cells, 0.01, "cpu").verdict == "holds"
+    assert check(claim(measure="difference", low=0.0), cells, Noise(0.01), "cpu").verdict == "holds"
 
 
 def test_claims_of_a_scale_have_its_noise() -> None:
@@ -586,8 +594,69 @@ def test_columns_that_differ_in_the_target_share_their_runs() -> None:
     for row in ("SGD", "FedSGD", "FedAvg"):
         own = [cell for name, cell in cells.items() if name.startswith(f"{row} |")]
         assert len({tuple(sorted(cell.settings.items())) for cell in own}) == 1
-    assert cells["SGD | 85 %"].settings["eval-every"] == 297  # of 148,500 updates
+    assert (
+        cells["SGD | 80 %"].settings["eval-every"] == 592
+    )  # of 296,250 updates, 1.5 times 197,500
     assert cells["FedAvg | 85 %"].settings["eval-every"] == 6
+
+
+def test_balanced_clients_are_table_1_s_and_others_have_sizes_of_their_own() -> None:
+    both = [
+        make_cells(TABLES[name], maker(TABLES[name], "full"))
+        for name in ("mcmahan-unbalanced", "mcmahan-table1-2nn", "mcmahan-table1-cnn")
+    ]
+    own, sizes = both[0], ("sgm.sigma", "shards.sigma")
+    for column, other, cells in (
+        ("2NN, IID", "IID", both[1]),
+        ("2NN, non-IID", "Non-IID", both[1]),
+        ("CNN, IID", "IID", both[2]),
+        ("CNN, non-IID", "Non-IID", both[2]),
+    ):
+        assert own[f"balanced | {column}"].settings == cells[f"C = 0.1 | {other}, B = 10"].settings
+        uneven = own[f"σ = 1 | {column}"].settings
+        assert {key: uneven[key] for key in sizes if key in uneven} == {
+            f"{'sgm' if other == 'IID' else 'shards'}.sigma": 1.0
+        }
+        assert uneven["partitioner"] == ("sgm" if other == "IID" else "shards")
+
+
+def test_a_cell_without_a_published_number_is_compared_with_the_baseline() -> None:
+    item = TABLES["mcmahan-unbalanced"]
+    cells = {f"{r.label} | {c.label}": CellResult() for r in item.rows for c in item.columns}
+    cells |= {
+        "balanced | 2NN, IID": cell(run_result(90.0)),
+        "σ = 0.5 | 2NN, IID": cell(run_result(100.0)),
+        "σ = 1 | 2NN, IID": cell(run_result(60.0)),
+        "σ = 1 | 2NN, non-IID": cell(run_result(60.0)),
+    }
+    said = table_section(
+        item, Results(item="mcmahan-unbalanced", scale="full", command="c", cells=cells)
+    )
+    assert "not given → **60 (1.5×)**" in said
+    assert (
+        "1 of 1 cells reach the target within 1.25 times the published rounds; no speed-ups are"
+        in said
+    )
+    assert "1 of 2 cells without published rounds need fewer rounds than the row balanced." in said
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("mcmahan-fig3", 100), ("mcmahan-fig8", 100)])
+def test_very_many_local_epochs_are_of_the_full_scale_alone(name: str, rounds: int) -> None:
+    for scale, run in (("full", True), ("cpu", False), ("smoke", False)):
+        cells = make_cells(ITEMS[name], maker(ITEMS[name], scale))
+        large = [cell for label, cell in cells.items() if "E = 200" in label]
+        assert len(large) == 2
+        for cell in large:
+            assert (cell is not None) == run
+            if cell is not None:
+                assert (cell.settings["local-epochs"], cell.rounds) == (200, rounds)
+
+
+def test_sgd_alone_has_the_text_s_86_percent() -> None:
+    cells = make_cells(TABLES["mcmahan-table3"], maker(TABLES["mcmahan-table3"], "full"))
+    assert [name for name in cells if name.endswith("86 %")] == ["SGD | 86 %"]
+    assert (cells["SGD | 86 %"].rounds, cells["SGD | 86 %"].target) == (296_250, 0.86)
+    assert cells["SGD | 85 %"].rounds == 148_500
 
 
 def test_a_page_says_which_cells_are_evaluated_less_often() -> None:

@@ -187,6 +187,8 @@ def work(folder: Path, more: Mapping[str, Any], *callbacks: Callback) -> Callabl
     return go
 
 
+FALLING = {"local-epochs": 3, "local-epochs-decay": 0.5}
+"""E = 3, 2, 1: the others' E is 1, so that this run trains with them from its third round on."""
 UNEQUAL = {"partitioner": "sgm", "sgm.sigma": 0.8}
 """Seeds draw other sizes: clients of some runs have more steps than those of others."""
 
@@ -200,7 +202,7 @@ def test_runs_of_unequal_sizes_and_lengths_are_what_they_are_alone(
     runs: dict[str, dict[str, Any]] = {
         "a": {"learning-rate": 0.1},
         "b": {"learning-rate": 0.3, "seed": 1, "num-server-rounds": 2},
-        "c": {"learning-rate": 0.03, "seed": 2, "learning-rate-decay": 0.5},
+        "c": {"learning-rate": 0.03, "seed": 2, "learning-rate-decay": 0.5, **FALLING},
         "d": {"learning-rate": 0.2},
     }
     common = {**UNEQUAL, "clients-together": together, "algorithm": algorithm}

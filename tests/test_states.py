@@ -201,7 +201,7 @@ def test_an_algorithm_without_state_costs_nothing(tmp_path: Path) -> None:
 
 def test_the_order_survives_the_wire() -> None:
     states = StateOrder("abc", "/runs/a", (0, 2), (2, 0), {1: 0, 2: 1})
-    order = TrainOrder(3, (1, 2), 0.1, "mean", states)
+    order = TrainOrder(3, (1, 2), 0.1, "mean", states, epochs=4)
     decoded, _, _ = decode_order(encode_order(order, to_arrays(LIKE)))
     assert decoded == order
 

@@ -244,6 +244,31 @@ def drawn(task: Task, count: int) -> Examples:
 
 
 @pytest.mark.parametrize("together", [1, 3])
+def test_fewer_epochs_are_the_same_program(together: int) -> None:
+    """E falls from round to round: nothing is recorded or captured anew for that."""
+    given = {**settings("fedavg"), "local-epochs": 3, "program": "record"}
+    given |= {"trainer": "batched", "clients-together": together}
+    config = read_config(given)
+    task = read_holdings(config, None).dataset.task
+    batched, reference = make_trainer(config, task), sequential_of(given, task)
+    for epochs in (3, 2, 1):
+        plan = LocalPlan.of(config, config.learning_rate, epochs)
+        assert plan.epochs == epochs
+        mine, theirs = (
+            each.client_updates(tasks(config, each), plan) for each in (batched, reference)
+        )
+        check_equal(mine, theirs, tolerance=1e-9)
+    assert isinstance(batched, BatchedTrainer)
+    assert len({plan for plan, _ in batched._programs}) == 1
+
+
+def sequential_of(given: Mapping[str, Any], task: Task) -> Trainer:
+    """Return the sequential trainer of these settings."""
+    kept = {k: v for k, v in given.items() if k not in ("program", "clients-together")}
+    return make_trainer(read_config({**kept, "trainer": "sequential"}), task)
+
+
+@pytest.mark.parametrize("together", [1, 3])
 def test_a_transform_that_draws_draws_the_same(together: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     splits = {}

@@ -14,6 +14,25 @@ def monotone(values: Sequence[float]) -> list[float]:
     return [float(v) for v in np.maximum.accumulate(filled)] if len(filled) else []
 
 
+def envelope(
+    curves: Sequence[tuple[Sequence[int], Sequence[float]]],
+) -> tuple[list[int], list[float]]:
+    """Return the rounds of several curves, and at each the best value of any of them so far.
+
+    "We plot metrics for the best performing rate selected individually for each x-axis value" (McMahan
+    et al. 2017, section 3), and made monotone: a curve that ends early counts with its best from there
+    on. Greater is better; nan counts as nothing, and rounds before the first number are left out.
+    """
+    best: dict[int, float] = {}
+    for round_, value in (
+        (r, v) for rounds, values in curves for r, v in zip(rounds, values, strict=True)
+    ):
+        if np.isfinite(value):
+            best[round_] = max(value, best.get(round_, -np.inf))
+    order = sorted(best)
+    return order, monotone([best[round_] for round_ in order])
+
+
 def rounds_to_target(
     rounds: Sequence[float], values: Sequence[float], target: float
 ) -> float | None:
@@ -89,3 +108,20 @@ def fluctuation(accuracy: Sequence[float | None]) -> float:
     last = [value for value in accuracy[len(accuracy) // 2 :] if value is not None]
     changes = [abs(after - before) for before, after in itertools.pairwise(last)]
     return sum(changes) / len(changes) if changes else 0.0
+
+
+def beyond_plateau(
+    accuracy: Sequence[float | None], losses: Sequence[float | None], margin: float = 0.001
+) -> float | None:
+    """Return the last training loss over that of the round where the test accuracy is at its plateau.
+
+    That is the first within ``margin`` of the best. Below 1, the training loss falls "even beyond the
+    point where test-set accuracy plateaus" (McMahan et al. 2017, section 3). None without losses, or
+    where one of the two is not finite or 0.
+    """
+    scored = [-np.inf if value is None else value for value in accuracy]
+    if not scored or len(losses) != len(scored) or not np.isfinite(max(scored)):
+        return None
+    first = next(i for i, value in enumerate(scored) if value >= max(scored) - margin)
+    there, last = losses[first], losses[-1]
+    return last / there if there and last is not None else None

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from fedapp.config import Scalar
+from fedapp.errors import ConfigError
 from fedapp.papers.catalogue import all_items
 from fedapp.papers.schema import (
     Base,
+    Claim,
     Claims,
     Column,
     Comparison,
@@ -34,6 +37,8 @@ Cells = dict[str, Cell | None]
 """Cells by their name in the item; None where the scale does not run it."""
 SEPARATOR = " | "
 """Between a row and a column in a cell's name."""
+OF_ITEM = ": "
+"""Between an item and its cell, where a claim names one."""
 EVALUATIONS = 500
 """How often a table's run of 1,000 rounds and more is evaluated in all, roughly."""
 CARRIED_OUT: Mapping[str, Scalar] = {"checkpoint-every": 50, "pictures": False, "threads": 1}
@@ -138,7 +143,7 @@ def make_cells(item: Item, maker: Maker) -> Cells:
         case Updates():
             return {line.label: _fixed(maker, line) for line in item.lines}
         case Claims():
-            names = [name for claim in item.claims for name in claim.cells]
+            names = [name for claim in item.claims for name in cells_of(claim)]
             return {name: _cell_of(name, maker) for name in names}
         case Picture():
             return {}
@@ -235,9 +240,49 @@ def _line_cell(item: Figure, maker: Maker, panel: Panel, line: Line) -> Cell | N
     )
 
 
+def cells_of(claim: Claim) -> tuple[str, ...]:
+    """Return the names of a claim's cells, as ``item: cell``; a row or column is all of its cells.
+
+    Raises
+    ------
+    ConfigError
+        There is no such item, or nothing in it is called so.
+    """
+    return tuple(name for said in claim.cells for name in _meant(said, claim))
+
+
+def _meant(said: str, claim: Claim) -> list[str]:
+    """Return the names of the cells that a claim means by one of its ``cells``."""
+    item_name, _, label = said.partition(OF_ITEM)
+    if item_name not in all_items():
+        raise ConfigError(
+            f"cells = {said!r} of the claim {claim.says!r}: there is no item {item_name!r}. One of: "
+            f"{', '.join(all_items())}."
+        )
+    labels = _labels(item_name)
+    if label in labels:
+        return [said]
+    found = [name for name in labels if claim.takes_any and is_among(name, (label,))]
+    if not found:
+        parts = [*labels, *(part for name in labels for part in parts_of(name) if claim.takes_any)]
+        raise ConfigError(
+            f"cells = {said!r} of the claim {claim.says!r}: nothing of {item_name!r} is called "
+            f"{label!r} that measure = {claim.measure!r} takes. One of: "
+            f"{'; '.join(dict.fromkeys(parts))}."
+        )
+    return [f"{item_name}{OF_ITEM}{name}" for name in found]
+
+
+@cache
+def _labels(item_name: str) -> tuple[str, ...]:
+    """Return the names of an item's cells; that none of them runs is of no matter here."""
+    item = all_items()[item_name]
+    return tuple(make_cells(item, Maker(item, "full", Scale(only=()), {}, lambda name, cut: name)))
+
+
 def _cell_of(name: str, maker: Maker) -> Cell | None:
     """Return the cell that a claim names as ``item: cell``, at the same scale."""
-    item_name, _, label = name.partition(": ")
+    item_name, _, label = name.partition(OF_ITEM)
     item = all_items()[item_name]
     scale = item.scales.get(maker.scale_name) or Scale()
     return make_cells(item, replace(maker, item=item, scale=scale))[label]

@@ -20,6 +20,7 @@ from fedapp.papers.schema import Cut, Item, Picture, Scale, ScaleName
 from fedapp.papers.schema import Table as TableItem
 from fedapp.sweeps.tuning import Cell
 from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.plan import local_epochs
 from fedapp.training.setup import choose_device, initial_parameters, make_trainer
 
 TASKS = {
@@ -108,12 +109,19 @@ def _round_seconds(cell: Cell) -> float:
     clients = participants(config.fraction_train, config.num_clients)
     local = train / config.num_clients
     batch = min(config.batch_size or round(local), round(local))
-    examples = config.local_steps * batch if config.local_steps else config.local_epochs * local
+    examples = config.local_steps * batch if config.local_steps else _epochs(cell, config) * local
     options = tuple((k, v) for k, v in cell.settings.items() if k.startswith(f"{config.model}."))
     steps = (config.model, options, config.transform, config.trainer)
     each = _example_seconds(data, max(batch, 1), *steps)
     evaluations = test * FORWARD / (config.eval_every or 1)
     return clients * examples * each + evaluations * _example_seconds(data, min(100, test), *steps)
+
+
+def _epochs(cell: Cell, config: RunConfig) -> float:
+    """Return E, the mean over the cell's rounds where it falls."""
+    if config.local_epochs_decay == 1:
+        return config.local_epochs
+    return float(np.mean([local_epochs(config, t) for t in range(1, cell.rounds + 1)]))
 
 
 def _data(config: RunConfig) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedapp.analysis.curves import fluctuation, least
+from fedapp.analysis.curves import band, beyond_plateau, envelope, fluctuation, least, monotone
 from fedapp.config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
@@ -41,11 +41,20 @@ class Curve(Kept):
     training_set_loss: list[float | None] = []
 
 
+class Envelope(Kept):
+    """The best of all candidates so far, at each round, thinned; a loss's is the least."""
+
+    rounds: list[int]
+    values: list[float]
+
+
 class RunResult(Kept):
     """One run in numbers; ``needed`` are its rounds to the target, by interpolation.
 
     ``fluctuation`` is by how much the test accuracy changes from one evaluated round to the next, the
-    mean over the last half of the run.
+    mean over the last half of the run. ``training_loss`` is the global model's on the training set, in
+    the last round; ``beyond_plateau`` is that over what it was when the test accuracy first came within
+    0.1 points of its best. Both are None where it was not measured, or training diverged.
     """
 
     run: str
@@ -57,6 +66,8 @@ class RunResult(Kept):
     fluctuation: float = 0.0
     least_loss: float | None
     least_loss_round: int | None
+    training_loss: float | None = None
+    beyond_plateau: float | None = None
     updates: float
     bytes_down: int
     bytes_up: int
@@ -80,7 +91,9 @@ class Tried(Kept):
 class CellResult(Kept):
     """A cell: its best candidate's runs, one a seed, and all that was tried; empty if not run.
 
-    ``every`` is how many rounds lie between two evaluations.
+    ``every`` is how many rounds lie between two evaluations. ``envelopes`` are, of a tuned cell whose
+    curves are kept, the best test accuracy and the least loss on the training set of any candidate, at
+    each round: the mean of the seeds that candidates are judged by.
     """
 
     target: float = 0.0
@@ -90,6 +103,7 @@ class CellResult(Kept):
     inside: bool = True
     tried: list[Tried] = []
     runs: list[RunResult] = []
+    envelopes: dict[str, Envelope] = {}
 
     @property
     def needed(self) -> float | None:
@@ -102,6 +116,16 @@ class CellResult(Kept):
         """The learning rate found, where one was looked for."""
         value = self.chosen.get("learning-rate")
         return float(value) if value is not None else None
+
+    def number(self, key: str) -> float | None:
+        """Return the mean of a number of the runs over the seeds, or None where one has none.
+
+        ``rate`` is that of the cell.
+        """
+        if key == "rate":
+            return self.rate
+        values = [getattr(run, key) for run in self.runs]
+        return None if None in values or not values else float(np.mean(values))
 
     def mean(self, key: str) -> float:
         """Return the mean of a number of the runs over the seeds."""
@@ -144,6 +168,47 @@ def cell_result(cell: Cell | None, outcome: Outcome | None, *, curves: bool) -> 
             _run(record, seed, cell, curves=curves)
             for record, seed in zip(outcome.runs, cell.seeds, strict=True)
         ],
+        envelopes=_envelopes(cell, outcome) if curves else {},
+    )
+
+
+def _envelopes(cell: Cell, outcome: Outcome) -> dict[str, Envelope]:
+    """Return the envelopes over the candidates, of which the chosen one goes as far as it is drawn."""
+    if len(outcome.tried) < 2 or cell.rates is None:
+        return {}
+    longest = [
+        r for r, seed in zip(outcome.runs, cell.seeds, strict=True) if seed in cell.rates.seeds
+    ]
+    groups = [*(candidate.records for candidate in outcome.tried), longest]
+    found = {
+        "accuracy": _envelope([[r.accuracy for r in group] for group in groups], groups, 1.0),
+        "training_set_loss": _envelope(
+            [[r.training_set_loss for r in group] for group in groups], groups, -1.0
+        ),
+    }
+    return {key: each for key, each in found.items() if each.rounds}
+
+
+def _envelope(
+    values: Sequence[Sequence[Sequence[float | None]]],
+    groups: Sequence[Sequence[RunRecord]],
+    sign: float,
+) -> Envelope:
+    """Return the envelope of the groups' means over their seeds, each made monotone before."""
+    curves = []
+    for own, records in zip(values, groups, strict=True):
+        monotone_ = [
+            (record.rounds, monotone([np.nan if v is None else sign * v for v in series]))
+            for record, series in zip(records, own, strict=True)
+            if series
+        ]
+        rounds, mean, _, _ = band(monotone_)
+        curves.append(([int(round_) for round_ in rounds], mean))
+    rounds_, best = envelope(curves)
+    kept = sorted({int(i) for i in np.linspace(0, len(best) - 1, min(POINTS, len(best)))})
+    return Envelope(
+        rounds=[rounds_[i] for i in kept if best],
+        values=[float(f"{sign * best[i]:.{DIGITS}g}") for i in kept if best],
     )
 
 
@@ -180,7 +245,7 @@ def _participants(cell: Cell) -> int:
 
 
 def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult:
-    found = least(record.rounds, record.loss)
+    found, training = least(record.rounds, record.loss), record.training_set_loss
     return RunResult(
         run=record.run,
         seed=seed,
@@ -191,6 +256,8 @@ def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult
         fluctuation=float(f"{fluctuation(record.accuracy):.4g}"),
         least_loss=found[1] if found else None,
         least_loss_round=found[0] if found else None,
+        training_loss=_round(training[-1]) if training else None,
+        beyond_plateau=_round(beyond_plateau(record.accuracy, training)),
         updates=record.updates,
         bytes_down=record.bytes_down,
         bytes_up=record.bytes_up,

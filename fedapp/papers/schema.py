@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedapp.config import Scalar, kebab
 
 ScaleName = Literal["smoke", "cpu", "full"]
 SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "full")
-Published = float | Literal["not reached"]
+Published = float | Literal["not reached", "not given"]
 Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
 
 
@@ -95,6 +96,7 @@ class Column(Part):
 class TableRow(Part):
     """A row of a table with its published numbers by column; without one the paper has no cell.
 
+    "not given" is a cell of which the paper speaks without a number.
     ``shown`` is what the paper's further columns say of the row (E, B, u). ``options`` are values to
     try of further keys, unless the scale sets these, each with the grid of rates.
     """
@@ -164,7 +166,9 @@ class Panel(Part):
     """A panel of a figure: which lines, with which settings over theirs, and what is drawn.
 
     ``x`` counts rounds of communication or mini-batch gradients; "best accuracy" is the curve made
-    monotone; ``least`` marks the minimum.
+    monotone; ``least`` marks the minimum. ``envelope`` draws the best of all rates that were tried, "the
+    best performing rate selected individually for each x-axis value", made monotone, and the chosen
+    rate's line thin beside it; of test accuracies and the loss on the training set, by rounds.
     """
 
     title: str = ""
@@ -176,6 +180,17 @@ class Panel(Part):
     yscale: Literal["linear", "log"] = "linear"
     target: float | None = None
     least: bool = False
+    envelope: bool = False
+
+    @model_validator(mode="after")
+    def _has_an_envelope(self) -> Self:
+        known = ("best accuracy", "training_set_loss")
+        if self.envelope and (self.y not in known or self.x != "rounds"):
+            raise ValueError(
+                f"envelope = true: is drawn of y = {' or '.join(map(repr, known))} by x = 'rounds', "
+                f"not of {self.y!r} by {self.x!r}"
+            )
+        return self
 
 
 class Figure(Base):
@@ -210,36 +225,84 @@ class Updates(Base):
     lines: tuple[Line, ...]
 
 
+Measure = Literal[
+    "value", "difference", "spread", "gain", "ratio", "ratio-gain", "factor", "agreement"
+]
+CELLS: Mapping[Measure, int] = {
+    "value": 1,
+    "difference": 2,
+    "ratio": 2,
+    "agreement": 2,
+    "gain": 4,
+    "ratio-gain": 4,
+}
+"""How many cells a claim's measure takes; of those that are not named here, two or more."""
+Quantity = Literal[
+    "final",
+    "best",
+    "fluctuation",
+    "least_loss",
+    "least_loss_round",
+    "updates",
+    "needed",
+    "rate",
+    "training_loss",
+    "beyond_plateau",
+]
+
+
 class Claim(Part):
     """A statement of a text, checked on cells of other items, named ``item: cell``.
 
     ``measure``: the value of the one cell, the first's less the second's (``difference``), the
     greatest less the least of all (``spread``), the first two's difference less that of the other two
-    (``gain``), or by how much the first's updates agree more than the second's, in the layer where
-    that is least (``agreement``). ``of``: which number of a cell, as in ``RunResult``. It holds within
-    the bounds ``low`` and ``high``, is inconclusive as near to a bound as the noise, and fails beyond.
+    (``gain``), the first's over the second's (``ratio``; of rounds: the speed-up of the second), the
+    first two's ratio over that of the other two (``ratio-gain``), the greatest over the least of all
+    (``factor``), or by how much the first's updates agree more than the second's, in the layer where
+    that is least (``agreement``). ``of``: which number of a cell, as in ``RunResult``; of a tuned
+    cell also the ``rate`` that was found. A spread and a factor may name a row or a column, for all
+    of its cells. It holds within the bounds ``low`` and ``high``, is inconclusive as near to a bound
+    as the noise, and fails beyond.
     """
 
     says: str
     where: str
-    measure: Literal["value", "difference", "spread", "gain", "agreement"]
-    of: Literal["final", "best", "fluctuation", "least_loss", "least_loss_round", "updates"] = (
-        "final"
-    )
+    measure: Measure
+    of: Quantity = "final"
     cells: tuple[str, ...]
     published: float | None = None
     low: float | None = None
     high: float | None = None
 
+    @property
+    def takes_any(self) -> bool:
+        """Whether the measure takes any number of cells, and so a whole row or column."""
+        return self.measure not in CELLS
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> Self:
+        wanted, there = CELLS.get(self.measure), len(self.cells)
+        if there != wanted if wanted else not there:
+            raise ValueError(
+                f"cells = {list(self.cells)}: measure = {self.measure!r} takes "
+                f"{wanted or 'one or more'}, not {there}"
+            )
+        if self.low is None and self.high is None:
+            raise ValueError(f"low, high: the claim {self.says!r} has no bound. Set one of them")
+        return self
+
 
 class Claims(Base):
     """A checked table of statements; its runs are those of the cells that it names.
 
-    ``noise`` is what a difference must exceed to count, where the seeds' spread is not greater.
+    ``noise`` is what a difference of accuracies must exceed to count, where the seeds' spread is not
+    greater; ``relative-noise`` the same of other numbers, as a share of the number. Numbers of which
+    it says nothing have only the seeds' spread, and with one seed are not judged.
     """
 
     kind: Literal["claims"]
     noise: float
+    relative_noise: dict[Quantity, Annotated[float, Field(gt=0, lt=1)]] = {}
     claims: tuple[Claim, ...]
 
 

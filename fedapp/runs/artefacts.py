@@ -68,6 +68,8 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
 
 def _local_work(config: RunConfig) -> str:
     work = f"I = {config.local_steps}" if config.local_steps else f"E = {config.local_epochs}"
+    if config.local_epochs_decay != 1:
+        work += f" · {config.local_epochs_decay:g}^(t - 1)"
     return f"{work}, B = {config.batch_size or '∞'}"
 
 

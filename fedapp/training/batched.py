@@ -271,7 +271,7 @@ class BatchedTrainer:
 
     def _program(self, plan: LocalPlan, layout: Layout) -> Program:
         """Return one local step of one client, or of several, which changes its params in place."""
-        plan = replace(plan, learning_rate=0.0)
+        plan = plan.step
         if (plan, layout) not in self._programs:
             step = self._step(plan)
             whole = step if layout == "alone" else _over_clients(step, layout)

@@ -27,7 +27,10 @@ from fedapp.training.trainer import ClientTask, Outcome, Trainer
 
 @dataclass(frozen=True)
 class TrainOrder:
-    """What a node is asked to do in one round, with how many CPU threads."""
+    """What a node is asked to do in one round, with how many CPU threads.
+
+    ``epochs`` is E of the round; 0: the run's ``local-epochs``.
+    """
 
     round: int
     clients: tuple[int, ...]
@@ -35,6 +38,7 @@ class TrainOrder:
     reply: Literal["mean", "each"]
     states: StateOrder | None = None
     threads: int = 1
+    epochs: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def train_cohort(
     named in ``failures``. ``states`` is where clients keep what their algorithm keeps; without it
     every turn is a client's first.
     """
-    plan = LocalPlan.of(config, order.learning_rate)
+    plan = LocalPlan.of(config, order.learning_rate, order.epochs)
     shared = _turn(trainer, theta, broadcast, order, plan)
     mean, uploads = WeightedMean(), WeightedMean()
     each: dict[int, Tensors] = {}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -28,10 +29,10 @@ class LocalPlan:
     clip_norm: float = 0.0
 
     @classmethod
-    def of(cls, config: RunConfig, learning_rate: float) -> LocalPlan:
-        """Return the run's plan with the learning rate of one round."""
+    def of(cls, config: RunConfig, learning_rate: float, epochs: int = 0) -> LocalPlan:
+        """Return the run's plan with the learning rate and epochs of one round (0: the run's E)."""
         return cls(
-            epochs=config.local_epochs,
+            epochs=epochs or config.local_epochs,
             steps=config.local_steps,
             batch_size=config.batch_size,
             sampling=config.batch_sampling,
@@ -41,6 +42,11 @@ class LocalPlan:
             weight_decay=config.weight_decay,
             clip_norm=config.clip_norm,
         )
+
+    @property
+    def step(self) -> LocalPlan:
+        """The plan of a single step, which does not depend on how many there are, nor on eta."""
+        return replace(self, epochs=0, steps=0, learning_rate=0.0)
 
     def batch(self, n: int) -> int:
         """Return the size of a full mini-batch for a client of ``n`` examples."""
@@ -53,16 +59,30 @@ class LocalPlan:
         return self.steps or self.epochs * -(-n // self.batch(n))
 
 
+def local_epochs(config: RunConfig, round_: int) -> int:
+    """Return E of round ``round_`` (from 1): E * decay^(round - 1), rounded, and at least 1.
+
+    "It may be useful to decay the amount of local computation per round (moving to smaller E or larger
+    B) in the same way decaying learning rates can be useful" (McMahan et al. 2017, section 3). Halves
+    are rounded up.
+    """
+    falling = config.local_epochs * config.local_epochs_decay ** (round_ - 1)
+    return max(math.floor(falling + 0.5), 1)
+
+
 def learning_rate(config: RunConfig, round_: int) -> float:
     """Return eta of round ``round_`` (from 1): eta * decay^(round - 1)."""
     return config.learning_rate * config.learning_rate_decay ** (round_ - 1)
 
 
-def updates(config: RunConfig, n: int) -> float:
-    """Return u_k = E * n_k / B (McMahan et al. 2017, section 2); the steps if steps are given."""
+def updates(config: RunConfig, n: int, epochs: int) -> float:
+    """Return u_k = E * n_k / B (McMahan et al. 2017, section 2); the steps if steps are given.
+
+    ``epochs`` is E of the round.
+    """
     if config.local_steps or n == 0:
         return float(config.local_steps if n else 0)
-    return config.local_epochs * (n / config.batch_size if config.batch_size else 1.0)
+    return epochs * (n / config.batch_size if config.batch_size else 1.0)
 
 
 def client_generator(seed: int, round_: int, client: int) -> np.random.Generator:

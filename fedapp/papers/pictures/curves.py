@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from fedapp.analysis.curves import band, least, monotone
 from fedapp.papers.cells import line_name
 from fedapp.papers.pictures.style import DASHES, new_figure
-from fedapp.papers.results import Curve, Results
+from fedapp.papers.results import CellResult, Curve, Envelope, Results
 from fedapp.papers.schema import Figure, Line, Metric, Panel
 from fedapp.runs.curves import percent_tick
 from fedapp.runs.style import COLORS, GREY
@@ -53,20 +53,40 @@ def _draw_panel(axes: Axes, item: Figure, panel: Panel, results: Results) -> Non
         cell = results.cells[line_name(panel, line)]
         curves = [run.curve for run in cell.runs if run.curve]
         if any(points(curve, panel)[0][1:] for curve in curves):
-            _draw_line(axes, panel, line, number, curves)
+            _draw_line(axes, panel, line, number, curves, _envelope(panel, cell))
     _finish(axes, panel, results)
 
 
-def _draw_line(axes: Axes, panel: Panel, line: Line, number: int, curves: Sequence[Curve]) -> None:
+def _draw_line(
+    axes: Axes,
+    panel: Panel,
+    line: Line,
+    number: int,
+    curves: Sequence[Curve],
+    best: Envelope | None,
+) -> None:
     color = COLORS[(number if line.color is None else line.color) % len(COLORS)]
     dash = DASHES[(number // len(COLORS) if line.dash is None else line.dash) % len(DASHES)]
     x, mean, low, high = band([points(curve, panel) for curve in curves])
+    if best:
+        axes.plot(x, mean, color=color, linewidth=0.6, alpha=0.45)
+        axes.plot(
+            best.rounds, best.values, color=color, linestyle=dash, linewidth=1.3, label=line.label
+        )
+        return
     axes.plot(x, mean, color=color, linestyle=dash, linewidth=1.3, label=line.label)
     if len(curves) > 1:
         axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
     marked = least([int(value) for value in x], mean) if panel.least else None
     if marked:
         axes.plot(*marked, "o", color=color, markersize=6, fillstyle="none")
+
+
+def _envelope(panel: Panel, cell: CellResult) -> Envelope | None:
+    """Return the envelope that a panel draws, where more than one rate was tried."""
+    if not panel.envelope:
+        return None
+    return cell.envelopes.get("accuracy" if panel.y == "best accuracy" else panel.y)
 
 
 def points(curve: Curve, panel: Panel) -> tuple[list[float], list[float]]:

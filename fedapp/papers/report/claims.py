@@ -1,17 +1,18 @@
-"""A text's statements, checked: Seo et al. 2024."""
+"""A text's statements, checked."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 import numpy as np
 
-from fedapp.papers.report.markdown import NOT_RUN, number, percent, table
+from fedapp.papers.cells import cells_of
+from fedapp.papers.report.markdown import number, percent, rounds, table
 from fedapp.papers.results import CellResult, Results, RunResult
-from fedapp.papers.schema import Claim, Claims, Scale, ScaleName
+from fedapp.papers.schema import Claim, Claims, Quantity, Scale, ScaleName
 
 Verdict = Literal[
     "holds",
@@ -20,6 +21,7 @@ Verdict = Literal[
     "one seed",
     "full scale only",
     "smoke: no evidence",
+    "no number",
     "not run",
 ]
 NOT_JUDGED: Mapping[Verdict, str] = {
@@ -29,6 +31,14 @@ NOT_JUDGED: Mapping[Verdict, str] = {
     "smoke: no evidence": "other data, another network and a few rounds say nothing of the claim",
 }
 """Why a number is shown and not judged."""
+NO_NUMBER = (
+    "*no number*: the cells were run, and one of them has no such number: its target was not reached "
+    "in the rounds that it may take, or its training diverged."
+)
+
+
+RATIOS = ("ratio", "ratio-gain", "factor")
+"""Measures whose noise is that of a factor."""
 
 
 @dataclass(frozen=True)
@@ -41,21 +51,35 @@ class Checked:
     verdict: Verdict
 
 
-def check(
-    claim: Claim, cells: Mapping[str, CellResult], noise: float, scale: ScaleName = "full"
-) -> Checked:
-    """Measure a claim on its cells and judge it, where there is evidence.
+@dataclass(frozen=True)
+class Noise:
+    """The least uncertainty: of an accuracy, and of other numbers as a share of the number."""
 
-    ``noise`` is the least uncertainty of an accuracy; where the cells have several seeds, half of
-    their widest range counts if it is more. Other numbers have only the seeds' range: of one seed
+    accuracy: float
+    shares: Mapping[Quantity, float] = field(default_factory=dict)
+
+
+def check(
+    claim: Claim,
+    cells: Mapping[str, CellResult],
+    noise: Noise,
+    scale: ScaleName = "full",
+    names: Sequence[str] | None = None,
+) -> Checked:
+    """Measure a claim on its cells, or on those called ``names``, and judge it, with evidence.
+
+    ``noise`` is the least uncertainty; where the cells have several seeds, half of their widest range
+    counts if it is more. Numbers of which it says nothing have only the seeds' range: of one seed
     they are shown, not judged. So is one cell's value at a smaller scale than the paper's, since it
     is that of the data and network, and everything at the smoke scale.
     """
-    own = [cells.get(name, CellResult()) for name in claim.cells]
-    measured = _measure(claim, own) if all(cell.runs for cell in own) else None
+    own = [cells.get(name, CellResult()) for name in names or claim.cells]
+    if not all(cell.runs for cell in own):
+        return Checked(claim, None, 0.0, "not run")
+    measured = _measure(claim, own)
     if measured is None:
-        return Checked(claim, None, noise, "not run")
-    doubt = _doubt(claim, own, noise)
+        return Checked(claim, None, 0.0, "no number")
+    doubt = _doubt(claim, own, noise, measured)
     return Checked(claim, measured, doubt or 0.0, _verdict(claim, measured, doubt, scale))
 
 
@@ -67,16 +91,32 @@ def _verdict(claim: Claim, measured: float, doubt: float | None, scale: ScaleNam
     return "one seed" if doubt is None else _judge(claim, measured, doubt)
 
 
-def _doubt(claim: Claim, cells: Sequence[CellResult], noise: float) -> float | None:
+def _doubt(
+    claim: Claim, cells: Sequence[CellResult], noise: Noise, measured: float
+) -> float | None:
     """Return how uncertain the measured number is; None where nothing says so."""
     is_accuracy = claim.measure != "agreement" and claim.of in ("final", "best")
-    if not is_accuracy and any(len(cell.runs) < 2 for cell in cells):
+    share = noise.shares.get(claim.of)
+    if not is_accuracy and share is None and any(len(cell.runs) < 2 for cell in cells):
         return None
-    return max([noise if is_accuracy else 0.0, *(_half_range(claim, cell) for cell in cells)])
+    least = noise.accuracy if is_accuracy else 0.0
+    doubts = [max(least, _half_range(claim, each), _part(claim, each, share)) for each in cells]
+    if claim.measure not in RATIOS:
+        return max(doubts)
+    return measured * max(
+        doubt / abs(cell.number(claim.of) or 1.0) for doubt, cell in zip(doubts, cells, strict=True)
+    )
+
+
+def _part(claim: Claim, cell: CellResult, share: float | None) -> float:
+    """Return so large a part of a cell's number."""
+    return 0.0 if share is None else share * abs(cell.number(claim.of) or 0.0)
 
 
 def _half_range(claim: Claim, cell: CellResult) -> float:
     """Return half of the seeds' range; of a similarity, that of the layer where it is widest."""
+    if claim.of == "rate":
+        return 0.0  # found by the seeds that rates are judged by
     if claim.measure == "agreement":
         by_seed = [_similarity([run]) for run in cell.runs]
         layers = [[found[layer] for found in by_seed if layer in found] for layer in by_seed[0]]
@@ -88,12 +128,24 @@ def _half_range(claim: Claim, cell: CellResult) -> float:
 def _measure(claim: Claim, cells: Sequence[CellResult]) -> float | None:
     if claim.measure == "agreement":
         return _agreement(cells[0], cells[1])
-    values = [cell.mean(claim.of) for cell in cells]
-    if claim.measure == "difference":
-        return values[0] - values[1]
-    if claim.measure == "gain":
-        return (values[0] - values[1]) - (values[2] - values[3])
-    return max(values) - min(values) if claim.measure == "spread" else values[0]
+    values = [value for cell in cells if (value := cell.number(claim.of)) is not None]
+    if len(values) < len(cells) or (claim.measure in RATIOS and not all(values)):
+        return None
+    match claim.measure:
+        case "difference":
+            return values[0] - values[1]
+        case "gain":
+            return (values[0] - values[1]) - (values[2] - values[3])
+        case "spread":
+            return max(values) - min(values)
+        case "ratio":
+            return values[0] / values[1]
+        case "ratio-gain":
+            return (values[0] / values[1]) / (values[2] / values[3])
+        case "factor":
+            return max(values) / min(values)
+        case _:
+            return values[0]
 
 
 def _agreement(first: CellResult, second: CellResult) -> float | None:
@@ -126,14 +178,18 @@ def _judge(claim: Claim, measured: float, doubt: float) -> Verdict:
 def claims_section(item: Claims, results: Results) -> str:
     """Return the table of claims, how many of them hold, and why others are not judged."""
     noise = (item.scales.get(results.scale) or Scale()).noise or item.noise
-    checked = [check(claim, results.cells, noise, results.scale) for claim in item.claims]
+    known = Noise(noise, item.relative_noise)
+    checked = [
+        check(claim, results.cells, known, results.scale, cells_of(claim)) for claim in item.claims
+    ]
     head = ("claim", "section", "published", "measured", "±", "holds if", "verdict")
     found = Counter(each.verdict for each in checked)
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
     counts = [f"{found[verdict]} {verdict}" for verdict in verdicts if found[verdict]]
     why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if found[verdict]]
     parts = [table(head, [_row(each) for each in checked]), f"{', '.join(counts)}."]
-    return "\n\n".join([*parts, *([f"Shown, not judged: {'; '.join(why)}."] if why else [])])
+    parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
+    return "\n\n".join([*parts, *([NO_NUMBER] if found["no number"] else [])])
 
 
 def _row(checked: Checked) -> list[str]:
@@ -143,22 +199,23 @@ def _row(checked: Checked) -> list[str]:
         for sign, bound in (("≥", claim.low), ("≤", claim.high))
         if bound is not None
     ]
-    missing = checked.verdict == NOT_RUN
     return [
         claim.says,
         claim.where,
         "" if claim.published is None else _value(claim, claim.published),
-        NOT_RUN if checked.measured is None else _value(claim, checked.measured),
-        "" if missing or not checked.noise else _value(claim, checked.noise).lstrip("+"),
+        checked.verdict if checked.measured is None else _value(claim, checked.measured),
+        _value(claim, checked.noise).lstrip("+") if checked.noise else "",
         " and ".join(bounds),
         f"**{checked.verdict}**",
     ]
 
 
 def _value(claim: Claim, value: float) -> str:
-    """Return accuracies in percent, their differences in points, all else as it is."""
+    """Return accuracies in percent, their differences in points, factors as such, all else as it is."""
+    if claim.measure in RATIOS:
+        return f"{number(value)}×"
     if claim.of not in ("final", "best", "fluctuation") or claim.measure == "agreement":
-        return number(value)
+        return rounds(value) if claim.of == "needed" else number(value)
     if claim.measure in ("difference", "gain"):
         return f"{100 * value:+.2f}"
     return percent(value)

@@ -149,27 +149,52 @@ def _communication(result: CellResult) -> str:
 
 
 def _verdict(item: Table, cells: Sequence[Entry], results: Results) -> str:
-    """Count the cells that need no more than 1.25 times the published rounds, and the speed-ups."""
+    """Count the cells that need no more than 1.25 times the published rounds, and the speed-ups.
+
+    Of what the paper gives no number of, the cells that are quicker than the baseline.
+    """
     if results.scale == "smoke":
         return "At this scale the numbers only show that the table can be made."
     numbered = [e for e in cells if not isinstance(e.published, str) and e.result.runs]
     if not numbered:
         return "Nothing was run at this scale."
     near = sum(e.ratio is not None and e.ratio <= WITHIN_ROUNDS for e in numbered)
-    gains = [e for e in numbered if e.published_speedup and e.speedup]
+    reached = (
+        f"{near} of {len(numbered)} cells reach the target within {WITHIN_ROUNDS} times the published "
+        "rounds"
+    )
+    missed = [f"{e.row.label}, {e.column.label}" for e in _missed(numbered)]
+    parts = [f"{reached}; {_speedups(item, numbered)}.", _not_given(item, cells)]
+    parts += [f"Beyond: {'; '.join(missed)}."] if missed else []
+    return " ".join(part for part in parts if part)
+
+
+def _speedups(item: Table, cells: Sequence[Entry]) -> str:
+    """Say how many of the published speed-ups come out."""
+    if not any(row.speedup for row in item.rows):
+        return "no speed-ups are published"
+    gains = [e for e in cells if e.published_speedup and e.speedup]
+    if not gains:
+        return f"there are no speed-ups without the row {item.baseline}"
     alike = sum(
         abs((e.speedup or 0) / (e.published_speedup or 1) - 1) <= WITHIN_SPEEDUP for e in gains
     )
-    missed = [f"{e.row.label}, {e.column.label}" for e in _missed(numbered)]
-    faster = f"{alike} of {len(gains)} speed-ups over the row {item.baseline} lie within a third of"
-    text = (
-        f"{near} of {len(numbered)} cells reach the target within {WITHIN_ROUNDS} times the published "
-        f"rounds; {faster} the published ones."
-        if gains
-        else f"{near} of {len(numbered)} cells reach the target within {WITHIN_ROUNDS} times the "
-        f"published rounds; there are no speed-ups without the row {item.baseline}."
+    return (
+        f"{alike} of {len(gains)} speed-ups over the row {item.baseline} lie within a third of the "
+        "published ones"
     )
-    return f"{text} Beyond: {'; '.join(missed)}." if missed else text
+
+
+def _not_given(item: Table, cells: Sequence[Entry]) -> str:
+    """Say how many of the cells of which nothing is published need fewer rounds than the baseline."""
+    own = [e for e in cells if e.published == "not given" and e.result.runs and e.baseline]
+    if not own:
+        return ""
+    quicker = sum((e.speedup or 0.0) > 1 for e in own)
+    return (
+        f"{quicker} of {len(own)} cells without published rounds need fewer rounds than the row "
+        f"{item.baseline}."
+    )
 
 
 def _missed(cells: Sequence[Entry]) -> Iterator[Entry]:

@@ -1,0 +1,259 @@
+"""Statements about rounds, rates and training losses, checked on the cells of tables and figures."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedapp.analysis.curves import beyond_plateau
+from fedapp.errors import ConfigError
+from fedapp.papers.catalogue import all_items, read_item
+from fedapp.papers.cells import Maker, cells_of, make_cells
+from fedapp.papers.report.claims import Checked, Noise, check, claims_section
+from fedapp.papers.results import CellResult, Results, RunResult, cell_result
+from fedapp.papers.schema import Claim, Claims, Scale
+from fedapp.sweeps.plans import Outcome
+from fedapp.sweeps.record import RunRecord
+from fedapp.sweeps.tuning import Cell
+
+ROUNDS = Noise(0.001, {"needed": 0.1, "rate": 0.47})
+
+
+def result(needed: float | None = None, rate: float = 0.1, **more: float | None) -> CellResult:
+    """Return a cell of one run, that needed so many rounds at this rate."""
+    numbers = {"final": 0.9, "best": 0.9, "least_loss": 1.0, "least_loss_round": 5, **more}
+    run = RunResult(
+        **{"run": "r", "seed": 0, "rounds": 100, "needed": needed, "updates": 1.0, **numbers},
+        bytes_down=1,
+        bytes_up=1,
+        seconds=1.0,
+        problem="",
+    )
+    return CellResult(target=0.97, chosen={"learning-rate": rate}, runs=[run])
+
+
+def measured(measure: str, *cells: CellResult, of: str = "needed", **bounds: float) -> Checked:
+    """Return a claim about these cells, checked."""
+    named = {f"c{number}": each for number, each in enumerate(cells)}
+    claim = Claim(says="s", where="w", measure=measure, of=of, cells=tuple(named), **bounds)
+    return check(claim, named, ROUNDS)
+
+
+def test_a_speed_up_is_the_ratio_of_the_rounds() -> None:
+    """Table 4: 1,468 rounds of FedSGD over 32 of FedAvg."""
+    found = measured("ratio", result(1468), result(32), low=30.6, high=61.2)
+    assert (found.measured, found.verdict) == (1468 / 32, "holds")
+    assert found.noise == pytest.approx(4.5875)  # a tenth
+    assert measured("ratio", result(900), result(32), low=30.6).verdict == "inconclusive"
+    assert measured("ratio", result(640), result(32), low=30.6).verdict == "fails"
+
+
+def test_one_speed_up_is_compared_with_another() -> None:
+    """Table 2: 95.3 times by role, 13 times for IID."""
+    rounds = [result(3906), result(41), result(2488), result(192)]
+    found = measured("ratio-gain", *rounds, low=1.0)
+    assert found.measured == pytest.approx((3906 / 41) / (2488 / 192))
+    assert found.verdict == "holds"
+    assert measured("ratio-gain", *rounds[2:], *rounds[:2], low=1.0).verdict == "fails"
+
+
+@pytest.mark.parametrize(
+    ("least", "verdict"),
+    [(0.1, "holds"), (0.0464159, "inconclusive"), (0.0215443, "fails")],
+)
+def test_rates_are_known_to_half_a_step_of_their_grid(least: float, verdict: str) -> None:
+    cells = [result(1, rate=0.464159), result(1, rate=least), result(1, rate=0.215443)]
+    found = measured("factor", *cells, of="rate", high=10.0)
+    assert found.measured == pytest.approx(0.464159 / least)
+    assert found.verdict == verdict
+
+
+def test_the_seeds_range_counts_where_it_is_wider() -> None:
+    wide = result(100)
+    wide = wide.model_copy(
+        update={"runs": [*wide.runs, wide.runs[0].model_copy(update={"needed": 300.0})]}
+    )
+    found = measured("ratio", wide, result(100), low=1.0)
+    assert (found.measured, found.noise, found.verdict) == (2.0, 1.0, "inconclusive")
+
+
+def test_a_difference_of_rounds_has_the_share_of_the_greater() -> None:
+    found = measured("difference", result(50), result(90), high=0.0)
+    assert (found.measured, found.noise, found.verdict) == (-40.0, 9.0, "holds")
+
+
+def test_a_ratio_without_known_noise_is_not_judged_by_one_seed() -> None:
+    cells = [result(training_loss=0.01), result(training_loss=0.04)]
+    found = measured("ratio", *cells, of="training_loss", high=1.0)
+    assert (found.measured, found.verdict) == (0.25, "one seed")
+
+
+def test_a_ratio_of_accuracies_has_their_noise() -> None:
+    found = measured("ratio", result(final=0.9), result(final=0.5), of="final", low=1.0)
+    assert found.noise == pytest.approx(1.8 * 0.001 / 0.5)
+    assert found.verdict == "holds"
+
+
+def test_a_target_that_is_not_reached_gives_no_number() -> None:
+    found = measured("ratio", result(None), result(20), low=2.0)
+    assert (found.measured, found.verdict) == (None, "no number")
+    assert measured("factor", result(5), CellResult(), low=2.0).verdict == "not run"
+    assert (
+        measured("ratio", result(training_loss=None), result(), of="training_loss", low=0).measured
+        is None
+    )
+
+
+def test_the_training_loss_beyond_the_plateau() -> None:
+    """The best is 0.99, within 0.1 points of it from the third value on."""
+    assert beyond_plateau([0.5, 0.98, 0.9895, 0.99, None], [1, 0.5, 0.4, 0.3, 0.1]) == 0.25
+    assert beyond_plateau([0.5, 0.6], []) is None
+    assert beyond_plateau([0.5, 0.6], [1.0, None]) is None
+    assert beyond_plateau([None, None], [1.0, 1.0]) is None
+    assert beyond_plateau([], []) is None
+
+
+def test_the_last_training_loss_is_kept_of_a_run() -> None:
+    record = RunRecord(
+        run="r",
+        settings={},
+        status="complete",
+        rounds=[0, 1, 2],
+        accuracy=[0.1, 0.9, 0.9],
+        loss=[2.0, 1.0, 1.0],
+        training_set_loss=[2.0, 0.5, 0.125],
+    )
+    kept = [
+        cell_result(Cell({}, 2), Outcome([each]), curves=False).runs[0]
+        for each in (record, record.model_copy(update={"training_set_loss": []}))
+    ]
+    assert (kept[0].training_loss, kept[0].beyond_plateau) == (0.125, 0.25)
+    assert (kept[1].training_loss, kept[1].beyond_plateau) == (None, None)
+
+
+# ---------------------------------------------------------------- what claims name
+
+
+def claim(cells: list[str], measure: str = "factor") -> Claim:
+    return Claim(says="s", where="w", measure=measure, cells=tuple(cells), low=0.0)
+
+
+def test_a_column_is_all_of_its_cells() -> None:
+    names = cells_of(claim(["mcmahan-table4: Non-IID"]))
+    assert len(names) == 9
+    assert names[0] == "mcmahan-table4: E = 1, B = ∞ | Non-IID"
+    assert cells_of(claim(["mcmahan-table4: E = 20, B = 10"])) == (
+        "mcmahan-table4: E = 20, B = 10 | IID",
+        "mcmahan-table4: E = 20, B = 10 | Non-IID",
+    )
+
+
+@pytest.mark.parametrize(
+    ("cells", "measure", "said"),
+    [
+        (["mcmahan-table9: IID"], "factor", r"no item 'mcmahan-table9'\. One of: .*mcmahan-table4"),
+        (["mcmahan-table4: E = 7"], "factor", r"is called 'E = 7' .*One of: E = 1, B = ∞ \| IID;"),
+        (["mcmahan-table4: IID"] * 2, "ratio", r"'IID' that measure = 'ratio' takes"),
+    ],
+)
+def test_cells_that_are_not_there_are_named(cells: list[str], measure: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        cells_of(claim(cells, measure))
+
+
+def test_every_claim_names_cells_that_are_there() -> None:
+    for item in all_items().values():
+        for each in item.claims if isinstance(item, Claims) else ():
+            assert cells_of(each)
+
+
+HEAD = 'kind = "claims"\ntitle = ""\nsource = ""\nabout = ""\nnoise = 0.1\nscales = {}\n'
+CLAIM = '[[claims]]\nsays = "x"\nwhere = ""\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('measure = "gain"\ncells = ["a"]\nlow = 0', "measure = 'gain' takes 4, not 1"),
+        ('measure = "factor"\ncells = []\nlow = 0', "takes one or more, not 0"),
+        ('measure = "ratio"\ncells = ["a", "b"]', "the claim 'x' has no bound"),
+        ('measure = "rise"\ncells = ["a", "b"]\nlow = 0', "'ratio', 'ratio-gain', 'factor'"),
+        ('measure = "ratio"\nof = "speed"\ncells = ["a", "b"]\nlow = 0', "'needed', 'rate'"),
+    ],
+)
+def test_a_claim_that_cannot_be_judged_is_refused(text: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=r"one\.toml") as error:
+        read_item("one", HEAD + CLAIM + text)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize("share", ["{ speed = 0.1 }", "{ needed = 1.5 }"])
+def test_a_share_of_noise_is_of_a_known_number_and_less_than_one(share: str) -> None:
+    text = f'{HEAD}relative-noise = {share}\n{CLAIM}measure = "value"\ncells = ["a"]\nlow = 0'
+    with pytest.raises(ConfigError, match="relative-noise"):
+        read_item("one", text)
+
+
+# ---------------------------------------------------------------- McMahan's
+
+
+def test_the_text_s_speed_ups_are_those_of_the_tables() -> None:
+    """So that they cost no run of their own."""
+    item = all_items()["mcmahan-claims"]
+    assert isinstance(item, Claims)
+    cells = make_cells(item, Maker(item, "full", Scale(), {}, lambda name, cut: name))
+    table = all_items()["mcmahan-table4"]
+    own = make_cells(table, Maker(table, "full", Scale(), {}, lambda name, cut: name))
+    assert (
+        own.items()
+        >= {
+            name.removeprefix("mcmahan-table4: "): each
+            for name, each in cells.items()
+            if name.startswith("mcmahan-table4: ")
+        }.items()
+    )
+    for each in item.claims:
+        if each.measure == "ratio" and each.of == "needed" and each.high:
+            assert each.low < each.published < each.high
+
+
+def test_the_published_rounds_hold_in_every_claim_about_rounds() -> None:
+    """What is claimed is what the tables' published numbers say: a bound the wrong way would show."""
+    item = all_items()["mcmahan-claims"]
+    assert isinstance(item, Claims)
+    published = {
+        f"{name}: {row.label} | {column}": number
+        for name, table in all_items().items()
+        if table.kind == "table"
+        for row in table.rows
+        for column, number in row.published.items()
+    }
+    about = [each for each in item.claims if each.of == "needed" and each.published]
+    assert len(about) >= 20
+    for each in about:
+        cells = {name: result(published[name]) for name in cells_of(each)}
+        found = check(each, cells, Noise(0.001, {"needed": 1e-9}))
+        assert found.verdict == "holds", each.says
+        assert found.measured == pytest.approx(each.published, rel=0.03, abs=0.051), each.says
+
+
+def test_a_claim_of_cells_that_were_not_run_has_no_number() -> None:
+    item = all_items()["mcmahan-claims"]
+    assert isinstance(item, Claims)
+    text = claims_section(item, Results(item="mcmahan-claims", scale="full", command="", cells={}))
+    assert text.count("| not run |") == text.count("**not run**") == len(item.claims)
+    reached = {name: result(None) for name in cells_of(item.claims[0])}
+    results = Results(item="mcmahan-claims", scale="full", command="", cells=reached)
+    said = claims_section(item, results)
+    assert "| no number |  |" in said
+    assert "its target was not reached" in said
+
+
+def test_speed_ups_are_shown_as_factors() -> None:
+    item = all_items()["mcmahan-claims"]
+    assert isinstance(item, Claims)
+    first = item.claims[0]
+    cells = dict(zip(cells_of(first), (result(620), result(18.4)), strict=True))
+    row = claims_section(
+        item, Results(item="x", scale="full", command="", cells=cells)
+    ).splitlines()[2]
+    assert row.endswith("| 34.8× | 33.7× | 3.37× | ≥ 23.2× and ≤ 46.4× | **holds** |")
