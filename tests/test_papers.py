@@ -12,10 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from pydantic import ValidationError
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedapp.analysis.curves import band, communication, fluctuation, least, speed_up
+from fedapp.analysis.curves import (
+    band,
+    communication,
+    fluctuation,
+    least,
+    relative_spread,
+    speed_up,
+)
 from fedapp.analysis.interpolation import interpolate
 from fedapp.cli import app
 from fedapp.config import read_config
@@ -40,7 +48,7 @@ from fedapp.papers.report.claims import check, claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.page import page
 from fedapp.papers.report.tables import entries, table_section
-from fedapp.papers.reproduce import Order, reproduce
+from fedapp.papers.reproduce import Order, cells_with_curves, reproduce
 from fedapp.papers.results import (
     CellResult,
     Curve,
@@ -412,6 +420,127 @@ def test_claims_about_one_value_all_values_and_layers() -> None:
     assert check(value, {}, 0.01).verdict == "not run"
 
 
+@pytest.mark.parametrize(
+    ("finals", "least", "verdict"),
+    [
+        ((0.6, 0.5, 0.2), 0.1, "holds"),
+        ((0.6, 0.595, 0.2), 0.005, "inconclusive"),
+        ((0.6, 0.2, 0.5), -0.3, "fails"),
+    ],
+)
+def test_an_order_is_its_least_step(finals, least: float, verdict: str) -> None:
+    cells = {name: cell(run_result(final=f)) for name, f in zip("abc", finals, strict=True)}
+    checked = check(claim(measure="order", cells=("a", "b", "c"), low=0.0), cells, noise=0.01)
+    assert (checked.measured, checked.verdict) == (pytest.approx(least), verdict)
+    assert check(claim(measure="order", cells=("a", "d"), low=0.0), cells, 0.01).measured is None
+
+
+def learning(accuracy, train_loss, seed=0) -> RunResult:
+    """Return a run with these numbers after rounds 0, 1, 2, ..."""
+    rounds = list(range(len(accuracy)))
+    drawn = Curve(
+        rounds=rounds, gradients=rounds, accuracy=accuracy, loss=train_loss, train_loss=train_loss
+    )
+    best = max(value for value in accuracy if value is not None)
+    return run_result(final=accuracy[-1], best=best, curve=drawn, seed=seed)
+
+
+def test_a_window_is_of_the_papers_rounds() -> None:
+    """At a pace of 4 the rounds 8 to 14 are 2 and 3."""
+    one = cell(learning([0.1, 0.2, 0.6, 0.8, 0.9], [None, 2.0, 1.5, 1.0, 0.5]))
+    other = cell(learning([0.1, 0.2, 0.5, 0.7, 0.9], [None, 2.0, 1.5, 1.4, 0.3]))
+    cells = {"a": one, "b": other}
+    accuracy = claim(measure="difference", of="accuracy", window=(8, 14), low=0.0)
+    assert check(accuracy, cells, 0.02, "cpu", pace=4.0).measured == pytest.approx(0.1)
+    assert check(accuracy, cells, 0.02, "cpu", pace=4.0).verdict == "holds"
+    assert check(accuracy, cells, 0.02).verdict == "not run"  # no run has as many rounds
+    loss = accuracy.model_copy(update={"of": "train_loss"})
+    checked = check(loss, cells, 0.02, "cpu", pace=4.0)
+    assert (checked.measured, checked.verdict) == (pytest.approx(1.25 - 1.45), "one seed")
+    last = claim(measure="difference", of="train_loss", low=0.0)
+    assert check(last, cells, 0.02).measured == pytest.approx(0.2)
+    assert check(last, cells, 0.02, "cpu", pace=4.0).measured == pytest.approx(0.2)
+
+
+def test_rounds_to_the_level_are_to_nine_tenths_of_what_all_reach() -> None:
+    """The second comes to 0.5 at best, so the level is 0.45: after 1.5 rounds, and after 2.5."""
+    cells = {
+        "a": cell(learning([0.1, 0.3, 0.6, 0.8], [1.0] * 4)),
+        "b": cell(learning([0.0, 0.2, 0.4, 0.5], [1.0] * 4)),
+    }
+    faster = claim(measure="difference", of="rounds_to_level", high=0.0)
+    checked = check(faster, cells, 0.01)
+    assert (checked.measured, checked.verdict) == (pytest.approx(1.5 - 2.5), "one seed")
+    assert check(faster, {**cells, "b": cell(run_result())}, 0.01).verdict == "not run"
+    twice = {
+        name: found.model_copy(update={"runs": [*found.runs, later]})
+        for (name, found), later in zip(
+            cells.items(),
+            (
+                learning([0.1, 0.1, 0.3, 0.6], [1.0] * 4, seed=1),
+                learning([0.0, 0.0, 0.2, 0.7], [1.0] * 4, seed=1),
+            ),
+            strict=True,
+        )
+    }
+    checked = check(faster, twice, 0.01)  # (1.5 + 2.5) / 2 less (2.5 + 2.5) / 2
+    assert (checked.measured, checked.noise) == (pytest.approx(-0.5), pytest.approx(0.5))
+    assert checked.verdict == "inconclusive"
+
+
+def test_clients_losses_lie_apart_by_their_deviation_over_their_mean() -> None:
+    """The last half of four rounds: 1 and 3, then 2 and 6; deviation over mean is 1/2 in both."""
+    assert relative_spread([[1.0, 9.0], [1.0, 9.0], [1.0, 3.0], [2.0, 6.0]]) == 0.5
+    assert relative_spread([[1.0], [], [5.0]]) is None
+    assert relative_spread([]) is None
+    losses = ({"0": 1.0, "1": 3.0, "2": None}, {"0": 2.0, "1": 2.0})
+    apart, alike = (
+        run_result(agreement=[{"round": 1, "client_train_loss": own}]) for own in losses
+    )
+    assert (apart.loss_spread, alike.loss_spread, run_result().loss_spread) == (0.5, 0.0, None)
+    further = claim(measure="difference", of="loss_spread", low=0.0)
+    checked = check(further, {"a": cell(apart), "b": cell(alike)}, 0.01)
+    assert (checked.measured, checked.verdict) == (0.5, "one seed")
+    assert check(further, {"a": cell(apart), "b": cell(run_result())}, 0.01).verdict == "not run"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"measure": "value", "low": 0.0}, "value is of 1 cells"),
+        ({"measure": "gain", "low": 0.0}, "gain is of 4 cells"),
+        ({"measure": "order", "low": 0.0, "cells": ("a",)}, "order is of 2 or more cells"),
+        ({"measure": "difference"}, "neither low nor high"),
+        ({"measure": "difference", "low": 0.0, "window": (1, 2)}, "final has no window"),
+        ({"measure": "difference", "low": 0, "of": "accuracy", "window": (2, 1)}, "ends before"),
+    ],
+)
+def test_a_claim_that_cannot_be_checked_is_refused(more: dict, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        claim(**more)
+
+
+def test_a_page_says_which_rounds_a_window_is() -> None:
+    item = ITEMS["seo-claims"]
+    assert isinstance(item, Claims)
+
+    def said(scale: ScaleName) -> str:
+        return claims_section(item, Results(item="seo-claims", scale=scale, command="c", cells={}))
+
+    assert "rounds 40 to 70 of the paper are here 10 to 17.5." in said("cpu")
+    assert "of the paper are here" not in said("full")
+
+
+def test_the_curves_of_claims_are_kept_where_they_are_read() -> None:
+    item = ITEMS["seo-claims"]
+    cells = make_cells(item, maker(item, "cpu"))
+    kept = cells_with_curves(item, cells)
+    assert "seo-fig7: weighted | SGM 0.9" in kept
+    assert "seo-fig2: K | K = 1" not in kept
+    assert cells_with_curves(TABLES["mcmahan-table4"], cells) == set()
+    assert cells_with_curves(ITEMS["seo-fig9"], cells) == set(cells)
+
+
 def agreeing(first: dict[str, float], second: dict[str, float]) -> dict[str, CellResult]:
     """Return two cells of these similarities by layer, the second seed's 0.1 above the first's."""
     return {
@@ -462,10 +591,11 @@ def test_the_agreement_of_one_seed_is_shown_and_not_judged() -> None:
 @pytest.mark.parametrize("measure", ["value", "difference", "spread"])
 def test_the_smoke_scale_is_no_evidence(measure: str) -> None:
     cells = {"a": cell(run_result(final=0.9)), "b": cell(run_result(final=0.1))}
-    checked = check(claim(measure=measure, low=0.0), cells, 0.01, "smoke")
+    said = claim(measure=measure, low=0.0, cells=("a",) if measure == "value" else ("a", "b"))
+    checked = check(said, cells, 0.01, "smoke")
     assert checked.measured is not None
     assert checked.verdict == "smoke: no evidence"
-    assert check(claim(measure=measure, low=0.0), {}, 0.01, "smoke").verdict == "not run"
+    assert check(said, {}, 0.01, "smoke").verdict == "not run"
 
 
 def test_a_page_says_why_a_number_is_not_judged() -> None:

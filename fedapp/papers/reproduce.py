@@ -19,7 +19,7 @@ from fedapp.papers.drawing import draw, numbers_of
 from fedapp.papers.report.index import write_index
 from fedapp.papers.report.page import write_page
 from fedapp.papers.results import Results, cell_result, collect, write_results
-from fedapp.papers.schema import Cut, Item, Scale, ScaleName
+from fedapp.papers.schema import Claims, Cut, Item, Scale, ScaleName, Table
 from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.command import failures, run_plans
 from fedapp.sweeps.plans import Outcome, Steps, stage
@@ -182,14 +182,22 @@ def _results(
     maker: Maker,
     order: Order,
 ) -> Results:
+    kept = cells_with_curves(item, cells)
     found = {
-        label: cell_result(cell, outcomes[label], curves=item.kind not in ("table", "claims"))
+        label: cell_result(cell, outcomes[label], curves=label in kept)
         for label, cell in cells.items()
     }
     records = [record for outcome in outcomes.values() for record in _records(outcome)]
     chosen = "".join(f" --set {key}={value}" for key, value in sorted(order.overrides.items()))
     command = f"fedapp reproduce {name} --scale {order.scale}{chosen}"
     return collect(name, order.scale, command, found, records, numbers_of(item, maker))
+
+
+def cells_with_curves(item: Item, cells: Cells) -> set[str]:
+    """Return the cells whose curves are kept: those that are drawn, or that claims read."""
+    if isinstance(item, Claims):
+        return {name for claim in item.claims if claim.needs_curves for name in claim.cells}
+    return set() if isinstance(item, Table) else set(cells)
 
 
 def _records(outcome: Outcome | None) -> list[RunRecord]:

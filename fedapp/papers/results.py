@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedapp.analysis.curves import fluctuation, least
+from fedapp.analysis.curves import fluctuation, least, relative_spread
 from fedapp.config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
@@ -64,6 +64,17 @@ class RunResult(Kept):
     problem: str
     curve: Curve | None = None
     agreement: list[dict[str, Any]] = []
+
+    @property
+    def client_losses(self) -> list[list[float]]:
+        """The clients' training losses in each recorded round; those that are not finite left out."""
+        said = [row.get("client_train_loss", {}) for row in self.agreement]
+        return [[loss for loss in losses.values() if loss is not None] for losses in said]
+
+    @property
+    def loss_spread(self) -> float | None:
+        """How far the clients' losses lie apart, relative to their mean; None if not recorded."""
+        return relative_spread(self.client_losses)
 
 
 class Tried(Kept):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedapp.config import Scalar, kebab
 
@@ -48,7 +49,7 @@ class Scale(Part):
     examples a client, ``batch-divisor`` makes batches smaller by the same factor, so that u stays.
     ``swap`` puts values in the place of others, for instance of a partition that the data does not
     have; ``rate-factor`` multiplies learning rates that are not tuned. ``noise`` replaces that of
-    claims.
+    claims; ``pace`` is how many of the paper's rounds one is worth, by which their windows are divided.
     """
 
     note: str = ""
@@ -64,6 +65,7 @@ class Scale(Part):
     batch_divisor: int = Field(1, ge=1)
     rate_factor: float = Field(1.0, gt=0)
     noise: float | None = Field(None, gt=0)
+    pace: float = Field(1.0, gt=0)
     only: tuple[str, ...] | None = None
 
 
@@ -210,26 +212,62 @@ class Updates(Base):
     lines: tuple[Line, ...]
 
 
+OfRun = Literal[
+    "final", "best", "fluctuation", "least_loss", "least_loss_round", "updates", "loss_spread"
+]
+"""A number of a run: an attribute of ``RunResult``."""
+OfCurve = Literal["accuracy", "train_loss", "rounds_to_level"]
+"""A number read off a run's curve."""
+CELLS: Mapping[str, int] = {"value": 1, "difference": 2, "gain": 4, "agreement": 2}
+"""How many cells a measure is of; the others are of two and more."""
+
+
 class Claim(Part):
     """A statement of a text, checked on cells of other items, named ``item: cell``.
 
     ``measure``: the value of the one cell, the first's less the second's (``difference``), the
     greatest less the least of all (``spread``), the first two's difference less that of the other two
-    (``gain``), or by how much the first's updates agree more than the second's, in the layer where
-    that is least (``agreement``). ``of``: which number of a cell, as in ``RunResult``. It holds within
-    the bounds ``low`` and ``high``, is inconclusive as near to a bound as the noise, and fails beyond.
+    (``gain``), the least of each cell's less the next one's (``order``: not below 0 where they fall),
+    or by how much the first's updates agree more than the second's, in the layer where that is least
+    (``agreement``). ``of``: which number of a cell, as in ``RunResult``; ``accuracy`` and ``train_loss``
+    are means over the paper's rounds ``window``, both ends included, or of the last round without one;
+    ``rounds_to_level`` are the rounds to nine tenths of the best accuracy that all its cells reach. It
+    holds within the bounds ``low`` and ``high``, is inconclusive as near to a bound as the noise, and
+    fails beyond.
     """
 
     says: str
     where: str
-    measure: Literal["value", "difference", "spread", "gain", "agreement"]
-    of: Literal["final", "best", "fluctuation", "least_loss", "least_loss_round", "updates"] = (
-        "final"
-    )
+    measure: Literal["value", "difference", "spread", "gain", "order", "agreement"]
+    of: OfRun | OfCurve = "final"
     cells: tuple[str, ...]
+    window: tuple[int, int] | None = None
     published: float | None = None
     low: float | None = None
     high: float | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        wanted = CELLS.get(self.measure)
+        if len(self.cells) < 2 if wanted is None else len(self.cells) != wanted:
+            raise ValueError(f"{self.measure} is of {wanted or '2 or more'} cells")
+        if self.low is None and self.high is None:
+            raise ValueError("has neither low nor high")
+        if self.window and self.of not in ("accuracy", "train_loss"):
+            raise ValueError(f"{self.of} has no window")
+        if self.window and not 0 <= self.window[0] <= self.window[1]:
+            raise ValueError("the window ends before it begins")
+        return self
+
+    @property
+    def is_of_accuracy(self) -> bool:
+        """Whether its number is an accuracy, whose least noise is known."""
+        return self.measure != "agreement" and self.of in ("final", "best", "accuracy")
+
+    @property
+    def needs_curves(self) -> bool:
+        """Whether its number is read off the runs' curves."""
+        return self.of in get_args(OfCurve)
 
 
 class Claims(Base):

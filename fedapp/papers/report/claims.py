@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
 from fedapp.papers.report.markdown import NOT_RUN, number, percent, table
-from fedapp.papers.results import CellResult, Results, RunResult
+from fedapp.papers.report.measures import Measured, measure
+from fedapp.papers.results import CellResult, Results
 from fedapp.papers.schema import Claim, Claims, Scale, ScaleName
 
 Verdict = Literal[
@@ -42,21 +43,25 @@ class Checked:
 
 
 def check(
-    claim: Claim, cells: Mapping[str, CellResult], noise: float, scale: ScaleName = "full"
+    claim: Claim,
+    cells: Mapping[str, CellResult],
+    noise: float,
+    scale: ScaleName = "full",
+    pace: float = 1.0,
 ) -> Checked:
     """Measure a claim on its cells and judge it, where there is evidence.
 
     ``noise`` is the least uncertainty of an accuracy; where the cells have several seeds, half of
     their widest range counts if it is more. Other numbers have only the seeds' range: of one seed
     they are shown, not judged. So is one cell's value at a smaller scale than the paper's, since it
-    is that of the data and network, and everything at the smoke scale.
+    is that of the data and network, and everything at the smoke scale. ``pace`` as in ``Scale``.
     """
-    own = [cells.get(name, CellResult()) for name in claim.cells]
-    measured = _measure(claim, own) if all(cell.runs for cell in own) else None
-    if measured is None:
+    found = measure(claim, [cells.get(name, CellResult()) for name in claim.cells], pace)
+    if found is None:
         return Checked(claim, None, noise, "not run")
-    doubt = _doubt(claim, own, noise)
-    return Checked(claim, measured, doubt or 0.0, _verdict(claim, measured, doubt, scale))
+    doubt = _doubt(claim, found, noise)
+    verdict = _verdict(claim, found.value, doubt, scale)
+    return Checked(claim, found.value, doubt or 0.0, verdict)
 
 
 def _verdict(claim: Claim, measured: float, doubt: float | None, scale: ScaleName) -> Verdict:
@@ -67,50 +72,11 @@ def _verdict(claim: Claim, measured: float, doubt: float | None, scale: ScaleNam
     return "one seed" if doubt is None else _judge(claim, measured, doubt)
 
 
-def _doubt(claim: Claim, cells: Sequence[CellResult], noise: float) -> float | None:
+def _doubt(claim: Claim, found: Measured, noise: float) -> float | None:
     """Return how uncertain the measured number is; None where nothing says so."""
-    is_accuracy = claim.measure != "agreement" and claim.of in ("final", "best")
-    if not is_accuracy and any(len(cell.runs) < 2 for cell in cells):
-        return None
-    return max([noise if is_accuracy else 0.0, *(_half_range(claim, cell) for cell in cells)])
-
-
-def _half_range(claim: Claim, cell: CellResult) -> float:
-    """Return half of the seeds' range; of a similarity, that of the layer where it is widest."""
-    if claim.measure == "agreement":
-        by_seed = [_similarity([run]) for run in cell.runs]
-        layers = [[found[layer] for found in by_seed if layer in found] for layer in by_seed[0]]
-        return max((max(values) - min(values) for values in layers), default=0.0) / 2
-    low, high = cell.spread(claim.of)
-    return (high - low) / 2
-
-
-def _measure(claim: Claim, cells: Sequence[CellResult]) -> float | None:
-    if claim.measure == "agreement":
-        return _agreement(cells[0], cells[1])
-    values = [cell.mean(claim.of) for cell in cells]
-    if claim.measure == "difference":
-        return values[0] - values[1]
-    if claim.measure == "gain":
-        return (values[0] - values[1]) - (values[2] - values[3])
-    return max(values) - min(values) if claim.measure == "spread" else values[0]
-
-
-def _agreement(first: CellResult, second: CellResult) -> float | None:
-    """Return the least, over the layers, of the first's mean similarity less the second's."""
-    a, b = _similarity(first.runs), _similarity(second.runs)
-    gains = [a[layer] - b[layer] for layer in a if layer in b]
-    return min(gains) if gains else None
-
-
-def _similarity(runs: Sequence[RunResult]) -> dict[str, float]:
-    """Return the cosine similarity by layer, the mean over the recorded rounds of the runs."""
-    found: dict[str, list[float]] = {}
-    for row in (row for run in runs for row in run.agreement):
-        for layer, value in row.get("similarity", {}).items():
-            if value is not None:
-                found.setdefault(layer, []).append(value)
-    return {layer: float(np.mean(values)) for layer, values in found.items()}
+    if claim.is_of_accuracy:
+        return max(noise, found.half_range)
+    return found.half_range if found.seeds > 1 else None
 
 
 def _judge(claim: Claim, measured: float, doubt: float) -> Verdict:
@@ -125,15 +91,31 @@ def _judge(claim: Claim, measured: float, doubt: float) -> Verdict:
 
 def claims_section(item: Claims, results: Results) -> str:
     """Return the table of claims, how many of them hold, and why others are not judged."""
-    noise = (item.scales.get(results.scale) or Scale()).noise or item.noise
-    checked = [check(claim, results.cells, noise, results.scale) for claim in item.claims]
+    scale = item.scales.get(results.scale) or Scale()
+    noise = scale.noise or item.noise
+    checked = [
+        check(claim, results.cells, noise, results.scale, scale.pace) for claim in item.claims
+    ]
     head = ("claim", "section", "published", "measured", "±", "holds if", "verdict")
     found = Counter(each.verdict for each in checked)
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
     counts = [f"{found[verdict]} {verdict}" for verdict in verdicts if found[verdict]]
     why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if found[verdict]]
     parts = [table(head, [_row(each) for each in checked]), f"{', '.join(counts)}."]
-    return "\n\n".join([*parts, *([f"Shown, not judged: {'; '.join(why)}."] if why else [])])
+    parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
+    return "\n\n".join([*parts, *_windows(item, scale.pace)])
+
+
+def _windows(item: Claims, pace: float) -> list[str]:
+    """Say which rounds the paper's windows are at this scale, if they are others."""
+    windows = dict.fromkeys(claim.window for claim in item.claims if claim.window)
+    if pace == 1 or not windows:
+        return []
+    said = [
+        f"rounds {low} to {high} of the paper are here {low / pace:g} to {high / pace:g}"
+        for low, high in windows
+    ]
+    return [f"One round counts as {pace:g} of the paper's: {'; '.join(said)}."]
 
 
 def _row(checked: Checked) -> list[str]:
@@ -157,8 +139,8 @@ def _row(checked: Checked) -> list[str]:
 
 def _value(claim: Claim, value: float) -> str:
     """Return accuracies in percent, their differences in points, all else as it is."""
-    if claim.of not in ("final", "best", "fluctuation") or claim.measure == "agreement":
+    if not claim.is_of_accuracy and claim.of != "fluctuation":
         return number(value)
-    if claim.measure in ("difference", "gain"):
+    if claim.measure in ("difference", "gain", "order"):
         return f"{100 * value:+.2f}"
     return percent(value)
