@@ -633,6 +633,35 @@ def test_claims_of_a_scale_have_its_noise() -> None:
     assert "| 2.00 |" in shown("cpu")
 
 
+def recorded(seed: int, losses: dict, similarity: dict) -> RunResult:
+    row = {"round": 1, "client_train_loss": losses, "similarity": similarity}
+    return run_result(seed=seed, agreement=[row])
+
+
+def test_pages_of_updates_have_their_numbers() -> None:
+    """Losses 1 and 3: mean 2, deviation 1, so 50 %; with the second seed's 2 and 2: 25 %."""
+    alike = recorded(1, {"0": 2.0, "1": 2.0}, {"conv1": 0.7, "fc1": 0.2})
+    apart = recorded(0, {"0": 1.0, "1": 3.0}, {"conv1": 0.5, "fc1": None})
+    cells = {"IID": cell(alike, apart), "Dirichlet 0.1": cell(apart)}
+    losses, similarities = (
+        page(ITEMS[name], [Results(item=name, scale="full", command="c", cells=cells)])
+        for name in ("seo-fig12", "seo-fig13")
+    )
+    assert "| IID | 1 | 2 | 3 | 25.0 % |" in losses
+    assert "| Dirichlet 0.1 | 1 | 2 | 3 | 50.0 % |" in losses
+    assert "| line | conv1 | fc1 |" in similarities
+    assert "| IID | 0.6 | 0.2 |" in similarities
+    assert "| Dirichlet 0.1 | 0.5 |  |" in similarities
+    assert "| IID less Dirichlet 0.1 | +0.1 |  |" in similarities
+
+
+@pytest.mark.parametrize("own", [CellResult(), cell(run_result()), cell(recorded(0, {}, {}))])
+def test_pages_of_updates_that_were_not_recorded_have_no_numbers(own: CellResult) -> None:
+    nothing = Results(item="seo-fig12", scale="full", command="c", cells={"IID": own})
+    said = page(ITEMS["seo-fig12"], [nothing])
+    assert ("| IID |  |  |  |  |" in said) == any(run.agreement for run in own.runs)
+
+
 def test_curves_are_thinned_and_keep_their_ends_and_their_best() -> None:
     accuracy = [0.001 * t for t in range(1000)]
     accuracy[500] = 1.0

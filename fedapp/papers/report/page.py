@@ -12,12 +12,13 @@ from fedapp.files import write_atomically
 from fedapp.html import page as html_page
 from fedapp.papers.catalogue import all_items
 from fedapp.papers.cells import EVALUATIONS
+from fedapp.papers.report.agreement import agreement_section
 from fedapp.papers.report.claims import claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.markdown import NOT_RUN, duration, number, table
 from fedapp.papers.report.tables import table_section
 from fedapp.papers.results import CellResult, Results, read_results
-from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Scale, Table
+from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Scale, Table, Updates
 
 HEADINGS = {"full": "Full scale", "cpu": "Processor scale", "smoke": "Smoke scale"}
 
@@ -68,6 +69,8 @@ def _scale(item: Item, results: Results, scale: Scale) -> list[str]:
             parts += ["", comparison_section(item, results)]
         elif results.cells:
             parts += ["", _lines(results)]
+        if isinstance(item, Updates):
+            parts += ["", agreement_section(item, results)]
     return [*parts, "", _colophon(results)]
 
 
