@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 from typer.testing import CliRunner
@@ -26,6 +28,7 @@ from fedapp.analysis.sharpness import (
 )
 from fedapp.cli import app as cli
 from fedapp.data import load_dataset
+from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY, VECTOR
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs.directory import read_stored
 from fedapp.runs.sharpness import Measurement, TrainingLoss, sharpness_of
@@ -98,6 +101,30 @@ def test_the_largest_eigenvalue_of_a_quadratic(eigenvalues, largest: float, grea
     assert float((matrix @ found.vector - found.value * found.vector).norm()) < 1e-5
     if greatest is not None:
         assert power_iteration(product, START, 1e-7, 1000).value == pytest.approx(greatest)
+
+
+@given(
+    st.lists(st.floats(-5, 5), min_size=2, max_size=2),
+    st.lists(st.floats(-5, 5), min_size=2, max_size=2),
+    st.floats(0, 1),
+)
+def test_the_notes_quadratic_is_strongly_convex_and_smooth(x, y, share: float) -> None:
+    """By the definitions, with m and M the extreme eigenvalues of A; equal for its eigenvectors."""
+
+    def f(point: np.ndarray) -> float:
+        return float(point @ MATRIX @ point / 2 - VECTOR @ point)
+
+    x, y = np.array(x), np.array(y)
+    distance = float(np.linalg.norm(x - y))
+    chord = share * f(x) + (1 - share) * f(y) - f(share * x + (1 - share) * y)
+    work = share * (1 - share) / 2 * distance**2
+    assert STRONG_CONVEXITY * work - 1e-9 <= chord <= SMOOTHNESS * work + 1e-9
+    change = float(np.linalg.norm(MATRIX @ (x - y)))
+    assert STRONG_CONVEXITY * distance - 1e-9 <= change <= SMOOTHNESS * distance + 1e-9
+    values, vectors = np.linalg.eigh(MATRIX)
+    assert values == pytest.approx([STRONG_CONVEXITY, SMOOTHNESS])
+    for value, vector in zip(values, vectors.T, strict=True):
+        assert np.linalg.norm(MATRIX @ vector) == pytest.approx(value)
 
 
 def test_the_error_says_how_near_an_eigenvalue_is() -> None:
