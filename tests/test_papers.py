@@ -86,7 +86,7 @@ def maker(item, scale) -> Maker:
 def test_every_table_and_figure_is_there() -> None:
     wanted = {f"mcmahan-fig{n}" for n in range(1, 11)} | {f"seo-fig{n}" for n in range(1, 14)}
     wanted |= {f"mcmahan-table{n}" for n in ("1-2nn", "1-cnn", "2-cnn", "2-lstm", "3", "4")}
-    wanted |= {"notes-quadratic", "mcmahan-claims", "seo-claims", "seo-sweeps"}
+    wanted |= {"notes-quadratic", "mcmahan-claims", "seo-claims", "seo-sweeps", "seo-sharpness"}
     assert wanted <= set(ITEMS)
     assert list(ITEMS).index("seo-fig2") < list(ITEMS).index("seo-fig10")
 

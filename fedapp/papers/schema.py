@@ -212,6 +212,36 @@ class Updates(Base):
     lines: tuple[Line, ...]
 
 
+class SharpnessLine(Part):
+    """A line of cells of other items, named ``item: cell``."""
+
+    label: str
+    cells: tuple[str, ...] = Field(min_length=2)
+
+
+class SharpnessPanel(Part):
+    """A panel: the sharpness of the lines' cells over the setting ``key``."""
+
+    title: str
+    key: Literal["learning-rate", "batch-size"]
+    lines: tuple[SharpnessLine, ...]
+
+
+class Sharpness(Base):
+    """How sharp the minima are that the cells' runs ended in, on ``examples`` of the training set."""
+
+    kind: Literal["sharpness"]
+    examples: int = Field(1000, ge=1)
+    across: int = Field(2, ge=1)
+    panels: tuple[SharpnessPanel, ...]
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells of all panels, each once."""
+        names = (name for panel in self.panels for line in panel.lines for name in line.cells)
+        return list(dict.fromkeys(names))
+
+
 OfRun = Literal[
     "final", "best", "fluctuation", "least_loss", "least_loss_round", "updates", "loss_spread"
 ]
@@ -281,4 +311,4 @@ class Claims(Base):
     claims: tuple[Claim, ...]
 
 
-Item = Table | Comparison | Figure | Picture | Updates | Claims
+Item = Table | Comparison | Figure | Picture | Updates | Sharpness | Claims

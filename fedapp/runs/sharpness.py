@@ -123,7 +123,7 @@ def sharpness_of(folder: Path, how: Measurement, dataset: str = "") -> Sharpness
         )
     examples = sample(data.train, how.examples or len(data.train), config.seed)
     terms = TrainingLoss(config, data, examples)
-    return _measure(terms, theta, config, how, len(examples), _last_round(folder))
+    return _measure(terms, theta, config, how, len(examples), last_round(folder))
 
 
 def _measure(
@@ -171,7 +171,7 @@ def _final_model(directory: RunDirectory) -> dict[str, Tensor]:
         raise CheckpointError(f"{directory.model} cannot be read: {error}") from error
 
 
-def _last_round(folder: Path) -> int:
+def last_round(folder: Path) -> int:
     """Return the last round that the run's metrics have, whose model is the final one."""
     rows = read_metrics(RunDirectory(folder).metrics)
     return int(rows[-1]["round"]) if rows else 0

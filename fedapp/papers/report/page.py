@@ -16,9 +16,10 @@ from fedapp.papers.report.agreement import agreement_section
 from fedapp.papers.report.claims import claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.markdown import NOT_RUN, duration, number, table
+from fedapp.papers.report.sharpness import sharpness_section
 from fedapp.papers.report.tables import table_section
 from fedapp.papers.results import CellResult, Results, read_results
-from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Scale, Table, Updates
+from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Scale, Sharpness, Table, Updates
 
 HEADINGS = {"full": "Full scale", "cpu": "Processor scale", "smoke": "Smoke scale"}
 
@@ -67,6 +68,8 @@ def _scale(item: Item, results: Results, scale: Scale) -> list[str]:
         parts.append(f"![{item.title}]({results.scale}.png)")
         if isinstance(item, Comparison):
             parts += ["", comparison_section(item, results)]
+        elif isinstance(item, Sharpness):
+            parts += ["", sharpness_section(item, results)]
         elif results.cells:
             parts += ["", _lines(results)]
         if isinstance(item, Updates):
