@@ -33,18 +33,21 @@ def measure_sharpness(
 ) -> dict[str, Any]:
     """Return by cell the sharpness of each of its runs that has a final model in ``runs``.
 
-    ``datasets`` are where the cells' data are now. What was measured in the same way in ``earlier`` numbers is taken from there; a run of which
-    neither is there, or whose model is of another round than the cell's last, is left out.
+    ``datasets`` are where the cells' data are now. What was measured in the same way in ``earlier``
+    numbers is taken from there; a run of which neither is there, or whose model is of another round
+    than the cell's last, is left out.
     """
     how = Measurement(examples=item.examples)
     known = {_key(entry): entry for numbers in earlier for own in numbers.values() for entry in own}
-    numbers = {}
+    numbers: dict[str, Any] = {}
     for name, cell in found.items():
-        place = datasets.get(name, "")
-        entries = [
-            known.get(_wanted(run, how)) or _measured(run, runs, place, how) for run in cell.runs
-        ]
-        numbers[name] = [entry for entry in entries if entry]
+        numbers[name] = []
+        for run in cell.runs:
+            wanted = _wanted(run, how)
+            entry = known.get(wanted) or _measured(run, runs, datasets.get(name, ""), how)
+            if entry:
+                known[wanted] = entry
+                numbers[name].append(entry)
     return numbers
 
 
