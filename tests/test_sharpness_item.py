@@ -100,7 +100,9 @@ def test_models_that_are_there_are_measured_and_others_left_out(
 
 def entry(rate: float, size: int, eigenvalue: float) -> list[dict[str, Any]]:
     own = {"learning-rate": rate, "batch-size": size, "round": 3, "run": "r"}
-    return [{**own, "eigenvalue": eigenvalue, "error": 0.01, "loss": 0.5, "rise": 0.1}]
+    return [
+        {**own, "eigenvalue": eigenvalue, "error": 0.01, "length": 2.0, "loss": 0.5, "rise": 0.1}
+    ]
 
 
 def results(*eigenvalues: float, finals: tuple[float, ...] = (0.5, 0.5, 0.5)) -> Results:
@@ -122,7 +124,9 @@ def test_a_page_counts_the_steps_to_flatter_minima(item: Sharpness) -> None:
     assert "30 (B = 10), 20 (B = 20), 10 (B = 30) | 0 of 2 steps |" in page(
         item, [results(30.0, 20.0, 10.0)]
     )
-    row = f"| {CELLS[0]} | 0.1 | 10 | 3 | 50.00 % | 0.5 | 30 | 0.01 | 3 | 0.1 |"
+    smoke = results(30.0, 20.0, 25.0).model_copy(update={"scale": "smoke"})
+    assert f"| rates | IID | {listed} |  |" in page(item, [smoke])
+    row = f"| {CELLS[0]} | 0.1 | 10 | 3 | 50.00 % | 0.5 | 30 | 0.01 | 3 | 120 | 0.1 |"
     assert said.count(row.replace(" | η", " \\| η")) == 1
 
 

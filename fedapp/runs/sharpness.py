@@ -177,12 +177,12 @@ def last_round(folder: Path) -> int:
     return int(rows[-1]["round"]) if rows else 0
 
 
-HEAD = ("run", "round", "training loss", "largest eigenvalue", "±", "rise of the loss")
+HEAD = ("run", "round", "training loss", "largest eigenvalue", "±", "|θ|", "rise of the loss")
 
 
 def as_row(name: str, found: Sharpness) -> list[str]:
     """Return the numbers in the columns ``HEAD``, as text."""
-    numbers = (found.loss, found.eigenvalue, found.error, found.rise)
+    numbers = (found.loss, found.eigenvalue, found.error, found.length, found.rise)
     return [name, str(found.round), *(f"{number:.3g}" for number in numbers)]
 
 

@@ -78,14 +78,15 @@ def _measured(run: RunResult, runs: Path, dataset: str, how: Measurement) -> dic
 class Point:
     """A cell in a panel: the setting, and means over the seeds of what was measured.
 
-    ``step`` is the learning rate; ``collapsed`` says that the runs end at less than half of their best
-    accuracy.
+    ``step`` is the learning rate; ``relative`` is the eigenvalue times the squared length of theta;
+    ``collapsed`` says that the runs end at less than half of their best accuracy.
     """
 
     x: float
     step: float
     eigenvalue: float
     error: float
+    relative: float
     loss: float
     rise: float
     collapsed: bool
@@ -113,6 +114,7 @@ def _point(panel: SharpnessPanel, name: str, results: Results) -> Point | None:
         x=float(entries[0][panel.key]),
         step=float(entries[0]["learning-rate"]),
         **mean,
+        relative=float(np.mean([each["eigenvalue"] * each["length"] ** 2 for each in entries])),
         collapsed=cell.mean("final") < COLLAPSED * cell.mean("best"),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 from fedapp.papers.pictures.sharpness import SYMBOLS, Point, points
 from fedapp.papers.report.markdown import NOT_RUN, number, percent, table
@@ -14,10 +13,14 @@ MARK = " †"
 
 
 def sharpness_section(item: Sharpness, results: Results) -> str:
-    """Return whether each line is flatter the larger η, the smaller B, and every cell in numbers."""
+    """Return whether each line is flatter the larger η, the smaller B, and every cell in numbers.
+
+    At smoke scale, which is no evidence, nothing is said of the first.
+    """
     head = ("panel", "line", "largest eigenvalues", "flatter at")
+    judged = results.scale != "smoke"
     rows = [
-        [panel.title, label, _listed(panel, own), _flatter(panel, list(own.values()))]
+        [panel.title, label, _listed(panel, own), _flatter(panel, own) if judged else ""]
         for panel in item.panels
         for label, own in points(panel, results).items()
     ]
@@ -40,9 +43,9 @@ def _listed(panel: SharpnessPanel, own: dict[str, Point]) -> str:
     return ", ".join(said) or "not measured"
 
 
-def _flatter(panel: SharpnessPanel, own: Sequence[Point]) -> str:
+def _flatter(panel: SharpnessPanel, own: dict[str, Point]) -> str:
     """Return at how many steps to a larger η, or a smaller B, the minimum is flatter."""
-    sound = [point for point in own if not point.collapsed]
+    sound = [point for point in own.values() if not point.collapsed]
     ordered = sound if panel.key == "learning-rate" else sound[::-1]
     steps = [after.eigenvalue < before.eigenvalue for before, after in itertools.pairwise(ordered)]
     return f"{sum(steps)} of {len(steps)} steps" if steps else ""
@@ -52,14 +55,14 @@ def _cells(item: Sharpness, results: Results) -> str:
     """Return the table of all cells."""
     head = (
         *("run", "η", "B", "rounds", "final", "training loss", "largest eigenvalue", "±"),
-        *("times η", "rise of the loss"),
+        *("times η", "times |θ|²", "rise of the loss"),
     )
     rows = []
     for panel in item.panels:
         for own in points(panel, results).values():
             rows += [_row(name, point, results) for name, point in own.items()]
     missing = [name for name in item.cells if not results.numbers.get(name)]
-    rows += [[name, _why(results.cells[name]), *[""] * 8] for name in missing]
+    rows += [[name, _why(results.cells[name]), *[""] * 9] for name in missing]
     return table(head, list(map(list, dict.fromkeys(map(tuple, rows)))))
 
 
@@ -79,5 +82,6 @@ def _row(name: str, point: Point, results: Results) -> list[str]:
         number(point.eigenvalue),
         number(point.error, 2),
         number(point.eigenvalue * point.step),
+        number(point.relative),
         number(point.rise),
     ]
