@@ -35,8 +35,9 @@ TAIL = """## The quadratic and its rates
 
 `dataset='quadratic' model='quadratic' partitioner='natural'` is f(x) = x'Ax / 2 - b'x with A =
 [[4, 1], [1, 3]] and b = (1, 2), split over clients whose A_k and b_k differ but have the mean A,
-b exactly. f is m-strongly convex and M-smooth with m, M = (7 ∓ √5) / 2; the optimum is (1/11,
-7/11) with the value -15/22. The test loss is f.
+b exactly. f is m-strongly convex and M-smooth with m, M = (7 ∓ √5) / 2 ([definitions, and
+why](concepts.md#strong-convexity-and-smoothness)); the optimum is (1/11, 7/11) with the value
+-15/22. The test loss is f.
 
 ![Measured gaps of three methods beside their bounds](images/quadratic-rates.png)
 

@@ -333,6 +333,32 @@ def updates(
 
 
 @app.command()
+def sharpness(
+    run_dirs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    examples: Annotated[
+        int, typer.Option(min=0, help="Training examples that the loss is of. 0: all.")
+    ] = 1000,
+    distance: Annotated[
+        float, typer.Option(min=0.0, help="Where the loss rises to: times the length of theta.")
+    ] = 0.1,
+    directions: Annotated[int, typer.Option(min=1, help="Random directions of the rise.")] = 10,
+    dataset: Annotated[str, typer.Option(help="Where the data are now, if they moved.")] = "",
+    to: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,
+) -> None:
+    """Say how sharp the minima are that runs ended in: curvature of the training loss, and its rise."""
+    from fedapp.runs.sharpness import HEAD, Measurement, as_row, sharpness_of, write_sharpness
+
+    how = Measurement(examples, distance, directions)
+    found = {folder.resolve().name: sharpness_of(folder, how, dataset) for folder in run_dirs}
+    table = Table(*HEAD, box=None, padding=(0, 2, 0, 0))
+    for name, each in found.items():
+        table.add_row(*as_row(name, each))
+    console.print(table)
+    if to is not None:
+        write_sharpness(found, to)
+
+
+@app.command()
 def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
     """Write the summary, the curves and the report of a run again, and draw what it has not drawn."""
     from fedapp.runs.artefacts import write_report, write_summary

@@ -63,7 +63,8 @@ PRESETS = (
         "Local SGD",
         "Seo Algorithm 2",
         {**RANDOM_BATCHES, "local-steps": 10, "batch-size": 50, "update": "model"},
-        "I = local-steps random mini-batches between synchronisations.",
+        "I = local-steps random mini-batches between synchronisations: Seo's text says I local "
+        "epochs, its Algorithm 2 counts I steps.",
     ),
     Preset(
         "FedSGD",

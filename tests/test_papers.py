@@ -12,10 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from pydantic import ValidationError
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedapp.analysis.curves import band, communication, fluctuation, least, speed_up
+from fedapp.analysis.curves import (
+    band,
+    communication,
+    fluctuation,
+    least,
+    relative_spread,
+    speed_up,
+)
 from fedapp.analysis.interpolation import interpolate
 from fedapp.cli import app
 from fedapp.config import read_config
@@ -40,7 +48,7 @@ from fedapp.papers.report.claims import Noise, check, claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.page import page
 from fedapp.papers.report.tables import entries, table_section
-from fedapp.papers.reproduce import Order, reproduce
+from fedapp.papers.reproduce import Order, cells_with_curves, reproduce
 from fedapp.papers.results import (
     CellResult,
     Curve,
@@ -79,7 +87,7 @@ def test_every_table_and_figure_is_there() -> None:
     wanted = {f"mcmahan-fig{n}" for n in range(1, 11)} | {f"seo-fig{n}" for n in range(1, 14)}
     wanted |= {f"mcmahan-table{n}" for n in ("1-2nn", "1-cnn", "2-cnn", "2-lstm", "3", "4")}
     wanted |= {"notes-quadratic", "mcmahan-claims", "mcmahan-unbalanced"}
-    wanted |= {"seo-claims", "seo-sweeps"}
+    wanted |= {"seo-claims", "seo-sweeps", "seo-sharpness"}
     assert wanted <= set(ITEMS)
     assert list(ITEMS).index("seo-fig2") < list(ITEMS).index("seo-fig10")
 
@@ -413,6 +421,136 @@ def test_claims_about_one_value_all_values_and_layers() -> None:
     assert check(value, {}, Noise(0.01)).verdict == "not run"
 
 
+@pytest.mark.parametrize(
+    ("finals", "least", "verdict"),
+    [
+        ((0.6, 0.5, 0.2), 0.1, "holds"),
+        ((0.6, 0.595, 0.2), 0.005, "inconclusive"),
+        ((0.6, 0.2, 0.5), -0.3, "fails"),
+    ],
+)
+def test_an_order_is_its_least_step(finals, least: float, verdict: str) -> None:
+    cells = {name: cell(run_result(final=f)) for name, f in zip("abc", finals, strict=True)}
+    checked = check(claim(measure="order", cells=("a", "b", "c"), low=0.0), cells, Noise(0.01))
+    assert (checked.measured, checked.verdict) == (pytest.approx(least), verdict)
+    assert (
+        check(claim(measure="order", cells=("a", "d"), low=0.0), cells, Noise(0.01)).measured
+        is None
+    )
+
+
+def learning(accuracy, train_loss, seed=0) -> RunResult:
+    """Return a run with these numbers after rounds 0, 1, 2, ..."""
+    rounds = list(range(len(accuracy)))
+    drawn = Curve(
+        rounds=rounds, gradients=rounds, accuracy=accuracy, loss=train_loss, train_loss=train_loss
+    )
+    best = max(value for value in accuracy if value is not None)
+    return run_result(final=accuracy[-1], best=best, curve=drawn, seed=seed)
+
+
+def test_a_window_is_of_the_papers_rounds() -> None:
+    """At a pace of 4 the rounds 8 to 14 are 2 and 3."""
+    one = cell(learning([0.1, 0.2, 0.6, 0.8, 0.9], [None, 2.0, 1.5, 1.0, 0.5]))
+    other = cell(learning([0.1, 0.2, 0.5, 0.7, 0.9], [None, 2.0, 1.5, 1.4, 0.3]))
+    cells = {"a": one, "b": other}
+    accuracy = claim(measure="difference", of="accuracy", window=(8, 14), low=0.0)
+    assert check(accuracy, cells, Noise(0.02), "cpu", pace=4.0).measured == pytest.approx(0.1)
+    assert check(accuracy, cells, Noise(0.02), "cpu", pace=4.0).verdict == "holds"
+    assert check(accuracy, cells, Noise(0.02)).verdict == "no number"  # no run has as many rounds
+    loss = accuracy.model_copy(update={"of": "train_loss"})
+    checked = check(loss, cells, Noise(0.02), "cpu", pace=4.0)
+    assert (checked.measured, checked.verdict) == (pytest.approx(1.25 - 1.45), "one seed")
+    last = claim(measure="difference", of="train_loss", low=0.0)
+    assert check(last, cells, Noise(0.02)).measured == pytest.approx(0.2)
+    assert check(last, cells, Noise(0.02), "cpu", pace=4.0).measured == pytest.approx(0.2)
+
+
+def test_rounds_to_the_level_are_to_nine_tenths_of_what_all_reach() -> None:
+    """The second comes to 0.5 at best, so the level is 0.45: after 1.5 rounds, and after 2.5."""
+    cells = {
+        "a": cell(learning([0.1, 0.3, 0.6, 0.8], [1.0] * 4)),
+        "b": cell(learning([0.0, 0.2, 0.4, 0.5], [1.0] * 4)),
+    }
+    faster = claim(measure="difference", of="rounds_to_level", high=0.0)
+    checked = check(faster, cells, Noise(0.01))
+    assert (checked.measured, checked.verdict) == (pytest.approx(1.5 - 2.5), "one seed")
+    assert check(faster, {**cells, "b": cell(run_result())}, Noise(0.01)).verdict == "no number"
+    twice = {
+        name: found.model_copy(update={"runs": [*found.runs, later]})
+        for (name, found), later in zip(
+            cells.items(),
+            (
+                learning([0.1, 0.1, 0.3, 0.6], [1.0] * 4, seed=1),
+                learning([0.0, 0.0, 0.2, 0.7], [1.0] * 4, seed=1),
+            ),
+            strict=True,
+        )
+    }
+    checked = check(faster, twice, Noise(0.01))  # (1.5 + 2.5) / 2 less (2.5 + 2.5) / 2
+    assert (checked.measured, checked.noise) == (pytest.approx(-0.5), pytest.approx(0.5))
+    assert checked.verdict == "inconclusive"
+
+
+def test_clients_losses_lie_apart_by_their_deviation_over_their_mean() -> None:
+    """The last half of four rounds: 1 and 3, then 2 and 6; deviation over mean is 1/2 in both."""
+    assert relative_spread([[1.0, 9.0], [1.0, 9.0], [1.0, 3.0], [2.0, 6.0]]) == 0.5
+    assert relative_spread([[1.0], [], [5.0]]) is None
+    assert relative_spread([]) is None
+    losses = ({"0": 1.0, "1": 3.0, "2": None}, {"0": 2.0, "1": 2.0})
+    apart, alike = (
+        run_result(agreement=[{"round": 1, "client_train_loss": own}]) for own in losses
+    )
+    assert (apart.loss_spread, alike.loss_spread, run_result().loss_spread) == (0.5, 0.0, None)
+    further = claim(measure="difference", of="loss_spread", low=0.0)
+    checked = check(further, {"a": cell(apart), "b": cell(alike)}, Noise(0.01))
+    assert (checked.measured, checked.verdict) == (0.5, "one seed")
+    assert (
+        check(further, {"a": cell(apart), "b": cell(run_result())}, Noise(0.01)).verdict
+        == "no number"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"measure": "value", "low": 0.0}, "measure = 'value' takes 1, not 2"),
+        ({"measure": "gain", "low": 0.0}, "measure = 'gain' takes 4, not 2"),
+        (
+            {"measure": "order", "low": 0.0, "cells": ("a",)},
+            "measure = 'order' takes 2 or more, not 1",
+        ),
+        ({"measure": "difference"}, "has no bound"),
+        ({"measure": "difference", "low": 0.0, "window": (1, 2)}, "of = 'final' has none"),
+        ({"measure": "difference", "low": 0, "of": "accuracy", "window": (2, 1)}, "ends before"),
+    ],
+)
+def test_a_claim_that_cannot_be_checked_is_refused(more: dict, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        claim(**more)
+
+
+def test_a_page_says_which_rounds_a_window_is() -> None:
+    item = ITEMS["seo-claims"]
+    assert isinstance(item, Claims)
+
+    def said(scale: ScaleName) -> str:
+        return claims_section(item, Results(item="seo-claims", scale=scale, command="c", cells={}))
+
+    assert "rounds 40 to 70 of the paper are here 10 to 17.5." in said("cpu")
+    assert "of the paper are here" not in said("full")
+
+
+def test_the_curves_of_claims_are_kept_where_they_are_read() -> None:
+    item = ITEMS["seo-claims"]
+    cells = make_cells(item, maker(item, "cpu"))
+    kept = cells_with_curves(item, cells)
+    assert "seo-fig7: weighted | SGM 0.9" in kept
+    assert "seo-fig2: K | K = 1" not in kept
+    assert cells_with_curves(TABLES["mcmahan-table4"], cells) == set()
+    assert cells_with_curves(ITEMS["seo-fig9"], cells) == set(cells)
+
+
 def agreeing(first: dict[str, float], second: dict[str, float]) -> dict[str, CellResult]:
     """Return two cells of these similarities by layer, the second seed's 0.1 above the first's."""
     return {
@@ -509,6 +647,35 @@ def test_claims_of_a_scale_have_its_noise() -> None:
 
     assert "| 1.00 |" in shown("full")
     assert "| 2.00 |" in shown("cpu")
+
+
+def recorded(seed: int, losses: dict, similarity: dict) -> RunResult:
+    row = {"round": 1, "client_train_loss": losses, "similarity": similarity}
+    return run_result(seed=seed, agreement=[row])
+
+
+def test_pages_of_updates_have_their_numbers() -> None:
+    """Losses 1 and 3: mean 2, deviation 1, so 50 %; with the second seed's 2 and 2: 25 %."""
+    alike = recorded(1, {"0": 2.0, "1": 2.0}, {"conv1": 0.7, "fc1": 0.2})
+    apart = recorded(0, {"0": 1.0, "1": 3.0}, {"conv1": 0.5, "fc1": None})
+    cells = {"IID": cell(alike, apart), "Dirichlet 0.1": cell(apart)}
+    losses, similarities = (
+        page(ITEMS[name], [Results(item=name, scale="full", command="c", cells=cells)])
+        for name in ("seo-fig12", "seo-fig13")
+    )
+    assert "| IID | 1 | 2 | 3 | 25.0 % |" in losses
+    assert "| Dirichlet 0.1 | 1 | 2 | 3 | 50.0 % |" in losses
+    assert "| line | conv1 | fc1 |" in similarities
+    assert "| IID | 0.6 | 0.2 |" in similarities
+    assert "| Dirichlet 0.1 | 0.5 |  |" in similarities
+    assert "| IID less Dirichlet 0.1 | +0.1 |  |" in similarities
+
+
+@pytest.mark.parametrize("own", [CellResult(), cell(run_result()), cell(recorded(0, {}, {}))])
+def test_pages_of_updates_that_were_not_recorded_have_no_numbers(own: CellResult) -> None:
+    nothing = Results(item="seo-fig12", scale="full", command="c", cells={"IID": own})
+    said = page(ITEMS["seo-fig12"], [nothing])
+    assert ("| IID |  |  |  |  |" in said) == any(run.agreement for run in own.runs)
 
 
 def test_curves_are_thinned_and_keep_their_ends_and_their_best() -> None:

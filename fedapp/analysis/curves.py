@@ -125,3 +125,14 @@ def beyond_plateau(
     first = next(i for i, value in enumerate(scored) if value >= max(scored) - margin)
     there, last = losses[first], losses[-1]
     return last / there if there and last is not None else None
+
+
+def relative_spread(losses: Sequence[Sequence[float]]) -> float | None:
+    """Return how far clients' losses lie apart: standard deviation over mean, of the last half.
+
+    ``losses`` has for each round those of the clients that trained in it; the result is the mean over
+    the rounds of the last half in which two and more did, None where there are none. In Figure 12 of
+    Seo et al. 2024 the losses "decrease more uniformly" under IID, "at different rates" else.
+    """
+    last = [own for own in losses[len(losses) // 2 :] if len(own) > 1 and np.mean(own) > 0]
+    return float(np.mean([np.std(own) / np.mean(own) for own in last])) if last else None

@@ -25,6 +25,7 @@ from fedapp.papers.schema import (
     Picture,
     Scale,
     ScaleName,
+    Sharpness,
     Table,
     TableRow,
     Tuning,
@@ -145,6 +146,8 @@ def make_cells(item: Item, maker: Maker) -> Cells:
         case Claims():
             names = [name for claim in item.claims for name in cells_of(claim)]
             return {name: _cell_of(name, maker) for name in names}
+        case Sharpness():
+            return {name: _cell_of(name, maker) for name in item.cells}
         case Picture():
             return {}
 
@@ -281,7 +284,7 @@ def _labels(item_name: str) -> tuple[str, ...]:
 
 
 def _cell_of(name: str, maker: Maker) -> Cell | None:
-    """Return the cell that a claim names as ``item: cell``, at the same scale."""
+    """Return the cell of another item, named as ``item: cell``, at the same scale."""
     item_name, _, label = name.partition(OF_ITEM)
     item = all_items()[item_name]
     scale = item.scales.get(maker.scale_name) or Scale()

@@ -15,10 +15,11 @@ from fedapp.papers.pictures.interpolation import draw_interpolation, measure
 from fedapp.papers.pictures.landscapes import draw_descents, draw_two_clients
 from fedapp.papers.pictures.partitions import draw_partitions
 from fedapp.papers.pictures.ranking import draw_ranking
+from fedapp.papers.pictures.sharpness import draw_sharpness
 from fedapp.papers.pictures.style import note_scale, save
 from fedapp.papers.quadratic_rates import rates_figure
 from fedapp.papers.results import Results
-from fedapp.papers.schema import Comparison, Figure, Item, Picture, Updates
+from fedapp.papers.schema import Comparison, Figure, Item, Picture, Sharpness, Updates
 from fedapp.runs.update_pictures import losses_figure, similarity_figure
 
 
@@ -38,6 +39,8 @@ def draw(item: Item, results: Results, maker: Maker, stem: Path) -> list[Path]:
             return _save_noted(draw_ranking(results), results, stem)
         case Updates():
             return _draw_updates(item, results, stem)
+        case Sharpness():
+            return _save_noted(draw_sharpness(item, results), results, stem)
         case Picture():
             return _draw_picture(item, results.numbers, maker, stem)
         case _:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -16,10 +17,18 @@ from fedapp.papers.cells import Cells, Maker, is_among, make_cells, parts_of
 from fedapp.papers.costs import cells_without_data, costs_of_cells, list_items
 from fedapp.papers.data import locate
 from fedapp.papers.drawing import draw, numbers_of
+from fedapp.papers.pictures.sharpness import measure_sharpness
 from fedapp.papers.report.index import write_index
 from fedapp.papers.report.page import write_page
-from fedapp.papers.results import Results, cell_result, collect, write_results
-from fedapp.papers.schema import Cut, Item, Scale, ScaleName
+from fedapp.papers.results import (
+    CellResult,
+    Results,
+    cell_result,
+    collect,
+    read_results,
+    write_results,
+)
+from fedapp.papers.schema import Claims, Cut, Item, Scale, ScaleName, Sharpness, Table
 from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.command import failures, run_plans
 from fedapp.sweeps.plans import Outcome, Steps, stage
@@ -182,14 +191,41 @@ def _results(
     maker: Maker,
     order: Order,
 ) -> Results:
+    kept = cells_with_curves(item, cells)
     found = {
-        label: cell_result(cell, outcomes[label], curves=item.kind not in ("table", "claims"))
+        label: cell_result(cell, outcomes[label], curves=label in kept)
         for label, cell in cells.items()
     }
     records = [record for outcome in outcomes.values() for record in _records(outcome)]
     chosen = "".join(f" --set {key}={value}" for key, value in sorted(order.overrides.items()))
     command = f"fedapp reproduce {name} --scale {order.scale}{chosen}"
-    return collect(name, order.scale, command, found, records, numbers_of(item, maker))
+    datasets = {label: str(cell.settings["dataset"]) for label, cell in cells.items() if cell}
+    numbers = _numbers(name, item, found, datasets, maker, order)
+    return collect(name, order.scale, command, found, records, numbers)
+
+
+def _numbers(
+    name: str,
+    item: Item,
+    found: Mapping[str, CellResult],
+    datasets: Mapping[str, str],
+    maker: Maker,
+    order: Order,
+) -> dict[str, Any]:
+    """Return what an item has beside its cells; a sharpness from earlier, where it was measured."""
+    if not isinstance(item, Sharpness):
+        return numbers_of(item, maker)
+    folders = [order.to, *([order.recorded] if order.recorded else [])]
+    earlier = [read_results(folder, name, order.scale) for folder in folders]
+    known = [results.numbers for results in earlier if results]
+    return measure_sharpness(item, found, datasets, order.runs, known)
+
+
+def cells_with_curves(item: Item, cells: Cells) -> set[str]:
+    """Return the cells whose curves are kept: those that are drawn, or that claims read."""
+    if isinstance(item, Claims):
+        return {name for claim in item.claims if claim.needs_curves for name in claim.cells}
+    return set() if isinstance(item, Table | Sharpness) else set(cells)
 
 
 def _records(outcome: Outcome | None) -> list[RunRecord]:

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedapp.analysis.curves import band, beyond_plateau, envelope, fluctuation, least, monotone
+from fedapp.analysis.curves import (
+    band,
+    beyond_plateau,
+    envelope,
+    fluctuation,
+    least,
+    monotone,
+    relative_spread,
+)
 from fedapp.config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
@@ -76,6 +84,17 @@ class RunResult(Kept):
     curve: Curve | None = None
     agreement: list[dict[str, Any]] = []
 
+    @property
+    def client_losses(self) -> list[list[float]]:
+        """The clients' training losses in each recorded round; those that are not finite left out."""
+        said = [row.get("client_train_loss", {}) for row in self.agreement]
+        return [[loss for loss in losses.values() if loss is not None] for losses in said]
+
+    @property
+    def loss_spread(self) -> float | None:
+        """How far the clients' losses lie apart, relative to their mean; None if not recorded."""
+        return relative_spread(self.client_losses)
+
 
 class Tried(Kept):
     """A candidate of a tuned cell: what it needed, or came to, as mean over its seeds."""
@@ -116,16 +135,6 @@ class CellResult(Kept):
         """The learning rate found, where one was looked for."""
         value = self.chosen.get("learning-rate")
         return float(value) if value is not None else None
-
-    def number(self, key: str) -> float | None:
-        """Return the mean of a number of the runs over the seeds, or None where one has none.
-
-        ``rate`` is that of the cell.
-        """
-        if key == "rate":
-            return self.rate
-        values = [getattr(run, key) for run in self.runs]
-        return None if None in values or not values else float(np.mean(values))
 
     def mean(self, key: str) -> float:
         """Return the mean of a number of the runs over the seeds."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -49,7 +49,7 @@ class Scale(Part):
     examples a client, ``batch-divisor`` makes batches smaller by the same factor, so that u stays.
     ``swap`` puts values in the place of others, for instance of a partition that the data does not
     have; ``rate-factor`` multiplies learning rates that are not tuned. ``noise`` replaces that of
-    claims.
+    claims; ``pace`` is how many of the paper's rounds one is worth, by which their windows are divided.
     """
 
     note: str = ""
@@ -65,6 +65,7 @@ class Scale(Part):
     batch_divisor: int = Field(1, ge=1)
     rate_factor: float = Field(1.0, gt=0)
     noise: float | None = Field(None, gt=0)
+    pace: float = Field(1.0, gt=0)
     only: tuple[str, ...] | None = None
 
 
@@ -225,8 +226,38 @@ class Updates(Base):
     lines: tuple[Line, ...]
 
 
+class SharpnessLine(Part):
+    """A line of cells of other items, named ``item: cell``."""
+
+    label: str
+    cells: tuple[str, ...] = Field(min_length=2)
+
+
+class SharpnessPanel(Part):
+    """A panel: the sharpness of the lines' cells over the setting ``key``."""
+
+    title: str
+    key: Literal["learning-rate", "batch-size"]
+    lines: tuple[SharpnessLine, ...]
+
+
+class Sharpness(Base):
+    """How sharp the minima are that the cells' runs ended in, on ``examples`` of the training set."""
+
+    kind: Literal["sharpness"]
+    examples: int = Field(1000, ge=1)
+    across: int = Field(2, ge=1)
+    panels: tuple[SharpnessPanel, ...]
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells of all panels, each once."""
+        names = (name for panel in self.panels for line in panel.lines for name in line.cells)
+        return list(dict.fromkeys(names))
+
+
 Measure = Literal[
-    "value", "difference", "spread", "gain", "ratio", "ratio-gain", "factor", "agreement"
+    "value", "difference", "spread", "gain", "order", "ratio", "ratio-gain", "factor", "agreement"
 ]
 CELLS: Mapping[Measure, int] = {
     "value": 1,
@@ -237,7 +268,7 @@ CELLS: Mapping[Measure, int] = {
     "ratio-gain": 4,
 }
 """How many cells a claim's measure takes; of those that are not named here, two or more."""
-Quantity = Literal[
+OfRun = Literal[
     "final",
     "best",
     "fluctuation",
@@ -245,10 +276,15 @@ Quantity = Literal[
     "least_loss_round",
     "updates",
     "needed",
-    "rate",
     "training_loss",
     "beyond_plateau",
+    "loss_spread",
 ]
+"""A number of a run: an attribute of ``RunResult``."""
+OfCurve = Literal["accuracy", "train_loss", "rounds_to_level"]
+"""A number read off a run's curve."""
+Quantity = Literal[OfRun, OfCurve, "rate"]
+"""What a claim is of."""
 
 
 class Claim(Part):
@@ -256,13 +292,17 @@ class Claim(Part):
 
     ``measure``: the value of the one cell, the first's less the second's (``difference``), the
     greatest less the least of all (``spread``), the first two's difference less that of the other two
-    (``gain``), the first's over the second's (``ratio``; of rounds: the speed-up of the second), the
-    first two's ratio over that of the other two (``ratio-gain``), the greatest over the least of all
-    (``factor``), or by how much the first's updates agree more than the second's, in the layer where
-    that is least (``agreement``). ``of``: which number of a cell, as in ``RunResult``; of a tuned
-    cell also the ``rate`` that was found. A spread and a factor may name a row or a column, for all
-    of its cells. It holds within the bounds ``low`` and ``high``, is inconclusive as near to a bound
-    as the noise, and fails beyond.
+    (``gain``), the least of each cell's less the next one's (``order``: not below 0 where they fall),
+    the first's over the second's (``ratio``; of rounds: the speed-up of the second), the first two's
+    ratio over that of the other two (``ratio-gain``), the greatest over the least of all (``factor``),
+    or by how much the first's updates agree more than the second's, in the layer where that is least
+    (``agreement``). A spread and a factor may name a row or a column, for all of its cells.
+
+    ``of``: which number of a cell, as in ``RunResult``; of a tuned cell also the ``rate`` that was
+    found; ``accuracy`` and ``train_loss`` are means over the paper's rounds ``window``, both ends
+    included, or of the last round without one; ``rounds_to_level`` are the rounds to nine tenths of the
+    best accuracy that all its cells reach. It holds within the bounds ``low`` and ``high``, is
+    inconclusive as near to a bound as the noise, and fails beyond.
     """
 
     says: str
@@ -270,6 +310,7 @@ class Claim(Part):
     measure: Measure
     of: Quantity = "final"
     cells: tuple[str, ...]
+    window: tuple[int, int] | None = None
     published: float | None = None
     low: float | None = None
     high: float | None = None
@@ -277,18 +318,39 @@ class Claim(Part):
     @property
     def takes_any(self) -> bool:
         """Whether the measure takes any number of cells, and so a whole row or column."""
-        return self.measure not in CELLS
+        return self.measure in ("spread", "factor")
+
+    @property
+    def is_of_accuracy(self) -> bool:
+        """Whether its number is an accuracy, whose least noise is known."""
+        return self.measure != "agreement" and self.of in ("final", "best", "accuracy")
+
+    @property
+    def needs_curves(self) -> bool:
+        """Whether its number is read off the runs' curves."""
+        return self.of in get_args(OfCurve)
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
         wanted, there = CELLS.get(self.measure), len(self.cells)
-        if there != wanted if wanted else not there:
+        fewest = wanted or (1 if self.takes_any else 2)
+        if there < fewest or (wanted and there > wanted):
             raise ValueError(
                 f"cells = {list(self.cells)}: measure = {self.measure!r} takes "
-                f"{wanted or 'one or more'}, not {there}"
+                f"{wanted or f'{fewest} or more'}, not {there}"
             )
         if self.low is None and self.high is None:
             raise ValueError(f"low, high: the claim {self.says!r} has no bound. Set one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_window(self) -> Self:
+        if self.window and self.of not in ("accuracy", "train_loss"):
+            raise ValueError(
+                f"window = {list(self.window)}: of = {self.of!r} has none, accuracy and train_loss have"
+            )
+        if self.window and not 0 <= self.window[0] <= self.window[1]:
+            raise ValueError(f"window = {list(self.window)}: it ends before it begins")
         return self
 
 
@@ -306,4 +368,4 @@ class Claims(Base):
     claims: tuple[Claim, ...]
 
 
-Item = Table | Comparison | Figure | Picture | Updates | Claims
+Item = Table | Comparison | Figure | Picture | Updates | Sharpness | Claims

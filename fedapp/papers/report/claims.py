@@ -11,7 +11,8 @@ import numpy as np
 
 from fedapp.papers.cells import cells_of
 from fedapp.papers.report.markdown import number, percent, rounds, table
-from fedapp.papers.results import CellResult, Results, RunResult
+from fedapp.papers.report.measures import RATIOS, Measured, measure
+from fedapp.papers.results import CellResult, Results
 from fedapp.papers.schema import Claim, Claims, Quantity, Scale, ScaleName
 
 Verdict = Literal[
@@ -33,12 +34,8 @@ NOT_JUDGED: Mapping[Verdict, str] = {
 """Why a number is shown and not judged."""
 NO_NUMBER = (
     "*no number*: the cells were run, and one of them has no such number: its target was not reached "
-    "in the rounds that it may take, or its training diverged."
+    "in the rounds that it may take, its training diverged, or it was not recorded."
 )
-
-
-RATIOS = ("ratio", "ratio-gain", "factor")
-"""Measures whose noise is that of a factor."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,7 @@ def check(
     cells: Mapping[str, CellResult],
     noise: Noise,
     scale: ScaleName = "full",
+    pace: float = 1.0,
     names: Sequence[str] | None = None,
 ) -> Checked:
     """Measure a claim on its cells, or on those called ``names``, and judge it, with evidence.
@@ -71,16 +69,17 @@ def check(
     ``noise`` is the least uncertainty; where the cells have several seeds, half of their widest range
     counts if it is more. Numbers of which it says nothing have only the seeds' range: of one seed
     they are shown, not judged. So is one cell's value at a smaller scale than the paper's, since it
-    is that of the data and network, and everything at the smoke scale.
+    is that of the data and network, and everything at the smoke scale. ``pace`` as in ``Scale``.
     """
     own = [cells.get(name, CellResult()) for name in names or claim.cells]
     if not all(cell.runs for cell in own):
         return Checked(claim, None, 0.0, "not run")
-    measured = _measure(claim, own)
-    if measured is None:
+    found = measure(claim, own, pace)
+    if found is None:
         return Checked(claim, None, 0.0, "no number")
-    doubt = _doubt(claim, own, noise, measured)
-    return Checked(claim, measured, doubt or 0.0, _verdict(claim, measured, doubt, scale))
+    doubt = _doubt(claim, found, noise)
+    verdict = _verdict(claim, found.value, doubt, scale)
+    return Checked(claim, found.value, doubt or 0.0, verdict)
 
 
 def _verdict(claim: Claim, measured: float, doubt: float | None, scale: ScaleName) -> Verdict:
@@ -91,78 +90,20 @@ def _verdict(claim: Claim, measured: float, doubt: float | None, scale: ScaleNam
     return "one seed" if doubt is None else _judge(claim, measured, doubt)
 
 
-def _doubt(
-    claim: Claim, cells: Sequence[CellResult], noise: Noise, measured: float
-) -> float | None:
+def _doubt(claim: Claim, found: Measured, noise: Noise) -> float | None:
     """Return how uncertain the measured number is; None where nothing says so."""
-    is_accuracy = claim.measure != "agreement" and claim.of in ("final", "best")
     share = noise.shares.get(claim.of)
-    if not is_accuracy and share is None and any(len(cell.runs) < 2 for cell in cells):
+    if not claim.is_of_accuracy and share is None and found.seeds < 2:
         return None
-    least = noise.accuracy if is_accuracy else 0.0
-    doubts = [max(least, _half_range(claim, each), _part(claim, each, share)) for each in cells]
+    least = noise.accuracy if claim.is_of_accuracy else 0.0
+    doubts = [
+        max(least, half_range, abs(value) * (share or 0.0))
+        for value, half_range in zip(found.numbers, found.half_ranges, strict=True)
+    ]
     if claim.measure not in RATIOS:
         return max(doubts)
-    return measured * max(
-        doubt / abs(cell.number(claim.of) or 1.0) for doubt, cell in zip(doubts, cells, strict=True)
-    )
-
-
-def _part(claim: Claim, cell: CellResult, share: float | None) -> float:
-    """Return so large a part of a cell's number."""
-    return 0.0 if share is None else share * abs(cell.number(claim.of) or 0.0)
-
-
-def _half_range(claim: Claim, cell: CellResult) -> float:
-    """Return half of the seeds' range; of a similarity, that of the layer where it is widest."""
-    if claim.of == "rate":
-        return 0.0  # found by the seeds that rates are judged by
-    if claim.measure == "agreement":
-        by_seed = [_similarity([run]) for run in cell.runs]
-        layers = [[found[layer] for found in by_seed if layer in found] for layer in by_seed[0]]
-        return max((max(values) - min(values) for values in layers), default=0.0) / 2
-    low, high = cell.spread(claim.of)
-    return (high - low) / 2
-
-
-def _measure(claim: Claim, cells: Sequence[CellResult]) -> float | None:
-    if claim.measure == "agreement":
-        return _agreement(cells[0], cells[1])
-    values = [value for cell in cells if (value := cell.number(claim.of)) is not None]
-    if len(values) < len(cells) or (claim.measure in RATIOS and not all(values)):
-        return None
-    match claim.measure:
-        case "difference":
-            return values[0] - values[1]
-        case "gain":
-            return (values[0] - values[1]) - (values[2] - values[3])
-        case "spread":
-            return max(values) - min(values)
-        case "ratio":
-            return values[0] / values[1]
-        case "ratio-gain":
-            return (values[0] / values[1]) / (values[2] / values[3])
-        case "factor":
-            return max(values) / min(values)
-        case _:
-            return values[0]
-
-
-def _agreement(first: CellResult, second: CellResult) -> float | None:
-    """Return the least, over the layers, of the first's mean similarity less the second's."""
-    a, b = _similarity(first.runs), _similarity(second.runs)
-    gains = [a[layer] - b[layer] for layer in a if layer in b]
-    return min(gains) if gains else None
-
-
-def _similarity(runs: Sequence[RunResult]) -> dict[str, float]:
-    """Return the cosine similarity by layer, the mean over the recorded rounds of the runs."""
-    found: dict[str, list[float]] = {}
-    for row in (row for run in runs for row in run.agreement):
-        for layer, value in row.get("similarity", {}).items():
-            if value is not None:
-                found.setdefault(layer, []).append(value)
-    return {layer: float(np.mean(values)) for layer, values in found.items()}
+    shares = (doubt / abs(value) for doubt, value in zip(doubts, found.numbers, strict=True))
+    return found.value * max(shares)
 
 
 def _judge(claim: Claim, measured: float, doubt: float) -> Verdict:
@@ -177,10 +118,11 @@ def _judge(claim: Claim, measured: float, doubt: float) -> Verdict:
 
 def claims_section(item: Claims, results: Results) -> str:
     """Return the table of claims, how many of them hold, and why others are not judged."""
-    noise = (item.scales.get(results.scale) or Scale()).noise or item.noise
-    known = Noise(noise, item.relative_noise)
+    scale = item.scales.get(results.scale) or Scale()
+    noise = Noise(scale.noise or item.noise, item.relative_noise)
     checked = [
-        check(claim, results.cells, known, results.scale, cells_of(claim)) for claim in item.claims
+        check(claim, results.cells, noise, results.scale, scale.pace, cells_of(claim))
+        for claim in item.claims
     ]
     head = ("claim", "section", "published", "measured", "±", "holds if", "verdict")
     found = Counter(each.verdict for each in checked)
@@ -189,7 +131,20 @@ def claims_section(item: Claims, results: Results) -> str:
     why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if found[verdict]]
     parts = [table(head, [_row(each) for each in checked]), f"{', '.join(counts)}."]
     parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
-    return "\n\n".join([*parts, *([NO_NUMBER] if found["no number"] else [])])
+    parts += [NO_NUMBER] if found["no number"] else []
+    return "\n\n".join([*parts, *_windows(item, scale.pace)])
+
+
+def _windows(item: Claims, pace: float) -> list[str]:
+    """Say which rounds the paper's windows are at this scale, if they are others."""
+    windows = dict.fromkeys(claim.window for claim in item.claims if claim.window)
+    if pace == 1 or not windows:
+        return []
+    said = [
+        f"rounds {low} to {high} of the paper are here {low / pace:g} to {high / pace:g}"
+        for low, high in windows
+    ]
+    return [f"One round counts as {pace:g} of the paper's: {'; '.join(said)}."]
 
 
 def _row(checked: Checked) -> list[str]:
@@ -214,8 +169,8 @@ def _value(claim: Claim, value: float) -> str:
     """Return accuracies in percent, their differences in points, factors as such, all else as it is."""
     if claim.measure in RATIOS:
         return f"{number(value)}×"
-    if claim.of not in ("final", "best", "fluctuation") or claim.measure == "agreement":
+    if not claim.is_of_accuracy and claim.of != "fluctuation":
         return rounds(value) if claim.of == "needed" else number(value)
-    if claim.measure in ("difference", "gain"):
+    if claim.measure in ("difference", "gain", "order"):
         return f"{100 * value:+.2f}"
     return percent(value)

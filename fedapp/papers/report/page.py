@@ -12,12 +12,14 @@ from fedapp.files import write_atomically
 from fedapp.html import page as html_page
 from fedapp.papers.catalogue import all_items
 from fedapp.papers.cells import EVALUATIONS
+from fedapp.papers.report.agreement import agreement_section
 from fedapp.papers.report.claims import claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.markdown import NOT_RUN, duration, number, table
+from fedapp.papers.report.sharpness import sharpness_section
 from fedapp.papers.report.tables import table_section
 from fedapp.papers.results import CellResult, Results, read_results
-from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Scale, Table
+from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Scale, Sharpness, Table, Updates
 
 HEADINGS = {"full": "Full scale", "cpu": "Processor scale", "smoke": "Smoke scale"}
 
@@ -66,8 +68,12 @@ def _scale(item: Item, results: Results, scale: Scale) -> list[str]:
         parts.append(f"![{item.title}]({results.scale}.png)")
         if isinstance(item, Comparison):
             parts += ["", comparison_section(item, results)]
+        elif isinstance(item, Sharpness):
+            parts += ["", sharpness_section(item, results)]
         elif results.cells:
             parts += ["", _lines(results)]
+        if isinstance(item, Updates):
+            parts += ["", agreement_section(item, results)]
     return [*parts, "", _colophon(results)]
 
 
