@@ -177,7 +177,10 @@ CLAIM = '[[claims]]\nsays = "x"\nwhere = ""\n'
         ('measure = "factor"\ncells = []\nlow = 0', "takes 1 or more, not 0"),
         ('measure = "ratio"\ncells = ["a", "b"]', "the claim 'x' has no bound"),
         ('measure = "rise"\ncells = ["a", "b"]\nlow = 0', "'ratio', 'ratio-gain', 'factor'"),
-        ('measure = "ratio"\nof = "speed"\ncells = ["a", "b"]\nlow = 0', "'rounds_to_level' or 'rate'"),
+        (
+            'measure = "ratio"\nof = "speed"\ncells = ["a", "b"]\nlow = 0',
+            "'rounds_to_level' or 'rate'",
+        ),
     ],
 )
 def test_a_claim_that_cannot_be_judged_is_refused(text: str, said: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from fedapp.papers.pictures.style import DASHES, new_figure
 from fedapp.papers.results import CellResult, Results, RunResult
@@ -151,7 +151,12 @@ def _draw_panel(axes: Axes, panel: SharpnessPanel, results: Results) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xticks(steps)
-    axes.xaxis.set_major_formatter(ScalarFormatter())
+    low, high = axes.get_ylim()
+    subs = (1.0,) if high > 1000 * low else (1.0, 2.0, 5.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=subs))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     if panel.key == "learning-rate":
         bound = [2 / step for step in steps]
