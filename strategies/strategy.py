@@ -212,7 +212,7 @@ class FederatedStrategy(Strategy):
             round=self.state.round + 1,
             learning_rate=self._record["learning_rate"],
             server_learning_rate=self.config.server_learning_rate,
-            update=self.config.update,
+            update="delta" if self.algorithm.own_update else self.config.update,
             num_clients=len(self.nodes.clients),
             participants=len(fold.reports),
             share=min(fold.weight / self.nodes.total_weight, 1.0),

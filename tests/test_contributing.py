@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedapp import config as configuration
-from fedapp import registry
 from fedapp.config import read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.errors import ConfigError
 from fedapp.generate import config_table, configuration_page
 from fedapp.training.algorithm import Batch, Turn
 from fedapp.training.setup import make_algorithm, make_module
+from tests.conftest import Component
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -35,28 +33,9 @@ def block(pattern: str) -> str:
 
 
 @pytest.fixture
-def adopt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Adopt]:
+def adopt(component: Component) -> Adopt:
     """Put an example's code into a package as one more file, for one test."""
-    modules: list[str] = []
-
-    def forget() -> None:
-        registry._scan.cache_clear()
-        configuration.option_fields.cache_clear()
-
-    def put(package: str, module: str) -> None:
-        folder = tmp_path / package
-        folder.mkdir()
-        (folder / f"{module}.py").write_text(block(f'"{module}"'))
-        parent = importlib.import_module(package)
-        monkeypatch.setattr(parent, "__path__", [*parent.__path__, str(folder)])
-        modules.append(f"{package}.{module}")
-        forget()
-
-    yield put
-    for name in modules:
-        sys.modules.pop(name, None)
-    monkeypatch.undo()
-    forget()
+    return lambda package, module: component(package, module, block(f'"{module}"'))
 
 
 def test_partitioner(adopt: Adopt) -> None:
