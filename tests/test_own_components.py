@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -90,6 +95,17 @@ def test_metrics_of_a_users_own_stand_in_the_record(component: Component, run: R
     assert [record["test_all"] for record in records] == [357] * 4
     assert all(0 <= record["test_class_0_accuracy"] <= 1 for record in records)
     assert records[-1]["training_set_all"] == 20
+
+
+def test_a_run_says_of_which_commit_it_is(run: Run) -> None:
+    versions = json.loads((run("versions") / "config.json").read_text())["versions"]
+    root = Path(__file__).resolve().parent.parent
+    if (root / ".git").exists() and shutil.which("git"):
+        head = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        done = subprocess.run(head, capture_output=True, text=True, check=True)
+        assert versions["commit"].removesuffix("-dirty") == done.stdout.strip()
+    else:
+        assert "commit" not in versions
 
 
 def test_an_update_of_ones_own_is_none_of_the_options(component: Component, run: Run) -> None:
