@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING.md, run as they stand there."""
+"""The examples of CONTRIBUTING.md, and Python in the docs, run as they stand there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -58,6 +59,42 @@ def test_model(adopt: Adopt) -> None:
     module = make_module(config, load_dataset(config).task)
     # 64 pixels to 3 units to 10 classes, with biases.
     assert sum(p.numel() for p in module.parameters()) == 65 * 3 + 4 * 10
+
+
+def test_a_models_metrics() -> None:
+    body = block("expected calibration error")
+    namespace: dict[str, Any] = {"torch": torch, "Tensor": torch.Tensor}
+    exec("class Own:\n" + body, namespace)
+    # Three examples of confidence 0.9, two of them right, and one of 0.6, wrong: by hand,
+    # (|2 - 2.7| + |0 - 0.6|) / 4.
+    outputs = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.6, 0.4]]).log()
+    found = namespace["Own"]().metrics(outputs, torch.tensor([0, 0, 0, 1]))
+    assert found == {"ece": pytest.approx((0.7 + 0.6) / 4)}
+
+
+def test_data_set(adopt: Adopt, tmp_path: Path) -> None:
+    adopt("fedapp.data.embedded", "flowers")
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,kind\n" + "".join(f"{i},{-i * i},{i % 3}\n" for i in range(20)))
+    data = load_dataset(read_config({"dataset": "flowers", "flowers.path": str(table)}))
+    assert (len(data.train), len(data.test), data.task.num_classes) == (16, 4, 3)
+    assert data.train.targets[:4].tolist() == [1, 2, 0, 1]
+    assert abs(data.train.inputs.mean()) < 1e-6
+    module = make_module(read_config({"model": "2nn", "2nn.hidden": 1}), data.task)
+    # 2 numbers to 1 unit to 1 unit to 3 classes, with biases.
+    assert sum(p.numel() for p in module.parameters()) == 3 + 2 + 6
+
+
+def test_python_in_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    for page in ("quickstart", "run-directory"):
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            exec(code, found)
+    assert found["history"]["round"].tolist() == list(range(9))
+    right = (found["predicted"] == found["data"].test.targets).mean()
+    assert right == pytest.approx(found["history"]["test_accuracy"].iloc[-1])
 
 
 def test_algorithm(adopt: Adopt) -> None:
