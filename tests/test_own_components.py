@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from fedapp.config import read_config
 from fedapp.data import load_dataset
 from fedapp.errors import ConfigError
+from fedapp.holdings import read_holdings
+from fedapp.runs.directory import read_stored
 from fedapp.training import setup
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.setup import make_module, make_trainer
+from fedapp.training.setup import make_evaluator, make_module, make_trainer
 from tests.conftest import Component, Run, metrics_of, model_of
 
 MODEL = """
@@ -95,6 +98,28 @@ def test_metrics_of_a_users_own_stand_in_the_record(component: Component, run: R
     assert [record["test_all"] for record in records] == [357] * 4
     assert all(0 <= record["test_class_0_accuracy"] <= 1 for record in records)
     assert records[-1]["training_set_all"] == 20
+
+
+def test_clients_are_tested_with_what_they_keep(component: Component, run: Run) -> None:
+    component("fedapp.models", "own", MODEL.format(layer="nn.LayerNorm(8)"))
+    same = {"model": "own", "algorithm": "fedbn", "partitioner": "dirichlet", "evaluation": "both"}
+    one = run("one", **same)
+    config, _ = read_stored(one)
+    holdings = read_holdings(config, None)
+    evaluator = make_evaluator(config, holdings.dataset.task, holdings.dataset.test)
+    right = 0.0
+    for client in range(6):
+        kept = max((one / "client-states" / str(client)).glob("*.safetensors"), default=None)
+        params = {**model_of(one), **(load_file(kept) if kept else {})}
+        score = evaluator.on(holdings.test(client)).score(params)
+        right += score.accuracy * score.count
+    last = metrics_of(one)[-1]
+    assert last["client_accuracy"] == pytest.approx(right / 357)
+    assert last["client_accuracy"] != last["test_accuracy"]
+    two = metrics_of(run("two", nodes=2, **same))[-1]
+    assert two["client_accuracy"] == pytest.approx(last["client_accuracy"])
+    plain = metrics_of(run("plain", **{**same, "algorithm": "fedavg"}))[-1]
+    assert plain["client_accuracy"] == pytest.approx(plain["test_accuracy"])
 
 
 def test_a_run_says_of_which_commit_it_is(run: Run) -> None:

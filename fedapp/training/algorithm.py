@@ -211,6 +211,11 @@ class Algorithm(Component):
         """Fewest clients' updates from which the server rule makes something."""
         return 1
 
+    @property
+    def starts_apart(self) -> bool:
+        """Whether a client's turn starts from what it kept, by which the client is then tested too."""
+        return self.keeps_state and type(self).begin is not Algorithm.begin
+
     def misfits(self, config: RunConfig) -> Iterable[str]:
         """Say if fewer clients train a round than the server rule needs."""
         clients = participants(config.fraction_train, config.num_clients)
