@@ -19,9 +19,11 @@ from fedapp.data import Task
 from fedapp.holdings import Holdings, OwnClient, own_client, read_holdings
 from fedapp.machine import cores, keep_memory
 from fedapp.messages import decode_exam, decode_order, encode_reply, encode_scores
-from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.setup import choose_device, make_evaluator, make_trainer
-from fedapp.training.states import ClientStates, node_folder, shared_folder
+from fedapp.training.algorithm import Turn
+from fedapp.training.cohorts import starting_point, train_cohort
+from fedapp.training.networks import normalisation_names
+from fedapp.training.setup import choose_device, make_algorithm, make_evaluator, make_trainer
+from fedapp.training.states import ClientStates, StateOrder, node_folder, shared_folder
 from fedapp.training.trainer import Trainer
 
 app = ClientApp()
@@ -44,7 +46,7 @@ def train_with(
     config, holdings = read_workplace(workplace)
     order, theta, extras = decode_order(message.content)
     trainer = trainer_of(workplace, _set_threads(order.threads))
-    states = _states(order, holdings, context)
+    states = _states(order.states, order.round, holdings, context)
     reply = train_cohort(config, trainer, order, theta, extras, holdings.train, states)
     return Message(encode_reply(order, reply), reply_to=message)
 
@@ -57,25 +59,33 @@ def _set_threads(asked: int) -> int:
     return threads
 
 
-def _states(order: TrainOrder, holdings: Holdings, context: Context) -> ClientStates | None:
-    """Return where this round's clients keep their state, if their algorithm keeps any."""
-    if order.states is None:
+def _states(
+    order: StateOrder | None, round_: int, holdings: Holdings, context: Context
+) -> ClientStates | None:
+    """Return where the clients of round ``round_`` keep their state, if their algorithm keeps any."""
+    if order is None:
         return None
     if holdings.own is None:
-        return ClientStates(shared_folder(order.states), order.states, order.round)
-    folder = node_folder(order.states, str(context.node_config.get("state-path", "")))
-    return ClientStates(folder, order.states, order.round)
+        return ClientStates(shared_folder(order), order, round_)
+    folder = node_folder(order, str(context.node_config.get("state-path", "")))
+    return ClientStates(folder, order, round_)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Score the global model on the test examples of each client that the message names."""
+    """Score what each client that the message names starts from, on its own test examples."""
     config, holdings = read_workplace(workplace_of(context))
-    params, clients, threads = decode_exam(message.content)
-    _set_threads(threads)
-    evaluator = make_evaluator(config, holdings.dataset.task, holdings.test(clients[0]))
-    scores = [evaluator.on(holdings.test(client)).score(params) for client in clients]
-    return Message(encode_scores(clients, scores), reply_to=message)
+    exam, theta = decode_exam(message.content)
+    _set_threads(exam.threads)
+    evaluator = make_evaluator(config, holdings.dataset.task, holdings.test(exam.clients[0]))
+    turn = Turn(theta, normalisation=normalisation_names(evaluator.module))
+    states = _states(exam.states, exam.round + 1, holdings, context)
+    algorithm = make_algorithm(config)
+    scores = []
+    for client in exam.clients:
+        params = starting_point(algorithm, turn, states, client)
+        scores.append(evaluator.on(holdings.test(client)).score(params))
+    return Message(encode_scores(exam.clients, scores), reply_to=message)
 
 
 @app.query()

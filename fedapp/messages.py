@@ -10,6 +10,7 @@ clients without examples) has no mean to send. Reply ``each``: ``arrays.<k>`` fo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -123,17 +124,35 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
 # ---------------------------------------------------------------------- evaluate
 
 
-def encode_exam(clients: Sequence[int], theta: ArrayRecord, threads: int) -> RecordDict:
+@dataclass(frozen=True)
+class Exam:
+    """Whom a node is asked to score after a round, and where they keep their states, if it matters."""
+
+    round: int
+    clients: tuple[int, ...]
+    threads: int
+    states: StateOrder | None = None
+
+
+def encode_exam(exam: Exam, theta: ArrayRecord) -> RecordDict:
     """Return the content of an EVALUATE message."""
-    config = ConfigRecord({"clients": list(clients), "threads": threads})
+    config = ConfigRecord(
+        {
+            "server-round": exam.round,
+            "clients": list(exam.clients),
+            "threads": exam.threads,
+            **_state_keys(exam.states, exam.clients),
+        }
+    )
     return RecordDict({"arrays": theta, "config": config})
 
 
-def decode_exam(content: RecordDict) -> tuple[Tensors, list[int], int]:
-    """Return theta, the clients that an EVALUATE message asks for, and the number of threads."""
+def decode_exam(content: RecordDict) -> tuple[Exam, Tensors]:
+    """Return what an EVALUATE message asks for, and theta."""
     config = cast("dict[str, Any]", content.config_records["config"])
-    theta = to_tensors(content.array_records["arrays"])
-    return theta, [int(client) for client in config["clients"]], int(config["threads"])
+    clients, threads = tuple(config["clients"]), int(config["threads"])
+    exam = Exam(int(config["server-round"]), clients, threads, _states(config))
+    return exam, to_tensors(content.array_records["arrays"])
 
 
 def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict:

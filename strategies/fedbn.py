@@ -16,8 +16,9 @@ class FedBN(Algorithm):
     Li et al. 2021 (ICLR), Algorithm 1: the parameters of normalisation layers (batch, group, layer,
     instance, RMS) are not taken from theta once a client has its own. The paper leaves them out of
     the average; here they are averaged like the rest, for the server's test and as the start of
-    clients that have had no turn, which changes nothing for those that have. Where a model has no
-    such layers it is federated averaging.
+    clients that have had no turn, which changes nothing for those that have. With
+    `evaluation = "clients"` each client is tested with its own. Where a model has no such layers it
+    is federated averaging.
     """
 
     name: ClassVar[str] = "fedbn"

@@ -19,7 +19,7 @@ from fedapp.config import RunConfig, participants
 from fedapp.delivery import Delivery, grace
 from fedapp.errors import RunError
 from fedapp.faults import Fault
-from fedapp.messages import encode_exam, encode_order
+from fedapp.messages import Exam, encode_exam, encode_order
 from fedapp.nodes import Cohort, Nodes
 from fedapp.replies import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
@@ -210,7 +210,7 @@ class FederatedStrategy(Strategy):
             round=self.state.round + 1,
             learning_rate=self._record["learning_rate"],
             server_learning_rate=self.config.server_learning_rate,
-            update=self.config.update,
+            update="delta" if self.algorithm.own_update else self.config.update,
             num_clients=len(self.nodes.clients),
             participants=len(fold.reports),
             share=min(fold.weight / self.nodes.total_weight, 1.0),
@@ -257,11 +257,14 @@ class FederatedStrategy(Strategy):
         self._asked = self.nodes.cohorts(clients, present, busy)
         if left := len(clients) - sum(len(cohort) for _, cohort in self._asked):
             log(WARNING, "%d clients are left out of this evaluation: %s", left, BUSY.reason)
-        threads = self.config.threads
-        return [
-            self._message(encode_exam(cohort, arrays, threads), node, MessageType.EVALUATE)
-            for node, cohort in self._asked
-        ]
+        apart = self.algorithm.starts_apart
+        states = self.client_states() if self.client_states and apart else None
+        messages = []
+        for node, cohort in self._asked:
+            own, threads = self._states(states, cohort), self.config.threads
+            exam = encode_exam(Exam(server_round, tuple(cohort), threads, own), arrays)
+            messages.append(self._message(exam, node, MessageType.EVALUATE))
+        return messages
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from in_process import metrics as metrics_of
 from in_process import model as model_of
 
 from deploy.federation import Federation, federation
+from fedapp import config as configuration
+from fedapp import registry
 from fedapp.client_app import app as client_app
 from fedapp.config import read_config
 from fedapp.engines.inline import run_inline
@@ -26,6 +30,7 @@ settings.register_profile(
 settings.load_profile("fedapp")
 
 Run = Callable[..., Path]
+Component = Callable[[str, str, str], None]
 
 SMALL = {
     "num-server-rounds": 3,
@@ -73,6 +78,31 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
+@pytest.fixture
+def component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Component]:
+    """Put code into a package as one more file of components, for one test."""
+    modules: list[str] = []
+
+    def forget() -> None:
+        registry._scan.cache_clear()
+        configuration.option_fields.cache_clear()
+
+    def put(package: str, module: str, code: str) -> None:
+        folder = tmp_path / package
+        folder.mkdir()
+        (folder / f"{module}.py").write_text(code)
+        parent = importlib.import_module(package)
+        monkeypatch.setattr(parent, "__path__", [*parent.__path__, str(folder)])
+        modules.append(f"{package}.{module}")
+        forget()
+
+    yield put
+    for name in modules:
+        sys.modules.pop(name, None)
+    monkeypatch.undo()
+    forget()
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """Return the folder with mnist, cifar10 and shakespeare; skip where there is none."""
@@ -111,4 +141,12 @@ def small_config(**settings: Any) -> Any:
     return read_config({**SMALL, **{k.replace("_", "-"): v for k, v in settings.items()}})
 
 
-__all__ = ["SMALL", "Run", "largest_difference", "metrics_of", "model_of", "small_config"]
+__all__ = [
+    "SMALL",
+    "Component",
+    "Run",
+    "largest_difference",
+    "metrics_of",
+    "model_of",
+    "small_config",
+]

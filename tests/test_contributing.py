@@ -1,26 +1,25 @@
-"""The examples of CONTRIBUTING.md, run as they stand there."""
+"""The examples of CONTRIBUTING.md, and Python in the docs, run as they stand there."""
 
 from __future__ import annotations
 
-import importlib
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from fedapp import config as configuration
-from fedapp import registry
 from fedapp.config import read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.errors import ConfigError
 from fedapp.generate import config_table, configuration_page
 from fedapp.training.algorithm import Batch, Turn
 from fedapp.training.setup import make_algorithm, make_module
+from tests.conftest import Component
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -35,28 +34,9 @@ def block(pattern: str) -> str:
 
 
 @pytest.fixture
-def adopt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Adopt]:
+def adopt(component: Component) -> Adopt:
     """Put an example's code into a package as one more file, for one test."""
-    modules: list[str] = []
-
-    def forget() -> None:
-        registry._scan.cache_clear()
-        configuration.option_fields.cache_clear()
-
-    def put(package: str, module: str) -> None:
-        folder = tmp_path / package
-        folder.mkdir()
-        (folder / f"{module}.py").write_text(block(f'"{module}"'))
-        parent = importlib.import_module(package)
-        monkeypatch.setattr(parent, "__path__", [*parent.__path__, str(folder)])
-        modules.append(f"{package}.{module}")
-        forget()
-
-    yield put
-    for name in modules:
-        sys.modules.pop(name, None)
-    monkeypatch.undo()
-    forget()
+    return lambda package, module: component(package, module, block(f'"{module}"'))
 
 
 def test_partitioner(adopt: Adopt) -> None:
@@ -79,6 +59,42 @@ def test_model(adopt: Adopt) -> None:
     module = make_module(config, load_dataset(config).task)
     # 64 pixels to 3 units to 10 classes, with biases.
     assert sum(p.numel() for p in module.parameters()) == 65 * 3 + 4 * 10
+
+
+def test_a_models_metrics() -> None:
+    body = block("expected calibration error")
+    namespace: dict[str, Any] = {"torch": torch, "Tensor": torch.Tensor}
+    exec("class Own:\n" + body, namespace)
+    # Three examples of confidence 0.9, two of them right, and one of 0.6, wrong: by hand,
+    # (|2 - 2.7| + |0 - 0.6|) / 4.
+    outputs = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9], [0.6, 0.4]]).log()
+    found = namespace["Own"]().metrics(outputs, torch.tensor([0, 0, 0, 1]))
+    assert found == {"ece": pytest.approx((0.7 + 0.6) / 4)}
+
+
+def test_data_set(adopt: Adopt, tmp_path: Path) -> None:
+    adopt("fedapp.data.embedded", "flowers")
+    table = tmp_path / "table.csv"
+    table.write_text("a,b,kind\n" + "".join(f"{i},{-i * i},{i % 3}\n" for i in range(20)))
+    data = load_dataset(read_config({"dataset": "flowers", "flowers.path": str(table)}))
+    assert (len(data.train), len(data.test), data.task.num_classes) == (16, 4, 3)
+    assert data.train.targets[:4].tolist() == [1, 2, 0, 1]
+    assert abs(data.train.inputs.mean()) < 1e-6
+    module = make_module(read_config({"model": "2nn", "2nn.hidden": 1}), data.task)
+    # 2 numbers to 1 unit to 1 unit to 3 classes, with biases.
+    assert sum(p.numel() for p in module.parameters()) == 3 + 2 + 6
+
+
+def test_python_in_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    for page in ("quickstart", "run-directory"):
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+            exec(code, found)
+    assert found["history"]["round"].tolist() == list(range(9))
+    right = (found["predicted"] == found["data"].test.targets).mean()
+    assert right == pytest.approx(found["history"]["test_accuracy"].iloc[-1])
 
 
 def test_algorithm(adopt: Adopt) -> None:

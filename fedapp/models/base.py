@@ -87,6 +87,14 @@ class Model(Component, ABC):
         counted = targets != IGNORE
         return ((outputs.argmax(1) == targets) & counted).sum(), counted.sum()
 
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return further numbers for a round's record, by name; these models have none.
+
+        ``outputs`` [n, C] (or [n, C, T]) and ``targets`` are those of all examples evaluated; in the
+        record the names begin with ``test_``, or with ``training_set_``.
+        """
+        return {}
+
 
 def initialise(model: Model, task: Task, seed: int) -> nn.Module:
     """Build the network with weights drawn from (seed, "init") alone, in float32 on the CPU."""

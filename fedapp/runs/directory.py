@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,12 +131,37 @@ def write_config(directory: RunDirectory, config: RunConfig, found: Mapping[str,
     values = config.to_run_config()
     names = ("flwr", "flwr-datasets", "torch", "numpy")
     versions = {name: importlib.metadata.version(name) for name in names}
-    versions |= {"fedapp": fedapp.__version__, "python": platform.python_version()}
+    versions |= {"fedapp": fedapp.__version__, "python": platform.python_version(), **_commit()}
     stored = {**values, "resume": False}
     write_json(directory.config, {"config": stored, "found": dict(found), "versions": versions})
     again = {**values, "resume": True, "run-dir": str(directory.path)}
     text = "".join(f"{_toml_key(key)} = {json.dumps(value)}\n" for key, value in again.items())
     write_atomically(directory.path / "resume.toml", text.encode())
+
+
+@functools.cache
+def _commit() -> dict[str, str]:
+    """Return the commit of the code, with ``-dirty`` where files differ; nothing outside a repository."""
+    root = Path(fedapp.__file__).parents[1]
+    command = [
+        "git",
+        "-C",
+        str(root),
+        "describe",
+        "--always",
+        "--abbrev=40",
+        "--exclude=*",
+        "--dirty",
+    ]
+    if not (root / ".git").exists():
+        return {}
+    try:
+        done = subprocess.run(  # noqa: S603  (nothing in the command is anybody's input)
+            command, capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"commit": done.stdout.strip()}
 
 
 def _toml_key(key: str) -> str:

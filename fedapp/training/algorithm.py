@@ -98,7 +98,7 @@ class Finish:
 
     ``upload`` is averaged over the clients by the server with the same weights as the updates;
     ``state`` is kept for the client's next turn; ``update`` is sent in place of Delta_k or theta_k
-    (with the parameters' names, shapes and types), where an algorithm sends something else.
+    (with the parameters' names, shapes and types) by an algorithm with ``own_update = True``.
     """
 
     upload: Tensors = field(default_factory=dict)
@@ -156,7 +156,10 @@ class Algorithm(Component):
     """What a node sends: the weighted mean of its cohort's updates, or each client's update."""
 
     own_update: ClassVar[bool] = False
-    """Whether clients send something of their own, whether ``update`` is "delta" or "model"."""
+    """Whether clients send something of their own, ``Finish.update``, whatever ``update`` is.
+
+    It is treated as an update, not as a model: the server rule sees ``step.update = "delta"``.
+    """
 
     keeps_state: ClassVar[bool] = False
     """Whether clients keep tensors from one turn to the next."""
@@ -207,6 +210,11 @@ class Algorithm(Component):
     def min_updates(self) -> int:
         """Fewest clients' updates from which the server rule makes something."""
         return 1
+
+    @property
+    def starts_apart(self) -> bool:
+        """Whether a client's turn starts from what it kept, by which the client is then tested too."""
+        return self.keeps_state and type(self).begin is not Algorithm.begin
 
     def misfits(self, config: RunConfig) -> Iterable[str]:
         """Say if fewer clients train a round than the server rule needs."""

@@ -173,6 +173,17 @@ def _turn(
     return replace(turn, state=trainer.algorithm.first_state(turn))
 
 
+def starting_point(
+    algorithm: Algorithm, turn: Turn, states: ClientStates | None, client: int
+) -> Mapping[str, Tensor]:
+    """Return what ``client`` would start its next turn from, with what it kept in ``states``."""
+    if states is None:
+        return turn.anchor
+    first = algorithm.first_state(turn)
+    kept = states.read(client, first)
+    return algorithm.begin(replace(turn, state=first if kept is None else kept))
+
+
 @dataclass(frozen=True)
 class _Taken:
     """A client's turn, taken: its outcome, or what it raised, and the seconds that it took."""

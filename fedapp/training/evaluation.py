@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -31,12 +31,14 @@ def sample(examples: Examples, count: int, seed: int) -> Examples:
 class Score:
     """Mean loss and accuracy over the ``count`` targets that count (tokens, or examples).
 
-    The accuracy is nan where there is nothing to predict (a function to minimise).
+    The accuracy is nan where there is nothing to predict (a function to minimise). ``further`` is
+    what ``Model.metrics`` makes of the same outputs.
     """
 
     loss: float
     accuracy: float
     count: int
+    further: Mapping[str, float] = field(default_factory=dict)
 
 
 class Evaluator:
@@ -55,6 +57,7 @@ class Evaluator:
         self.module = module.to(device=device, dtype=dtype).eval()
         self.format = lay_out(self.module)
         self.model = model
+        self.measures = type(model).metrics is not Model.metrics
         self.params = dict(self.module.named_parameters())
         self.batch_size = batch_size
         self.transform = transform
@@ -80,6 +83,7 @@ class Evaluator:
         """Return the score of ``params``; nan where nothing counts."""
         torch._foreach_copy_(list(self.params.values()), [params[name] for name in self.params])
         losses, hits, counts = [], [], []
+        kept: list[Tensor] = []
         for inputs, targets in zip(self.batches, self.targets, strict=True):
             with LinearByOnednn():
                 outputs = self.module(inputs)
@@ -87,8 +91,12 @@ class Evaluator:
             losses.append(self.model.loss(outputs, targets).double() * count)
             hits.append(hit)
             counts.append(count)
+            if self.measures:
+                kept.append(outputs)
         total = int(sum(map(int, counts)))
         if total == 0:
             return Score(float("nan"), float("nan"), 0)
         loss = float(torch.stack(losses).sum()) / total
-        return Score(loss, float(torch.stack(hits).double().sum()) / total, total)
+        accuracy = float(torch.stack(hits).double().sum()) / total
+        further = self.model.metrics(torch.cat(kept), torch.cat(self.targets)) if kept else {}
+        return Score(loss, accuracy, total, further)

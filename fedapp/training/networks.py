@@ -59,6 +59,27 @@ def normalisation_names(module: nn.Module) -> frozenset[str]:
     )
 
 
+def running_statistics(module: nn.Module) -> str:
+    """Return the kind of a layer that keeps running statistics, or "" if none does."""
+    kinds = (nn.modules.batchnorm._NormBase,)
+    layers = (layer for layer in module.modules() if isinstance(layer, kinds))
+    return next((type(layer).__name__ for layer in layers if layer.running_mean is not None), "")
+
+
+def shared_draws(module: nn.Module) -> str:
+    """Return the kind of a layer that draws at random or mixes a batch's examples, or "".
+
+    In a program of several clients such layers would draw for all of them together, and take the
+    padding of a partial batch for examples.
+    """
+    kinds = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.modules.batchnorm._BatchNorm)
+    inside = (nn.RNNBase, nn.MultiheadAttention)
+    for layer in module.modules():
+        if isinstance(layer, kinds) or (isinstance(layer, inside) and layer.dropout):
+            return type(layer).__name__
+    return ""
+
+
 def with_features(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
     """Return what ``run`` returns, and what ``module``'s last linear layer was given meanwhile.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -62,6 +63,22 @@ class LocalOptimizer:
         return list(torch._foreach_add(direction, self.velocity, alpha=self.plan.momentum))
 
 
+@contextlib.contextmanager
+def drawing_from(rng: np.random.Generator, device: torch.device) -> Iterator[None]:
+    """Let what a network draws by itself (dropout) come from ``rng``, whose own numbers stay as they are.
+
+    PyTorch's global generators are afterwards as they were.
+    """
+    seed, on_gpu = int(rng.spawn(1)[0].integers(2**63 - 1)), device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        # torch.manual_seed, which sees to all kinds of devices, takes a hundred times as long.
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
+
+
 class SequentialTrainer:
     """Trains clients one after another with one module, whose weights are set for each turn."""
 
@@ -91,7 +108,11 @@ class SequentialTrainer:
 
     def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
         """Run ClientUpdate for all ``tasks``, one after another."""
-        return [self.client_update(task.turn, task.examples, plan, task.rng) for task in tasks]
+        outcomes = []
+        for task in tasks:
+            with drawing_from(task.rng, self.device):
+                outcomes.append(self.client_update(task.turn, task.examples, plan, task.rng))
+        return outcomes
 
     def client_update(
         self, turn: Turn, examples: Examples, plan: LocalPlan, rng: np.random.Generator

@@ -18,7 +18,8 @@ from fedapp.models.base import Model, initialise
 from fedapp.registry import source_of
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.batched import FEW, WHOLE_COHORT, BatchedTrainer, Together
-from fedapp.training.evaluation import Evaluator, sample
+from fedapp.training.evaluation import Evaluator, Score, sample
+from fedapp.training.networks import running_statistics, shared_draws
 from fedapp.training.program import Mode, can_compile
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import Trainer
@@ -87,8 +88,27 @@ def make_algorithm(config: RunConfig, task: Task | None = None) -> Algorithm:
 
 
 def make_module(config: RunConfig, task: Task) -> nn.Module:
-    """Return the network with its seeded initial weights, in the run's precision, on the CPU."""
+    """Return the network with its seeded initial weights, in the run's precision, on the CPU.
+
+    Raises
+    ------
+    ConfigError
+        It has layers that the run cannot train: running statistics, which are no parameters and would
+        not be averaged, or what the batched trainer cannot do if that is asked for.
+    """
     module = initialise(make_model(config), network_task(config, task), config.seed)
+    if layer := running_statistics(module):
+        raise ConfigError(
+            f"model = {config.model!r}: its {layer} keeps running statistics, which are no parameters: "
+            "nobody would average them, and the model would be tested with those that it began with. "
+            "Build the network with nn.GroupNorm, or with track_running_stats=False."
+        )
+    if config.trainer == "batched" and (layer := shared_draws(module)):
+        raise ConfigError(
+            f"trainer = 'batched': model = {config.model!r} has a {layer}, which draws at random or "
+            "mixes the examples of a batch, so that one program cannot train several clients. Set "
+            "trainer='sequential' or 'auto' (and leave out --stacked)."
+        )
     return module.to(DTYPES[config.precision])
 
 
@@ -114,13 +134,12 @@ def make_trainer(config: RunConfig, task: Task) -> Trainer:
     """
     device, dtype = choose_device(config), DTYPES[config.precision]
     model, algorithm = make_model(config), make_algorithm(config, task)
-    transform = load_transform(config)
-    if is_batched(config):
+    transform, module = load_transform(config), make_module(config, task)
+    if is_batched(config) and not shared_draws(module):
         mode = choose_program(config, device)
         together = choose_together(config, device, mode)
         kinds = (device, dtype, together, mode, config.threads)
         return _batched(model, algorithm, transform, task, *kinds)
-    module = make_module(config, task)
     return SequentialTrainer(module, model, algorithm, transform, device, dtype, task.num_classes)
 
 
@@ -221,11 +240,13 @@ def make_score(config: RunConfig, dataset: Dataset) -> Callable[[Tensors], dict[
         on_train = on_test.on(sample(dataset.train, config.eval_train_examples, config.seed))
 
     def score(theta: Tensors) -> dict[str, float]:
-        test = on_test.score(theta)
-        found = {"test_loss": test.loss, "test_accuracy": test.accuracy}
-        if on_train:
-            train = on_train.score(theta)
-            found |= {"training_set_loss": train.loss, "training_set_accuracy": train.accuracy}
-        return found
+        found = _named("test", on_test.score(theta))
+        return found | (_named("training_set", on_train.score(theta)) if on_train else {})
 
     return score
+
+
+def _named(prefix: str, score: Score) -> dict[str, float]:
+    """Return the numbers of a score by their names in a round's record."""
+    numbers = {"loss": score.loss, "accuracy": score.accuracy, **score.further}
+    return {f"{prefix}_{name}": value for name, value in numbers.items()}

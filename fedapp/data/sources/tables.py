@@ -58,7 +58,8 @@ def _input_key(config: RunConfig, table: Any) -> str:
     texts.sort(key=lambda name: (name != "text", name != "x", name in CLIENT_NAMES))
     if not images + texts:
         raise DataError(
-            f"dataset = {config.dataset!r}: no column holds images or text. {_columns(table)}"
+            f"dataset = {config.dataset!r}: no column holds images or text. A table of numbers is read "
+            f"by a file of your own: CONTRIBUTING.md, 'A data set'. {_columns(table)}"
         )
     return (images + texts)[0]
 

@@ -1,0 +1,142 @@
+"""Components that users write: what is taken care of for them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedapp.config import read_config
+from fedapp.data import load_dataset
+from fedapp.errors import ConfigError
+from fedapp.holdings import read_holdings
+from fedapp.runs.directory import read_stored
+from fedapp.training import setup
+from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.setup import make_evaluator, make_module, make_trainer
+from tests.conftest import Component, Run, metrics_of, model_of
+
+MODEL = """
+from typing import ClassVar
+from torch import nn
+from fedapp.models.base import Model
+
+class Own(Model):
+    \"\"\"A network of a user's own.\"\"\"
+
+    name: ClassVar[str] = "own"
+
+    def build(self, task):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), {layer}, nn.ReLU(), nn.Linear(8, 10))
+"""
+METRICS = """
+    def metrics(self, outputs, targets):
+        hit = outputs.argmax(1) == targets
+        return {"class_0_accuracy": float(hit[targets == 0].double().mean()), "all": len(targets)}
+"""
+ALGORITHM = """
+from typing import ClassVar
+from fedapp.training.algorithm import Algorithm, Finish
+from fedapp.training.tensors import add
+
+class Own(Algorithm):
+    \"\"\"Federated averaging whose clients send Delta_k as an update of their own.\"\"\"
+
+    name: ClassVar[str] = "own"
+    own_update: ClassVar[bool] = True
+
+    def finish(self, params, turn, steps):
+        return Finish(update=add(params, turn.anchor, -1.0))
+"""
+
+
+def test_what_a_network_draws_comes_from_the_seed(component: Component, run: Run) -> None:
+    component("fedapp.models", "own", MODEL.format(layer="nn.Dropout(0.5)"))
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = run("one", model="own", trainer="auto")
+    assert torch.equal(torch.get_rng_state(), before)
+    two = run("two", nodes=2, model="own")
+    # Two nodes: the same up to how float64 adds.
+    for name, tensor in model_of(one).items():
+        assert torch.allclose(tensor, model_of(two)[name], rtol=0, atol=1e-12)
+    assert metrics_of(run("other", model="own", seed=1)) != metrics_of(one)
+
+
+@pytest.mark.parametrize(
+    "layer", ["nn.Dropout(0.5)", "nn.BatchNorm1d(8, track_running_stats=False)"]
+)
+def test_clients_with_draws_or_batches_of_their_own_train_one_by_one(
+    component: Component, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
+    component("fedapp.models", "own", MODEL.format(layer=layer))
+    config = read_config({"model": "own"})
+    task = load_dataset(config).task
+    monkeypatch.setattr(setup, "is_batched", lambda config: True)  # as trainer='auto' on a GPU
+    assert isinstance(make_trainer(config, task), SequentialTrainer)
+    kind = layer.removeprefix("nn.").partition("(")[0]
+    with pytest.raises(ConfigError, match=rf"trainer = 'batched'.*has a {kind}.*'sequential'"):
+        make_trainer(read_config({"model": "own", "trainer": "batched"}), task)
+
+
+def test_running_statistics_are_refused_before_a_run_begins(component: Component, run: Run) -> None:
+    component("fedapp.models", "own", MODEL.format(layer="nn.BatchNorm1d(8)"))
+    with pytest.raises(ConfigError, match=r"model = 'own'.*BatchNorm1d.*nn\.GroupNorm"):
+        run("refused", model="own")
+    config = read_config({"model": "2nn"})
+    assert make_module(config, load_dataset(config).task)
+
+
+def test_metrics_of_a_users_own_stand_in_the_record(component: Component, run: Run) -> None:
+    component("fedapp.models", "own", MODEL.format(layer="nn.Identity()") + METRICS)
+    records = metrics_of(run("measured", model="own", eval_train_examples=20))
+    assert [record["test_all"] for record in records] == [357] * 4
+    assert all(0 <= record["test_class_0_accuracy"] <= 1 for record in records)
+    assert records[-1]["training_set_all"] == 20
+
+
+def test_clients_are_tested_with_what_they_keep(component: Component, run: Run) -> None:
+    component("fedapp.models", "own", MODEL.format(layer="nn.LayerNorm(8)"))
+    same = {"model": "own", "algorithm": "fedbn", "partitioner": "dirichlet", "evaluation": "both"}
+    one = run("one", **same)
+    config, _ = read_stored(one)
+    holdings = read_holdings(config, None)
+    evaluator = make_evaluator(config, holdings.dataset.task, holdings.dataset.test)
+    right = 0.0
+    for client in range(6):
+        kept = max((one / "client-states" / str(client)).glob("*.safetensors"), default=None)
+        params = {**model_of(one), **(load_file(kept) if kept else {})}
+        score = evaluator.on(holdings.test(client)).score(params)
+        right += score.accuracy * score.count
+    last = metrics_of(one)[-1]
+    assert last["client_accuracy"] == pytest.approx(right / 357)
+    assert last["client_accuracy"] != last["test_accuracy"]
+    two = metrics_of(run("two", nodes=2, **same))[-1]
+    assert two["client_accuracy"] == pytest.approx(last["client_accuracy"])
+    plain = metrics_of(run("plain", **{**same, "algorithm": "fedavg"}))[-1]
+    assert plain["client_accuracy"] == pytest.approx(plain["test_accuracy"])
+
+
+def test_a_run_says_of_which_commit_it_is(run: Run) -> None:
+    versions = json.loads((run("versions") / "config.json").read_text())["versions"]
+    root = Path(__file__).resolve().parent.parent
+    if (root / ".git").exists() and shutil.which("git"):
+        head = ["git", "-C", str(root), "rev-parse", "HEAD"]
+        done = subprocess.run(head, capture_output=True, text=True, check=True)
+        assert versions["commit"].removesuffix("-dirty") == done.stdout.strip()
+    else:
+        assert "commit" not in versions
+
+
+def test_an_update_of_ones_own_is_none_of_the_options(component: Component, run: Run) -> None:
+    component("strategies", "own", ALGORITHM)
+    ends = [model_of(run(update, algorithm="own", update=update)) for update in ("delta", "model")]
+    plain = model_of(run("fedavg"))
+    for name, tensor in plain.items():
+        assert torch.equal(tensor, ends[0][name])
+        assert torch.equal(tensor, ends[1][name])
