@@ -87,7 +87,7 @@ class Evaluator:
             losses.append(self.model.loss(outputs, targets).double() * count)
             hits.append(hit)
             counts.append(count)
-        total = int(sum(map(int, counts)))
+        total = int(torch.stack(counts).sum()) if counts else 0
         if total == 0:
             return Score(float("nan"), float("nan"), 0)
         loss = float(torch.stack(losses).sum()) / total

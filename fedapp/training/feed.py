@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedapp.data.base import Examples
 from fedapp.data.transforms.base import Transform
-from fedapp.training.batches import Stored, as_targets, batches, stored
+from fedapp.training.batches import Stored, as_targets, source_of_draws, stored
 from fedapp.training.plan import LocalPlan, passes
 
 EIGHTHS = 8
@@ -109,8 +109,8 @@ class Feed:
     """The local steps of c clients, from data that stays on the device as it is stored.
 
     Batches are drawn by index from the data set that the clients share, or from copies of the
-    clients' own. A transform that draws at random is applied batch by batch, as one client alone
-    applies it; any other to the batches of several steps at once.
+    clients' own, and transformed for several steps at once. What is drawn at random is drawn on the
+    CPU, as one client alone draws it, and comes to the device once a turn.
     """
 
     def __init__(
@@ -129,18 +129,15 @@ class Feed:
 
     def __iter__(self) -> Iterator[Step]:
         """Yield as many steps as the client with the most steps takes."""
-        return self._drawn() if self.transform.random else self._indexed()
-
-    def _indexed(self) -> Iterator[Step]:
         inputs, targets, rows = self._data()
-        index, mask = self._places(rows)
+        index, mask, draws = (part.to(self.device) for part in self._places(rows))
         weight = mask.to(self.dtype).unbind()
         sizes, active = mask.sum(2).unbind(), mask.any(2).unbind()
         window = self._window(inputs)
         for start in range(0, len(index), window):
             places = index[start : start + window]
-            taken = places.flatten()
-            shown = self.transform.test(inputs.index_select(0, taken), self.dtype)
+            taken, drawn_for = places.flatten(), draws[start : start + window].flatten(0, 2)
+            shown = self.transform.train(inputs.index_select(0, taken), self.dtype, drawn_for)
             drawn = (shown, as_targets(targets.index_select(0, taken)))
             pairs = zip(*(part.unflatten(0, places.shape).unbind() for part in drawn), strict=True)
             for step, (x, y) in enumerate(pairs, start):
@@ -166,52 +163,22 @@ class Feed:
         inputs, targets = ([*part] for part in zip(*each, strict=True))
         return torch.cat(inputs), torch.cat(targets), rows
 
-    def _places(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
-        """Return which of the ``rows`` each step takes, and its mask: [steps, c, b] both."""
+    def _places(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return which of the ``rows`` each step takes, its mask, and the transform's draws, on the CPU.
+
+        All [steps, c, b], and so many draws.
+        """
         shape = (max(self.steps), len(self.clients), self.width)
         index, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+        draws = torch.zeros(*shape, self.transform.draws)
         for client, (examples, rng) in enumerate(self.clients):
+            source = source_of_draws(self.transform, rng)
             places = Places.of(self.plan, len(examples), rng, self.width)
             index[: len(places.index), client] = rows[client][places.index]
             index[len(places.index) :, client] = rows[client][0]
             mask[: len(places.mask), client] = places.mask
-        return torch.from_numpy(index).to(self.device), torch.from_numpy(mask).to(self.device)
-
-    def _drawn(self) -> Iterator[Step]:
-        streams = [
-            batches(examples, self.plan, rng, self.transform, self.device, self.dtype)
-            for examples, rng in self.clients
-        ]
-        last: list[tuple[Tensor, Tensor]] = []
-        for step in range(max(self.steps)):
-            active = [step < steps for steps in self.steps]
-            drawn = [
-                (batch.inputs, batch.targets) if (batch := next(stream, None)) else last[client]
-                for client, stream in enumerate(streams)
-            ]
-            sizes = torch.tensor(
-                [len(y) * alive for (_, y), alive in zip(drawn, active, strict=True)]
-            )
-            mask = torch.arange(self.width) < sizes[:, None]
-            last = drawn
-            yield Step(
-                _padded([x for x, _ in drawn], self.width),
-                _padded([y for _, y in drawn], self.width),
-                mask.to(self.device, self.dtype),
-                sizes.to(self.device),
-                torch.tensor(active, device=self.device),
-                all(active),
-            )
-
-
-def _padded(tensors: Sequence[Tensor], length: int = 0) -> Tensor:
-    """Return tensors [n_i, ...] as one [c, n, ...], filled up with zeros."""
-    length = max([length, *map(len, tensors)])
-    if len(tensors) == 1 and len(tensors[0]) == length:
-        return tensors[0][None]
-    if all(len(tensor) == length for tensor in tensors):
-        return torch.stack(list(tensors))
-    whole = tensors[0].new_zeros(len(tensors), length, *tensors[0].shape[1:])
-    for row, tensor in zip(whole, tensors, strict=True):
-        row[: len(tensor)] = tensor
-    return whole
+            if self.transform.draws:
+                shown = torch.from_numpy(mask[:, client])
+                numbers = torch.rand(int(shown.sum()), self.transform.draws, generator=source)
+                draws[:, client][shown] = numbers
+        return torch.from_numpy(index), torch.from_numpy(mask), draws
