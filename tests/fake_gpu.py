@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedapp.data.transforms.normalise import on_device
+from fedapp.training.program import Pool
 from fedapp.training.setup import _batched
 
 GPU = torch.device("lazy:0")
@@ -121,7 +122,7 @@ def _graph_of(watch: Watch) -> Callable[..., tuple[Callable[[], None], list[Tens
     """Return what stands in for ``cuda_graph``."""
 
     def cuda_graph(
-        graph: torch.fx.GraphModule, static: list[Tensor]
+        graph: torch.fx.GraphModule, static: list[Tensor], pool: Pool
     ) -> tuple[Callable[[], None], list[Tensor]]:
         watch.capturing = True
         returned = list(graph(*static))

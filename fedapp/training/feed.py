@@ -58,15 +58,28 @@ def padded_width(plan: LocalPlan, sizes: Sequence[int]) -> int:
         while -(-width // 4) >= largest and width > 1:
             width = -(-width // 4)
         return width
-    unit = max(1 << max(largest - 1, 1).bit_length() - 1, EIGHTHS) // EIGHTHS
-    return -(-largest // unit) * unit
+    return rounded_up(largest, EIGHTHS)
+
+
+def rounded_up(count: int, parts: int) -> int:
+    """Return the next of few numbers: ``parts`` lie between a power of two and the next one."""
+    unit = max(1 << max(count - 1, 1).bit_length() - 1, parts) // parts
+    return -(-count // unit) * unit
+
+
+def quarters(count: int) -> list[int]:
+    """Return ``count``, a quarter of it, a quarter of that, ... rounded up, down to 1."""
+    found = [count]
+    while found[-1] > 1:
+        found.append(-(-found[-1] // 4))
+    return found
 
 
 @dataclass(frozen=True)
 class Step:
     """One local step of c clients: [c, b, ...], mask [c, b] and its sums, and who has this step: [c].
 
-    ``together``: they all have it.
+    ``together``: all clients of the turn have it.
     """
 
     inputs: Tensor
@@ -111,6 +124,9 @@ class Feed:
     Batches are drawn by index from the data set that the clients share, or from copies of the
     clients' own, and transformed for several steps at once. What is drawn at random is drawn on the
     CPU, as one client alone draws it, and comes to the device once a turn.
+
+    The clients come with those first that take the most steps. A step is of all clients, or, where
+    it is of no more than the next of ``counts``, of so many.
     """
 
     def __init__(
@@ -120,34 +136,48 @@ class Feed:
         transform: Transform,
         resident: Resident,
         dtype: torch.dtype,
+        counts: Sequence[int] = (),
     ) -> None:
         self.clients, self.plan, self.transform = clients, plan, transform
         self.resident, self.device, self.dtype = resident, resident.device, dtype
         sizes = [len(examples) for examples, _ in clients]
         self.width = padded_width(plan, sizes)
         self.steps = [plan.num_steps(n) for n in sizes]
+        training = (np.asarray(self.steps) > np.arange(max(self.steps))[:, None]).sum(1)
+        several = np.unique([len(clients), *counts])
+        self.rows = several[np.searchsorted(several, training)]
+        """How many clients each step is of."""
 
     def __iter__(self) -> Iterator[Step]:
         """Yield as many steps as the client with the most steps takes."""
         inputs, targets, rows = self._data()
         index, mask, draws = (part.to(self.device) for part in self._places(rows))
-        weight = mask.to(self.dtype).unbind()
-        sizes, active = mask.sum(2).unbind(), mask.any(2).unbind()
-        window = self._window(inputs)
-        for start in range(0, len(index), window):
-            places = index[start : start + window]
-            taken, drawn_for = places.flatten(), draws[start : start + window].flatten(0, 2)
-            shown = self.transform.train(inputs.index_select(0, taken), self.dtype, drawn_for)
-            drawn = (shown, as_targets(targets.index_select(0, taken)))
-            pairs = zip(*(part.unflatten(0, places.shape).unbind() for part in drawn), strict=True)
-            for step, (x, y) in enumerate(pairs, start):
-                yield Step(x, y, weight[step], sizes[step], active[step], step < min(self.steps))
+        weight, sizes, active = mask.to(self.dtype), mask.sum(2), mask.any(2)
+        for start, end, rows in self._windows(inputs):
+            part = (slice(start, end), slice(rows))
+            places = index[part]
+            taken, numbers = places.flatten(), draws[part].flatten(0, 2)
+            x = self.transform.train(inputs.index_select(0, taken), self.dtype, numbers)
+            y = as_targets(targets.index_select(0, taken))
+            shown = (x.unflatten(0, places.shape), y.unflatten(0, places.shape))
+            given = (*shown, weight[part], sizes[part], active[part])
+            for step, tensors in enumerate(zip(*(t.unbind() for t in given), strict=True), start):
+                yield Step(*tensors, together=step < min(self.steps))
 
-    def _window(self, inputs: Tensor) -> int:
-        """Return for how many steps batches are drawn at once: calls saved, a cache not left."""
-        values = len(self.clients) * self.width * inputs[0].numel()
+    def _windows(self, inputs: Tensor) -> Iterator[tuple[int, int, int]]:
+        """Yield from which step to which batches are drawn at once, and of how many clients.
+
+        Calls are saved, and a CPU's cache is not left.
+        """
         most = WINDOW if self.device.type == "cpu" else GPU_WINDOW
-        return max(1, most // (values * self.dtype.itemsize))
+        most //= self.width * inputs[0].numel() * self.dtype.itemsize
+        start = 0
+        while start < len(self.rows):
+            rows = int(self.rows[start])
+            last = int(np.searchsorted(-self.rows, -rows, side="right"))
+            end = min(last, start + max(1, most // rows))
+            yield start, end, rows
+            start = end
 
     def _data(self) -> tuple[Tensor, Tensor, list[NDArray[np.int64]]]:
         """Return inputs [N, ...] and targets as they are stored, and which rows each client holds."""
