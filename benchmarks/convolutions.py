@@ -70,8 +70,8 @@ class Product(nn.Conv2d):
         columns = F.unfold(padded, weight.shape[2:], stride=self.stride)  # [n, C k k, H W]
         height = (padded.shape[2] - weight.shape[2]) // int(self.stride[0]) + 1
         maps = weight.flatten(1) @ columns.transpose(0, 1).flatten(1)
-        maps = maps.unflatten(1, (len(input), height, -1)).transpose(0, 1)
-        return maps if bias is None else maps + bias[:, None, None]
+        images: Tensor = maps.unflatten(1, (len(input), height, -1)).transpose(0, 1)
+        return images if bias is None else images + bias[:, None, None]
 
 
 def with_products(module: nn.Module) -> nn.Module:

@@ -150,19 +150,19 @@ class Feed:
 
     def __iter__(self) -> Iterator[Step]:
         """Yield as many steps as the client with the most steps takes."""
-        inputs, targets, rows = self._data()
-        index, mask, draws = (part.to(self.device) for part in self._places(rows))
-        weight, sizes, active = mask.to(self.dtype), mask.sum(2), mask.any(2)
+        inputs, targets, held = self._data()
+        index, mask, draws = (part.to(self.device) for part in self._places(held))
+        masks = (mask.to(self.dtype), mask.sum(2), mask.any(2))
         for start, end, rows in self._windows(inputs):
             part = (slice(start, end), slice(rows))
             places = index[part]
             taken, numbers = places.flatten(), draws[part].flatten(0, 2)
-            x = self.transform.train(inputs.index_select(0, taken), self.dtype, numbers)
-            y = as_targets(targets.index_select(0, taken))
-            shown = (x.unflatten(0, places.shape), y.unflatten(0, places.shape))
-            given = (*shown, weight[part], sizes[part], active[part])
-            for step, tensors in enumerate(zip(*(t.unbind() for t in given), strict=True), start):
-                yield Step(*tensors, together=step < min(self.steps))
+            shown = self.transform.train(inputs.index_select(0, taken), self.dtype, numbers)
+            drawn = (shown, as_targets(targets.index_select(0, taken)))
+            whole = (*(t.unflatten(0, places.shape) for t in drawn), *(t[part] for t in masks))
+            every = zip(*(tensor.unbind() for tensor in whole), strict=True)
+            for step, (x, y, weight, sizes, active) in enumerate(every, start):
+                yield Step(x, y, weight, sizes, active, together=step < min(self.steps))
 
     def _windows(self, inputs: Tensor) -> Iterator[tuple[int, int, int]]:
         """Yield from which step to which batches are drawn at once, and of how many clients.

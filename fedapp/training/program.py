@@ -13,7 +13,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -53,8 +53,8 @@ class Pool:
     """
 
     @functools.cached_property
-    def handle(self) -> tuple[int, int]:
-        """PyTorch's name for it."""
+    def handle(self) -> Any:
+        """PyTorch's name for it, of a type that it does not tell."""
         return torch.cuda.graph_pool_handle()
 
 
