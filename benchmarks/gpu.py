@@ -1,23 +1,22 @@
 """What a GPU makes of it: memory traffic, the sequential trainer, and centralised training beside it.
 
-    python -m benchmarks.gpu                 W1 with 100 clients a round, W4 and W3, on the first GPU
+    python -m benchmarks.gpu                 W1 with 100 clients a round, W4, W3, and convolutions
     python -m benchmarks.gpu --device cpu --steps 2     the same commands where there is no GPU
 
 W1: seconds a round of both trainers, and of the batched one over the time in which the device moves
 the least bytes that the round needs. W4: seconds of the 1,500 rounds of pfl-research's benchmark,
 with an evaluation every ten. W3: images a second, over those of a bare centralised loop at its best
-batch size. FEDAPP_DATA names the folder with the data sets; without it random images of their shapes
-stand in. Of the project's needs it takes NumPy, PyTorch, pydantic and what reads a terminal's options
-(typer, rich); the rounds with messages and server need Flower too, and are left out without it.
+batch size. Convolutions: a step of several clients as grouped convolutions, as products, and one by
+one, contiguous and channels-last. FEDAPP_DATA names the folder with the data sets; without it random
+images of their shapes stand in. Of the project's needs it takes NumPy, PyTorch, pydantic and what
+reads a terminal's options (typer, rich); the rounds with messages and server need Flower too, and are
+left out without it.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -27,8 +26,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.convolutions import compare
 from benchmarks.stand_in import WRITERS
 from benchmarks.trainers import Round, trainer_round
+from benchmarks.turns import median_seconds
 from benchmarks.workloads import WORKLOADS, Workload
 from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
@@ -47,6 +48,7 @@ from fedapp.training.setup import (
     make_module,
 )
 
+CONVOLUTIONS = "convolutions"
 W4_ROUNDS = 1500
 EVALUATED_EVERY = 10
 BATCHES = (50, 100, 250, 500, 1000, 2000, 4000)
@@ -59,7 +61,9 @@ console = Console()
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[W1] [W3] [W4]")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[W1] [W3] [W4] [convolutions]")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where to train.")] = "cuda",
     turns: Annotated[int, typer.Option(min=1, help="Rounds of which the median is taken.")] = 5,
     steps: Annotated[int, typer.Option(min=0, help="Local steps a client. 0: all.")] = 0,
@@ -72,9 +76,13 @@ def main(
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
     console.print(f"{name}; torch {torch.__version__}, float32; medians of {turns} rounds")
     measures = {"W1": measure_w1, "W4": measure_w4, "W3": measure_w3}
-    for chosen in names or measures:
+    for chosen in names or [*measures, CONVOLUTIONS]:
+        if chosen == CONVOLUTIONS:
+            console.print(compare(place, turns))
+            continue
         if chosen not in measures:
-            raise typer.BadParameter(f"{chosen!r}: one of {', '.join(measures)}.")
+            known = ", ".join([*measures, CONVOLUTIONS])
+            raise typer.BadParameter(f"{chosen!r}: one of {known}.")
         with tempfile.TemporaryDirectory() as folder:
             workload = with_data(WORKLOADS[chosen], Path(folder))
             values = workload.values(folder, threads=1, steps=steps)
@@ -203,19 +211,6 @@ def central_speed(
         optimizer.step()
 
     return batch_size / median_seconds(step, device, 20 if device.type == "cuda" else 2)
-
-
-def median_seconds(call: Callable[[], object], device: torch.device, turns: int) -> float:
-    """Return the median of ``turns`` calls' seconds, each waited for, after one that is not timed."""
-    times = []
-    for turn in range(turns + 1):
-        began = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if turn:
-            times.append(time.perf_counter() - began)
-    return statistics.median(times)
 
 
 if __name__ == "__main__":

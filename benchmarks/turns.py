@@ -40,3 +40,16 @@ def conditions(turns: int) -> str:
         f"{platform.machine()}, {os.cpu_count()} cores; torch {torch.__version__}, 1 thread a process, "
         f"float32; medians of {turns} turns"
     )
+
+
+def median_seconds(call: Callable[[], object], device: torch.device, turns: int) -> float:
+    """Return the median of ``turns`` calls' seconds, each waited for, after one that is not timed."""
+    times = []
+    for turn in range(turns + 1):
+        began = time.perf_counter()
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        if turn:
+            times.append(time.perf_counter() - began)
+    return statistics.median(times)

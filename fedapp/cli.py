@@ -205,7 +205,7 @@ def _resumed(
     return {**stored.to_run_config(), **values, **again}, before["nodes"], before["workers"]
 
 
-Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time. 0: one a core.")]
+Jobs = Annotated[int, typer.Option(min=0, help="Runs at a time. 0: one a GPU, else one a core.")]
 Stacked = Annotated[
     int,
     typer.Option(min=1, help="Runs that each process trains at a time: other rates or seeds."),

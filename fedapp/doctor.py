@@ -45,27 +45,8 @@ def facts(config: RunConfig) -> list[tuple[str, str]]:
 
 def commands(config: RunConfig) -> list[tuple[str, str]]:
     """Return (purpose, command) pairs for this machine."""
-    gpus = torch.cuda.device_count()
-    federation = f"num-supernodes={cores()} client-resources-num-cpus=1"
-    if gpus:
-        from fedapp.engines.workers import Share
-
-        # Rounded up, the actors' shares would be more than there is, and the last finds no place.
-        share = Share.of({"CPU": cores(), "GPU": gpus}, cores(), gpu=True)
-        federation += f" client-resources-num-gpus={share.gpus:g}"
-    found = [
-        ("In this process, with a progress bar and breakpoints", "fedapp run"),
-        ("On all cores and GPUs, with no SuperLink", f"fedapp run --workers {cores()}"),
-        (
-            "In Flower's simulation, one actor a core"
-            + (
-                " and a share of the GPU each (an actor without a share sees no GPU)"
-                if gpus
-                else ""
-            ),
-            f'flwr run . --stream --federation-config "{federation}"',
-        ),
-    ]
+    found = [("In this process, with a progress bar and breakpoints", "fedapp run")]
+    found += _on_gpus(torch.cuda.device_count()) if _trains_on_gpus(config) else _on_cores()
     if "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION" not in os.environ:
         found.append(
             (
@@ -74,6 +55,38 @@ def commands(config: RunConfig) -> list[tuple[str, str]]:
             )
         )
     return found
+
+
+def _trains_on_gpus(config: RunConfig) -> bool:
+    return choose_device(config).type == "cuda"
+
+
+def _on_cores() -> list[tuple[str, str]]:
+    federation = f"num-supernodes={cores()} client-resources-num-cpus=1"
+    return [
+        ("On all cores, with no SuperLink", f"fedapp run --workers {cores()}"),
+        (
+            "In Flower's simulation, one actor a core",
+            f'flwr run . --stream --federation-config "{federation}"',
+        ),
+    ]
+
+
+def _on_gpus(gpus: int) -> list[tuple[str, str]]:
+    """Return commands with one process a GPU: it trains a cohort in one program, two take turns."""
+    shares = "client-resources-num-cpus=1 client-resources-num-gpus=1"
+    several = [("On all GPUs, with no SuperLink", f"fedapp run --workers {gpus}")]
+    return [
+        *(several if gpus > 1 else []),
+        (
+            "In Flower's simulation, one actor a GPU (without a share of one, an actor sees none)",
+            f'flwr run . --stream --federation-config "num-supernodes={gpus} {shares}"',
+        ),
+        (
+            "Many runs, one process a GPU, eight runs at a time in each",
+            'fedapp sweep --stacked 8 "seed=[0,1,2,3,4,5,6,7]"',
+        ),
+    ]
 
 
 def _version(name: str) -> str:

@@ -20,6 +20,15 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
+def gpus() -> list[str]:
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    import torch  # slow to import
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return named.split(",")[:count] if named else [str(number) for number in range(count)]
+
+
 @functools.cache
 def keep_memory() -> bool:
     """Let this process keep the memory that it frees, and return whether it can (on Linux with glibc).

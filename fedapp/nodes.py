@@ -22,7 +22,13 @@ from fedapp.delivery import Delivery
 from fedapp.errors import DataError, RunError
 from fedapp.faults import Fault, plain
 from fedapp.training.cohorts import spread
+from fedapp.training.setup import choose_device
 
+MIXED = (
+    "Node %s trains on '%s', and not all nodes and the server (on '%s') do: rounds take as long as the "
+    "slowest. In Flower's simulation an actor sees a GPU only if it has a share of it: `fedapp doctor` "
+    "prints the command. device='cpu' keeps all of them on the CPU."
+)
 QUERY_SECONDS = 120.0
 """Longest wait for a node's answer to a query: a device may have to start Python and PyTorch."""
 
@@ -76,6 +82,7 @@ class Nodes:
         self._ask_again: dict[int, float] = {}
         self._seen: dict[int, Seen] = {}
         self._queries = Delivery()
+        self._kinds: set[str] = set()
 
     @property
     def virtual(self) -> bool:
@@ -236,7 +243,17 @@ class Nodes:
         if not problem:
             self._fit.add(node)
             log(INFO, "Node %s is fit: %s", self._called(node), _describe(answer))
+            self._compare_device(node, str(answer.get("device", "")).partition(":")[0])
         return problem
+
+    def _compare_device(self, node: int, kind: str) -> None:
+        """Say once that not all train virtual clients on a GPU though there is one."""
+        if not self.virtual or kind not in {"cpu", "cuda"} - self._kinds:
+            return
+        self._kinds.add(kind)
+        here = choose_device(self.config).type
+        if len(self._kinds) > 1 or (kind, here) == ("cpu", "cuda"):
+            log(WARNING, MIXED, self._called(node), kind, here)
 
     def _admit_client(self, node: int, client: int, examples: int) -> str:
         if client < 0:

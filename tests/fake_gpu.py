@@ -20,6 +20,8 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from fedapp.data.transforms.normalise import on_device
+from fedapp.training.program import Pool
 from fedapp.training.setup import _batched
 
 GPU = torch.device("lazy:0")
@@ -99,7 +101,7 @@ def _places(tensors: Sequence[Tensor]) -> set[str]:
 def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """Let the run's device be the pretended one, with pretended CUDA graphs; watch what happens."""
     watch = Watch()
-    _batched.cache_clear()
+    forget()
     with monkeypatch.context() as patch:
         patch.setattr(nn.Module, "_apply", _moved)
         patch.setattr("fedapp.training.program.cuda_graph", _graph_of(watch))
@@ -107,14 +109,20 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
         patch.setattr("fedapp.training.setup.choose_program", lambda config, device: "capture")
         with FakeTensorMode(allow_non_fake_inputs=True), watch:
             yield watch
+    forget()
+
+
+def forget() -> None:
+    """Forget what is kept for the device: tensors of one pretended GPU are not another's."""
     _batched.cache_clear()
+    on_device.cache_clear()
 
 
 def _graph_of(watch: Watch) -> Callable[..., tuple[Callable[[], None], list[Tensor]]]:
     """Return what stands in for ``cuda_graph``."""
 
     def cuda_graph(
-        graph: torch.fx.GraphModule, static: list[Tensor]
+        graph: torch.fx.GraphModule, static: list[Tensor], pool: Pool
     ) -> tuple[Callable[[], None], list[Tensor]]:
         watch.capturing = True
         returned = list(graph(*static))

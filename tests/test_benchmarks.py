@@ -12,16 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import typer
 from rich.console import Console
 
 from benchmarks import gpu, peers
 from benchmarks import rows as rows_of
+from benchmarks.convolutions import Case, compare, variants
 from benchmarks.stand_in import write_cifar10, write_mnist
 from benchmarks.turns import WARM_UP, ratio, take_turns
 from benchmarks.workloads import WORKLOADS
 from fedapp.config import read_config
-from fedapp.data import load_dataset
+from fedapp.data import Task, load_dataset
 from fedapp.holdings import read_holdings
 
 
@@ -110,6 +112,31 @@ def test_the_gpu_benchmark_says_where_there_is_no_gpu(monkeypatch: pytest.Monkey
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(typer.BadParameter, match=r"this process sees 0 GPUs.*--device cpu"):
         gpu.main(["W1"])
+
+
+@pytest.mark.parametrize("model", ["seo-cnn", "cifar-tf"])
+def test_ways_to_several_clients_gradients_agree(model: str) -> None:
+    """Grouped convolutions, products, and one client after another, on small images."""
+    task = Task("image", (2, 8, 8), 3)
+    found = {
+        name: variant.gradients(*variant.given)
+        for name, variant in variants(Case(model, 2, 3), task, torch.device("cpu")).items()
+    }
+    grouped, products, one, laid = found.values()
+    for all_, same, first, other in zip(grouped, products, one, laid, strict=True):
+        torch.testing.assert_close(all_, same)
+        torch.testing.assert_close(all_[0], first)
+        torch.testing.assert_close(first, other)
+
+
+def test_the_comparison_of_convolutions_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = Console(file=io.StringIO(), width=120)
+    monkeypatch.setattr(gpu, "console", said)
+    table = compare(torch.device("cpu"), 1, [Case("pfl-cnn", 2, 1)], Task("image", (1, 12, 12), 2))
+    assert (len(table.rows), len(table.columns)) == (4, 4)
+    monkeypatch.setattr(gpu, "compare", lambda device, turns: table)
+    gpu.main(["convolutions"], device="cpu", turns=1)
+    assert "2 x pfl-cnn, B = 1" in said.file.getvalue()  # type: ignore[attr-defined]
 
 
 WITHOUT_FLOWER = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from torch import Tensor
 from fedapp.config import read_config
 from fedapp.data.base import Task
 from fedapp.data.transforms.base import Transform
+from fedapp.data.transforms.cifar24 import Cifar24
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.data.transforms.scale import Scale
 from fedapp.holdings import read_holdings
 from fedapp.models.base import Model, initialise
+from fedapp.models.linear import Linear
 from fedapp.training.algorithm import Turn
 from fedapp.training.batched import BatchedTrainer, Together
 from fedapp.training.cohorts import CohortReply, TrainOrder, train_cohort
@@ -112,6 +115,25 @@ def test_no_tensor_of_a_model_is_on_another_device(
         evaluator = Evaluator(module, model, examples, transform, GPU, torch.float32, 3)
         evaluator.score(theta)
     assert not watch.problems
+
+
+def test_what_is_drawn_for_images_comes_to_a_cohort_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All crops of a turn are one call of the transform, whoever has how many steps."""
+    task = Task("image", (3, 26, 26), 2)
+    with fake_gpu(monkeypatch) as watch:
+        module = initialise(Linear(), replace(task, input_shape=(3, 24, 24)), 0)
+        theta = {name: t.detach().to(GPU) for name, t in module.named_parameters()}
+        turn = Turn(theta, learning_rate=0.1)
+        given = (Linear(), FedAvg(), Cifar24(), GPU, torch.float32, task.num_classes)
+        trainer = BatchedTrainer(module, *given, Together(8), "capture")
+        for _ in range(2):
+            watch.launches = 0
+            tasks = [ClientTask(turn, drawn(task, 4), np.random.default_rng(n)) for n in range(8)]
+            trainer.client_updates(tasks, LocalPlan(2, 0, 1, "epoch", 0.1))
+    assert not watch.problems
+    assert watch.launches < 150  # 64 batches, in eight steps
 
 
 def test_a_round_of_many_clients_waits_twice_and_calls_little(

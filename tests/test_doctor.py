@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
+import torch
 
 from fedapp import doctor
 from fedapp.config import read_config
 
 
-@pytest.mark.parametrize("gpus", [1, 2, 4])
-@pytest.mark.parametrize("cores", [1, 2, 3, 6, 7, 16, 96])
-def test_every_actor_finds_a_share_of_a_gpu(
-    cores: int, gpus: int, monkeypatch: pytest.MonkeyPatch
+def said(monkeypatch: pytest.MonkeyPatch, gpus: int, **settings: str) -> str:
+    monkeypatch.setattr(doctor, "cores", lambda: 16)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr("fedapp.training.setup.compute_exactly", lambda device: None)
+    return "\n".join(command for _, command in doctor.commands(read_config(dict(settings))))
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_on_gpus_there_is_a_process_for_each(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two on one take turns, and each has half of a cohort; every actor needs a share to see one."""
+    commands = said(monkeypatch, gpus)
+    actors = f"num-supernodes={gpus} client-resources-num-cpus=1 client-resources-num-gpus=1"
+    assert actors in commands
+    assert (f"--workers {gpus}" in commands) == (gpus > 1)
+    assert "--stacked" in commands
+    assert "16" not in commands
+
+
+@pytest.mark.parametrize(("gpus", "device"), [(0, "auto"), (2, "cpu")])
+def test_on_the_cpu_there_is_a_process_for_each_core(
+    gpus: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray gives each actor a part of one GPU, in ten-thousandths; six shares of 0.17 are too many."""
-    monkeypatch.setattr(doctor, "cores", lambda: cores)
-    monkeypatch.setattr(doctor.torch.cuda, "device_count", lambda: gpus)
-    said = " ".join(command for _, command in doctor.commands(read_config({})))
-    found = re.search(r"num-gpus=([0-9.]+)", said)
-    assert found is not None
-    share = float(found[1])
-    assert share == round(share, 4) > 0
-    assert gpus * int(1 / share + 1e-9) >= cores
-
-
-def test_without_a_gpu_no_share_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor.torch.cuda, "device_count", lambda: 0)
-    assert not any("num-gpus" in command for _, command in doctor.commands(read_config({})))
+    commands = said(monkeypatch, gpus, device=device)
+    assert "--workers 16" in commands
+    assert "num-supernodes=16 client-resources-num-cpus=1" in commands
+    assert "num-gpus" not in commands

@@ -172,6 +172,8 @@ def test_tensorflow_pooling_and_normalisation():
     maps = 30 * inputs_of(Task("image", (64, 3, 2), 2), 2)
     library = nn.LocalResponseNorm(9, alpha=0.001, beta=0.75, k=1.0)  # divides alpha by 9
     torch.testing.assert_close(network.norm1(maps), library(maps))
+    apart = maps.contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(network.norm1(apart), library(maps))
 
 
 def test_tutorial_initialisation():

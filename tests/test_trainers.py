@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from fedapp.training.cohorts import TrainOrder, train_cohort
 from fedapp.training.feed import Feed, Places, Resident, Step, padded_width
 from fedapp.training.networks import normalisation_names, with_features
 from fedapp.training.plan import LocalPlan, passes
+from fedapp.training.program import Pool
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.setup import (
     _batched,
@@ -282,18 +284,28 @@ def test_a_transform_that_draws_draws_the_same(together: int, tmp_path: Path) ->
 
 
 def pretended_graph(
-    graph: torch.fx.GraphModule, static: list[Tensor]
+    graph: torch.fx.GraphModule, static: list[Tensor], pool: Pool
 ) -> tuple[Callable[[], None], list[Tensor]]:
-    """Stand in for a CUDA graph: reads `static` and writes its results where they are."""
+    """Stand in for a CUDA graph: reads `static` and writes its results where they are.
+
+    What others in its pool returned is lost when it runs.
+    """
     assert waits_of(graph) == []
     returned = [tensor.clone() for tensor in graph(*(tensor.clone() for tensor in static))]
+    results = RESULTS.setdefault(pool, [])
+    results += returned
 
     def replay() -> None:
+        for lost in results:
+            lost.fill_(torch.nan if lost.is_floating_point() else -1)
         for place, tensor in zip(returned, graph(*static), strict=True):
             place.copy_(tensor)
 
     return replay, returned
 
+
+RESULTS: WeakKeyDictionary[Pool, list[Tensor]] = WeakKeyDictionary()
+"""What pretended graphs returned, by the memory that they share."""
 
 WAITS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "unique", "masked_select"}
 """Operations whose result decides what comes next: a graph cannot be captured across them."""

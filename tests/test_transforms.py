@@ -22,6 +22,10 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def draws(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.rand(n, Cifar24.draws, generator=generator(seed))
+
+
 def images(n: int = 3, channels: int = 3, size: int = 32, seed: int = 0) -> torch.Tensor:
     shape = (n, channels, size, size)
     return torch.randint(0, 256, shape, generator=generator(seed), dtype=torch.uint8)
@@ -97,7 +101,7 @@ def test_cifar24_at_test_time_is_the_whitened_centre():
 def test_cifar24_training_images_are_crops(seed, size, channels):
     """Up to flip and contrast by channel, a training image is a 24x24 part of its source."""
     pixels = images(2, channels, size, seed)
-    result = Cifar24().train(pixels, torch.float64, generator(seed))
+    result = Cifar24().train(pixels, torch.float64, draws(2, seed))
     assert result.shape == (2, channels, 24, 24)
     torch.testing.assert_close(result.mean((1, 2, 3)), torch.zeros(2).double(), atol=1e-9, rtol=0)
     torch.testing.assert_close(
@@ -110,11 +114,12 @@ def test_cifar24_training_images_are_crops(seed, size, channels):
     assert correlations.max() == pytest.approx(1)
 
 
-def test_cifar24_draws_depend_on_the_generator_alone():
+def test_cifar24_depends_on_the_draws_alone():
     pixels, transform = images(), Cifar24()
-    one, same, other = (transform.train(pixels, torch.float32, generator(s)) for s in (1, 1, 2))
-    double = transform.train(pixels, torch.float64, generator(1))
-    floats = transform.train(pixels.float() / 255, torch.float32, generator(1))
+    n = len(pixels)
+    one, same, other = (transform.train(pixels, torch.float32, draws(n, s)) for s in (1, 1, 2))
+    double = transform.train(pixels, torch.float64, draws(n, 1))
+    floats = transform.train(pixels.float() / 255, torch.float32, draws(n, 1))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     torch.testing.assert_close(one.double(), double, atol=1e-4, rtol=0)
@@ -125,7 +130,7 @@ def test_cifar24_flips_half_and_reaches_every_corner():
     ramp = torch.arange(32 * 32).reshape(1, 1, 32, 32).expand(4000, 1, 32, 32).float() / 1024
     from fedapp.data.transforms.cifar24 import _crop_and_flip
 
-    parts = _crop_and_flip(ramp, torch.rand(4000, 5, generator=generator()))
+    parts = _crop_and_flip(ramp, draws(4000))
     flipped = parts[:, 0, 0, 0] > parts[:, 0, 0, 1]
     assert flipped.float().mean() == pytest.approx(0.5, abs=0.03)
     corners = torch.minimum(parts[:, 0, 0, 0], parts[:, 0, 0, -1]) * 1024
@@ -152,6 +157,6 @@ def test_the_draws_of_a_turn_are_of_its_round_and_client():
 
 def test_cifar24_agrees_between_devices(cuda):
     pixels, transform = images(64), Cifar24()
-    here = transform.train(pixels, torch.float32, generator(3))
-    there = transform.train(pixels.to(cuda), torch.float32, generator(3)).cpu()
+    here = transform.train(pixels, torch.float32, draws(64, 3))
+    there = transform.train(pixels.to(cuda), torch.float32, draws(64, 3).to(cuda)).cpu()
     torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-5)

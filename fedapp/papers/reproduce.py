@@ -164,7 +164,8 @@ def show_costs(names: Sequence[str], order: Order, console: Console) -> None:
     ConfigError
         A name is unknown, or ``only`` names no cell.
     """
-    items, jobs = dict(choose(list(names))), order.effort.processes
+    items = dict(choose(list(names)))
+    jobs = order.effort.processes([order.overrides.get("device", "auto")])
     cells = {
         name: cells_without_data(item, order.scale, order.overrides) for name, item in items.items()
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
@@ -20,7 +20,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedapp.machine import cores
+from fedapp.config import Scalar
+from fedapp.machine import cores, gpus
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import Outcome, Steps, stage
 from fedapp.sweeps.record import failed_run
@@ -36,7 +37,9 @@ LAST_ROUND = 900.0
 
 @dataclass(frozen=True)
 class Effort:
-    """What may be spent on runs: ``jobs`` processes (0: one a core), for ``hours`` (0: no limit).
+    """What may be spent on runs: ``jobs`` processes, for ``hours`` (0: no limit).
+
+    With 0 ``jobs`` it is a process a GPU, which a second one would only make wait, or a core.
 
     Each process trains up to ``stacked`` runs at a time that differ in learning rate and seed alone,
     in one program. With ``retry`` runs that failed before are tried once more.
@@ -47,15 +50,19 @@ class Effort:
     retry: bool = False
     hours: float = 0.0
 
-    @property
-    def processes(self) -> int:
-        """How many workers there are."""
-        return self.jobs or cores()
+    def processes(self, devices: Iterable[Scalar]) -> int:
+        """Return how many workers there are for runs on these ``devices``, as the key has them."""
+        return self.jobs or len(gpus_for(devices)) or cores()
 
     @property
     def seconds(self) -> float | None:
         """How long runs may take in all, or None."""
         return self.hours * 3600 if self.hours else None
+
+
+def gpus_for(devices: Iterable[Scalar]) -> list[str]:
+    """Return the GPUs for runs on these ``devices``, as CUDA_VISIBLE_DEVICES names them."""
+    return [] if all(device == "cpu" for device in devices) else gpus()
 
 
 class Schedule:
@@ -76,7 +83,7 @@ class Schedule:
         wanted = self._wanted()
         if wanted:
             before = signal.signal(signal.SIGTERM, _interrupt)
-            workers = Workers(min(self.effort.processes, len(wanted)), self.store.root)
+            workers = self._workers([request for _, request in wanted])
             try:
                 with self._progress() as progress:
                     self._carry_out(wanted, workers, progress)
@@ -91,6 +98,13 @@ class Schedule:
                 workers.close()
                 signal.signal(signal.SIGTERM, before)
         return self.outcomes
+
+    def _workers(self, requests: Sequence[Request]) -> Workers:
+        """Return workers for the runs, which see one GPU each, unless a run names its own."""
+        devices = {dict(request.settings).get("device", "auto") for request in requests}
+        count = min(self.effort.processes(devices), len(requests))
+        named = any(str(device).startswith("cuda:") for device in devices)
+        return Workers(count, self.store.root, () if named else gpus_for(devices))
 
     def _wanted(self) -> list[Wanted]:
         """Return the missing runs with the plans' names, each once; note the plans that are done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import multiprocessing
 import os
@@ -37,10 +38,13 @@ class News:
 
 
 class Worker:
-    """A process that does requested runs, one or several at a time, in the store at ``root``."""
+    """A process that does requested runs, one or several at a time, in the store at ``root``.
 
-    def __init__(self, number: int, root: Path) -> None:
-        self.number, self.root = number, root
+    It sees the GPU that it is given, or whatever this process sees.
+    """
+
+    def __init__(self, number: int, root: Path, gpu: str = "") -> None:
+        self.number, self.root, self.gpu = number, root, gpu
         self.requests: list[Request] = []
         self._start()
 
@@ -49,7 +53,7 @@ class Worker:
         self.pipe, theirs = PROCESSES.Pipe()
         log = self.root / f"worker-{self.number}.log"
         self.process: SpawnProcess = PROCESSES.Process(
-            target=_work, args=(theirs, self.stop, self.root, log), daemon=True
+            target=_work, args=(theirs, self.stop, self.root, log, self.gpu), daemon=True
         )
         self.process.start()
         theirs.close()
@@ -84,11 +88,14 @@ class Worker:
 
 
 class Workers:
-    """``jobs`` workers over one store."""
+    """``jobs`` workers over one store, who share ``gpus`` evenly, if any are named."""
 
-    def __init__(self, jobs: int, root: Path) -> None:
+    def __init__(self, jobs: int, root: Path, gpus: Sequence[str] = ()) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        self.members = [Worker(number, root) for number in range(1, jobs + 1)]
+        of = itertools.cycle(gpus or [""])
+        self.members = [
+            Worker(number, root, gpu) for number, gpu in zip(range(1, jobs + 1), of, strict=False)
+        ]
 
     @property
     def idle(self) -> list[Worker]:
@@ -120,8 +127,12 @@ class Workers:
                 worker.process.kill()
 
 
-def _work(pipe: Connection[News, list[Request]], stop: Event, root: Path, log: Path) -> None:
+def _work(
+    pipe: Connection[News, list[Request]], stop: Event, root: Path, log: Path, gpu: str
+) -> None:
     """Do what the pipe asks for until it closes; a worker whose parent is gone stops by itself."""
+    if gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # CUDA looks there when it is first used
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when Ctrl-C is pressed
     _write_into(log)
     from fedapp.sweeps.execute import Job, perform, perform_together

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 import torch
@@ -15,13 +17,14 @@ from torch.func import vmap
 from fedapp.data.transforms.base import Transform
 from fedapp.models.base import Model
 from fedapp.training.algorithm import Algorithm, Batch, Turn
-from fedapp.training.feed import Feed, Resident, Step
+from fedapp.training.feed import Feed, Resident, Step, quarters, rounded_up
 from fedapp.training.layout import laid_out, memory_format
 from fedapp.training.local_step import Walker, local_step, settle
 from fedapp.training.networks import PureNetwork, normalisation_names
 from fedapp.training.plan import LocalPlan
-from fedapp.training.program import Groups, Mode, Program
+from fedapp.training.program import Groups, Mode, Pool, Program
 from fedapp.training.stack import current_stack
+from fedapp.training.stage import Stage
 from fedapp.training.tensors import Tensors, zeros_like
 from fedapp.training.trainer import ClientTask, Outcome
 
@@ -33,6 +36,12 @@ Layout = Literal["alone", "one run", "several runs"]
 
 WHOLE_COHORT = 10**9
 """More clients than any cohort has."""
+
+SIXTEENTHS = 16
+"""Numbers of clients that are captured, between a power of two and the next."""
+
+MOST_GRAPHS = 64
+"""CUDA graphs that a trainer keeps; before there are more, it forgets all."""
 
 FEW = 5
 """Clients whose weights a core's cache holds, for small networks."""
@@ -110,8 +119,7 @@ class BatchedTrainer:
         self._most = WHOLE_COHORT
         self._resident = Resident(device)
         self._programs: dict[tuple[LocalPlan, Layout], Program] = {}
-        self._places: dict[tuple[str, str, torch.Size], Tensor] = {}
-        self._last: dict[str, tuple[Mapping[str, Tensor], Tensors]] = {}
+        self._pool, self._stage = Pool(), Stage(device, self.format)
 
     def __str__(self) -> str:
         return f"batched on {self.device}, {self.programs} a program, {VERBS[self.mode]}"
@@ -171,39 +179,87 @@ class BatchedTrainer:
         return None  # and the error is gone, with the tensors that it held
 
     def _let_go(self) -> None:
-        """Forget programs and places: the memory of both is the device's."""
+        """Say so, and forget programs and places: the memory of both is the device's."""
         logger.warning(
             "%s has too little memory for that many clients in a program: %d from now on. "
             "clients-together=%d begins so.",
             *(self.device, self._most, self._most),
         )
-        self._programs.clear()
-        self._places.clear()
-        self._last.clear()
+        self._begin_anew(0)
+
+    def _begin_anew(self, rows: int) -> None:
+        """Forget all programs, and have places for ``rows`` clients of one."""
+        self._programs = {}
+        self._pool, self._stage = Pool(), Stage(self.device, self.format, rows)
         gc.collect()
         torch.cuda.empty_cache()
 
-    @torch.no_grad()
+    def _make_room(self, rows: int) -> None:
+        """Have places for ``rows`` clients. Graphs that read others, or are too many, are not kept."""
+        graphs = sum(program.recorded for program in self._programs.values())
+        larger = rows > self._stage.rows
+        if self.mode == "capture" and (larger or graphs >= MOST_GRAPHS):
+            self._begin_anew(max(rows, self._stage.rows))
+        elif larger:
+            self._stage = Stage(self.device, self.format, rows)
+
     def _walk(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
-        """Take all local steps of clients that have some."""
-        pairs = [(task.examples, task.rng) for task in tasks]
-        feed = Feed(pairs, plan, self.transform, self._resident, self.dtype)
-        layout = _layout([task.turn for task in tasks])
+        """Take all local steps of clients that have some, those first in a program that take most."""
+        steps = [plan.num_steps(len(task.examples)) for task in tasks]
+        order = sorted(range(len(tasks)), key=lambda index: -steps[index])
+        outcomes = self._walk_in_order([tasks[index] for index in order], plan)
+        walked = dict(zip(order, outcomes, strict=True))
+        return [walked[index] for index in range(len(tasks))]
+
+    @torch.no_grad()
+    def _walk_in_order(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Take all local steps of clients of which none takes more than the one before it."""
+        filled = self._filled_up(tasks)
+        pairs = [(task.examples, task.rng) for task in filled]
+        counts = () if self.mode == "compile" else quarters(len(filled))
+        feed = Feed(pairs, plan, self.transform, self._resident, self.dtype, counts)
+        layout = _layout([task.turn for task in filled])
         alone = layout == "alone"
-        groups = self._stage(tasks, plan, layout)
-        call, memory = self._program(plan, layout).on(groups), dict[str, Tensor]()
-        losses, sizes = [], []
-        for step in feed:
-            result = call({"memory": memory, "batch": self._batch(step, alone)})
-            memory, loss = result.get("memory", {}), result["loss"]["loss"].reshape(-1)
-            losses.append(loss.clone() if self.mode == "capture" else loss)
-            sizes.append(step.sizes)
-        means = _mean_over_steps(losses, sizes)
-        params, memories = (_rows(part, len(tasks), alone) for part in (groups["params"], memory))
+        self._make_room(0 if alone else len(filled))
+        groups = self._staged(filled, plan, layout)
+        memories, means = self._take(feed, self._program(plan, layout), groups, layout)
+        params = _rows(groups["params"], len(filled), alone)
         return [
             self._outcome(task, params[row], memories[row], feed.steps[row], means[row])
             for row, task in enumerate(tasks)
         ]
+
+    def _filled_up(self, tasks: Sequence[ClientTask]) -> list[ClientTask]:
+        """Return the tasks, and copies of the last to a number of which there are few, to be captured.
+
+        Copies train as it does: nobody has to wait, which would cost more than they do.
+        """
+        more = rounded_up(len(tasks), SIXTEENTHS) - len(tasks) if self.mode == "capture" else 0
+        last = tasks[-1]
+        return [*tasks, *(replace(last, rng=copy.deepcopy(last.rng)) for _ in range(more))]
+
+    def _take(
+        self, feed: Feed, program: Program, groups: Groups, layout: Layout
+    ) -> tuple[list[Tensors], list[float]]:
+        """Take the steps, and return what each client remembers, and its mean loss.
+
+        Where no more than a quarter of the clients has a step left, the others are let out.
+        """
+        alone, rows = layout == "alone", len(feed.clients)
+        call, memory, memories = program.on(groups), dict[str, Tensor](), list[Tensors]()
+        losses, sizes = list[Tensor](), list[Tensor]()
+        for step in feed:
+            stay = len(step.sizes)
+            if stay < rows:
+                out = {name: tensor[stay:] for name, tensor in memory.items()}
+                memories = [*_rows(out, rows - stay, alone), *memories]
+                memory = {name: tensor[:stay] for name, tensor in memory.items()}
+                call, rows = program.on(self._first(groups, stay, layout)), stay
+            result = call({"memory": memory, "batch": self._batch(step, alone)})
+            memory, loss = result.get("memory", {}), result["loss"]["loss"].reshape(-1)
+            losses.append(loss.clone() if self.mode == "capture" else loss)
+            sizes.append(step.sizes)
+        return [*_rows(memory, rows, alone), *memories], _mean_over_steps(losses, sizes)
 
     def _outcome(
         self, task: ClientTask, params: Tensors, memory: Tensors, steps: int, loss: float
@@ -213,52 +269,35 @@ class BatchedTrainer:
 
     # ------------------------------------------------------------------ what goes in
 
-    def _stage(
+    def _staged(
         self, tasks: Sequence[ClientTask], plan: LocalPlan, layout: Layout
     ) -> dict[str, Tensors]:
         """Return all but the batches, in tensors that stay where they are from turn to turn."""
-        turns, alone = [task.turn for task in tasks], layout == "alone"
+        turns, stage, alone = [task.turn for task in tasks], self._stage, layout == "alone"
         shared = layout != "several runs"
         senders = turns[:1] if shared else turns
         start = [self.algorithm.begin(turn) for turn in turns]
+        still = zeros_like(start[0]) if plan.momentum else {}
         counts = [{} if t.label_counts is None else {"counts": t.label_counts} for t in turns]
-        params = self._placed("params", start, alone)
         rates = [torch.as_tensor(turn.learning_rate, dtype=self.dtype) for turn in senders]
-        still = [zeros_like(params)] if plan.momentum else [{}]
         return {
-            "params": params,
-            "velocity": self._placed("velocity", still, alone=True),
-            "anchor": self._sent("anchor", [turn.anchor for turn in senders], shared),
-            "broadcast": self._sent("broadcast", [turn.broadcast for turn in senders], shared),
-            "state": self._placed("state", [turn.state for turn in turns], alone),
-            "drawn": self._placed("drawn", [turn.drawn for turn in turns], alone),
-            "labels": self._placed("labels", counts, alone),
-            "rate": self._placed("rate", [{"rate": rate} for rate in rates], shared),
+            "params": stage.placed("params", start, alone=alone),
+            "velocity": stage.placed("velocity", [still] * len(turns), alone=alone),
+            "anchor": stage.sent("anchor", [turn.anchor for turn in senders], shared=shared),
+            "broadcast": stage.sent("broadcast", [t.broadcast for t in senders], shared=shared),
+            "state": stage.placed("state", [turn.state for turn in turns], alone=alone),
+            "drawn": stage.placed("drawn", [turn.drawn for turn in turns], alone=alone),
+            "labels": stage.placed("labels", counts, alone=alone),
+            "rate": stage.placed("rate", [{"rate": rate} for rate in rates], alone=shared),
         }
 
-    def _placed(self, group: str, rows: Sequence[Mapping[str, Tensor]], alone: bool) -> Tensors:
-        """Copy the clients' tensors to where the last turn's were: a CUDA graph reads them there."""
-        placed: Tensors = {}
-        for name in rows[0]:
-            tensors = [row[name].to(self.device) for row in rows]
-            values = laid_out(tensors[0], self.format) if alone else _stacked(tensors)
-            key = (group, name, values.shape)
-            if key in self._places:
-                self._places[key].copy_(values)
-            else:
-                self._places[key] = values.clone()
-            placed[name] = self._places[key]
-        return placed
-
-    def _sent(self, group: str, rows: Sequence[Mapping[str, Tensor]], shared: bool) -> Tensors:
-        """Place what the server sent; what a cohort's turns share, once for the whole cohort."""
-        if not shared:
-            return self._placed(group, rows, alone=False)
-        last, placed = self._last.get(group, (None, {}))
-        if last is not rows[0]:
-            placed = self._placed(group, rows, alone=True)
-            self._last[group] = (rows[0], placed)
-        return placed
+    def _first(self, groups: Groups, count: int, layout: Layout) -> dict[str, Tensors]:
+        """Return the rows of the first ``count`` clients."""
+        shared = _shared(layout)
+        return {
+            group: dict(tensors) if group in shared else self._stage.first(group, tensors, count)
+            for group, tensors in groups.items()
+        }
 
     def _batch(self, step: Step, alone: bool) -> Tensors:
         if alone:
@@ -283,7 +322,7 @@ class BatchedTrainer:
                         groups[group][name].copy_(tensor)
                 return after
 
-            self._programs[plan, layout] = Program(function, self.mode)
+            self._programs[plan, layout] = Program(function, self.mode, self._pool)
         return self._programs[plan, layout]
 
     def _step(self, plan: LocalPlan) -> Callable[[Groups], dict[str, Tensors]]:
@@ -328,22 +367,21 @@ def _layout(turns: Sequence[Turn]) -> Layout:
     return "one run" if len(senders) == 1 else "several runs"
 
 
+def _shared(layout: Layout) -> frozenset[str]:
+    """Return the groups that have no rows."""
+    return SHARED if layout == "one run" else frozenset()
+
+
 def _over_clients(
     step: Callable[[Groups], dict[str, Tensors]], layout: Layout
 ) -> Callable[[Groups], dict[str, Tensors]]:
     """Return ``step`` over the rows of all groups but those that one run's clients share."""
-    shared = SHARED if layout == "one run" else frozenset()
 
     def whole(groups: Groups) -> dict[str, Tensors]:
-        dims = {group: None if group in shared else 0 for group in groups}
+        dims = {group: None if group in _shared(layout) else 0 for group in groups}
         return vmap(step, in_dims=(dims,))(groups)
 
     return whole
-
-
-def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """Return [c, ...] of the clients' tensors, contiguous however each lies in memory."""
-    return torch.stack([tensor.contiguous() for tensor in tensors])
 
 
 def _rows(tensors: Tensors, count: int, alone: bool) -> list[Tensors]:
@@ -361,7 +399,15 @@ def _copies(tensors: Tensors) -> Tensors:
 
 
 def _mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
-    """Return each client's mean loss, weighted by batch sizes: [steps][c] both to [c]."""
-    weights = torch.stack(sizes).double()
-    weighted = torch.stack(losses).double().where(weights > 0, 0.0) * weights
-    return [float(loss) for loss in (weighted.sum(0) / weights.sum(0)).cpu()]
+    """Return each client's mean loss, weighted by batch sizes: [steps][c] both to [c].
+
+    Later steps can be of fewer clients, the first ones.
+    """
+    total, weight = (torch.zeros_like(losses[0], dtype=torch.float64) for _ in range(2))
+    for count, steps in groupby(range(len(losses)), key=lambda step: len(losses[step])):
+        some = [*steps]
+        weights = torch.stack([sizes[step] for step in some]).double()
+        found = torch.stack([losses[step] for step in some]).double()
+        total[:count] += (found.where(weights > 0, 0.0) * weights).sum(0)
+        weight[:count] += weights.sum(0)
+    return [float(loss) for loss in (total / weight).cpu()]

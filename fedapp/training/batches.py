@@ -51,18 +51,24 @@ def batches(
 ) -> Iterator[Batch]:
     """Yield the mini-batches of one turn of a client that holds ``examples``, images in ``format_``.
 
-    A transform that draws at random draws for every batch anew, from a seed that is the first
-    number of ``rng``; any other is applied once to all of the client's data.
+    A transform that draws at random draws for every batch anew; any other is applied once to all of
+    the client's data.
     """
     inputs, targets = to_device(examples, device)
-    draws = torch.Generator()
-    if transform.random:
-        draws.manual_seed(int(rng.integers(2**63 - 1)))
-    else:
+    source = source_of_draws(transform, rng)
+    if not transform.draws:
         inputs = transform.test(inputs, dtype)
     size = plan.batch(len(targets))
     for order in passes(plan, len(targets), rng):
         index = torch.from_numpy(order).to(device)
         for x, y in zip(inputs[index].split(size), targets[index].split(size), strict=True):
-            shown = transform.train(x, dtype, draws) if transform.random else x
-            yield Batch(laid_out(shown, format_), y)
+            if transform.draws:
+                draws = torch.rand(len(x), transform.draws, generator=source)
+                x = transform.train(x, dtype, draws.to(device))
+            yield Batch(laid_out(x, format_), y)
+
+
+def source_of_draws(transform: Transform, rng: np.random.Generator) -> torch.Generator:
+    """Return what a transform's numbers are drawn from in one turn: its seed is the next of ``rng``."""
+    source = torch.Generator()
+    return source.manual_seed(int(rng.integers(2**63 - 1))) if transform.draws else source

@@ -93,7 +93,7 @@ class Evaluator:
             counts.append(count)
             if self.measures:
                 kept.append(outputs)
-        total = int(sum(map(int, counts)))
+        total = int(torch.stack(counts).sum()) if counts else 0
         if total == 0:
             return Score(float("nan"), float("nan"), 0)
         loss = float(torch.stack(losses).sum()) / total

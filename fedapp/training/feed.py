@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedapp.data.base import Examples
 from fedapp.data.transforms.base import Transform
-from fedapp.training.batches import Stored, as_targets, batches, stored
+from fedapp.training.batches import Stored, as_targets, source_of_draws, stored
 from fedapp.training.plan import LocalPlan, passes
 
 EIGHTHS = 8
@@ -58,15 +58,28 @@ def padded_width(plan: LocalPlan, sizes: Sequence[int]) -> int:
         while -(-width // 4) >= largest and width > 1:
             width = -(-width // 4)
         return width
-    unit = max(1 << max(largest - 1, 1).bit_length() - 1, EIGHTHS) // EIGHTHS
-    return -(-largest // unit) * unit
+    return rounded_up(largest, EIGHTHS)
+
+
+def rounded_up(count: int, parts: int) -> int:
+    """Return the next of few numbers: ``parts`` lie between a power of two and the next one."""
+    unit = max(1 << max(count - 1, 1).bit_length() - 1, parts) // parts
+    return -(-count // unit) * unit
+
+
+def quarters(count: int) -> list[int]:
+    """Return ``count``, a quarter of it, a quarter of that, ... rounded up, down to 1."""
+    found = [count]
+    while found[-1] > 1:
+        found.append(-(-found[-1] // 4))
+    return found
 
 
 @dataclass(frozen=True)
 class Step:
     """One local step of c clients: [c, b, ...], mask [c, b] and its sums, and who has this step: [c].
 
-    ``together``: they all have it.
+    ``together``: all clients of the turn have it.
     """
 
     inputs: Tensor
@@ -109,8 +122,11 @@ class Feed:
     """The local steps of c clients, from data that stays on the device as it is stored.
 
     Batches are drawn by index from the data set that the clients share, or from copies of the
-    clients' own. A transform that draws at random is applied batch by batch, as one client alone
-    applies it; any other to the batches of several steps at once.
+    clients' own, and transformed for several steps at once. What is drawn at random is drawn on the
+    CPU, as one client alone draws it, and comes to the device once a turn.
+
+    The clients come with those first that take the most steps. A step is of all clients, or, where
+    it is of no more than the next of ``counts``, of so many.
     """
 
     def __init__(
@@ -120,37 +136,48 @@ class Feed:
         transform: Transform,
         resident: Resident,
         dtype: torch.dtype,
+        counts: Sequence[int] = (),
     ) -> None:
         self.clients, self.plan, self.transform = clients, plan, transform
         self.resident, self.device, self.dtype = resident, resident.device, dtype
         sizes = [len(examples) for examples, _ in clients]
         self.width = padded_width(plan, sizes)
         self.steps = [plan.num_steps(n) for n in sizes]
+        training = (np.asarray(self.steps) > np.arange(max(self.steps))[:, None]).sum(1)
+        several = np.unique([len(clients), *counts])
+        self.rows = several[np.searchsorted(several, training)]
+        """How many clients each step is of."""
 
     def __iter__(self) -> Iterator[Step]:
         """Yield as many steps as the client with the most steps takes."""
-        return self._drawn() if self.transform.random else self._indexed()
-
-    def _indexed(self) -> Iterator[Step]:
-        inputs, targets, rows = self._data()
-        index, mask = self._places(rows)
-        weight = mask.to(self.dtype).unbind()
-        sizes, active = mask.sum(2).unbind(), mask.any(2).unbind()
-        window = self._window(inputs)
-        for start in range(0, len(index), window):
-            places = index[start : start + window]
-            taken = places.flatten()
-            shown = self.transform.test(inputs.index_select(0, taken), self.dtype)
+        inputs, targets, held = self._data()
+        index, mask, draws = (part.to(self.device) for part in self._places(held))
+        masks = (mask.to(self.dtype), mask.sum(2), mask.any(2))
+        for start, end, rows in self._windows(inputs):
+            part = (slice(start, end), slice(rows))
+            places = index[part]
+            taken, numbers = places.flatten(), draws[part].flatten(0, 2)
+            shown = self.transform.train(inputs.index_select(0, taken), self.dtype, numbers)
             drawn = (shown, as_targets(targets.index_select(0, taken)))
-            pairs = zip(*(part.unflatten(0, places.shape).unbind() for part in drawn), strict=True)
-            for step, (x, y) in enumerate(pairs, start):
-                yield Step(x, y, weight[step], sizes[step], active[step], step < min(self.steps))
+            whole = (*(t.unflatten(0, places.shape) for t in drawn), *(t[part] for t in masks))
+            every = zip(*(tensor.unbind() for tensor in whole), strict=True)
+            for step, (x, y, weight, sizes, active) in enumerate(every, start):
+                yield Step(x, y, weight, sizes, active, together=step < min(self.steps))
 
-    def _window(self, inputs: Tensor) -> int:
-        """Return for how many steps batches are drawn at once: calls saved, a cache not left."""
-        values = len(self.clients) * self.width * inputs[0].numel()
+    def _windows(self, inputs: Tensor) -> Iterator[tuple[int, int, int]]:
+        """Yield from which step to which batches are drawn at once, and of how many clients.
+
+        Calls are saved, and a CPU's cache is not left.
+        """
         most = WINDOW if self.device.type == "cpu" else GPU_WINDOW
-        return max(1, most // (values * self.dtype.itemsize))
+        most //= self.width * inputs[0].numel() * self.dtype.itemsize
+        start = 0
+        while start < len(self.rows):
+            rows = int(self.rows[start])
+            last = int(np.searchsorted(-self.rows, -rows, side="right"))
+            end = min(last, start + max(1, most // rows))
+            yield start, end, rows
+            start = end
 
     def _data(self) -> tuple[Tensor, Tensor, list[NDArray[np.int64]]]:
         """Return inputs [N, ...] and targets as they are stored, and which rows each client holds."""
@@ -166,52 +193,22 @@ class Feed:
         inputs, targets = ([*part] for part in zip(*each, strict=True))
         return torch.cat(inputs), torch.cat(targets), rows
 
-    def _places(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor]:
-        """Return which of the ``rows`` each step takes, and its mask: [steps, c, b] both."""
+    def _places(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return which of the ``rows`` each step takes, its mask, and the transform's draws, on the CPU.
+
+        All [steps, c, b], and so many draws.
+        """
         shape = (max(self.steps), len(self.clients), self.width)
         index, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
+        draws = torch.zeros(*shape, self.transform.draws)
         for client, (examples, rng) in enumerate(self.clients):
+            source = source_of_draws(self.transform, rng)
             places = Places.of(self.plan, len(examples), rng, self.width)
             index[: len(places.index), client] = rows[client][places.index]
             index[len(places.index) :, client] = rows[client][0]
             mask[: len(places.mask), client] = places.mask
-        return torch.from_numpy(index).to(self.device), torch.from_numpy(mask).to(self.device)
-
-    def _drawn(self) -> Iterator[Step]:
-        streams = [
-            batches(examples, self.plan, rng, self.transform, self.device, self.dtype)
-            for examples, rng in self.clients
-        ]
-        last: list[tuple[Tensor, Tensor]] = []
-        for step in range(max(self.steps)):
-            active = [step < steps for steps in self.steps]
-            drawn = [
-                (batch.inputs, batch.targets) if (batch := next(stream, None)) else last[client]
-                for client, stream in enumerate(streams)
-            ]
-            sizes = torch.tensor(
-                [len(y) * alive for (_, y), alive in zip(drawn, active, strict=True)]
-            )
-            mask = torch.arange(self.width) < sizes[:, None]
-            last = drawn
-            yield Step(
-                _padded([x for x, _ in drawn], self.width),
-                _padded([y for _, y in drawn], self.width),
-                mask.to(self.device, self.dtype),
-                sizes.to(self.device),
-                torch.tensor(active, device=self.device),
-                all(active),
-            )
-
-
-def _padded(tensors: Sequence[Tensor], length: int = 0) -> Tensor:
-    """Return tensors [n_i, ...] as one [c, n, ...], filled up with zeros."""
-    length = max([length, *map(len, tensors)])
-    if len(tensors) == 1 and len(tensors[0]) == length:
-        return tensors[0][None]
-    if all(len(tensor) == length for tensor in tensors):
-        return torch.stack(list(tensors))
-    whole = tensors[0].new_zeros(len(tensors), length, *tensors[0].shape[1:])
-    for row, tensor in zip(whole, tensors, strict=True):
-        row[: len(tensor)] = tensor
-    return whole
+            if self.transform.draws:
+                shown = torch.from_numpy(mask[:, client])
+                numbers = torch.rand(int(shown.sum()), self.transform.draws, generator=source)
+                draws[:, client][shown] = numbers
+        return torch.from_numpy(index), torch.from_numpy(mask), draws

@@ -13,7 +13,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ Groups = Mapping[str, Mapping[str, Tensor]]
 """Named tensors in named groups: params, batch, ..."""
 
 Mode = Literal["record", "compile", "capture"]
-Signature = tuple[tuple[str, str, torch.Size, torch.dtype], ...]
+Signature = tuple[tuple[str, str, torch.Size, tuple[int, ...], torch.dtype], ...]
 Names = list[tuple[str, str]]
 """Group and name of each tensor in a flat list."""
 
@@ -46,6 +46,18 @@ def can_compile() -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++"))
 
 
+class Pool:
+    """The memory in which all CUDA graphs of a trainer work, as only one of them runs at a time.
+
+    A graph's results may be overwritten by the next replay of any: they are read or copied before.
+    """
+
+    @functools.cached_property
+    def handle(self) -> Any:
+        """PyTorch's name for it, of a type that it does not tell."""
+        return torch.cuda.graph_pool_handle()
+
+
 class Program:
     """Calls ``function`` on groups of tensors, of which it may change some in place.
 
@@ -53,21 +65,29 @@ class Program:
     recorded as it is at the first call with the same shapes.
     """
 
-    def __init__(self, function: Callable[[Groups], dict[str, Tensors]], mode: Mode) -> None:
+    def __init__(
+        self, function: Callable[[Groups], dict[str, Tensors]], mode: Mode, pool: Pool | None = None
+    ) -> None:
         self.function = function
         self.mode = mode
+        self.pool = pool or Pool()
         self._runs: dict[tuple[int, Signature], tuple[Run, Names]] = {}
 
     def on(self, fixed: Groups) -> Call:
         """Return the program on groups that stay, for calls with the others."""
         return Call(self, fixed)
 
+    @property
+    def recorded(self) -> int:
+        """For how many sets of shapes it is recorded."""
+        return len(self._runs)
+
     @torch.no_grad()
     def find(self, fixed: Groups, others: Groups) -> tuple[Run, Names]:
         """Return the function on flat lists of such tensors, and what it returns."""
         groups = {**fixed, **others}
         signature = tuple(
-            (group, name, tensor.shape, tensor.dtype)
+            (group, name, tensor.shape, tensor.stride(), tensor.dtype)
             for group, tensors in groups.items()
             for name, tensor in tensors.items()
         )
@@ -84,7 +104,7 @@ class Program:
 
         def function(*tensors: Tensor) -> list[Tensor]:
             groups: dict[str, Tensors] = {name: {} for name in names}
-            for (group, name, _, _), tensor in zip(signature, tensors, strict=True):
+            for (group, name, *_), tensor in zip(signature, tensors, strict=True):
                 groups.setdefault(group, {})[name] = tensor
             result = self.function(groups)
             returned[:] = [(group, name) for group, part in result.items() for name in part]
@@ -92,7 +112,7 @@ class Program:
 
         graph = make_fx(function)(*(tensor.clone() for tensor in flat))
         if self.mode == "capture":
-            return _captured(graph, flat), returned
+            return _captured(graph, flat, fixed, self.pool), returned
         if self.mode == "record":
             return _in_place(graph, fixed), returned
         return _compiled_or_in_place(graph, flat, fixed), returned
@@ -170,14 +190,15 @@ def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int) -> Ru
     return lambda given: lambda others: whole([*given, *others])
 
 
-def _captured(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
-    """Return a replay of the recorded operations, which read and write where ``flat`` lies.
+def _captured(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int, pool: Pool) -> Run:
+    """Return a replay of the recorded operations, which read and write where fixed tensors lie.
 
     A tensor that is given again in the place where it was captured costs nothing; another's values
-    are copied there first. What comes back is overwritten by the next run.
+    are copied there first, as are all that are not fixed, which have places of their own. What comes
+    back is overwritten by the next run.
     """
-    static = list(flat)
-    replay, returned = cuda_graph(graph, static)
+    static = [*flat[:fixed], *(tensor.clone() for tensor in flat[fixed:])]
+    replay, returned = cuda_graph(graph, static, pool)
 
     def run(tensors: list[Tensor]) -> list[Tensor]:
         for place, tensor in zip(static, tensors, strict=True):
@@ -190,7 +211,7 @@ def _captured(graph: torch.fx.GraphModule, flat: list[Tensor]) -> Run:
 
 
 def cuda_graph(
-    graph: torch.fx.GraphModule, static: list[Tensor]
+    graph: torch.fx.GraphModule, static: list[Tensor], pool: Pool
 ) -> tuple[Callable[[], None], list[Tensor]]:
     """Return what replays ``graph`` on ``static``, whose values stay, and where its results lie.
 
@@ -208,7 +229,7 @@ def cuda_graph(
             for _ in range(WARM_UP):
                 graph(*static)
         here.wait_stream(side)
-        captured, returned = _capture(graph, static, side)
+        captured, returned = _capture(graph, static, side, pool)
         for tensor, value in zip(static, saved, strict=True):
             tensor.copy_(value)
 
@@ -220,18 +241,18 @@ def cuda_graph(
 
 
 def _capture(
-    graph: torch.fx.GraphModule, static: list[Tensor], side: torch.cuda.Stream
+    graph: torch.fx.GraphModule, static: list[Tensor], side: torch.cuda.Stream, pool: Pool
 ) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
     """Return a CUDA graph of what ``graph`` does with ``static``, and where its results lie.
 
     cuBLAS keeps one workspace for all that runs on a stream. It is let go before and after, so that
-    each graph has its own, in its own memory, and not one that dies with another graph.
+    each trainer's graphs have theirs, in their own pool, and not one that dies with another trainer's.
     """
     here, captured = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()
     try:
-        with torch.cuda.graph(captured, stream=side, capture_error_mode="thread_local"):
+        with torch.cuda.graph(captured, pool.handle, side, capture_error_mode="thread_local"):
             returned = list(graph(*static))
     except RuntimeError as error:
         raise CaptureError(

@@ -13,8 +13,9 @@ from fedapp.registry import Component
 class Transform(Component):
     """A map from stored arrays to network inputs. The base: bytes to [0, 1], the rest unchanged."""
 
-    random: ClassVar[bool] = False
-    """Whether ``train`` draws at random; if not, it is applied once to all of a client's data."""
+    draws: ClassVar[int] = 0
+    """Random numbers that training takes an example, each time that it is shown; 0: it is shown as
+    at test time."""
 
     def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape that a network sees for inputs of ``shape``."""
@@ -26,6 +27,10 @@ class Transform(Component):
             return inputs.to(dtype).div_(255)
         return inputs.to(dtype) if inputs.is_floating_point() else inputs
 
-    def train(self, inputs: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-        """Return the inputs as the network sees them in training; draws from ``generator`` (CPU)."""
+    def train(self, inputs: Tensor, dtype: torch.dtype, draws: Tensor) -> Tensor:
+        """Return the inputs as the network sees them in training: [n, *output_shape].
+
+        ``draws``: random numbers in [0, 1), float32 on the inputs' device: [n, D]. They were drawn on
+        the CPU, from each client's generator, so every device sees the same.
+        """
         return self.test(inputs, dtype)

@@ -13,8 +13,6 @@ from fedapp.errors import ConfigError
 SIZE = 24
 MAX_BRIGHTNESS = 63.0
 CONTRAST = (0.2, 1.8)
-DRAWS = 5
-"""Random numbers an image: row and column of the crop, flip, brightness, contrast."""
 
 
 class Cifar24(Transform):
@@ -27,7 +25,8 @@ class Cifar24(Transform):
     """
 
     name: ClassVar[str] = "cifar24"
-    random: ClassVar[bool] = True
+    draws: ClassVar[int] = 5
+    """Row and column of the crop, flip, brightness, contrast."""
 
     def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return (C, 24, 24).
@@ -50,13 +49,8 @@ class Cifar24(Transform):
 
         return whiten(_to_bytes(center_crop(inputs, [SIZE, SIZE]), dtype))
 
-    def train(self, inputs: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-        """Return random crops, flipped, brightened and whitened: [n, C, 24, 24].
-
-        All random numbers come from ``generator`` on the CPU in float32, so that every device and
-        precision sees the same crops.
-        """
-        draws = torch.rand(len(inputs), DRAWS, generator=generator).to(inputs.device)
+    def train(self, inputs: Tensor, dtype: torch.dtype, draws: Tensor) -> Tensor:
+        """Return random crops, flipped, brightened and whitened: [n, C, 24, 24]."""
         images = _to_bytes(_crop_and_flip(inputs, draws), dtype)
         brightness, contrast = draws[:, 3:].to(dtype).T[:, :, None, None, None]
         # Whitening undoes the brightness again, as nothing is clipped; the pipeline says it so.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar, Literal
 
 import torch
@@ -77,12 +78,14 @@ class Normalise(Transform):
 
     def test(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the normalised images: [n, C, H, W]."""
-        from torchvision.transforms.v2.functional import normalize  # slow to import
+        mean, std = (on_device(part, inputs.device, dtype) for part in self.statistics())
+        return (super().test(inputs, dtype) - mean).div_(std)
 
-        mean, std = self.statistics()
-        scaled = super().test(inputs, dtype)
-        result: Tensor = normalize(scaled, list(mean), list(std))
-        return result
+
+@functools.cache
+def on_device(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Return the numbers, one for each channel or for all, as [C, 1, 1]: brought to a device once."""
+    return torch.tensor(numbers, dtype=dtype, device=device)[:, None, None]
 
 
 def _numbers(text: str) -> tuple[float, ...]:
