@@ -157,6 +157,11 @@ class RunConfig(BaseModel):
     partitioner: str = Field("iid", description="How the training data is split over the clients.")
     transform: str = Field("scale", description="From stored arrays to network inputs.")
     model: str = Field("2nn", description="Network: a component of fedapp/models/.")
+    initial_model: str = Field(
+        "",
+        description="Weights to begin with: a run's folder, or a file of safetensors. Empty: drawn "
+        "from the seed.",
+    )
     # --- run
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything that is drawn.")
     device: str = Field(

@@ -35,6 +35,7 @@ from fedapp.runs.directory import RunDirectory, create, reopen, write_config
 from fedapp.runs.occupancy import logged, occupied
 from fedapp.runs.partition import write_partition
 from fedapp.runs.states import open_states
+from fedapp.runs.weights import begin_with, weights_digest
 from fedapp.training.algorithm import Tensors
 from fedapp.training.setup import (
     choose_device,
@@ -81,6 +82,7 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         _check_nodes(grid, config)
     holdings = read_holdings(config, None)
     theta = initial_parameters(config, holdings.dataset.task)
+    theta = theta if config.resume else begin_with(config, theta)
     directory, found = _open(config, holdings)
     with occupied(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)
@@ -170,11 +172,13 @@ def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callb
 def _open(config: RunConfig, holdings: Holdings) -> tuple[RunDirectory, dict[str, Any]]:
     """Make the run directory, or open that of the run to resume."""
     if not config.resume:
-        found = {
+        found: dict[str, Any] = {
             "fingerprint": holdings.dataset.fingerprint,
             "device": str(choose_device(config)),
             "sources": sources(config),
         }
+        if config.initial_model:
+            found["initial_model"] = weights_digest(config)
         return create(config), found
     directory, found = reopen(config)
     if found.get("fingerprint") != holdings.dataset.fingerprint:

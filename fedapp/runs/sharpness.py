@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from fedapp.analysis.sharpness import (
@@ -26,6 +24,7 @@ from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import write_json
 from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.weights import read_weights
 from fedapp.seeds import generator
 from fedapp.training.batches import to_device
 from fedapp.training.evaluation import sample
@@ -161,14 +160,12 @@ def _measure(
 
 def _final_model(directory: RunDirectory) -> dict[str, Tensor]:
     try:
-        return safetensors.torch.load(directory.model.read_bytes())
+        return read_weights(directory.model)
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{directory.path} has no {directory.model.name}: the run has not ended. Go on with it: "
             f"fedapp run --resume {directory.path}"
         ) from error
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{directory.model} cannot be read: {error}") from error
 
 
 def last_round(folder: Path) -> int:

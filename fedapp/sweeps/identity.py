@@ -13,6 +13,7 @@ from fedapp.config import RunConfig, Scalar, defaults, kebab, read_config
 from fedapp.data import load_dataset
 from fedapp.effects import READING
 from fedapp.registry import FAMILIES
+from fedapp.runs.weights import weights_digest
 
 FORMAT = 1
 """Version of the identity; raise it when the default of a setting changes."""
@@ -90,6 +91,8 @@ def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
     values = {**config.to_run_config(), **_chosen_parameters(config)}
     standard = defaults()
     chosen = {k: v for k, v in values.items() if k not in EXECUTION and v != standard[k]}
+    if config.initial_model:
+        chosen["initial-model"] = weights_digest(config)[:12]
     return {**chosen, "dataset": data_name(config)}
 
 
