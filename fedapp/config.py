@@ -323,6 +323,20 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
     return config
 
 
+def without_others(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return run-config values without the parameters of components that they do not choose.
+
+    These have no effect, and what a run has written down of them may be another version's default.
+    """
+    fields = RunConfig.model_fields
+    chosen = {values.get(family.key, fields[family.key].default) for family in FAMILIES}
+    return {
+        key: value
+        for key, value in values.items()
+        if "." not in key or key.partition(".")[0] in chosen
+    }
+
+
 def defaults() -> dict[str, Scalar]:
     """Return every key with its default, the components' parameters included."""
     return read_config({}).to_run_config()

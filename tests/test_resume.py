@@ -230,6 +230,18 @@ def test_a_run_made_while_another_waited_for_the_folder_is_not_written_over(tmp_
     assert ENDED not in (folder / "log.jsonl").read_text()  # the first's, which did not fail
 
 
+def test_a_run_goes_on_whatever_another_version_had_for_defaults_of_what_it_does_not_use(tmp_path):
+    """An older version wrote down the parameters of all components, of which one has changed since."""
+    folder = run(tmp_path / "run", num_server_rounds=2)
+    stored = json.loads((folder / "config.json").read_text())
+    assert not [key for key in stored["config"] if key.startswith(("fedpa.", "mnist-cnn."))]
+    assert stored["config"]["2nn.hidden"] == SMALL["2nn.hidden"]
+    stored["config"] |= {"fedpa.steps-per-sample": 2, "gone.parameter": 1}
+    (folder / "config.json").write_text(json.dumps(stored))
+    assert metrics(run(folder, num_server_rounds=3, resume=True))[-1]["round"] == 3
+    assert "fedpa" not in (folder / "resume.toml").read_text()
+
+
 def test_a_folder_with_checkpoints_of_a_deleted_run_is_refused(tmp_path):
     folder = run(tmp_path / "run")
     (folder / "config.json").unlink()

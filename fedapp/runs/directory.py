@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import fedapp
-from fedapp.config import RunConfig, read_config
+from fedapp.config import RunConfig, read_config, without_others
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import what_is_wrong, write_atomically, write_json
 from fedapp.runs.checkpoint import kept_rounds
@@ -128,7 +128,7 @@ def _fresh(config: RunConfig) -> Path:
 
 def write_config(directory: RunDirectory, config: RunConfig, found: Mapping[str, Any]) -> None:
     """Write ``config.json`` and ``resume.toml`` (a --run-config file that goes on with this run)."""
-    values = config.to_run_config()
+    values = without_others(config.to_run_config())
     names = ("flwr", "flwr-datasets", "torch", "numpy")
     versions = {name: importlib.metadata.version(name) for name in names}
     versions |= {"fedapp": fedapp.__version__, "python": platform.python_version(), **_commit()}
@@ -181,7 +181,7 @@ def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
     file = RunDirectory(path).config
     try:
         stored = json.loads(file.read_text())
-        return read_config(stored["config"]), dict(stored["found"])
+        return read_config(without_others(stored["config"])), dict(stored["found"])
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"{file.name} is missing" if path.is_dir() else "there is no such folder"
         raise CheckpointError(
