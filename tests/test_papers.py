@@ -877,6 +877,20 @@ def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) 
     assert chosen("C = 0.0 | IID, B = 10") == {"C = 0.0 | IID, B = 10"}
     both = {"C = 0.0 | IID, B = 10", "C = 0.0 | IID, B = ∞"}
     assert chosen("C = 0.0 | IID, B = ∞") == both
+    kept = (tmp_path / "out" / "mcmahan-table1-2nn" / "smoke.json").read_bytes()
+    others = Order(
+        "smoke",
+        None,
+        tmp_path / "other runs",
+        tmp_path / "out",
+        Effort(jobs=1),
+        {},
+        only=("C = 0.0 | IID, B = 10",),
+    )
+    console = Console(file=io.StringIO(), width=400)
+    reproduce(["mcmahan-table1-2nn"], others, console)
+    assert "has results of 1 cells whose runs are neither in" in console.file.getvalue()
+    assert (tmp_path / "out" / "mcmahan-table1-2nn" / "smoke.json").read_bytes() == kept
     order = Order("cpu", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=1), {}, only=("x",))
     with pytest.raises(ConfigError, match=r"--only x: .* choose another with --scale"):
         reproduce(["mcmahan-table3"], order, Console(quiet=True))

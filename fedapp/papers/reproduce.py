@@ -26,6 +26,7 @@ from fedapp.papers.results import (
     cell_result,
     collect,
     read_results,
+    results_path,
     write_results,
 )
 from fedapp.papers.schema import Claims, Cut, Item, Scale, ScaleName, Sharpness, Table
@@ -65,7 +66,8 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> bool:
     Returns whether no run failed; one that diverged is a result.
 
     Where the time is limited the cells that cost least come first, and those that are not done when
-    it is up count as not run; an item of which none is done is left as it is.
+    it is up count as not run; an item of which none is done is left as it is, and so is one that has
+    results there whose runs are not to be found now.
 
     Raises
     ------
@@ -91,6 +93,9 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> bool:
         if own and not any(own.values()):
             continue  # nothing of it is run, at this scale or yet
         results = _results(name, item, cells[name], own, makers[name], order)
+        if lost := _lost(results, order):
+            console.print(lost, highlight=False, soft_wrap=True)
+            continue
         for path in publish(item, results, makers[name], order.to.absolute()):
             console.print(str(path), highlight=False, soft_wrap=True)
     console.print(str(write_index(order.to.absolute())), highlight=False, soft_wrap=True)
@@ -203,6 +208,27 @@ def _results(
     datasets = {label: str(cell.settings["dataset"]) for label, cell in cells.items() if cell}
     numbers = _numbers(name, item, found, datasets, maker, order)
     return collect(name, order.scale, command, found, records, numbers)
+
+
+def _lost(results: Results, order: Order) -> str:
+    """Say which cells have results where these would go that would become "not run"; "" if none."""
+    earlier = read_results(order.to, results.item, order.scale)
+    cells = earlier.cells if earlier else {}
+    lost = [name for name, cell in cells.items() if cell.runs and not _is_there(results, name)]
+    if not lost:
+        return ""
+    path = results_path(order.to, results.item, order.scale)
+    names = f"{', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}"
+    return (
+        f"{path} is left as it is: it has results of {len(lost)} cells whose runs are neither in --runs "
+        f"nor in --from ({names}), and they would be lost. "
+        "Name their folder, run those cells too, or write --to another folder; or delete the file."
+    )
+
+
+def _is_there(results: Results, name: str) -> bool:
+    """Return whether a cell has runs, or is none of the item's any more."""
+    return name not in results.cells or bool(results.cells[name].runs)
 
 
 def _numbers(
