@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,6 +67,8 @@ def test_a_worker_sees_its_gpu_alone(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     monkeypatch.setattr(workers.signal, "signal", lambda *_: None)
     monkeypatch.setattr(workers, "_write_into", lambda log: None)
+    # A worker has Flower's logger to itself; in this process other tests read of it.
+    monkeypatch.setattr(logging.getLogger("flwr"), "setLevel", lambda level: None)
     mine, theirs = workers.PROCESSES.Pipe()
     mine.close()
     workers._work(theirs, workers.PROCESSES.Event(), tmp_path, tmp_path / "log", gpu)
