@@ -349,7 +349,7 @@ def sharpness(
     from fedapp.runs.sharpness import HEAD, Measurement, as_row, sharpness_of, write_sharpness
 
     how = Measurement(examples, distance, directions)
-    found = {folder.resolve().name: sharpness_of(folder, how, dataset) for folder in run_dirs}
+    found = {str(folder): sharpness_of(folder, how, dataset) for folder in run_dirs}
     table = Table(*HEAD, box=None, padding=(0, 2, 0, 0))
     for name, each in found.items():
         table.add_row(*as_row(name, each))

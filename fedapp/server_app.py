@@ -82,7 +82,8 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         _check_nodes(grid, config)
     holdings = read_holdings(config, None)
     theta = initial_parameters(config, holdings.dataset.task)
-    theta = theta if config.resume else begin_with(config, theta)
+    if config.initial_model and not config.resume:
+        theta = begin_with(config, theta)
     directory, found = _open(config, holdings)
     with occupied(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -548,6 +549,11 @@ def test_the_curves_of_claims_are_kept_where_they_are_read() -> None:
     assert "seo-fig7: weighted | SGM 0.9" in kept
     assert "seo-fig2: K | K = 1" not in kept
     assert cells_with_curves(TABLES["mcmahan-table4"], cells) == set()
+    row = claim(measure="spread", of="accuracy", cells=("mcmahan-table4: IID",), high=0.1)
+    assert isinstance(item, Claims)
+    of_a_column = cells_with_curves(item.model_copy(update={"claims": (row,)}), cells)
+    assert len(of_a_column) == 9
+    assert "mcmahan-table4: E = 1, B = 50 | IID" in of_a_column
     assert cells_with_curves(ITEMS["seo-fig9"], cells) == set(cells)
 
 
@@ -891,6 +897,12 @@ def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) 
     reproduce(["mcmahan-table1-2nn"], others, console)
     assert "has results of 1 cells whose runs are neither in" in console.file.getvalue()
     assert (tmp_path / "out" / "mcmahan-table1-2nn" / "smoke.json").read_bytes() == kept
+    damaged = tmp_path / "out" / "seo-fig11" / "smoke.json"
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    with pytest.raises(ConfigError, match=r"seo-fig11/smoke\.json: cannot be read .* Delete it"):
+        reproduce(["seo-fig11"], replace(others, only=()), console)
+    assert damaged.read_text() == "{"
     order = Order("cpu", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=1), {}, only=("x",))
     with pytest.raises(ConfigError, match=r"--only x: .* choose another with --scale"):
         reproduce(["mcmahan-table3"], order, Console(quiet=True))

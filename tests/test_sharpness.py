@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -243,12 +244,15 @@ def test_sharpness_is_the_same_each_time_and_on_the_command_line(run: Run, tmp_p
     found = sharpness_of(folder, how)
     assert sharpness_of(folder, how) == found
     options = ["--examples", "100", "--distance", "0.2", "--directions", "3"]
+    other = shutil.copytree(folder, tmp_path / "another" / folder.name)
     said = CliRunner().invoke(
-        cli, ["sharpness", str(folder), *options, "--to", f"{tmp_path}/s.json"]
+        cli, ["sharpness", str(folder), str(other), *options, "--to", f"{tmp_path}/s.json"]
     )
     assert said.exit_code == 0
     assert f"{found.eigenvalue:.3g}" in said.stdout
-    written = json.loads((tmp_path / "s.json").read_text())[folder.name]
+    both = json.loads((tmp_path / "s.json").read_text())
+    assert list(both) == [str(folder), str(other)]  # of the same name, and both are there
+    written = both[str(folder)]
     assert written["eigenvalue"] == found.eigenvalue
     assert (written["examples"], written["directions"], written["distance"]) == (100, 3, 0.2)
 

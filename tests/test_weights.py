@@ -63,10 +63,10 @@ def test_weights_that_do_not_fit_are_refused_before_there_is_a_run(
     )
     other = {"2nn.hidden": 8}
     said = {
-        "there is no such file": {"initial-model": str(tmp_path / "none.safetensors")},
-        "is of another network than model = '2nn'": {"initial-model": str(first), **other},
+        "there is no file": {"initial-model": str(tmp_path / "none.safetensors")},
+        "is of another model": {"initial-model": str(first), **other},
         "cannot be read as safetensors": {"initial-model": str(damaged)},
-        f"holds nan or infinite values: {name}": {"initial-model": str(broken)},
+        f"holds nan or infinite values: {name!r}": {"initial-model": str(broken)},
     }
     for problem, settings in said.items():
         with pytest.raises(ConfigError, match=problem):

@@ -13,7 +13,7 @@ from rich.console import Console
 from fedapp.config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.papers.catalogue import choose
-from fedapp.papers.cells import Cells, Maker, is_among, make_cells, parts_of
+from fedapp.papers.cells import Cells, Maker, cells_of, is_among, make_cells, parts_of
 from fedapp.papers.costs import cells_without_data, costs_of_cells, list_items
 from fedapp.papers.data import locate
 from fedapp.papers.drawing import draw, numbers_of
@@ -72,9 +72,11 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> bool:
     Raises
     ------
     ConfigError
-        A name is unknown, or the data an item needs is not there, or ``only`` names no cell.
+        A name is unknown, or the data an item needs is not there, or ``only`` names no cell, or results
+        where these are to go cannot be read.
     """
     items = dict(choose(list(names)))
+    earlier = {name: read_results(order.to, name, order.scale) for name in items}
     makers = {name: maker_of(item, order) for name, item in items.items()}
     cells = {name: make_cells(item, makers[name]) for name, item in items.items()}
     plans = _plans(cells)
@@ -93,7 +95,7 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> bool:
         if own and not any(own.values()):
             continue  # nothing of it is run, at this scale or yet
         results = _results(name, item, cells[name], own, makers[name], order)
-        if lost := _lost(results, order):
+        if lost := _lost(results, earlier[name], order):
             console.print(lost, highlight=False, soft_wrap=True)
             continue
         for path in publish(item, results, makers[name], order.to.absolute()):
@@ -210,9 +212,8 @@ def _results(
     return collect(name, order.scale, command, found, records, numbers)
 
 
-def _lost(results: Results, order: Order) -> str:
-    """Say which cells have results where these would go that would become "not run"; "" if none."""
-    earlier = read_results(order.to, results.item, order.scale)
+def _lost(results: Results, earlier: Results | None, order: Order) -> str:
+    """Say which of the ``earlier`` results these would replace by "not run"; "" if none."""
     cells = earlier.cells if earlier else {}
     lost = [name for name, cell in cells.items() if cell.runs and not _is_there(results, name)]
     if not lost:
@@ -251,7 +252,7 @@ def _numbers(
 def cells_with_curves(item: Item, cells: Cells) -> set[str]:
     """Return the cells whose curves are kept: those that are drawn, or that claims read."""
     if isinstance(item, Claims):
-        return {name for claim in item.claims if claim.needs_curves for name in claim.cells}
+        return {name for claim in item.claims if claim.needs_curves for name in cells_of(claim)}
     return set() if isinstance(item, Table | Sharpness) else set(cells)
 
 

@@ -267,7 +267,7 @@ CELLS: Mapping[Measure, int] = {
     "gain": 4,
     "ratio-gain": 4,
 }
-"""How many cells a claim's measure takes; of those that are not named here, two or more."""
+"""How many cells a claim's measure takes; an order two or more, the others also a row or a column."""
 OfRun = Literal[
     "final",
     "best",

@@ -151,20 +151,20 @@ def check_fits(state: ServerState, theta: Tensors, folder: Path) -> None:
     CheckpointError
         Names, shapes or types differ from those of ``theta``, or values are not finite.
     """
-    mine = {name: (tuple(t.shape), str(t.dtype)) for name, t in theta.items()}
-    theirs = {name: (tuple(t.shape), str(t.dtype)) for name, t in state.theta.items()}
-    if mine != theirs:
-        odd = sorted(set(mine.items()) ^ set(theirs.items()))[0][0]
-        raise CheckpointError(
-            f"the checkpoint in {folder} is of another model: {odd!r} is {theirs.get(odd)} there and "
-            f"{mine.get(odd)} in this run"
-        )
-    for name, tensor in state.theta.items():
-        if not bool(torch.isfinite(tensor).all()):
-            raise CheckpointError(
-                f"the checkpoint in {folder} holds nan or infinite values: {name!r}"
-            )
+    if problem := misfit(state.theta, theta):
+        raise CheckpointError(f"the checkpoint in {folder} {problem}")
     state.theta = {name: state.theta[name] for name in theta}
+
+
+def misfit(found: Tensors, theta: Tensors) -> str:
+    """Say why ``found`` cannot stand in the place of ``theta``: other names, shapes, types, or nan."""
+    mine = {name: (tuple(t.shape), str(t.dtype)) for name, t in theta.items()}
+    theirs = {name: (tuple(t.shape), str(t.dtype)) for name, t in found.items()}
+    if mine != theirs:
+        odd = min(name for name, _ in mine.items() ^ theirs.items())
+        return f"is of another model: {odd!r} is {theirs.get(odd)} there and {mine.get(odd)} in this run"
+    broken = [name for name, tensor in found.items() if not bool(torch.isfinite(tensor).all())]
+    return f"holds nan or infinite values: {broken[0]!r}" if broken else ""
 
 
 def _part(tensors: Tensors, prefix: str) -> Tensors:

@@ -166,6 +166,8 @@ def _final_model(directory: RunDirectory) -> dict[str, Tensor]:
             f"{directory.path} has no {directory.model.name}: the run has not ended. Go on with it: "
             f"fedapp run --resume {directory.path}"
         ) from error
+    except OSError as error:
+        raise CheckpointError(f"{directory.model} cannot be read: {error}") from error
 
 
 def last_round(folder: Path) -> int:

@@ -8,6 +8,7 @@ from fedapp.papers.pictures.sharpness import SYMBOLS, Point, points
 from fedapp.papers.report.markdown import NOT_RUN, number, percent, table
 from fedapp.papers.results import CellResult, Results
 from fedapp.papers.schema import Sharpness, SharpnessPanel
+from fedapp.runs.sharpness import Measurement
 
 MARK = " †"
 
@@ -24,11 +25,12 @@ def sharpness_section(item: Sharpness, results: Results) -> str:
         for panel in item.panels
         for label, own in points(panel, results).items()
     ]
+    way = Measurement(examples=item.examples)
     how = (
-        f"The loss is the mean over {item.examples} training examples, drawn by the run's seed; ± is how "
-        "far from an eigenvalue the number is at most; the loss rises over a tenth of the length of θ, "
-        "the mean of 10 random directions. A run marked † ends at less than half of its best accuracy: "
-        "it has fallen apart, and is left out of the steps."
+        f"The loss is the mean over {way.examples} training examples, drawn by the run's seed; ± is how "
+        f"far from an eigenvalue the number is at most; the loss rises over {way.distance:g} of the "
+        f"length of θ, the mean of {way.directions} random directions. A run marked † ends at less than "
+        "half of its best accuracy: it has fallen apart, and is left out of the steps."
     )
     return f"{table(head, rows)}\n\n{how}\n\n{_cells(item, results)}"
 
