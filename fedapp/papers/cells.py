@@ -181,7 +181,7 @@ def _table_cell(item: Table, maker: Maker, row: TableRow, column: Column) -> Cel
         rounds=_most_rounds(item, maker, row, column),
         target=maker.scale.target or column.target or item.target,
         seeds=maker.seeds,
-        rates=maker.rates({}),
+        rates=maker.rates(row.tuning),
         options=maker.options(row.options),
     )
 

@@ -31,6 +31,7 @@ class Tuning(Part):
     width: int = Field(1, ge=0)
     most: int = Field(6, ge=0)
     patience: float = Field(1.5, ge=1)
+    middle: int = 0
     seeds: tuple[int, ...] = (0,)
 
 
@@ -99,12 +100,14 @@ class TableRow(Part):
 
     "not given" is a cell of which the paper speaks without a number.
     ``shown`` is what the paper's further columns say of the row (E, B, u). ``options`` are values to
-    try of further keys, unless the scale sets these, each with the grid of rates.
+    try of further keys, unless the scale sets these, each with the grid of rates. ``tuning`` is what
+    the row has of its own there, as the place of the grid that comes first.
     """
 
     label: str
     settings: dict[str, Scalar] = {}
     options: dict[str, tuple[Scalar, ...]] = {}
+    tuning: dict[str, Any] = {}
     shown: dict[str, str] = {}
     rounds: int | None = None
     published: dict[str, Published]

@@ -24,11 +24,12 @@ Candidates = Generator[Sequence[Request], Sequence[RunRecord], list[Candidate]]
 
 @dataclass(frozen=True)
 class Rates:
-    """The grid of a key: ``start * 10^(i * step)`` for i from -width to width, and beyond.
+    """The grid of a key: ``start * 10^(i * step)`` for i from middle - width to middle + width.
 
     The middle comes first; then the others, cut where they have done ``patience`` times the
     rounds of the best so far. While the best lies on an edge the grid grows there by one step, at
-    most ``most`` times. ``seeds`` are the runs that a rate is judged by.
+    most ``most`` times. ``seeds`` are the runs that a rate is judged by. A cell whose best rate is
+    expected elsewhere has another ``middle`` and the same grid, so that its runs are those of others.
     """
 
     start: float
@@ -36,6 +37,7 @@ class Rates:
     width: int = 1
     most: int = 6
     patience: float = 1.5
+    middle: int = 0
     key: str = "learning-rate"
     seeds: tuple[int, ...] = (0,)
 
@@ -107,7 +109,7 @@ def _candidates(cell: Cell) -> Candidates:
 
 def _along_the_rates(cell: Cell, rates: Rates, option: Mapping[str, Scalar]) -> Candidates:
     found: dict[int, Candidate] = {}
-    places = [0]
+    places = [rates.middle]
     while places:
         limit = _limit(cell, rates, found)
         settings = [{**option, rates.key: rates.rate(place)} for place in places]
@@ -136,13 +138,14 @@ def _limit(cell: Cell, rates: Rates, found: Mapping[int, Candidate]) -> int:
 
 def _next_places(rates: Rates, found: Mapping[int, Candidate]) -> list[int]:
     """Return the places to try next: the rest of the grid, then beyond an edge that is the best."""
-    rest = [place for place in range(-rates.width, rates.width + 1) if place not in found]
+    grid = range(rates.middle - rates.width, rates.middle + rates.width + 1)
+    rest = [place for place in grid if place not in found]
     if rest:
         return rest
     # Of equals the smallest, as the search takes it in the end: rates that all fail lead further down.
     best = min(sorted(found), key=lambda place: found[place].score)
     beyond = {min(found): min(found) - 1, max(found): max(found) + 1}.get(best)
-    if beyond is None or abs(beyond) > rates.width + rates.most:
+    if beyond is None or abs(beyond - rates.middle) > rates.width + rates.most:
         return []
     return [beyond]
 
