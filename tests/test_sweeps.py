@@ -327,6 +327,20 @@ def test_the_grid_grows_until_the_best_lies_inside() -> None:
     assert outcome.inside
 
 
+def test_a_search_that_begins_elsewhere_is_on_the_same_grid() -> None:
+    """Two steps up, the rates 0.215443, 0.464159 and 1 are to six digits those that 0.1 leads to."""
+    runs = Imagined(lambda s: {0.464159: 40, 0.215443: 30}.get(rate(s), 900))
+    outcome = runs.do(tuned(middle=2, most=1))
+    asked = [rate(dict(request.settings)) for request in runs.asked]
+    assert asked[0] == 0.464159
+    assert set(asked) == {0.464159, 0.215443, 1.0, 0.1}  # beyond the edge that is the best
+    assert dict(outcome.chosen.settings) == {"learning-rate": 0.215443}
+    assert outcome.inside
+    falling = Imagined(lambda s: 1000 * rate(s)).do(tuned(middle=2, most=1))
+    assert min(rate(dict(c.settings)) for c in falling.tried) == 0.1  # no further than one step beyond
+    assert not falling.inside
+
+
 def test_a_best_on_the_edge_of_all_that_may_be_tried_is_said() -> None:
     runs = Imagined(lambda s: 100 / rate(s))
     outcome = runs.do(tuned(most=1))
