@@ -88,6 +88,9 @@ class RunConfig(BaseModel):
     batch_size: int = Field(
         10, ge=0, description="Local batch size, B. 0: all local data (infinity)."
     )
+    batch_size_growth: float = Field(
+        1.0, ge=1, le=10, description="Factor on B after every round; B is rounded."
+    )
     batch_sampling: Literal["epoch", "uniform"] = Field(
         "epoch",
         description="'epoch': reshuffled passes over the data; 'uniform': a random mini-batch a step.",
@@ -274,6 +277,7 @@ def _senseless(config: RunConfig) -> Iterator[str]:
             f"local-epochs = {config.local_epochs}. Leave one of them out."
         )
     yield from effects.of_falling_epochs(config)
+    yield from effects.of_growing_batches(config)
     if config.resume and not config.run_dir:
         yield "resume = true: needs to know the run. Set run-dir to the folder of the run to go on with."
     if config.target_accuracy and not config.eval_every:

@@ -29,7 +29,10 @@ READING = (
 """What, beside their content, the arrays of a data set that is read depend on."""
 BATCHED = ("program", "clients_together")
 """What is said of how clients train together."""
-LOCAL_OPTIMIZER = ("momentum", "nesterov", "weight_decay", "clip_norm", "local_epochs_decay")
+LOCAL_OPTIMIZER = (
+    *("momentum", "nesterov", "weight_decay", "clip_norm"),
+    *("local_epochs_decay", "batch_size_growth"),
+)
 """What is said of a local step beside its rate, and of how many there are beside E and B."""
 
 
@@ -65,6 +68,13 @@ def of_falling_epochs(config: RunConfig) -> Iterator[str]:
     else:
         return
     yield from _said(config, ("local_epochs_decay",), because)
+
+
+def of_growing_batches(config: RunConfig) -> Iterator[str]:
+    """Say if B cannot grow, because a batch is all local data from the first round on."""
+    if not config.batch_size:
+        because = "batch-size = 0 is all local data. Set batch-size=10, or so"
+        yield from _said(config, ("batch_size_growth",), because)
 
 
 def of_clipping(

@@ -1,7 +1,7 @@
 """The wire: what server and clients send each other, as Flower records.
 
 One TRAIN message a node, one reply a message. Message: ``arrays`` (theta), ``config`` (round,
-clients, learning rate, local epochs, reply, where clients keep their state), ``extras`` (an algorithm's
+clients, learning rate, E, B, reply, where clients keep their state), ``extras`` (an algorithm's
 broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort), ``uploads``,
 ``metrics`` (the round), ``clients`` (what each did, as lists), ``failures``; a cohort of no weight (of
 clients without examples) has no mean to send. Reply ``each``: ``arrays.<k>`` for every client instead.
@@ -36,6 +36,7 @@ def encode_order(
             "clients": list(order.clients),
             "learning-rate": order.learning_rate,
             "local-epochs": order.epochs,
+            "batch-size": order.batch_size,
             "reply": order.reply,
             "threads": order.threads,
             **_state_keys(order.states, order.clients),
@@ -82,6 +83,7 @@ def decode_order(content: RecordDict) -> tuple[TrainOrder, Tensors, Tensors]:
         states=_states(config),
         threads=int(config["threads"]),
         epochs=int(config["local-epochs"]),
+        batch_size=int(config["batch-size"]),
     )
     extras = content.array_records.get("extras")
     theta = to_tensors(content.array_records["arrays"])

@@ -9,23 +9,21 @@ from flwr.app import MetricRecord
 from fedapp.config import RunConfig
 from fedapp.faults import Fault, count
 from fedapp.training.evaluation import Score
-from fedapp.training.plan import updates
+from fedapp.training.plan import Work
 from strategies.callbacks import Record
 from strategies.gathering import Gathered
 
 
-def training_record(
-    config: RunConfig, found: Gathered, learning_rate: float, epochs: int
-) -> Record:
+def training_record(config: RunConfig, found: Gathered, work: Work) -> Record:
     """Return what a round's training did: u and eta * u averaged as the updates are."""
     fold = found.fold
-    done = fold.average([updates(config, r.examples, epochs) for r in fold.reports])
+    done = fold.average([work.updates(config, r.examples) for r in fold.reports])
     record: Record = {
         "replied": len(fold.reports),
         "examples": sum(r.examples for r in fold.reports),
         "steps": sum(r.steps for r in fold.reports),
         "updates": done,
-        "effective_updates": done * learning_rate,
+        "effective_updates": done * work.learning_rate,
         "train_loss": fold.average([r.loss for r in fold.reports]),
         "bytes_up": fold.bytes,
         "model_changed": False,

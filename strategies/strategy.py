@@ -24,7 +24,7 @@ from fedapp.nodes import Cohort, Nodes
 from fedapp.replies import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.cohorts import TrainOrder, sample_clients
-from fedapp.training.plan import learning_rate, local_epochs
+from fedapp.training.plan import Work
 from fedapp.training.states import StateOrder
 from fedapp.training.tensors import all_finite
 from strategies.agreement import describe_updates
@@ -77,12 +77,14 @@ class FederatedStrategy(Strategy):
     ) -> list[Message]:
         """Draw S_t, spread it over the nodes, and return one TRAIN message a node."""
         sampled, cohorts = self._assign(server_round, grid)
-        rate = learning_rate(self.config, server_round)
-        epochs = local_epochs(self.config, server_round)
+        work = Work.of(self.config, server_round)
         states = self.client_states() if self.client_states else None
         reply = "each" if self.config.record_updates else self.algorithm.reply
-        threads = self.config.threads
-        order = TrainOrder(server_round, (), rate, reply, threads=threads, epochs=epochs)
+        order = replace(
+            TrainOrder(server_round, (), work.learning_rate, reply, threads=self.config.threads),
+            epochs=work.epochs,
+            batch_size=work.batch_size,
+        )
         self._orders = [
             (node, replace(order, clients=tuple(own), states=self._states(states, own)))
             for node, own in cohorts
@@ -97,8 +99,9 @@ class FederatedStrategy(Strategy):
             for node, order in self._orders
         ]
         self._record |= {
-            "learning_rate": rate,
-            **({} if self.config.local_steps else {"local_epochs": epochs}),
+            "learning_rate": work.learning_rate,
+            **({} if self.config.local_steps else {"local_epochs": work.epochs}),
+            "batch_size": work.batch_size,
             "clients": sampled,
             "bytes_down": sum(size_of(message.content) for message in messages),
         }
@@ -226,8 +229,8 @@ class FederatedStrategy(Strategy):
 
     def _note(self, found: Gathered) -> None:
         """Write down what a round did, and say who is left out of it."""
-        rate, epochs = self._record["learning_rate"], self._record.get("local_epochs", 0)
-        self._record |= training_record(self.config, found, rate, epochs)
+        work = Work.of(self.config, self._record["round"])
+        self._record |= training_record(self.config, found, work)
         self._record["seconds"]["train"] = found.fold.train_seconds
         if self._delivery.late:
             self._record["late_replies"] = self._delivery.late

@@ -20,7 +20,7 @@ from fedapp.data.transforms.base import Transform
 from fedapp.models.base import Model
 from fedapp.training.algorithm import Algorithm, Batch, Finish, Need, Network, Turn
 from fedapp.training.cohorts import TrainOrder, sample_clients, spread, train_cohort
-from fedapp.training.plan import LocalPlan, local_epochs, passes
+from fedapp.training.plan import LARGEST_BATCH, LocalPlan, Work, passes
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.states import ClientStates, StateOrder
 from tests.conftest import small_config
@@ -103,7 +103,30 @@ def test_the_order_says_how_many_epochs_a_round_has() -> None:
 )
 def test_local_epochs_fall_as_their_decay_says(decay: float, epochs: list[int]) -> None:
     config = small_config(local_epochs=5, local_epochs_decay=decay)
-    assert [local_epochs(config, round_) for round_ in range(1, 6)] == epochs
+    assert [Work.of(config, round_).epochs for round_ in range(1, 6)] == epochs
+
+
+@pytest.mark.parametrize(
+    ("growth", "sizes"),
+    [
+        (1.0, [5, 5, 5, 5, 5]),
+        (1.1, [5, 6, 6, 7, 7]),  # 5.5 rounds up; 6.05, 6.655, 7.3205
+        (10.0, [5, 50, 500, 5000, 50000]),
+    ],
+)
+def test_batches_grow_as_their_growth_says(growth: float, sizes: list[int]) -> None:
+    config = small_config(batch_size=5, batch_size_growth=growth)
+    assert [Work.of(config, round_).batch_size for round_ in range(1, 6)] == sizes
+
+
+def test_batches_grow_up_to_all_examples_and_stay_there() -> None:
+    """Of n = 12 with E = 2 and B = 5, 15, 45, ...: u = 2 * 12 / 5, then 2 for ever."""
+    config = small_config(batch_size=5, batch_size_growth=3.0, local_epochs=2)
+    works = [Work.of(config, round_) for round_ in (1, 2, 3, 1000, 10**6)]
+    assert [work.batch_size for work in works] == [5, 15, 45, LARGEST_BATCH, LARGEST_BATCH]
+    assert [work.updates(config, 12) for work in works] == [4.8, 2, 2, 2, 2]
+    steps = [LocalPlan.of(config, 0.1, w.epochs, w.batch_size).num_steps(12) for w in works]
+    assert steps == [2 * 3, 2, 2, 2, 2]
 
 
 def test_partial_batch_is_kept() -> None:

@@ -95,6 +95,14 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         ["local-epochs-decay = 0.9: has no effect", "local-epochs = 1 is the least"],
     ),
     (
+        {"batch-size-growth": 1.1, "batch-size": 0},
+        ["batch-size-growth = 1.1: has no effect", "is all local data", "batch-size=10"],
+    ),
+    (
+        {"batch-size-growth": 1.1, "algorithm": "fedsgd"},
+        ["batch-size-growth = 1.1: has no effect", "take no steps", "algorithm='fedavg'"],
+    ),
+    (
         {"local-epochs-decay": 0.9, "algorithm": "fedsgd"},
         ["local-epochs-decay = 0.9: has no effect", "take no steps", "algorithm='fedavg'"],
     ),

@@ -121,9 +121,9 @@ def test_key(tmp_path: Path) -> None:
     code = (
         "from fedapp.generate import main; main([])\n"
         "from fedapp.config import read_config\n"
-        "from fedapp.training.plan import learning_rate\n"
+        "from fedapp.training.plan import Work\n"
         "config = read_config({'warmup-rounds': 3, 'learning-rate': 0.4})\n"
-        "print([round(learning_rate(config, t), 6) for t in (1, 2, 4, 5)])"
+        "print([round(Work.of(config, t).learning_rate, 6) for t in (1, 2, 4, 5)])"
     )
     run = [sys.executable, "-P", "-c", code]
     done = subprocess.run(

@@ -81,9 +81,9 @@ RUNS = [
 
 @pytest.mark.parametrize(("engine", "precision", "rounds"), RUNS)
 def test_engines_agree(engine, precision, rounds, request, in_process):
-    """E falls from 3 to 1 in the first rounds: what the server orders, every engine carries."""
+    """E falls from 3 to 1 and B grows: what the server orders, every engine carries."""
     settings = {"precision": precision, "num-server-rounds": rounds}
-    settings |= {"local-epochs": 3, "local-epochs-decay": 0.5}
+    settings |= {"local-epochs": 3, "local-epochs-decay": 0.5, "batch-size-growth": 1.5}
     reference = in_process(2, **settings)
     if engine == "one node in process":
         folder = in_process(1, **settings)
@@ -93,6 +93,7 @@ def test_engines_agree(engine, precision, rounds, request, in_process):
     records, expected = metrics(folder), metrics(reference)
     assert len(records) == rounds + 1
     assert [r["local_epochs"] for r in records[1:]] == [3, 2, *[1] * (rounds - 2)]
+    assert records[2]["batch_size"] == round(1.5 * records[1]["batch_size"])
     assert [r.get("clients") for r in records] == [r.get("clients") for r in expected]
     assert all(len(r["clients"]) == r["replied"] == 5 for r in records[1:])
     mine, theirs = model(folder), model(reference)

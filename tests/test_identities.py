@@ -266,6 +266,16 @@ def test_the_local_epochs_decay_by_round(run: Run, trainer: str) -> None:
     assert [record["steps"] for record in records] == [3 * 8 * e for e in (4, 2, 1)]
 
 
+@pytest.mark.parametrize("trainer", ["sequential", "batched"])
+def test_batches_grow_by_round(run: Run, trainer: str) -> None:
+    """B = 32, 64, 128, 256: 240 examples are 8, 4, 2 batches, and in the end one, an update in full."""
+    folder = run(batch_size_growth=2.0, local_epochs=2, num_server_rounds=4, trainer=trainer)
+    records = metrics_of(folder)[1:]
+    assert [record["batch_size"] for record in records] == [32, 64, 128, 256]
+    assert [record["steps"] for record in records] == [3 * 2 * b for b in (8, 4, 2, 1)]
+    assert [record["updates"] for record in records] == pytest.approx([15.0, 7.5, 3.75, 2.0])
+
+
 def test_the_last_round_of_falling_epochs_is_one_of_one_epoch(run: Run) -> None:
     """Two rounds with E = 2, 1 are a round with E = 2, and one with E = 1 that goes on from it."""
     falling = run("falling", num_server_rounds=2, local_epochs=2, local_epochs_decay=0.5)

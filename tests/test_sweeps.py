@@ -337,7 +337,9 @@ def test_a_search_that_begins_elsewhere_is_on_the_same_grid() -> None:
     assert dict(outcome.chosen.settings) == {"learning-rate": 0.215443}
     assert outcome.inside
     falling = Imagined(lambda s: 1000 * rate(s)).do(tuned(middle=2, most=1))
-    assert min(rate(dict(c.settings)) for c in falling.tried) == 0.1  # no further than one step beyond
+    assert (
+        min(rate(dict(c.settings)) for c in falling.tried) == 0.1
+    )  # no further than one step beyond
     assert not falling.inside
 
 

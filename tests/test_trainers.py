@@ -246,16 +246,17 @@ def drawn(task: Task, count: int) -> Examples:
 
 
 @pytest.mark.parametrize("together", [1, 3])
-def test_fewer_epochs_are_the_same_program(together: int) -> None:
-    """E falls from round to round: nothing is recorded or captured anew for that."""
+def test_fewer_epochs_and_larger_batches_are_the_same_program(together: int) -> None:
+    """E falls and B grows from round to round; B = 9 and 10 have one width, 10."""
     given = {**settings("fedavg"), "local-epochs": 3, "program": "record"}
+    given |= {"batch-size": 9, "batch-size-growth": 1.1}
     given |= {"trainer": "batched", "clients-together": together}
     config = read_config(given)
     task = read_holdings(config, None).dataset.task
     batched, reference = make_trainer(config, task), sequential_of(given, task)
-    for epochs in (3, 2, 1):
-        plan = LocalPlan.of(config, config.learning_rate, epochs)
-        assert plan.epochs == epochs
+    for epochs, size in ((3, 9), (2, 10), (1, 11), (1, 1000)):
+        plan = LocalPlan.of(config, config.learning_rate, epochs, size)
+        assert (plan.epochs, plan.batch_size) == (epochs, size)
         mine, theirs = (
             each.client_updates(tasks(config, each), plan) for each in (batched, reference)
         )

@@ -20,7 +20,7 @@ from fedapp.papers.schema import Cut, Item, Picture, Scale, ScaleName
 from fedapp.papers.schema import Table as TableItem
 from fedapp.sweeps.tuning import Cell
 from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.plan import local_epochs
+from fedapp.training.plan import Work
 from fedapp.training.setup import choose_device, initial_parameters, make_trainer
 
 TASKS = {
@@ -121,7 +121,7 @@ def _epochs(cell: Cell, config: RunConfig) -> float:
     """Return E, the mean over the cell's rounds where it falls."""
     if config.local_epochs_decay == 1:
         return config.local_epochs
-    return float(np.mean([local_epochs(config, t) for t in range(1, cell.rounds + 1)]))
+    return float(np.mean([Work.of(config, t).epochs for t in range(1, cell.rounds + 1)]))
 
 
 def _data(config: RunConfig) -> str:

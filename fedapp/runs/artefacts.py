@@ -70,7 +70,10 @@ def _local_work(config: RunConfig) -> str:
     work = f"I = {config.local_steps}" if config.local_steps else f"E = {config.local_epochs}"
     if config.local_epochs_decay != 1:
         work += f" · {config.local_epochs_decay:g}^(t - 1)"
-    return f"{work}, B = {config.batch_size or '∞'}"
+    work += f", B = {config.batch_size or '∞'}"
+    if config.batch_size_growth != 1:
+        work += f" · {config.batch_size_growth:g}^(t - 1)"
+    return work
 
 
 def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:

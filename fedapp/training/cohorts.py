@@ -29,7 +29,7 @@ from fedapp.training.trainer import ClientTask, Outcome, Trainer
 class TrainOrder:
     """What a node is asked to do in one round, with how many CPU threads.
 
-    ``epochs`` is E of the round; 0: the run's ``local-epochs``.
+    ``epochs`` and ``batch_size`` are E and B of the round; 0: the run's.
     """
 
     round: int
@@ -39,6 +39,7 @@ class TrainOrder:
     states: StateOrder | None = None
     threads: int = 1
     epochs: int = 0
+    batch_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def train_cohort(
     named in ``failures``. ``states`` is where clients keep what their algorithm keeps; without it
     every turn is a client's first.
     """
-    plan = LocalPlan.of(config, order.learning_rate, order.epochs)
+    plan = LocalPlan.of(config, order.learning_rate, order.epochs, order.batch_size)
     shared = _turn(trainer, theta, broadcast, order, plan)
     mean, uploads = WeightedMean(), WeightedMean()
     each: dict[int, Tensors] = {}

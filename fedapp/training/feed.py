@@ -50,10 +50,10 @@ def padded_width(plan: LocalPlan, sizes: Sequence[int]) -> int:
     """Return the examples to which the batches of clients of these sizes are padded.
 
     A program is recorded for each width, so there are few: B, a quarter of B, ... where all clients
-    hold less; with B = infinity eighths of a power of two.
+    hold less; with B = infinity, or growing from round to round, eighths of a power of two.
     """
     largest = max(plan.batch(n) for n in sizes)
-    if plan.batch_size:
+    if plan.batch_size and not plan.growing:
         width = plan.batch_size
         while -(-width // 4) >= largest and width > 1:
             width = -(-width // 4)

@@ -13,10 +13,58 @@ from numpy.typing import NDArray
 from fedapp.config import RunConfig
 from fedapp.seeds import generator
 
+LARGEST_BATCH = 2**31
+"""Where B stops growing: no client has more examples."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What may change from round to round: eta, E and B (0: infinity)."""
+
+    learning_rate: float
+    epochs: int
+    batch_size: int
+
+    @classmethod
+    def of(cls, config: RunConfig, round_: int) -> Work:
+        """Return the work of round ``round_`` (from 1).
+
+        eta is eta * decay^(round - 1); E and B the same with factors of their own, rounded, and E at
+        least 1. "It may be useful to decay the amount of local computation per round (moving to
+        smaller E or larger B) in the same way decaying learning rates can be useful" (McMahan et al.
+        2017, section 3). Halves are rounded up.
+        """
+        falling = config.local_epochs * config.local_epochs_decay ** (round_ - 1)
+        return cls(
+            config.learning_rate * config.learning_rate_decay ** (round_ - 1),
+            max(math.floor(falling + 0.5), 1),
+            _grown(config.batch_size, config.batch_size_growth, round_ - 1),
+        )
+
+    def updates(self, config: RunConfig, n: int) -> float:
+        """Return u_k = E * n_k / B (McMahan et al. 2017, section 2); the steps if steps are given.
+
+        A batch of more than a client's examples is one of all of them, as with B = infinity.
+        """
+        if config.local_steps or n == 0:
+            return float(config.local_steps if n else 0)
+        return self.epochs * max(n / self.batch_size if self.batch_size else 1.0, 1.0)
+
+
+def _grown(batch_size: int, growth: float, times: int) -> int:
+    """Return batch_size * growth^times, rounded, and no more than ``LARGEST_BATCH``."""
+    if growth == 1 or batch_size == 0:
+        return batch_size
+    most = math.log(LARGEST_BATCH / batch_size) / math.log(growth)
+    return LARGEST_BATCH if times > most else math.floor(batch_size * growth**times + 0.5)
+
 
 @dataclass(frozen=True)
 class LocalPlan:
-    """The settings of ClientUpdate: E, B (0: infinity), eta of this round, and the local optimizer."""
+    """The settings of ClientUpdate: E, B (0: infinity), eta of this round, and the local optimizer.
+
+    ``growing``: B is another one in other rounds, and batches are padded to one of few widths.
+    """
 
     epochs: int
     steps: int
@@ -27,26 +75,30 @@ class LocalPlan:
     nesterov: bool = False
     weight_decay: float = 0.0
     clip_norm: float = 0.0
+    growing: bool = False
 
     @classmethod
-    def of(cls, config: RunConfig, learning_rate: float, epochs: int = 0) -> LocalPlan:
-        """Return the run's plan with the learning rate and epochs of one round (0: the run's E)."""
+    def of(
+        cls, config: RunConfig, learning_rate: float, epochs: int = 0, batch_size: int = 0
+    ) -> LocalPlan:
+        """Return the run's plan with the learning rate, E and B of one round (0: the run's)."""
         return cls(
             epochs=epochs or config.local_epochs,
             steps=config.local_steps,
-            batch_size=config.batch_size,
+            batch_size=batch_size or config.batch_size,
             sampling=config.batch_sampling,
             learning_rate=learning_rate,
             momentum=config.momentum,
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
             clip_norm=config.clip_norm,
+            growing=config.batch_size_growth > 1,
         )
 
     @property
     def step(self) -> LocalPlan:
-        """The plan of a single step, which does not depend on how many there are, nor on eta."""
-        return replace(self, epochs=0, steps=0, learning_rate=0.0)
+        """The plan of a single step, which depends neither on how many there are nor on eta and B."""
+        return replace(self, epochs=0, steps=0, batch_size=0, learning_rate=0.0)
 
     def batch(self, n: int) -> int:
         """Return the size of a full mini-batch for a client of ``n`` examples."""
@@ -57,32 +109,6 @@ class LocalPlan:
         if n == 0:
             return 0
         return self.steps or self.epochs * -(-n // self.batch(n))
-
-
-def local_epochs(config: RunConfig, round_: int) -> int:
-    """Return E of round ``round_`` (from 1): E * decay^(round - 1), rounded, and at least 1.
-
-    "It may be useful to decay the amount of local computation per round (moving to smaller E or larger
-    B) in the same way decaying learning rates can be useful" (McMahan et al. 2017, section 3). Halves
-    are rounded up.
-    """
-    falling = config.local_epochs * config.local_epochs_decay ** (round_ - 1)
-    return max(math.floor(falling + 0.5), 1)
-
-
-def learning_rate(config: RunConfig, round_: int) -> float:
-    """Return eta of round ``round_`` (from 1): eta * decay^(round - 1)."""
-    return config.learning_rate * config.learning_rate_decay ** (round_ - 1)
-
-
-def updates(config: RunConfig, n: int, epochs: int) -> float:
-    """Return u_k = E * n_k / B (McMahan et al. 2017, section 2); the steps if steps are given.
-
-    ``epochs`` is E of the round.
-    """
-    if config.local_steps or n == 0:
-        return float(config.local_steps if n else 0)
-    return epochs * (n / config.batch_size if config.batch_size else 1.0)
 
 
 def client_generator(seed: int, round_: int, client: int) -> np.random.Generator:
