@@ -9,11 +9,12 @@ clients without examples) has no mean to send. Reply ``each``: ``arrays.<k>`` fo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, MetricRecordValues, RecordDict
 
 from fedapp.arrays import to_arrays, to_tensors
 from fedapp.training.algorithm import Tensors
@@ -157,8 +158,16 @@ def decode_exam(content: RecordDict) -> tuple[Exam, Tensors]:
     return exam, to_tensors(content.array_records["arrays"])
 
 
+FURTHER = "further"
+"""The record of an EVALUATE reply that holds the numbers of ``Model.metrics``, a column each."""
+
+
 def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict:
     """Return the content of the reply to an EVALUATE message."""
+    names = sorted({name for score in scores for name in score.further})
+    further: dict[str, MetricRecordValues] = {
+        name: [float(score.further.get(name, math.nan)) for score in scores] for name in names
+    }
     columns = MetricRecord(
         {
             "client": list(clients),
@@ -167,4 +176,4 @@ def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict
             "accuracy": [score.accuracy for score in scores],
         }
     )
-    return RecordDict({"clients": columns})
+    return RecordDict({"clients": columns, FURTHER: MetricRecord(further)})

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedapp.arrays import size_of, to_tensors
 from fedapp.faults import IN_PART, Fault, ReplyError, plain
-from fedapp.messages import EACH
+from fedapp.messages import EACH, FURTHER
 from fedapp.training.algorithm import Tensors
 from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
@@ -103,10 +103,21 @@ def decode_scores(
     try:
         columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
         rows = zip(*(columns[name] for name in SCORE_COLUMNS), strict=True)
-        scores = {k: Score(float(loss), float(acc), int(n)) for k, loss, acc, n in rows}
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        further = _further(content)
+        scores = {
+            k: Score(float(loss), float(acc), int(n), {name: float(of[i]) for name, of in further})
+            for i, (k, loss, acc, n) in enumerate(rows)
+        }
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise ReplyError("malformed", f"its scores are malformed: {plain(repr(error))}") from error
     return {client: _checked_score(scores.get(client), graded=graded) for client in clients}
+
+
+def _further(content: RecordDict) -> list[tuple[str, list[Any]]]:
+    """Return the columns of ``Model.metrics``; an earlier version's reply has none."""
+    record = content.metric_records.get(FURTHER)
+    columns = cast("dict[str, list[Any]]", record or {})
+    return list(columns.items())
 
 
 def _checked_score(score: Score | None, *, graded: bool) -> Score | Fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from flwr.app import MetricRecord
@@ -40,16 +41,28 @@ def _faults(faults: dict[int, Fault]) -> Record:
 
 
 def client_scores(scores: Sequence[Score]) -> MetricRecord | None:
-    """Return loss and accuracy over all clients' test examples, each example counting once."""
+    """Return loss and accuracy over all clients' test examples, each example counting once.
+
+    Numbers of ``Model.metrics`` are means over the clients, by their examples, where they are finite.
+    """
     scores = [score for score in scores if score.count]
     total = sum(score.count for score in scores)
     if not total:
         return None
     return MetricRecord(
         {
+            **{
+                name: _mean(scores, name) for name in sorted({n for s in scores for n in s.further})
+            },
             "loss": sum(s.loss * s.count for s in scores) / total,
             "accuracy": sum(s.accuracy * s.count for s in scores) / total,
             "worst-accuracy": min(s.accuracy for s in scores),
             "clients": len(scores),
         }
     )
+
+
+def _mean(scores: Sequence[Score], name: str) -> float:
+    finite = [s for s in scores if math.isfinite(s.further.get(name, math.nan))]
+    total = sum(s.count for s in finite)
+    return sum(s.further[name] * (s.count / total) for s in finite) if total else math.nan

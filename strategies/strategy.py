@@ -33,6 +33,8 @@ from strategies.folding import Fold
 from strategies.gathering import Gathered, gather, gather_scores
 from strategies.records import client_scores, training_record
 
+OF_CLIENTS = ("worst-accuracy", "clients")
+"""What is said of clients alone, and not of the test as a whole."""
 BUSY_SECONDS = 0.5
 """Pause before looking again whether busy nodes have become free."""
 
@@ -295,8 +297,8 @@ class FederatedStrategy(Strategy):
         found = {} if metrics is None else dict(metrics)
         self._record |= {f"client_{key.replace('-', '_')}": found[key] for key in found}
         if self.config.evaluation == "clients":
-            self._record["test_loss"] = found.get("loss", math.nan)
-            self._record["test_accuracy"] = found.get("accuracy", math.nan)
+            of_test = {"loss": math.nan, "accuracy": math.nan, **found}
+            self._record |= {f"test_{k}": of_test[k] for k in of_test if k not in OF_CLIENTS}
 
     # ------------------------------------------------------------------ the run
 

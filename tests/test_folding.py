@@ -112,3 +112,15 @@ def test_scores_of_clients_count_each_example_once() -> None:
     assert found is not None
     assert dict(found) == {"loss": 3.25, "accuracy": 0.875, "worst-accuracy": 0.5, "clients": 2}
     assert client_scores([nothing]) is None
+
+
+def test_numbers_of_a_models_own_are_means_by_examples_where_they_are_finite() -> None:
+    """(2 * 0.1 + 6 * 0.5) / 8; "rare" of the one client that has it; a client without examples: none."""
+    one, two = {"ece": 0.1, "rare": math.nan}, {"ece": 0.5, "rare": 0.25}
+    nothing = Score(math.nan, math.nan, 0)
+    found = client_scores([Score(1.0, 0.5, 2, one), nothing, Score(4.0, 1.0, 6, two)])
+    assert found is not None
+    assert (found["ece"], found["rare"]) == (pytest.approx(0.4), 0.25)
+    [alone] = [client_scores([Score(1.0, 0.5, 2, one)])]
+    assert alone is not None
+    assert math.isnan(float(str(alone["rare"])))

@@ -98,6 +98,13 @@ def test_metrics_of_a_users_own_stand_in_the_record(component: Component, run: R
     assert [record["test_all"] for record in records] == [357] * 4
     assert all(0 <= record["test_class_0_accuracy"] <= 1 for record in records)
     assert records[-1]["training_set_all"] == 20
+    tested = {"model": "own", "evaluation": "clients", "nodes": 2}
+    folder = run("by clients", **tested)
+    last, holdings = metrics_of(folder)[-1], read_holdings(read_stored(folder)[0], None)
+    sizes = [len(holdings.test(client)) for client in range(6)]
+    assert last["client_all"] == pytest.approx(sum(n * n for n in sizes) / sum(sizes))
+    assert last["test_all"] == last["client_all"]
+    assert "test_clients" not in last
 
 
 def test_clients_are_tested_with_what_they_keep(component: Component, run: Run) -> None:

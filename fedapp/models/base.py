@@ -91,7 +91,8 @@ class Model(Component, ABC):
         """Return further numbers for a round's record, by name; these models have none.
 
         ``outputs`` [n, C] (or [n, C, T]) and ``targets`` are those of all examples evaluated; in the
-        record the names begin with ``test_``, or with ``training_set_``.
+        record the names begin with ``test_``, or with ``training_set_``; with ``client_`` for the mean
+        over clients that test it themselves, each by its examples.
         """
         return {}
 
