@@ -1,0 +1,65 @@
+"""Results made by hand, for tests of pages, pictures and claims."""
+
+from __future__ import annotations
+
+from fedapp.papers.catalogue import all_items
+from fedapp.papers.cells import Maker
+from fedapp.papers.results import CellResult, Curve, Results, RunResult
+from fedapp.papers.schema import Scale, Table
+
+ITEMS = all_items()
+
+
+TABLES = {name: item for name, item in ITEMS.items() if isinstance(item, Table)}
+
+
+def maker(item, scale) -> Maker:
+    return Maker(item, scale, item.scales.get(scale) or Scale(), {}, lambda name, cut: name)
+
+
+def run_result(needed=None, final=0.5, seed=0, **more) -> RunResult:
+    values = {
+        "run": "r",
+        "seed": seed,
+        "rounds": 100,
+        "needed": needed,
+        "final": final,
+        "best": final,
+        "least_loss": 1.0,
+        "least_loss_round": 5,
+        "updates": 1.0,
+        "bytes_down": 1000,
+        "bytes_up": 1000,
+        "seconds": 1.0,
+        "problem": "",
+    }
+    return RunResult(**{**values, **more})
+
+
+def cell(*runs: RunResult, **more) -> CellResult:
+    return CellResult(
+        **{"target": 0.97, "participants": 10, "chosen": {"learning-rate": 0.1}, **more},
+        runs=list(runs),
+    )
+
+
+def table_results(cells: dict[str, CellResult]) -> Results:
+    item = TABLES["mcmahan-table4"]
+    everything = {f"{r.label} | {c.label}": CellResult() for r in item.rows for c in item.columns}
+    return Results(item="mcmahan-table4", scale="full", command="c", cells=everything | cells)
+
+
+def curve(ys) -> Curve:
+    count = len(ys)
+    return Curve(
+        rounds=list(range(count)),
+        gradients=[10 * t for t in range(count)],
+        accuracy=ys,
+        loss=[1 - y for y in ys],
+        train_loss=[None, *([0.5] * (count - 1))],
+    )
+
+
+def recorded(seed: int, losses: dict, similarity: dict) -> RunResult:
+    row = {"round": 1, "client_train_loss": losses, "similarity": similarity}
+    return run_result(seed=seed, agreement=[row])

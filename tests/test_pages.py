@@ -1,0 +1,161 @@
+"""The pages and pictures of results: published and measured side by side, what was not run, bands."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedapp.papers.cells import line_name
+from fedapp.papers.pictures.curves import draw_figure, points
+from fedapp.papers.report.comparisons import comparison_section
+from fedapp.papers.report.page import page
+from fedapp.papers.report.tables import entries, table_section
+from fedapp.papers.results import CellResult, Results, thin
+from fedapp.papers.schema import Comparison, Figure
+from fedapp.sweeps.record import RunRecord
+from tests.paper_results import ITEMS, TABLES, cell, curve, recorded, run_result, table_results
+
+
+def test_a_table_shows_published_and_measured_side_by_side() -> None:
+    item = TABLES["mcmahan-table4"]
+    results = table_results(
+        {
+            "E = 1, B = ∞ | IID": cell(run_result(900), run_result(1100, seed=1)),
+            "E = 1, B = 10 | IID": cell(run_result(50.0)),
+            "E = 20, B = 10 | IID": cell(run_result(None), inside=False),
+        }
+    )
+    found = {f"{e.row.label} | {e.column.label}": e for e in entries(item, results)}
+    one = found["E = 1, B = 10 | IID"]
+    assert (one.ratio, one.speedup, one.published_speedup) == (50 / 92, 20.0, 16.0)
+    text = table_section(item, results)
+    assert "92 (16.0×) → **50 (20.0×)**" in text
+    assert "1468 → **1000**" in text
+    assert "45 (32.6×) → **not run**" in text
+    assert "32 (45.9×) → **not in 100 rounds (best 50.00 %)**" in text
+    assert "2 of 3 cells reach the target within 1.25 times" in text
+    assert "1 of 1 speed-ups" in text
+    assert "2: 900 - 1100" in text
+    assert "1 MB" in text  # 50 rounds, 10 clients, 1,000 bytes each way
+
+
+def test_a_cell_that_was_not_run_is_never_filled_in() -> None:
+    text = page(TABLES["mcmahan-table4"], [table_results({})])
+    assert text.count("→ **not run**") == 18
+    assert "Nothing was run at this scale" in text
+
+
+def test_pages_of_updates_have_their_numbers() -> None:
+    """Losses 1 and 3: mean 2, deviation 1, so 50 %; with the second seed's 2 and 2: 25 %."""
+    alike = recorded(1, {"0": 2.0, "1": 2.0}, {"conv1": 0.7, "fc1": 0.2})
+    apart = recorded(0, {"0": 1.0, "1": 3.0}, {"conv1": 0.5, "fc1": None})
+    cells = {"IID": cell(alike, apart), "Dirichlet 0.1": cell(apart)}
+    losses, similarities = (
+        page(ITEMS[name], [Results(item=name, scale="full", command="c", cells=cells)])
+        for name in ("seo-fig12", "seo-fig13")
+    )
+    assert "| IID | 1 | 2 | 3 | 25.0 % |" in losses
+    assert "| Dirichlet 0.1 | 1 | 2 | 3 | 50.0 % |" in losses
+    assert "| line | conv1 | fc1 |" in similarities
+    assert "| IID | 0.6 | 0.2 |" in similarities
+    assert "| Dirichlet 0.1 | 0.5 |  |" in similarities
+    assert "| IID less Dirichlet 0.1 | +0.1 |  |" in similarities
+
+
+@pytest.mark.parametrize("own", [CellResult(), cell(run_result()), cell(recorded(0, {}, {}))])
+def test_pages_of_updates_that_were_not_recorded_have_no_numbers(own: CellResult) -> None:
+    nothing = Results(item="seo-fig12", scale="full", command="c", cells={"IID": own})
+    said = page(ITEMS["seo-fig12"], [nothing])
+    assert ("| IID |  |  |  |  |" in said) == any(run.agreement for run in own.runs)
+
+
+def test_curves_are_thinned_and_keep_their_ends_and_their_best() -> None:
+    accuracy = [0.001 * t for t in range(1000)]
+    accuracy[500] = 1.0
+    record = RunRecord(
+        run="r",
+        settings={},
+        status="complete",
+        rounds=list(range(1000)),
+        accuracy=accuracy,
+        loss=[None] * 1000,
+        train_loss=[None] * 1000,
+        gradients=[0] * 1000,
+    )
+    curve = thin(record, 50)
+    assert len(curve.rounds) <= 51
+    assert {0, 500, 999} <= set(curve.rounds)
+
+
+def test_a_run_that_diverges_does_not_hide_the_others() -> None:
+    item = ITEMS["seo-fig5"]
+    assert isinstance(item, Figure)
+    cells = {line_name(p, line): CellResult() for p in item.panels for line in item.lines[p.lines]}
+    for name, loss in zip(cells, ([2.0, 1.0, 0.5], [2.5, 400.0, 2.3]), strict=False):
+        drawn = curve([0.1, 0.2, 0.3]).model_copy(update={"loss": loss})
+        cells[name] = cell(run_result(curve=drawn))
+    figure = draw_figure(item, Results(item="seo-fig5", scale="cpu", command="c", cells=cells))
+    losses = next(axes for axes in figure.axes if axes.get_ylabel() == "test loss")
+    assert losses.get_ylim()[1] == pytest.approx(7.5)
+
+
+def test_a_figure_has_a_line_for_each_that_ran_and_a_band_over_seeds() -> None:
+    item = ITEMS["seo-fig9"]
+    assert isinstance(item, Figure)
+    cells = {line_name(p, line): CellResult() for p in item.panels for line in item.lines[p.lines]}
+    first = next(iter(cells))
+    runs = [run_result(curve=curve([0.1, 0.2 + 0.1 * s, 0.3]), seed=s) for s in range(3)]
+    cells[first] = cell(*runs)
+    figure = draw_figure(item, Results(item="seo-fig9", scale="full", command="c", cells=cells))
+    accuracy, loss = figure.axes[0], figure.axes[1]
+    assert [line.get_label() for line in accuracy.lines] == ["α = 0.1"]
+    assert list(accuracy.lines[0].get_ydata()) == pytest.approx([0.1, 0.3, 0.3])
+    assert len(accuracy.collections) == 1
+    assert loss.lines[-1].get_marker() == "o"  # the least test loss is marked
+    assert [t.get_text() for t in figure.axes[3].texts] == ["not run"]
+
+
+def test_accuracy_by_gradients_has_gradients_on_its_axis() -> None:
+    panel = ITEMS["mcmahan-fig9"].panels[0]
+    assert points(curve([0.1, 0.3, 0.2]), panel) == ([0, 10, 20], [0.1, 0.3, 0.2])
+    best = panel.model_copy(update={"y": "best accuracy", "x": "rounds"})
+    assert points(curve([0.1, 0.3, 0.2]), best) == ([0, 1, 2], [0.1, 0.3, 0.3])
+
+
+def test_a_cell_without_a_published_number_is_compared_with_the_baseline() -> None:
+    item = TABLES["mcmahan-unbalanced"]
+    cells = {f"{r.label} | {c.label}": CellResult() for r in item.rows for c in item.columns}
+    cells |= {
+        "balanced | 2NN, IID": cell(run_result(90.0)),
+        "σ = 0.5 | 2NN, IID": cell(run_result(100.0)),
+        "σ = 1 | 2NN, IID": cell(run_result(60.0)),
+        "σ = 1 | 2NN, non-IID": cell(run_result(60.0)),
+    }
+    said = table_section(
+        item, Results(item="mcmahan-unbalanced", scale="full", command="c", cells=cells)
+    )
+    assert "not given → **60 (1.5×)**" in said
+    assert (
+        "1 of 1 cells reach the target within 1.25 times the published rounds; no speed-ups are"
+        in said
+    )
+    assert "1 of 2 cells without published rounds need fewer rounds than the row balanced." in said
+
+
+def test_a_page_says_which_cells_are_evaluated_less_often() -> None:
+    often, seldom = cell(run_result(50.0)), cell(run_result(50.0))
+    results = table_results({"a": often, "b": seldom.model_copy(update={"every": 4})})
+    text = page(TABLES["mcmahan-table4"], [results])
+    assert "| b | 4 |" in text
+    assert "about 500 times" in text
+    assert "about 500 times" not in page(TABLES["mcmahan-table4"], [table_results({"a": often})])
+
+
+def test_an_option_that_is_text_is_shown_as_it_is() -> None:
+    item = ITEMS["algorithms-mnist-shards"]
+    assert isinstance(item, Comparison)
+    cells = {"scaffold": cell(run_result(), chosen={"scaffold.option": "II", "mu": 0.10})}
+    assert "| scaffold.option=II, mu=0.1 |" in comparison_section(item, table_results(cells))
+
+
+def test_the_tuned_rate_is_shown() -> None:
+    assert cell(run_result(50.0)).rate == 0.1

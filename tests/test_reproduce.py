@@ -1,0 +1,221 @@
+"""Reproducing items: at smoke scale, in parts, in limited time; costs, lists, results on disk."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedapp.cli import app
+from fedapp.config import read_config
+from fedapp.data import load_dataset
+from fedapp.errors import ConfigError
+from fedapp.papers import costs
+from fedapp.papers.catalogue import choose
+from fedapp.papers.costs import cost_of
+from fedapp.papers.reproduce import Order, reproduce
+from fedapp.papers.results import collect, read_results
+from fedapp.papers.schema import SCALES
+from fedapp.sweeps.record import RunRecord
+from fedapp.sweeps.schedule import Effort, Schedule
+from tests.paper_results import ITEMS, TABLES, cell, run_result, table_results
+
+
+def test_items_are_chosen_by_name_or_by_its_start() -> None:
+    assert [name for name, _ in choose(["mcmahan-table1"])] == [
+        "mcmahan-table1-2nn",
+        "mcmahan-table1-cnn",
+    ]
+    assert [name for name, _ in choose(["seo-fig1"])] == ["seo-fig1"]
+    assert len(list(choose(["all"]))) == len(ITEMS)
+    with pytest.raises(ConfigError, match="there is no such table or figure"):
+        list(choose(["mcmahan-table9"]))
+
+
+def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> None:
+    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=1), {})
+    reproduce(["seo-fig11", "mcmahan-fig1"], order, Console(quiet=True))
+    for name in ("seo-fig11", "mcmahan-fig1"):
+        files = {path.name for path in (tmp_path / "out" / name).iterdir()}
+        assert files == {"smoke.json", "smoke.png", "smoke.svg", "index.md", "index.html"}
+        assert 'src="smoke.svg"' in (tmp_path / "out" / name / "index.html").read_text()
+    numbers = read_results(tmp_path / "out", "mcmahan-fig1", "smoke").numbers
+    middle = numbers["thetas"].index(min(numbers["thetas"], key=lambda t: abs(t - 0.5)))
+    assert numbers["shared"][middle] < min(numbers["shared parents"])
+    assert numbers["separate"][middle] > min(numbers["separate parents"])
+    index = (tmp_path / "out" / "index.md").read_text()
+    assert "(seo-fig11/index.md)" in index
+    assert "| `seo-fig9` | not run |" in index
+
+
+@pytest.mark.process
+def test_a_table_is_reproduced_at_smoke_scale(tmp_path: Path) -> None:
+    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=2), {})
+    reproduce(["mcmahan-table1-2nn"], order, Console(quiet=True))
+    results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
+    ran = {name for name, found in results.cells.items() if found.runs}
+    assert {name.split(" | ")[0] for name in ran} == {"C = 0.0", "C = 0.5"}
+    assert all(len(results.cells[name].tried) >= 3 for name in ran)
+    assert "B = 10" in (tmp_path / "out" / "mcmahan-table1-2nn" / "index.md").read_text()
+
+
+@pytest.mark.process
+def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) -> None:
+    def chosen(*only: str) -> set[str]:
+        folders = tmp_path / "runs", tmp_path / "out"
+        order = Order("smoke", None, *folders, Effort(jobs=1), {}, only=only)
+        reproduce(["mcmahan-table1-2nn"], order, Console(quiet=True))
+        results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
+        return {name for name, found in results.cells.items() if found.runs}
+
+    assert chosen("C = 0.0 | IID, B = 10") == {"C = 0.0 | IID, B = 10"}
+    both = {"C = 0.0 | IID, B = 10", "C = 0.0 | IID, B = ∞"}
+    assert chosen("C = 0.0 | IID, B = ∞") == both
+    kept = (tmp_path / "out" / "mcmahan-table1-2nn" / "smoke.json").read_bytes()
+    others = Order(
+        "smoke",
+        None,
+        tmp_path / "other runs",
+        tmp_path / "out",
+        Effort(jobs=1),
+        {},
+        only=("C = 0.0 | IID, B = 10",),
+    )
+    console = Console(file=io.StringIO(), width=400)
+    reproduce(["mcmahan-table1-2nn"], others, console)
+    assert "has results of 1 cells whose runs are neither in" in console.file.getvalue()
+    assert (tmp_path / "out" / "mcmahan-table1-2nn" / "smoke.json").read_bytes() == kept
+    damaged = tmp_path / "out" / "seo-fig11" / "smoke.json"
+    damaged.parent.mkdir()
+    damaged.write_text("{")
+    with pytest.raises(ConfigError, match=r"seo-fig11/smoke\.json: cannot be read .* Delete it"):
+        reproduce(["seo-fig11"], replace(others, only=()), console)
+    assert damaged.read_text() == "{"
+    order = Order("cpu", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=1), {}, only=("x",))
+    with pytest.raises(ConfigError, match=r"--only x: .* choose another with --scale"):
+        reproduce(["mcmahan-table3"], order, Console(quiet=True))
+    with pytest.raises(ConfigError, match=r"--only C = 2: .* One of: C = 0\.0; IID, B = ∞; "):
+        chosen("C = 2")
+
+
+@pytest.mark.process
+def test_when_the_time_is_up_what_is_done_is_shown_and_the_rest_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cells that cost least come first: those in which one client trains."""
+
+    def left(_: Schedule) -> float:
+        return 0.0 if len(list(tmp_path.glob("runs/*/record.json"))) >= 8 else 60.0
+
+    monkeypatch.setattr(Schedule, "seconds_left", left)
+    effort = Effort(jobs=1, hours=1.0)
+    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", effort, {})
+    console = Console(file=io.StringIO())
+    reproduce(["algorithms-mnist-shards", "mcmahan-table1-2nn"], order, console)
+    results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
+    ran = {name for name, found in results.cells.items() if found.runs}
+    assert ran
+    assert {name.split(" | ")[0] for name in ran} == {"C = 0.0"}
+    assert not (tmp_path / "out" / "algorithms-mnist-shards").exists()  # nothing of it is done
+    assert "1 hours are over" in console.file.getvalue()
+    row = (tmp_path / "out" / "mcmahan-table1-2nn" / "index.md").read_text()
+    assert "not run" in row
+
+
+def test_costs_are_of_the_digits_as_they_are() -> None:
+    digits = load_dataset(read_config({}))
+    assert costs.SIZES["digits"] == (len(digits.train), len(digits.test))
+
+
+def test_costs_add_up() -> None:
+    item = ITEMS["seo-fig5"]
+    cost = cost_of(item, "smoke", {})
+    assert (cost.runs, cost.rounds) == (4, 60)
+    assert 0 < cost.seconds < 600
+    tuned = cost_of(TABLES["mcmahan-table1-2nn"], "smoke", {})
+    assert tuned.runs == 8 * 3
+
+
+@pytest.mark.parametrize("name", list(ITEMS))
+def test_every_item_has_a_cost_at_every_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def seconds(data: str, batch: int, *_: object) -> float:
+        assert data in costs.TASKS
+        assert batch > 0
+        return 1e-3
+
+    monkeypatch.setattr(costs, "_example_seconds", seconds)
+    for scale in SCALES:
+        cost = costs.cost_of(ITEMS[name], scale, {})
+        assert (cost.runs == 0) == (cost.rounds == 0) == (cost.seconds == 0)
+
+
+def test_the_list_says_what_a_part_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_example_seconds", lambda *_: 1e-3)
+    for only, runs in (
+        (["C = 0.0"], 12),
+        (["C = 0.0", "C = 0.5"], 24),
+        (["C = 0.0 | IID, B = 10"], 3),
+    ):
+        chosen = [part for each in only for part in ("--only", each)]
+        said = (
+            CliRunner().invoke(app, ["reproduce", "mcmahan-table1-2nn", "--list", *chosen]).output
+        )
+        assert f" {runs} " in said
+    wrong = CliRunner().invoke(
+        app, ["reproduce", "mcmahan-table1-2nn", "--list", "--only", "C = 7"]
+    )
+    assert wrong.exit_code == 1
+
+
+def test_the_list_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "_example_seconds", lambda *_: 1e-3)
+    monkeypatch.delenv("FEDAPP_DATA", raising=False)
+    said = CliRunner().invoke(app, ["reproduce", "seo-fig5", "--list", "--scale", "cpu"])
+    assert said.exit_code == 0, said.output
+    assert "seo-fig5" in said.output
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("--data", "there is no such folder"), ("--from", "no records folder")]
+)
+def test_folders_that_are_not_there_are_refused(option: str, said: str, tmp_path: Path) -> None:
+    run = ["reproduce", "seo-fig11", option, str(tmp_path / "nosuch"), "--to", str(tmp_path)]
+    found = CliRunner().invoke(app, run)
+    assert (found.exit_code, said in str(found.exception or found.output)) == (1, True)
+
+
+def test_the_list_names_every_item() -> None:
+    said = CliRunner().invoke(app, ["reproduce", "seo-fig1", "seo-fig5", "--list"]).output
+    assert "seo-fig1" in said
+    assert "seo-fig5" in said
+    assert "Estimated from steps measured just now" in " ".join(said.split())
+
+
+def test_results_survive_a_round_trip(tmp_path: Path) -> None:
+    from fedapp.papers.results import write_results
+
+    results = table_results({"E = 1, B = 10 | IID": cell(run_result(50.0))})
+    write_results(tmp_path, results)
+    again = read_results(tmp_path, "mcmahan-table4", "full")
+    assert again == results
+    (tmp_path / "mcmahan-table4" / "full.json").write_text("{}")
+    with pytest.raises(ConfigError, match="Delete it and make it again"):
+        read_results(tmp_path, "mcmahan-table4", "full")
+
+
+def test_the_time_of_a_run_is_counted_once_and_whole() -> None:
+    """One run, of which a cell shows the start and another the whole."""
+    whole = RunRecord(run="r", settings={}, status="complete", rounds=[0, 8], accuracy=[0, 1])
+    cut = whole.model_copy(update={"rounds": [0], "accuracy": [0], "seconds": 1.0})
+    for records in ([whole, cut], [cut, whole]):
+        records[records.index(whole)] = whole.model_copy(update={"seconds": 9.0})
+        assert collect("x", "cpu", "", {}, records, {}).seconds == 9.0
+
+
+def test_an_item_that_is_misspelt_is_guessed() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'mcmahan-table4'"):
+        list(choose(["mcmahan-tabel4"]))
