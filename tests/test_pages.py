@@ -8,9 +8,10 @@ from fedapp.papers.cells import line_name
 from fedapp.papers.pictures.curves import draw_figure, points
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.page import page
+from fedapp.papers.report.short import in_short
 from fedapp.papers.report.tables import entries, table_section
 from fedapp.papers.results import CellResult, Results, thin
-from fedapp.papers.schema import Comparison, Figure
+from fedapp.papers.schema import Claims, Comparison, Figure
 from fedapp.sweeps.record import RunRecord
 from tests.paper_results import ITEMS, TABLES, cell, curve, recorded, run_result, table_results
 
@@ -159,3 +160,36 @@ def test_an_option_that_is_text_is_shown_as_it_is() -> None:
 
 def test_the_tuned_rate_is_shown() -> None:
     assert cell(run_result(50.0)).rate == 0.1
+
+
+def test_the_index_says_what_was_found() -> None:
+    """Of 1468, 156 and 144 published rounds; 7.4 times quicker is like 9.4, 5.6 is not like 10.2."""
+    needed = {"E = 1, B = ∞": 1400.0, "E = 10, B = ∞": 190.0, "E = 1, B = 50": 250.0}
+    cells = {f"{row} | IID": cell(run_result(value)) for row, value in needed.items()}
+    results = table_results(cells)
+    assert in_short(TABLES["mcmahan-table4"], [results]) == (
+        "2 of 3 cells within 1.25 times the published rounds, 1 of 2 speed-ups within a third; "
+        "15 cells not run"
+    )
+    smoke = results.model_copy(update={"scale": "smoke"})
+    assert in_short(TABLES["mcmahan-table4"], [smoke]) == "smoke alone"
+    assert in_short(TABLES["mcmahan-table4"], []) == "not run"
+
+
+def test_the_index_names_the_best_algorithms_and_federated_averaging() -> None:
+    finals = {"fedprox": 0.9, "scaffold": 0.95, "fedavg": 0.8, "moon": 0.85, "feddyn": 0.1}
+    cells = {name: cell(run_result(final=value)) for name, value in finals.items()}
+    results = Results(item="algorithms-mnist-shards", scale="cpu", command="c", cells=cells)
+    said = in_short(ITEMS["algorithms-mnist-shards"], [results])
+    assert said == "scaffold 95.00 %, fedprox 90.00 %, moon 85.00 %, fedavg 80.00 %"
+
+
+def test_the_index_counts_verdicts_and_lines() -> None:
+    none = Results(item="seo-claims", scale="cpu", command="c", cells={})
+    item = ITEMS["seo-claims"]
+    assert isinstance(item, Claims)
+    said = f"0 hold, 0 fail, 0 inconclusive, {len(item.claims)} not judged"
+    assert in_short(item, [none]) == said
+    lines = {"K | K = 1": cell(run_result()), "K | K = 5": CellResult()}
+    figure = Results(item="seo-fig2", scale="cpu", command="c", cells=lines)
+    assert in_short(ITEMS["seo-fig2"], [figure]) == "1 of 2 lines"

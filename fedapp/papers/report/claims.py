@@ -116,14 +116,19 @@ def _judge(claim: Claim, measured: float, doubt: float) -> Verdict:
     return "holds" if low <= measured <= high else "fails"
 
 
-def claims_section(item: Claims, results: Results) -> str:
-    """Return the table of claims, how many of them hold, and why others are not judged."""
+def check_all(item: Claims, results: Results) -> list[Checked]:
+    """Measure and judge all claims of an item."""
     scale = item.scales.get(results.scale) or Scale()
     noise = Noise(scale.noise or item.noise, item.relative_noise)
-    checked = [
+    return [
         check(claim, results.cells, noise, results.scale, scale.pace, cells_of(claim))
         for claim in item.claims
     ]
+
+
+def claims_section(item: Claims, results: Results) -> str:
+    """Return the table of claims, how many of them hold, and why others are not judged."""
+    checked = check_all(item, results)
     head = ("claim", "section", "published", "measured", "±", "holds if", "verdict")
     found = Counter(each.verdict for each in checked)
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
@@ -132,6 +137,7 @@ def claims_section(item: Claims, results: Results) -> str:
     parts = [table(head, [_row(each) for each in checked]), f"{', '.join(counts)}."]
     parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
     parts += [NO_NUMBER] if found["no number"] else []
+    scale = item.scales.get(results.scale) or Scale()
     return "\n\n".join([*parts, *_windows(item, scale.pace)])
 
 

@@ -8,6 +8,7 @@ from fedapp.files import write_atomically
 from fedapp.papers.catalogue import all_items
 from fedapp.papers.report.markdown import NOT_RUN, duration, table
 from fedapp.papers.report.page import html, results_of
+from fedapp.papers.report.short import in_short
 
 HOW = "[Reproduce and sweep](../reproduce.md)"
 INTRODUCTION = f"""# The papers, reproduced
@@ -15,6 +16,9 @@ INTRODUCTION = f"""# The papers, reproduced
 Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the algorithms compared: each
 from one command, with what is published beside what was measured. `full` is as in the paper; `cpu` is
 what a processor does in hours; `smoke` only shows that the item can be made. What was not run says so.
+What was found is of the largest scale that was run: cells that reach their target in no more than 1.25
+times the published rounds, claims that hold, the best algorithms, or how many lines of a figure are
+drawn.
 
 How to run them, and sweeps of your own: {HOW}.
 """
@@ -39,8 +43,9 @@ def index_files(folder: Path) -> dict[Path, str]:
         said = [
             f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale for r in there
         ]
-        rows.append([link, item.source.rstrip("."), f"`{name}`", "; ".join(said) or NOT_RUN])
-    body = f"{INTRODUCTION}\n{table(('item', 'source', 'name', 'run'), rows)}\n"
+        rows.append([link, in_short(item, there), "; ".join(said) or NOT_RUN, f"`{name}`"])
+        rows[-1].append(item.source.rstrip("."))
+    body = f"{INTRODUCTION}\n{table(('item', 'found', 'run', 'name', 'source'), rows)}\n"
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
     linked = body.replace("/index.md)", "/index.html)").replace(HOW, "`docs/reproduce.md`")
     return {

@@ -42,6 +42,23 @@ class Entry:
             return None
         return self.result.needed / self.published
 
+    @property
+    def is_near(self) -> bool:
+        """Whether no more than 1.25 times the published rounds were needed."""
+        return self.ratio is not None and self.ratio <= WITHIN_ROUNDS
+
+    @property
+    def gain_over_published(self) -> float | None:
+        """The measured speed-up over the published one, where there are both."""
+        mine, theirs = self.speedup, self.published_speedup
+        return mine / theirs if mine and theirs else None
+
+    @property
+    def gains_alike(self) -> bool:
+        """Whether the speed-up lies within a third of the published one."""
+        ratio = self.gain_over_published
+        return ratio is not None and abs(ratio - 1) <= WITHIN_SPEEDUP
+
     def measured(self) -> str:
         """Return the measured rounds in words."""
         if not self.result.runs:
@@ -67,6 +84,11 @@ def entries(item: Table, results: Results) -> list[Entry]:
         for column in item.columns
         if column.label in row.published
     ]
+
+
+def numbered_among(cells: Sequence[Entry]) -> list[Entry]:
+    """Return the cells that were run and have a published number."""
+    return [e for e in cells if not isinstance(e.published, str) and e.result.runs]
 
 
 def _result(results: Results, label: str, column: Column) -> CellResult:
@@ -155,13 +177,13 @@ def _verdict(item: Table, cells: Sequence[Entry], results: Results) -> str:
     """
     if results.scale == "smoke":
         return "At this scale the numbers only show that the table can be made."
-    numbered = [e for e in cells if not isinstance(e.published, str) and e.result.runs]
+    numbered = numbered_among(cells)
     if not numbered:
         return "Nothing was run at this scale."
-    near = sum(e.ratio is not None and e.ratio <= WITHIN_ROUNDS for e in numbered)
+    near = [e for e in numbered if e.is_near]
     reached = (
-        f"{near} of {len(numbered)} cells reach the target within {WITHIN_ROUNDS} times the published "
-        "rounds"
+        f"{len(near)} of {len(numbered)} cells reach the target within {WITHIN_ROUNDS} times the "
+        "published rounds"
     )
     missed = [f"{e.row.label}, {e.column.label}" for e in _missed(numbered)]
     parts = [f"{reached}; {_speedups(item, numbered)}.", _not_given(item, cells)]
@@ -173,14 +195,12 @@ def _speedups(item: Table, cells: Sequence[Entry]) -> str:
     """Say how many of the published speed-ups come out."""
     if not any(row.speedup for row in item.rows):
         return "no speed-ups are published"
-    gains = [e for e in cells if e.published_speedup and e.speedup]
+    gains = [e for e in cells if e.gain_over_published]
     if not gains:
         return f"there are no speed-ups without the row {item.baseline}"
-    alike = sum(
-        abs((e.speedup or 0) / (e.published_speedup or 1) - 1) <= WITHIN_SPEEDUP for e in gains
-    )
+    alike = [e for e in gains if e.gains_alike]
     return (
-        f"{alike} of {len(gains)} speed-ups over the row {item.baseline} lie within a third of the "
+        f"{len(alike)} of {len(gains)} speed-ups over the row {item.baseline} lie within a third of the "
         "published ones"
     )
 
@@ -199,8 +219,5 @@ def _not_given(item: Table, cells: Sequence[Entry]) -> str:
 
 def _missed(cells: Sequence[Entry]) -> Iterator[Entry]:
     for entry in cells:
-        slow = entry.ratio is None or entry.ratio > WITHIN_ROUNDS
-        gain, published = entry.speedup, entry.published_speedup
-        apart = bool(gain and published and abs(gain / published - 1) > WITHIN_SPEEDUP)
-        if slow or apart:
+        if not entry.is_near or (entry.gain_over_published and not entry.gains_alike):
             yield entry
