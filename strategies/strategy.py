@@ -82,8 +82,12 @@ class FederatedStrategy(Strategy):
         work = Work.of(self.config, server_round)
         states = self.client_states() if self.client_states else None
         reply = "each" if self.config.record_updates else self.algorithm.reply
-        order = replace(
-            TrainOrder(server_round, (), work.learning_rate, reply, threads=self.config.threads),
+        order = TrainOrder(
+            server_round,
+            (),
+            work.learning_rate,
+            reply,
+            threads=self.config.threads,
             epochs=work.epochs,
             batch_size=work.batch_size,
         )
