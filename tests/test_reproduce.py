@@ -49,7 +49,8 @@ def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> 
     assert numbers["separate"][middle] > min(numbers["separate parents"])
     index = (tmp_path / "out" / "index.md").read_text()
     assert "(seo-fig11/index.md)" in index
-    assert "| `seo-fig9` | not run |" in index
+    assert "| not run | not run | `seo-fig9` |" in index
+    assert "| smoke alone | smoke | `seo-fig11` |" in index
 
 
 @pytest.mark.process
