@@ -37,7 +37,9 @@ def started(folder: Path, effort: Effort, **settings: str) -> list[str]:
     """Return which GPU each worker of four runs sees; empty: whatever there is."""
     schedule = Schedule({}, Store(folder), effort, Console(file=io.StringIO()))
     requests = [Request.of({**settings, "seed": seed}, 1) for seed in range(4)]
-    return [worker.gpu for worker in schedule._workers(requests).members]
+    there = schedule._workers(requests)
+    there.grow(len(requests))
+    return [worker.gpu for worker in there.members]
 
 
 @pytest.mark.usefixtures("_three")
@@ -48,6 +50,17 @@ def test_runs_of_a_sweep_are_spread_over_the_gpus(tmp_path: Path) -> None:
     assert started(tmp_path, Effort(jobs=1)) == ["0"]
     assert started(tmp_path, Effort(), device="cpu") == ["", "", "", ""]
     assert started(tmp_path, Effort(), device="cuda:1") == ["", "", ""]
+
+
+@pytest.mark.usefixtures("_three")
+def test_workers_are_started_as_there_is_work_for_them(tmp_path: Path) -> None:
+    """A search of a rate begins with one run, and then has several."""
+    there = workers.Workers(3, tmp_path, ["0", "1"])
+    for wanted, count in ((1, 1), (2, 2), (1, 2), (9, 3)):
+        there.grow(wanted)
+        assert len(there.members) == count
+    assert [worker.gpu for worker in there.members] == ["0", "1", "0"]
+    assert [worker.number for worker in there.members] == [1, 2, 3]
 
 
 @pytest.mark.usefixtures("_three")

@@ -68,12 +68,17 @@ def test_a_table_is_reproduced_at_smoke_scale(tmp_path: Path) -> None:
 def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) -> None:
     def chosen(*only: str) -> set[str]:
         folders = tmp_path / "runs", tmp_path / "out"
-        order = Order("smoke", None, *folders, Effort(jobs=1), {}, only=only)
+        order = Order("smoke", None, *folders, Effort(jobs=2), {}, only=only)
         reproduce(["mcmahan-table1-2nn"], order, Console(quiet=True))
         results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
         return {name for name, found in results.cells.items() if found.runs}
 
     assert chosen("C = 0.0 | IID, B = 10") == {"C = 0.0 | IID, B = 10"}
+    # A search begins with one run; the rates beside it are then run at the same time.
+    assert {path.name for path in (tmp_path / "runs").glob("*.log")} == {
+        "worker-1.log",
+        "worker-2.log",
+    }
     both = {"C = 0.0 | IID, B = 10", "C = 0.0 | IID, B = ∞"}
     assert chosen("C = 0.0 | IID, B = ∞") == both
     kept = (tmp_path / "out" / "mcmahan-table1-2nn" / "smoke.json").read_bytes()

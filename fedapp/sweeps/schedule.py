@@ -102,9 +102,9 @@ class Schedule:
     def _workers(self, requests: Sequence[Request]) -> Workers:
         """Return workers for the runs, which see one GPU each, unless a run names its own."""
         devices = {dict(request.settings).get("device", "auto") for request in requests}
-        count = min(self.effort.processes(devices), len(requests))
         named = any(str(device).startswith("cuda:") for device in devices)
-        return Workers(count, self.store.root, () if named else gpus_for(devices))
+        gpus = () if named else gpus_for(devices)
+        return Workers(self.effort.processes(devices), self.store.root, gpus)
 
     def _wanted(self) -> list[Wanted]:
         """Return the missing runs with the plans' names, each once; note the plans that are done."""
@@ -124,9 +124,9 @@ class Schedule:
         while wanted and not self._time_is_up():
             running = {request.run for worker in workers.busy for request in worker.requests}
             waiting = [pair for pair in wanted if pair[1].run not in running]
-            for worker, group in zip(
-                workers.idle, in_groups(waiting, self.effort.stacked), strict=False
-            ):
+            groups = in_groups(waiting, self.effort.stacked)
+            workers.grow(len(workers.busy) + len(groups))
+            for worker, group in zip(workers.idle, groups, strict=False):
                 for name, request in group:
                     self._bars[request.run] = progress.add_task(
                         _short(name), total=request.rounds, detail=""

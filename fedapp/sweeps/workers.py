@@ -88,14 +88,18 @@ class Worker:
 
 
 class Workers:
-    """``jobs`` workers over one store, who share ``gpus`` evenly, if any are named."""
+    """Up to ``jobs`` workers over one store, who share ``gpus`` evenly, if any are named."""
 
     def __init__(self, jobs: int, root: Path, gpus: Sequence[str] = ()) -> None:
         root.mkdir(parents=True, exist_ok=True)
-        of = itertools.cycle(gpus or [""])
-        self.members = [
-            Worker(number, root, gpu) for number, gpu in zip(range(1, jobs + 1), of, strict=False)
-        ]
+        self.jobs, self.root = jobs, root
+        self.members: list[Worker] = []
+        self._gpus = itertools.cycle(gpus or [""])
+
+    def grow(self, count: int) -> None:
+        """Have ``count`` workers, or all there may be: what is to be run shows as runs end."""
+        for number in range(len(self.members) + 1, min(count, self.jobs) + 1):
+            self.members.append(Worker(number, self.root, next(self._gpus)))
 
     @property
     def idle(self) -> list[Worker]:
