@@ -23,6 +23,8 @@ from fedapp.training.evaluation import Score
 from fedapp.training.states import StateOrder
 
 EACH = "arrays."
+FURTHER = "further"
+"""The record of an EVALUATE reply that holds the numbers of ``Model.metrics``, a column each."""
 
 # ---------------------------------------------------------------------- train
 
@@ -156,10 +158,6 @@ def decode_exam(content: RecordDict) -> tuple[Exam, Tensors]:
     clients, threads = tuple(config["clients"]), int(config["threads"])
     exam = Exam(int(config["server-round"]), clients, threads, _states(config))
     return exam, to_tensors(content.array_records["arrays"])
-
-
-FURTHER = "further"
-"""The record of an EVALUATE reply that holds the numbers of ``Model.metrics``, a column each."""
 
 
 def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict:

@@ -103,7 +103,7 @@ def decode_scores(
     try:
         columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
         rows = zip(*(columns[name] for name in SCORE_COLUMNS), strict=True)
-        further = _further(content)
+        further = cast("dict[str, list[Any]]", content.metric_records[FURTHER]).items()
         scores = {
             k: Score(float(loss), float(acc), int(n), {name: float(of[i]) for name, of in further})
             for i, (k, loss, acc, n) in enumerate(rows)
@@ -111,13 +111,6 @@ def decode_scores(
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise ReplyError("malformed", f"its scores are malformed: {plain(repr(error))}") from error
     return {client: _checked_score(scores.get(client), graded=graded) for client in clients}
-
-
-def _further(content: RecordDict) -> list[tuple[str, list[Any]]]:
-    """Return the columns of ``Model.metrics``; an earlier version's reply has none."""
-    record = content.metric_records.get(FURTHER)
-    columns = cast("dict[str, list[Any]]", record or {})
-    return list(columns.items())
 
 
 def _checked_score(score: Score | None, *, graded: bool) -> Score | Fault:

@@ -16,6 +16,14 @@ from fedapp.sweeps.record import RunRecord
 from tests.paper_results import ITEMS, TABLES, cell, curve, recorded, run_result, table_results
 
 
+def figure_not_run(name: str) -> tuple[Figure, dict[str, CellResult]]:
+    """Return a figure, and its lines without a run."""
+    item = ITEMS[name]
+    assert isinstance(item, Figure)
+    lines = [line_name(p, line) for p in item.panels for line in item.lines[p.lines]]
+    return item, {line: CellResult() for line in lines}
+
+
 def test_a_table_shows_published_and_measured_side_by_side() -> None:
     item = TABLES["mcmahan-table4"]
     results = table_results(
@@ -88,9 +96,7 @@ def test_curves_are_thinned_and_keep_their_ends_and_their_best() -> None:
 
 
 def test_a_run_that_diverges_does_not_hide_the_others() -> None:
-    item = ITEMS["seo-fig5"]
-    assert isinstance(item, Figure)
-    cells = {line_name(p, line): CellResult() for p in item.panels for line in item.lines[p.lines]}
+    item, cells = figure_not_run("seo-fig5")
     for name, loss in zip(cells, ([2.0, 1.0, 0.5], [2.5, 400.0, 2.3]), strict=False):
         drawn = curve([0.1, 0.2, 0.3]).model_copy(update={"loss": loss})
         cells[name] = cell(run_result(curve=drawn))
@@ -100,9 +106,7 @@ def test_a_run_that_diverges_does_not_hide_the_others() -> None:
 
 
 def test_a_figure_has_a_line_for_each_that_ran_and_a_band_over_seeds() -> None:
-    item = ITEMS["seo-fig9"]
-    assert isinstance(item, Figure)
-    cells = {line_name(p, line): CellResult() for p in item.panels for line in item.lines[p.lines]}
+    item, cells = figure_not_run("seo-fig9")
     first = next(iter(cells))
     runs = [run_result(curve=curve([0.1, 0.2 + 0.1 * s, 0.3]), seed=s) for s in range(3)]
     cells[first] = cell(*runs)

@@ -155,7 +155,7 @@ def test_arrays_are_of_the_models_shapes_and_types_and_come_in_its_order() -> No
 
 
 def test_scores_carry_the_numbers_of_a_models_own() -> None:
-    """A client without test examples has none; a node of before these numbers sends no such record."""
+    """A client without test examples has none; a column that is too short is no reply."""
     scores = [Score(0.5, 1.0, 3, {"ece": 0.25}), Score(math.nan, math.nan, 0)]
     message = Message(encode_scores([4, 5], scores), 1, MessageType.EVALUATE)
     found = decode_scores(message, [4, 5], graded=True)
@@ -164,8 +164,6 @@ def test_scores_carry_the_numbers_of_a_models_own() -> None:
     message.content["further"]["ece"] = [0.25]
     with pytest.raises(ReplyError, match="malformed"):
         decode_scores(message, [4, 5], graded=True)
-    del message.content["further"]
-    assert decode_scores(message, [4, 5], graded=True)[4] == Score(0.5, 1.0, 3)
 
 
 @pytest.mark.parametrize(

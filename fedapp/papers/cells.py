@@ -287,7 +287,7 @@ def _cell_of(name: str, maker: Maker) -> Cell | None:
     """Return the cell of another item, named as ``item: cell``, at the same scale."""
     item_name, _, label = name.partition(OF_ITEM)
     item = all_items()[item_name]
-    scale = item.scales.get(maker.scale_name) or Scale()
+    scale = item.at(maker.scale_name)
     return make_cells(item, replace(maker, item=item, scale=scale))[label]
 
 

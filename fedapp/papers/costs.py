@@ -73,14 +73,14 @@ def costs_of_cells(
     A tuned table cell is taken to need its published rounds at the best rate, and ``patience``
     times as many at the others of the grid that it starts with.
     """
-    own = item.scales.get(scale) or Scale()
+    own = item.at(scale)
     cells = cells_without_data(item, scale, overrides)
     return {label: _cell(cell, item, own) for label, cell in cells.items() if cell is not None}
 
 
 def cells_without_data(item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]) -> Cells:
     """Return an item's cells, with names in the place of the folders that their data would be in."""
-    own = item.scales.get(scale) or Scale()
+    own = item.at(scale)
     return make_cells(item, Maker(item, scale, own, overrides, _cut_name))
 
 

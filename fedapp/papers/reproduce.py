@@ -29,7 +29,7 @@ from fedapp.papers.results import (
     results_path,
     write_results,
 )
-from fedapp.papers.schema import Claims, Cut, Item, Scale, ScaleName, Sharpness, Table
+from fedapp.papers.schema import Claims, Cut, Item, ScaleName, Sharpness, Table
 from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.command import failures, run_plans
 from fedapp.sweeps.plans import Outcome, Steps, stage
@@ -187,7 +187,7 @@ def maker_of(item: Item, order: Order) -> Maker:
     def where(dataset: str, cut: Cut | None) -> str:
         return locate(dataset, order.data, cut, cuts)
 
-    scale = item.scales.get(order.scale) or Scale()
+    scale = item.at(order.scale)
     return Maker(item, order.scale, scale, order.overrides, where)
 
 

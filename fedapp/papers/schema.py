@@ -86,6 +86,10 @@ class Base(Part):
     tuning: Tuning | None = None
     scales: dict[ScaleName, Scale]
 
+    def at(self, scale: ScaleName) -> Scale:
+        """Return what ``scale`` changes, which is nothing where the item does not say."""
+        return self.scales.get(scale) or Scale()
+
 
 class Column(Part):
     """A column of a table."""

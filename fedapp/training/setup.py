@@ -248,5 +248,5 @@ def make_score(config: RunConfig, dataset: Dataset) -> Callable[[Tensors], dict[
 
 def _named(prefix: str, score: Score) -> dict[str, float]:
     """Return the numbers of a score by their names in a round's record."""
-    numbers = {"loss": score.loss, "accuracy": score.accuracy, **score.further}
+    numbers = {**score.further, "loss": score.loss, "accuracy": score.accuracy}
     return {f"{prefix}_{name}": value for name, value in numbers.items()}

@@ -13,7 +13,7 @@ from fedapp.papers.cells import cells_of
 from fedapp.papers.report.markdown import number, percent, rounds, table
 from fedapp.papers.report.measures import RATIOS, Measured, measure
 from fedapp.papers.results import CellResult, Results
-from fedapp.papers.schema import Claim, Claims, Quantity, Scale, ScaleName
+from fedapp.papers.schema import Claim, Claims, Quantity, ScaleName
 
 Verdict = Literal[
     "holds",
@@ -118,7 +118,7 @@ def _judge(claim: Claim, measured: float, doubt: float) -> Verdict:
 
 def check_all(item: Claims, results: Results) -> list[Checked]:
     """Measure and judge all claims of an item."""
-    scale = item.scales.get(results.scale) or Scale()
+    scale = item.at(results.scale)
     noise = Noise(scale.noise or item.noise, item.relative_noise)
     return [
         check(claim, results.cells, noise, results.scale, scale.pace, cells_of(claim))
@@ -137,7 +137,7 @@ def claims_section(item: Claims, results: Results) -> str:
     parts = [table(head, [_row(each) for each in checked]), f"{', '.join(counts)}."]
     parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
     parts += [NO_NUMBER] if found["no number"] else []
-    scale = item.scales.get(results.scale) or Scale()
+    scale = item.at(results.scale)
     return "\n\n".join([*parts, *_windows(item, scale.pace)])
 
 

@@ -43,8 +43,8 @@ def index_files(folder: Path) -> dict[Path, str]:
         said = [
             f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale for r in there
         ]
-        rows.append([link, in_short(item, there), "; ".join(said) or NOT_RUN, f"`{name}`"])
-        rows[-1].append(item.source.rstrip("."))
+        ran, source = "; ".join(said) or NOT_RUN, item.source.rstrip(".")
+        rows.append([link, in_short(item, there), ran, f"`{name}`", source])
     body = f"{INTRODUCTION}\n{table(('item', 'found', 'run', 'name', 'source'), rows)}\n"
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
     linked = body.replace("/index.md)", "/index.html)").replace(HOW, "`docs/reproduce.md`")

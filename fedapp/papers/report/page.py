@@ -51,7 +51,7 @@ def page(item: Item, found: Sequence[Results]) -> str:
     """Return the page as Markdown: what the paper shows, what was measured, what differs."""
     parts = [f"# {item.title}", "", f"{item.source}.", "", item.about.strip()]
     for results in found:
-        scale = item.scales.get(results.scale) or Scale()
+        scale = item.at(results.scale)
         parts += ["", f"## {HEADINGS[results.scale]}", "", *_scale(item, results, scale)]
     if item.differs:
         parts += ["", "## What differs, and why", "", item.differs.strip()]
