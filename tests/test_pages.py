@@ -155,6 +155,18 @@ def test_a_page_says_which_cells_are_evaluated_less_often() -> None:
     assert "about 500 times" not in page(TABLES["mcmahan-table4"], [table_results({"a": often})])
 
 
+def test_smoke_scale_has_its_numbers_only_where_it_stands_alone() -> None:
+    item = TABLES["mcmahan-table4"]
+    full = table_results({"E = 1, B = 10 | IID": cell(run_result(62.4))})
+    smoke = full.model_copy(update={"scale": "smoke", "command": "fedapp reproduce --scale smoke"})
+
+    together, alone = page(item, [full, smoke]), page(item, [smoke])
+
+    assert together.count("**62.4") == alone.count("**62.4") == 1
+    assert smoke.command in together
+    assert "It shows that the item can be made, and nothing of what comes out." in together
+
+
 def test_an_option_that_is_text_is_shown_as_it_is() -> None:
     item = ITEMS["algorithms-mnist-shards"]
     assert isinstance(item, Comparison)

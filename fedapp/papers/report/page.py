@@ -19,7 +19,7 @@ from fedapp.papers.report.markdown import NOT_RUN, duration, number, table
 from fedapp.papers.report.sharpness import sharpness_section
 from fedapp.papers.report.tables import table_section
 from fedapp.papers.results import CellResult, Results, read_results
-from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Scale, Sharpness, Table, Updates
+from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Sharpness, Table, Updates
 
 HEADINGS = {"full": "Full scale", "cpu": "Processor scale", "smoke": "Smoke scale"}
 
@@ -50,16 +50,30 @@ def results_of(folder: Path, name: str) -> Iterator[Results]:
 def page(item: Item, found: Sequence[Results]) -> str:
     """Return the page as Markdown: what the paper shows, what was measured, what differs."""
     parts = [f"# {item.title}", "", f"{item.source}.", "", item.about.strip()]
-    for results in found:
-        scale = item.at(results.scale)
-        parts += ["", f"## {HEADINGS[results.scale]}", "", *_scale(item, results, scale)]
+    for place, results in enumerate(found):
+        section = _in_short if place and results.scale == "smoke" else _scale
+        parts += ["", f"## {HEADINGS[results.scale]}", "", *section(item, results)]
     if item.differs:
         parts += ["", "## What differs, and why", "", item.differs.strip()]
     return "\n".join(parts) + "\n"
 
 
-def _scale(item: Item, results: Results, scale: Scale) -> list[str]:
-    parts = [scale.note or "As in the paper.", "", "```bash", results.command, "```", ""]
+def _in_short(item: Item, results: Results) -> list[str]:
+    """Return how the item is made in minutes, where a larger scale has what comes out."""
+    drawn = not isinstance(item, Table | Claims)
+    seen = f"[Its picture]({results.scale}.png)" if drawn else "It"
+    shows = f"{seen} shows that the item can be made, and nothing of what comes out."
+    return [*_command(item, results), shows]
+
+
+def _command(item: Item, results: Results) -> list[str]:
+    """Return what the scale is, and what was typed."""
+    note = item.at(results.scale).note or "As in the paper."
+    return [note, "", "```bash", results.command, "```", ""]
+
+
+def _scale(item: Item, results: Results) -> list[str]:
+    parts = _command(item, results)
     if isinstance(item, Table):
         parts += [table_section(item, results), "", *_evaluations(results), _grids(results)]
     elif isinstance(item, Claims):
