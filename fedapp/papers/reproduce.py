@@ -35,7 +35,7 @@ from fedapp.sweeps.command import failures, run_plans
 from fedapp.sweeps.plans import Outcome, Steps, stage
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort
-from fedapp.sweeps.store import Store
+from fedapp.sweeps.store import Store, as_folder
 from fedapp.sweeps.tuning import search
 
 Plan = Callable[[], Steps]
@@ -73,9 +73,10 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> bool:
     ------
     ConfigError
         A name is unknown, or the data an item needs is not there, or ``only`` names no cell, or results
-        where these are to go cannot be read.
+        where these are to go cannot be read, or written.
     """
     items = dict(choose(list(names)))
+    as_folder(order.to, "--to")
     earlier = {name: read_results(order.to, name, order.scale) for name in items}
     makers = {name: maker_of(item, order) for name, item in items.items()}
     cells = {name: make_cells(item, makers[name]) for name, item in items.items()}
