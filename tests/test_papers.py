@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,26 @@ def test_a_row_tries_decays_unless_the_scale_sets_it() -> None:
     assert full["FedAvg | 80 %"].options == {decay: (0.99, 0.998, 1.0)}
     assert decay not in full["FedAvg | 80 %"].settings
     assert (smoke["FedAvg | 80 %"].options, smoke["FedAvg | 80 %"].settings[decay]) == ({}, 1.0)
+
+
+def test_what_an_order_sets_is_neither_scaled_nor_tuned() -> None:
+    overrides = {
+        "batch-size": 50,
+        "learning-rate": 0.1,
+        "fedprox.mu": 0.5,
+        "partitioner": "natural",
+    }
+    for name, scale, label in (
+        ("seo-fig4", "cpu", "B | B = 100"),
+        ("algorithms-mnist-shards", "cpu", "fedprox"),
+        ("mcmahan-fig3", "smoke", "E | E = 1 | partitioner=natural"),
+    ):
+        item = ITEMS[name]
+        cell = make_cells(item, replace(maker(item, scale), overrides=overrides))[label]
+        own = {key: value for key, value in overrides.items() if key in cell.settings}
+        assert {key: cell.settings[key] for key in own} == own
+        assert {"batch-size", "learning-rate", "partitioner"} <= set(own)
+        assert (cell.rates, cell.options) == (None, {})
 
 
 def test_a_smaller_scale_keeps_the_updates_of_a_round() -> None:
