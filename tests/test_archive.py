@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_a_run_that_went_no_further_does_not_replace_the_one_that_is_there(tmp_p
     for seconds in (1.0, 2.0):
         archive.keep([record(3).model_copy(update={"seconds": seconds})])
     assert archive.find(record(3).run) == record(3).model_copy(update={"seconds": 1.0})
+
+
+def test_a_run_that_failed_is_not_published_nor_taken(tmp_path: Path) -> None:
+    """Where it was published, trying it again would give the old failure for ever."""
+    archive, failed = Archive(tmp_path), record(3).model_copy(update={"status": "failed"})
+    archive.keep([failed])
+    assert not archive.root.exists()
+    archive.keep([record(2)])
+    path = archive.root / f"{failed.run}.json.gz"
+    path.write_bytes(gzip.compress(failed.model_dump_json().encode()))  # as earlier versions did
+    assert Store(tmp_path / "runs", archive).find(Request.of(SETTINGS, 3)) is None
+    archive.keep([record(2)])
+    assert archive.find(failed.run) == record(2)
 
 
 def test_digests_of_code_are_not_published(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedapp.analysis.curves import band, communication, least, speed_up
 from fedapp.analysis.interpolation import interpolate
 from fedapp.config import read_config
 from fedapp.errors import ConfigError
+from fedapp.papers import catalogue
 from fedapp.papers.catalogue import read_item as read
 from fedapp.papers.cells import Maker, is_among, make_cells
 from fedapp.papers.data import locate
@@ -109,6 +111,26 @@ def test_a_row_tries_decays_unless_the_scale_sets_it() -> None:
     assert (smoke["FedAvg | 80 %"].options, smoke["FedAvg | 80 %"].settings[decay]) == ({}, 1.0)
 
 
+def test_what_an_order_sets_is_neither_scaled_nor_tuned() -> None:
+    overrides = {
+        "batch-size": 50,
+        "learning-rate": 0.1,
+        "fedprox.mu": 0.5,
+        "partitioner": "natural",
+    }
+    for name, scale, label in (
+        ("seo-fig4", "cpu", "B | B = 100"),
+        ("algorithms-mnist-shards", "cpu", "fedprox"),
+        ("mcmahan-fig3", "smoke", "E | E = 1 | partitioner=natural"),
+    ):
+        item = ITEMS[name]
+        cell = make_cells(item, replace(maker(item, scale), overrides=overrides))[label]
+        own = {key: value for key, value in overrides.items() if key in cell.settings}
+        assert {key: cell.settings[key] for key in own} == own
+        assert {"batch-size", "learning-rate", "partitioner"} <= set(own)
+        assert (cell.rates, cell.options) == (None, {})
+
+
 def test_a_smaller_scale_keeps_the_updates_of_a_round() -> None:
     item = ITEMS["seo-fig4"]
     for label in ("B | B = 50", "B | B = 5"):
@@ -129,6 +151,31 @@ def test_a_smaller_scale_keeps_the_updates_of_a_round() -> None:
 def test_a_wrong_toml_is_named(change: str, said: str) -> None:
     with pytest.raises(ConfigError, match=r"one\.toml") as error:
         read("one", change)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        (
+            "mcmahan-table4",
+            '"IID" = 1468',
+            '"ID" = 1468',
+            "there is no column 'ID'. One of: IID; N",
+        ),
+        (
+            "mcmahan-table4",
+            'baseline = "E = 1, ',
+            'baseline = "E = 2, ',
+            "baseline = 'E = 2, B = ∞'",
+        ),
+        ("seo-fig5", 'lines = "PP"', 'lines = "P"', "lines = 'P': a panel draws them"),
+    ],
+)
+def test_a_name_that_an_item_does_not_have_is_named(name, old, new, said) -> None:
+    text = (catalogue.ITEMS / f"{name}.toml").read_text()
+    with pytest.raises(ConfigError, match=name) as error:
+        read(name, text.replace(old, new, 1))
     assert said in str(error.value)
 
 

@@ -194,6 +194,15 @@ def test_folders_that_are_not_there_are_refused(option: str, said: str, tmp_path
     assert (found.exit_code, said in str(found.exception or found.output)) == (1, True)
 
 
+@pytest.mark.parametrize(
+    "key", ["num-server-rounds", "target-accuracy", "seed", "run-dir", "resume"]
+)
+def test_what_no_cell_would_take_over_is_refused(key: str, tmp_path: Path) -> None:
+    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=1), {key: 1})
+    with pytest.raises(ConfigError, match=f"--set {key}: has no effect"):
+        reproduce(["seo-fig11"], order, Console(quiet=True))
+
+
 def test_the_list_names_every_item() -> None:
     said = CliRunner().invoke(app, ["reproduce", "seo-fig1", "seo-fig5", "--list"]).output
     assert "seo-fig1" in said

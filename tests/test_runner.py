@@ -19,6 +19,7 @@ from rich.console import Console
 
 from fedapp import cli
 from fedapp.runs.callbacks import read_metrics
+from fedapp.sweeps.execute import perform
 from fedapp.sweeps.identity import Request
 from fedapp.sweeps.plans import fixed
 from fedapp.sweeps.schedule import Effort, Schedule, carry_out
@@ -114,6 +115,28 @@ def test_when_the_time_is_up_runs_are_cut_at_a_checkpoint(
         again, _ = carry_out({"b": lambda: fixed([further])}, Store(root), Effort(jobs=1), quiet())
         curves.append((again["b"].runs[0].accuracy, again["b"].runs[0].loss))
     assert curves[0] == curves[1]
+
+
+@pytest.mark.timeout(60)
+def test_a_run_that_another_process_is_at_work_on_is_not_waited_for_when_all_stops(
+    tmp_path: Path,
+) -> None:
+    [request] = requests([0.1], rounds=1)
+    with Store(tmp_path).lock(request.run):
+        assert perform(request, Store(tmp_path), lambda round_, accuracy: True) is None
+    assert perform(request, Store(tmp_path), lambda round_, accuracy: False).last_round == 1
+
+
+def test_a_worker_is_not_interrupted_while_it_begins(tmp_path: Path) -> None:
+    """A terminal sends Ctrl-C to all processes; workers leave it to their parent."""
+    before = signal.getsignal(signal.SIGINT)
+    worker = Worker(1, tmp_path)
+    assert signal.getsignal(signal.SIGINT) is before
+    os.kill(worker.process.pid, signal.SIGINT)
+    worker.stop.set()
+    worker.pipe.close()
+    worker.process.join(SECONDS)
+    assert worker.process.exitcode == 0
 
 
 def _sweep(folder: Path, stacked: int, trainer: str) -> None:

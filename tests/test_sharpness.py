@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.func import functional_call
 from typer.testing import CliRunner
@@ -255,6 +256,17 @@ def test_sharpness_is_the_same_each_time_and_on_the_command_line(run: Run, tmp_p
     written = both[str(folder)]
     assert written["eigenvalue"] == found.eigenvalue
     assert (written["examples"], written["directions"], written["distance"]) == (100, 3, 0.2)
+
+
+def test_the_round_is_the_models_where_the_run_went_on_and_was_stopped(run: Run) -> None:
+    folder = run()
+    metrics = folder / "metrics.jsonl"
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    with metrics.open("a") as file:
+        file.write(json.dumps(last | {"round": 4}) + "\n")
+    assert sharpness_of(folder, Measurement(examples=8, directions=1)).round == 3
+    save_file(model_of(folder), folder / "model.safetensors")  # as an earlier version wrote it
+    assert sharpness_of(folder, Measurement(examples=8, directions=1)).round == 4
 
 
 def test_runs_without_a_model_or_with_other_data_are_refused(run: Run, tmp_path: Path) -> None:

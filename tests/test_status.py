@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 from fedapp.cli import app
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.runs import occupancy
+from fedapp.runs.artefacts import summarise
 from fedapp.runs.callbacks import Metrics
-from fedapp.runs.directory import RunDirectory
+from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.occupancy import ENDED, is_occupied, logged, occupied
 from fedapp.runs.status import status
 
@@ -165,6 +166,9 @@ def test_seconds_are_medians_of_the_rounds_and_their_parts(tmp_path):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     said = dict(status(folder))["seconds a round"]
     assert said == "4.00 (median): wait 2.25, transfer 0.50, train 1.00, evaluate 0.25"
+    config, _ = read_stored(folder)
+    assert summarise(records, config)["seconds_a_round_median"] == 4.0
+    assert summarise(records[:3], config)["seconds_a_round_median"] == 3.0  # of 2 and 4
 
 
 def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monkeypatch, caplog):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedapp.errors import ConfigError
+from fedapp.papers.reproduce import Order, reproduce
 from fedapp.registry import FAMILIES, source_of
 from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.checkpoint import kept_rounds
@@ -441,6 +442,37 @@ def test_lists_are_the_grid() -> None:
     assert len(expand({"num-clients": 5}, grid)) == 4
 
 
+def test_words_in_a_list_mean_what_they_mean_alone() -> None:
+    assert split_grid(["nesterov=[True, False]"])[1] == {"nesterov": [True, False]}
+    assert split_grid(["x=['a, b', \"c\"]"])[1] == {"x": ["a, b", "c"]}
+
+
+def test_the_later_of_two_settings_of_a_key_wins() -> None:
+    assert split_grid(["seed=[0, 1]", "seed=2"]) == (["seed=2"], {})
+    assert split_grid(["seed=[0, 1]", "seed = [2]"]) == ([], {"seed": [2]})
+
+
+def test_a_point_that_is_named_twice_is_one() -> None:
+    assert expand({}, {"learning-rate": [1, 1.0, 0.1], "seed": [0, 0]}) == [
+        {"learning-rate": 1, "seed": 0},
+        {"learning-rate": 0.1, "seed": 0},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "best_of", "said"),
+    [
+        (["trainer=[sequential, batched]"], "", r"trainer: .* are one run\. Give it one value"),
+        (["seed=[0, 1]", "momentum=[0.0, 0.5]"], "seed", r"--best-of seed: .* One of: momentum"),
+        (["run-dir=[a, b]"], "", "run-dir: a sweep names its runs itself"),
+        (["learning-rate=-1"], "", "^learning-rate = -1"),
+    ],
+)
+def test_a_sweep_that_makes_no_sense_is_refused(settings, best_of, said, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        sweep_settings(settings, tmp_path, tmp_path, best_of, Effort(jobs=1), Console())
+
+
 @pytest.mark.parametrize("text", ["[]", "[[1], [2]]"])
 def test_a_senseless_list_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must be a list of values"):
@@ -460,6 +492,18 @@ def test_a_file_where_a_folder_should_be_is_named_before_anything_runs(
     places = {"--runs": tmp_path / "runs", "--to": tmp_path / "to", option: tmp_path / "file" / "a"}
     with pytest.raises(ConfigError, match=f"{option} .*file/a: must be a folder"):
         sweep_settings([], places["--runs"], places["--to"], "", Effort(jobs=1), Console())
+
+
+@pytest.mark.parametrize("option", ["--runs", "--to"])
+def test_a_folder_that_cannot_be_written_is_named_before_anything_runs(
+    option: str, tmp_path: Path
+) -> None:
+    places = {"--runs": tmp_path / "runs", "--to": tmp_path / "to", option: Path("/proc/none")}
+    with pytest.raises(ConfigError, match=f"{option} /proc/none: cannot be written"):
+        sweep_settings([], places["--runs"], places["--to"], "", Effort(jobs=1), Console())
+    order = Order("smoke", None, places["--runs"], places["--to"], Effort(jobs=1), {})
+    with pytest.raises(ConfigError, match=f"{option} /proc/none: cannot be written"):
+        reproduce(["seo-fig11"], order, Console(quiet=True))
 
 
 def test_a_point_that_makes_no_sense_is_named() -> None:

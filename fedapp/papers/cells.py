@@ -59,14 +59,16 @@ class Maker:
     """From the name of a data set, and how much of it is used, to where it is."""
 
     def settings(self, *layers: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the item's settings with the layers, then the scale's, over them."""
+        """Return the item's settings with the layers, then the scale's, then the order's over them."""
         merged: dict[str, Scalar] = {**CARRIED_OUT, **self.item.settings}
-        for layer in (*layers, self.scale.settings, self.overrides):
+        for layer in (*layers, self.scale.settings):
             merged |= layer
-        return without_effect_removed(self._scaled(merged))
+        merged = {**self._scaled(merged), **self.overrides}
+        place = self.locate(str(merged.get("dataset", "digits")), self.scale.cut)
+        return without_effect_removed({**merged, "dataset": place})
 
     def _scaled(self, settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the settings with the scale's factors and swaps, and with the data's place."""
+        """Return the settings with the scale's factors and swaps."""
         swap = self.scale.swap
         merged = {k: swap.get(v, v) if isinstance(v, str) else v for k, v in settings.items()}
         size = int(merged.get("batch-size", 0))
@@ -74,8 +76,7 @@ class Maker:
             merged["batch-size"] = max(size // self.scale.batch_divisor, 1)
         if "learning-rate" in merged:
             merged["learning-rate"] = float(merged["learning-rate"]) * self.scale.rate_factor
-        place = self.locate(str(merged.get("dataset", "digits")), self.scale.cut)
-        return {**merged, "dataset": place}
+        return merged
 
     def runs(self, name: str) -> bool:
         """Return whether the cell ``name`` runs at this scale."""
@@ -96,8 +97,11 @@ class Maker:
         return {key: values for key, values in own.items() if key not in given}
 
     def rates(self, own: Mapping[str, Any]) -> Rates | None:
-        """Return the grid of rates, with the cell's own wishes and then the scale's over it."""
-        if self.item.tuning is None:
+        """Return the grid of rates, with the cell's own wishes and then the scale's over it.
+
+        None where nothing is tuned, or the order sets the rate.
+        """
+        if self.item.tuning is None or Rates.key in self.overrides:
             return None
         base = self.item.tuning.model_dump(by_alias=True)
         return Rates(**Tuning.model_validate({**base, **own, **self.scale.tuning}).model_dump())
@@ -216,7 +220,7 @@ def _contender(item: Comparison, maker: Maker, name: str) -> Cell | None:
         rounds=maker.rounds(),
         seeds=maker.seeds,
         rates=maker.rates(own.tuning if own else {}),
-        options=own.options if own else {},
+        options=maker.options(own.options if own else {}),
         measure="accuracy",
         window=maker.scale.window or item.window,
     )

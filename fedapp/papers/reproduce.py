@@ -32,10 +32,11 @@ from fedapp.papers.results import (
 from fedapp.papers.schema import Claims, Cut, Item, ScaleName, Sharpness, Table
 from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.command import failures, run_plans
+from fedapp.sweeps.identity import LENGTH
 from fedapp.sweeps.plans import Outcome, Steps, stage
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort
-from fedapp.sweeps.store import Store
+from fedapp.sweeps.store import Store, as_folder
 from fedapp.sweeps.tuning import search
 
 Plan = Callable[[], Steps]
@@ -72,10 +73,13 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> bool:
     Raises
     ------
     ConfigError
-        A name is unknown, or the data an item needs is not there, or ``only`` names no cell, or results
-        where these are to go cannot be read.
+        A name is unknown, or the data an item needs is not there, or ``only`` names no cell, or an
+        override is of what items and scales alone say, or results where these are to go cannot be read,
+        or written.
     """
+    _check_overrides(order.overrides)
     items = dict(choose(list(names)))
+    as_folder(order.to, "--to")
     earlier = {name: read_results(order.to, name, order.scale) for name in items}
     makers = {name: maker_of(item, order) for name, item in items.items()}
     cells = {name: make_cells(item, makers[name]) for name, item in items.items()}
@@ -102,6 +106,16 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> bool:
             console.print(str(path), highlight=False, soft_wrap=True)
     console.print(str(write_index(order.to.absolute())), highlight=False, soft_wrap=True)
     return not failures(outcomes.values())
+
+
+def _check_overrides(overrides: Mapping[str, Scalar]) -> None:
+    """Refuse what no cell would take over from ``--set``."""
+    for key in {*LENGTH, "seed", "run-dir", "resume"}.intersection(overrides):
+        raise ConfigError(
+            f"--set {key}: has no effect, because the item and the scale say how far its runs go and "
+            "with which seeds, and their folders lie in --runs. Leave it out; for runs of your own there "
+            "is `fedapp sweep`."
+        )
 
 
 def _plans(cells: Mapping[str, Cells]) -> dict[str, Plan]:
@@ -169,8 +183,9 @@ def show_costs(names: Sequence[str], order: Order, console: Console) -> None:
     Raises
     ------
     ConfigError
-        A name is unknown, or ``only`` names no cell.
+        A name is unknown, or ``only`` names no cell, or an override is refused.
     """
+    _check_overrides(order.overrides)
     items = dict(choose(list(names)))
     jobs = order.effort.processes([order.overrides.get("device", "auto")])
     cells = {

@@ -132,6 +132,18 @@ class Table(Base):
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
 
+    @model_validator(mode="after")
+    def _names_its_rows_and_columns(self) -> Self:
+        labels = [column.label for column in self.columns]
+        if self.baseline not in (row.label for row in self.rows):
+            raise ValueError(f"baseline = {self.baseline!r}: there is no row that is called so")
+        for row in self.rows:
+            if odd := {*row.published, *row.speedup}.difference(labels):
+                raise ValueError(
+                    f"row {row.label!r}: there is no column {min(odd)!r}. One of: {'; '.join(labels)}"
+                )
+        return self
+
 
 class Contender(Part):
     """What an algorithm of a comparison has of its own: settings, and values to try."""
@@ -215,6 +227,15 @@ class Figure(Base):
     window: int = Field(1, ge=1)
     lines: dict[str, tuple[Line, ...]]
     panels: tuple[Panel, ...]
+
+    @model_validator(mode="after")
+    def _names_its_lines(self) -> Self:
+        if odd := {panel.lines for panel in self.panels}.difference(self.lines):
+            raise ValueError(
+                f"lines = {min(odd)!r}: a panel draws them, and there are none that are called so. One "
+                f"of: {'; '.join(self.lines)}"
+            )
+        return self
 
 
 class Picture(Base):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import math
+import statistics
 from collections.abc import Sequence
 from logging import INFO
 from pathlib import Path
@@ -31,9 +31,8 @@ class Artefacts(Callback):
 
     def on_end(self, state: ServerState) -> None:
         """Write the files and say where they are."""
-        content = safetensors.torch.save(
-            {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
-        )
+        theta = {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
+        content = safetensors.torch.save(theta, {"round": str(state.round)})
         write_atomically(self.directory.model, content)
         summary = write_summary(self.directory, self.config)
         if self.config.pictures:
@@ -96,7 +95,9 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
         "bytes_down": int(_total(trained, "bytes_down")),
         "bytes_up": int(_total(trained, "bytes_up")),
         "seconds": sum(wall_seconds(r) for r in records),
-        "seconds_a_round_median": _median([wall_seconds(r) for r in trained]),
+        "seconds_a_round_median": statistics.median(map(wall_seconds, trained))
+        if trained
+        else None,
         "failures": sum(len(r.get("failures", {})) for r in trained),
         "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
     }
@@ -117,11 +118,6 @@ def _to_target(scored: Sequence[Record], target: float) -> float | None:
 
 def _total(records: Sequence[Record], key: str) -> float:
     return float(sum(r.get(key) or 0 for r in records))
-
-
-def _median(values: Sequence[float]) -> float | None:
-    ordered = sorted(v for v in values if not math.isnan(v))
-    return ordered[len(ordered) // 2] if ordered else None
 
 
 def _page(directory: RunDirectory, config: RunConfig, summary: dict[str, Any], title: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedapp.analysis.sharpness import (
@@ -171,8 +173,15 @@ def _final_model(directory: RunDirectory) -> dict[str, Tensor]:
 
 
 def last_round(folder: Path) -> int:
-    """Return the last round that the run's metrics have, whose model is the final one."""
-    rows = read_metrics(RunDirectory(folder).metrics)
+    """Return the round after which the run ended with its final model; it may have gone on since.
+
+    A model that was written by an earlier version does not say so: the last round of the metrics.
+    """
+    directory = RunDirectory(folder)
+    with contextlib.suppress(OSError, SafetensorError), safe_open(directory.model, "pt") as file:
+        if said := (file.metadata() or {}).get("round"):
+            return int(said)
+    rows = read_metrics(directory.metrics)
     return int(rows[-1]["round"]) if rows else 0
 
 

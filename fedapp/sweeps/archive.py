@@ -27,7 +27,7 @@ class Archive:
         self.root = folder.expanduser().absolute() / NAME
 
     def find(self, run: str) -> RunRecord | None:
-        """Return the run's record, or None.
+        """Return the run's record, or None; one that failed is no result for others to take.
 
         Raises
         ------
@@ -36,7 +36,7 @@ class Archive:
         """
         path = self.root / f"{run}.json.gz"
         try:
-            return RunRecord.model_validate_json(gzip.decompress(path.read_bytes()))
+            record = RunRecord.model_validate_json(gzip.decompress(path.read_bytes()))
         except FileNotFoundError:
             return None
         except (OSError, EOFError, zlib.error, ValidationError) as error:
@@ -44,10 +44,11 @@ class Archive:
                 f"{path} is damaged: {error}. Delete the file, or leave --from out; the run is "
                 "then done again."
             ) from error
+        return record if record.status != "failed" else None
 
     def keep(self, records: Iterable[RunRecord]) -> None:
-        """Write the records of runs that went further than what is kept of them."""
-        for record in {record.run: record for record in records}.values():
+        """Write the records of runs that went further than what is kept of them, and did not fail."""
+        for record in {r.run: r for r in records if r.status != "failed"}.values():
             kept = self.find(record.run)
             if kept is None or kept.last_round < record.last_round:
                 self.root.mkdir(parents=True, exist_ok=True)

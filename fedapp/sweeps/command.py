@@ -13,6 +13,7 @@ from fedapp.cli import parse_settings
 from fedapp.errors import ConfigError
 from fedapp.sweeps.again import outdated, retry_failures
 from fedapp.sweeps.grid import expand, make_rows, request_for, show, split_grid, write_rows
+from fedapp.sweeps.identity import EXECUTION, LENGTH
 from fedapp.sweeps.plans import Outcome, Steps, fixed
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort, carry_out
@@ -35,20 +36,26 @@ def sweep_settings(
     Raises
     ------
     ConfigError
-        A point of the grid is no sensible configuration, ``best_of`` is not in the grid, or ``runs``
-        or ``to`` is a file.
+        A point of the grid is no sensible configuration, a key of the grid does not tell runs apart,
+        ``best_of`` is not in the grid, or ``runs`` or ``to`` is a file or cannot be written.
     """
     to = as_folder(to, "--to")
     plain, grid = split_grid(settings)
-    if best_of and best_of not in grid:
+    rows_differ_in = [key for key in grid if key != "seed"]
+    if best_of and best_of not in rows_differ_in:
         raise ConfigError(
-            f"--best-of {best_of}: must be a key with several values in this sweep. "
-            f"One of: {', '.join(grid) or 'none here'}."
+            f"--best-of {best_of}: must be a key, other than seed, with several values in this sweep. "
+            f"One of: {', '.join(rows_differ_in) or 'none here'}."
         )
-    base = parse_settings(plain)
+    base = {key: value for key, value in parse_settings(plain).items() if key not in grid}
     for key in ("run-dir", "resume"):
         if key in {**base, **grid}:
             raise ConfigError(f"{key}: a sweep names its runs itself, in the folder of --runs.")
+    for key in EXECUTION.difference(LENGTH).intersection(grid):
+        raise ConfigError(
+            f"{key}: says how a run is carried out, and runs that differ in it alone are one run. Give "
+            f"it one value, as in {key}={grid[key][0]}, or compare `fedapp run` with each."
+        )
     points = expand(base, grid)
     store = Store(runs)
     requests = [request_for({**base, **point}) for point in points]
@@ -62,7 +69,6 @@ def sweep_settings(
     targets = [requests[i].target for i in done]
     rows = make_rows([points[i] for i in done], records, targets, best_of)
     console.print(show(rows))
-    to.mkdir(parents=True, exist_ok=True)
     for path in write_rows(rows, to, base):
         console.print(str(path), highlight=False, soft_wrap=True)
     return not failures(outcomes.values())

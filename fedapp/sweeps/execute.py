@@ -27,6 +27,8 @@ from strategies.callbacks import Callback, Record, ServerState
 
 Watch = Callable[[int, float | None], bool]
 """Told the round and the test accuracy after each round; True stops the run where it is."""
+LOOK = 1.0
+"""Seconds between two looks at the watch while another process is at work on the run."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,20 @@ class Watched(Callback):
 def perform(request: Request, store: Store, watch: Watch) -> RunRecord | None:
     """Do what is missing of a requested run and return its record, or None if it was stopped.
 
-    A run that fails is recorded as failed, with the reason; nothing is raised for it.
+    A run that fails is recorded as failed, with the reason; nothing is raised for it. One that another
+    process is at work on is waited for, until the watch stops that.
     """
-    with store.lock(request.run):
+    lock = store.lock(request.run)
+    while not lock.is_locked:
+        try:
+            lock.acquire(timeout=LOOK)
+        except Timeout:
+            if watch(0, None):
+                return None
+    try:
         return _perform(request, store, watch)
+    finally:
+        lock.release()
 
 
 def perform_together(jobs: Sequence[Job], store: Store) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.table import Table
 
+from fedapp.cli import parse_settings
 from fedapp.config import Scalar, read_config
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically, write_json
@@ -24,7 +25,7 @@ Values = Mapping[str, Scalar]
 
 
 def split_grid(settings: Sequence[str]) -> tuple[list[str], dict[str, list[Scalar]]]:
-    """Return the plain settings, and those that are lists, as ``KEY=[a, b]``.
+    """Return the plain settings, and those that are lists, as ``KEY=[a, b]``; later ones win.
 
     Raises
     ------
@@ -34,10 +35,11 @@ def split_grid(settings: Sequence[str]) -> tuple[list[str], dict[str, list[Scala
     plain: list[str] = []
     grid: dict[str, list[Scalar]] = {}
     for setting in settings:
-        key, separator, text = setting.partition("=")
-        if separator and text.strip().startswith("["):
-            grid[key.strip()] = _list(key.strip(), text.strip())
+        key, separator, text = (part.strip() for part in setting.partition("="))
+        if separator and text.startswith("["):
+            grid[key] = _list(key, text)
         else:
+            grid.pop(key, None)
             plain.append(setting)
     return plain, grid
 
@@ -51,7 +53,8 @@ def _list(key: str, text: str) -> list[Scalar]:
     try:
         values: Any = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        values = [word.strip() for word in text.strip("[]").split(",") if word.strip()]
+        words = [word.strip() for word in text.strip("[]").split(",") if word.strip()]
+        values = [parse_settings([f"{key}={word}"])[key] for word in words]
     if not values or not all(isinstance(value, bool | int | float | str) for value in values):
         raise ConfigError(
             f"{key} = {text}: must be a list of values, as in {key}=[1, 2] or {key}=[one, two]."
@@ -60,22 +63,23 @@ def _list(key: str, text: str) -> list[Scalar]:
 
 
 def expand(base: Values, grid: Mapping[str, Sequence[Scalar]]) -> list[dict[str, Scalar]]:
-    """Return the settings of every point of the grid, checked; the last key varies fastest.
+    """Return the settings of every point of the grid, checked, each once; the last key varies fastest.
 
     Raises
     ------
     ConfigError
         A point is no sensible configuration; the message says which.
     """
-    points = []
+    points: list[dict[str, Scalar]] = []
     for values in itertools.product(*grid.values()):
         point = dict(zip(grid, values, strict=True))
         try:
             read_config({**base, **point})
         except ConfigError as error:
             said = ", ".join(f"{key}={value}" for key, value in point.items())
-            raise ConfigError(f"at {said}: {error}") from error
-        points.append(point)
+            raise ConfigError(f"at {said}: {error}" if said else str(error)) from error
+        if point not in points:
+            points.append(point)
     return points
 
 

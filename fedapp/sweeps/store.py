@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
 from pathlib import Path
 
@@ -17,12 +19,12 @@ from fedapp.sweeps.record import RunRecord
 
 
 def as_folder(path: Path, option: str) -> Path:
-    """Return the absolute path of a folder that is there or can be made.
+    """Return the absolute path of a folder that can be written, made if it is not there.
 
     Raises
     ------
     ConfigError
-        It is a file, or lies in one.
+        It is a file, or lies in one, or cannot be made or written.
     """
     path = path.expanduser().absolute()
     there = next(each for each in (path, *path.parents) if each.exists())
@@ -30,6 +32,14 @@ def as_folder(path: Path, option: str) -> Path:
         raise ConfigError(
             f"{option} {path}: must be a folder, and {there} is a file. Choose another."
         )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {path}: cannot be written ({error.strerror}). Choose another folder."
+        ) from error
     return path
 
 
@@ -41,7 +51,7 @@ class Store:
     Raises
     ------
     ConfigError
-        ``root``, or what it lies in, is a file.
+        ``root``, or what it lies in, is a file, or it cannot be written.
     """
 
     def __init__(self, root: Path, archive: Archive | None = None) -> None:

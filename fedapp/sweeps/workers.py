@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import multiprocessing
@@ -55,7 +56,8 @@ class Worker:
         self.process: SpawnProcess = PROCESSES.Process(
             target=_work, args=(theirs, self.stop, self.root, log, self.gpu), daemon=True
         )
-        self.process.start()
+        with _interrupts_ignored():
+            self.process.start()
         theirs.close()
 
     def give(self, requests: Sequence[Request]) -> None:
@@ -131,13 +133,22 @@ class Workers:
                 worker.process.kill()
 
 
+@contextlib.contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Have processes that are started here ignore Ctrl-C from their first moment: the parent decides."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _work(
     pipe: Connection[News, list[Request]], stop: Event, root: Path, log: Path, gpu: str
 ) -> None:
     """Do what the pipe asks for until it closes; a worker whose parent is gone stops by itself."""
     if gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # CUDA looks there when it is first used
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when Ctrl-C is pressed
     _write_into(log)
     from fedapp.sweeps.execute import Job, perform, perform_together
     from fedapp.sweeps.store import Store

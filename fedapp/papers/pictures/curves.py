@@ -122,10 +122,11 @@ def _finish(axes: Axes, panel: Panel, results: Results) -> None:
 
 def _cut_spikes(axes: Axes) -> None:
     """End the axis at a few times the first loss: one run that diverges would hide the others."""
-    first = [y[0] for y in (np.asarray(line.get_ydata(), float) for line in axes.lines) if len(y)]
-    top = HIGHEST_LOSS * max((value for value in first if np.isfinite(value)), default=np.inf)
+    lines = [y for y in (np.asarray(line.get_ydata(), float) for line in axes.lines) if len(y)]
+    top = HIGHEST_LOSS * max((y[0] for y in lines if np.isfinite(y[0])), default=np.inf)
     if axes.get_ylim()[1] > top > 0:
-        axes.set_ylim(top=top)
+        low = min(float(np.nanmin(y)) for y in lines)
+        axes.set_ylim(low - axes.get_ymargin() * (top - low), top)
 
 
 def _target(panel: Panel, results: Results) -> float:
