@@ -82,8 +82,13 @@ BY_EXAMPLES: dict[str, Any] = {
     "momentum": 0.5,
 }
 """With a rate that falls, client momentum and a server's rate of its own: Option I."""
-UNIFORM: dict[str, Any] = {"weighting": "uniform", "update": "model"}
-"""A naive mean of models: Option II."""
+UNIFORM: dict[str, Any] = {
+    "weighting": "uniform",
+    "update": "model",
+    "momentum": 0.3,
+    "nesterov": True,
+}
+"""A naive mean of models, of clients with Nesterov's momentum: Option II."""
 
 SHAPES = ((4, 64), (4,), (4,), (4,), (10, 4), (10,))
 NORMALISATION = np.arange(4 * 64 + 4, 4 * 64 + 12)
@@ -515,7 +520,7 @@ class Bulyan(MultiKrum):
 
 SOME: dict[str, Any] = {"fraction_train": 0.5}
 MOST: dict[str, Any] = {"fraction_train": 0.9}
-PLAIN: dict[str, Any] = {"momentum": 0.0, "weight_decay": 0.0}
+PLAIN: dict[str, Any] = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
 NAIVE: dict[str, Any] = {"weighting": "uniform"}
 ADAPTIVE = {"clip": 0.5, "noise": 0.2, "quantile": 0.3, "clip-rate": 0.5, "adaptive": True}
 MOMENTS = {"beta1": 0.6, "beta2": 0.7, "tau": 0.01}
