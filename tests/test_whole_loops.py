@@ -65,11 +65,14 @@ class Uneven(Partitioning):
     def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:
         return from_index_sets(np.split(np.arange({ENDS[-1]}), {ENDS[1:-1].tolist()}))
 '''
+SEED = 3
+"""With C = 0.5 the client without examples trains in rounds 2 and 4, client 3 in 1, 2 and 4."""
 BASE: dict[str, Any] = {
     "model": "narrow",
     "partitioner": "uneven",
     "num_clients": len(SIZES),
     "num_server_rounds": 4,
+    "seed": SEED,
     "local_epochs": 2,
     "batch_size": 5,
     "learning_rate": 0.3,
@@ -195,7 +198,7 @@ class FedAvg:
         return self.server(theta, *self.combine(sent, weights / weights.sum()))
 
     def batches(self, k: int, data: Batch) -> list[Batch]:
-        rng, n = generator(0, "client", self.round, k), SIZES[k]
+        rng, n = generator(SEED, "client", self.round, k), SIZES[k]
         size = min(BASE["batch_size"], n)
         found = []
         for _ in range(BASE["local_epochs"] if n else 0):
@@ -450,7 +453,7 @@ class DPFedAvg(FedAvg):
         return update * min(1.0, self.state / max(length, TINY)), float(length <= self.state)
 
     def server(self, theta: Vector, mean: Vector, *further: Vector) -> Vector:
-        m, rng, z = len(self.cohort), generator(0, "dp-noise", self.round), self.own["noise"]
+        m, rng, z = len(self.cohort), generator(SEED, "dp-noise", self.round), self.own["noise"]
         count_noise = m / 20
         z_update = (z**-2 - (2 * count_noise) ** -2) ** -0.5
         drawn = np.concatenate([rng.normal(0, 1, shape).ravel() for shape in SHAPES])
@@ -465,7 +468,7 @@ class LocalDP(FedAvg):
 
     def client(self, k: int, theta: Vector, batches: Sequence[Batch]) -> tuple[Any, ...]:
         (update,), clip = super().client(k, theta, batches), self.own["clip"]
-        rng, length = generator(0, "local-dp", self.round, k), float(np.linalg.norm(update))
+        rng, length = generator(SEED, "local-dp", self.round, k), float(np.linalg.norm(update))
         drawn = np.concatenate([rng.normal(0, 1, shape).ravel() for shape in SHAPES])
         return (update * min(1.0, clip / max(length, TINY)) + drawn * clip * self.own["noise"],)
 
