@@ -79,7 +79,7 @@ def algorithms_page() -> str:
         "",
     ]
     for name, algorithm in found.items():
-        lines += [f"### `{name}`", "", "```text", inspect.getdoc(algorithm) or "", "```", ""]
+        lines += [f"### `{name}`", "", "```text", _says(algorithm), "```", ""]
     lines += [
         "## The line of descent, as settings",
         "",
@@ -93,6 +93,12 @@ def algorithms_page() -> str:
         TAIL,
     ]
     return "\n".join(lines)
+
+
+def _says(algorithm: type[Algorithm]) -> str:
+    """Return its docstring, then that of what it shares with others, as FedAdam does FedOpt."""
+    shared = [base for base in algorithm.__mro__[1:] if inspect.isabstract(base)]
+    return "\n\n".join(inspect.getdoc(each) or "" for each in (algorithm, *shared))
 
 
 def _row(name: str, algorithm: type[Algorithm]) -> str:

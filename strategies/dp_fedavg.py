@@ -27,7 +27,8 @@ class DPFedAvg(Algorithm):
     of the norms (Andrew et al. 2021, Algorithm 1): S <- S exp(-eta_S (b - gamma)), b the share of
     clients within S plus N(0, sigma_b^2) / m; the update's noise multiplier is then
     (z^-2 - (2 sigma_b)^-2)^-1/2, so that both releases together cost what z alone costs. m is
-    the number of clients that replied. What epsilon assumes and covers: docs/privacy.md.
+    the number of clients that replied; epsilon and sigma_b = m / 20 count all that were asked, with
+    over-selection too. What epsilon assumes and covers: docs/privacy.md.
     """
 
     name: ClassVar[str] = "dp-fedavg"

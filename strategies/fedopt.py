@@ -21,7 +21,8 @@ class FedOpt(Algorithm):
     x <- x + eta m / (sqrt(v) + tau), eta being server-learning-rate, m_0 = 0, v_0 = tau^2. There is
     no correction of bias. Flower's own start v at 0, and its FedAdam multiplies eta by
     sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)), so that they give other numbers. Moves are
-    about eta an entry whatever the client learning rate is: start from server-learning-rate = 0.01.
+    about eta an entry whatever the client learning rate is: start from server-learning-rate = 0.01
+    (with update = "delta": Option II knows no rate but 1).
     """
 
     source: ClassVar[str] = "Reddi et al. 2021, Algorithm 2"

@@ -13,7 +13,7 @@ from strategies.flower_rules import aggregate_with
 
 
 class RobustRule(Algorithm, ABC):
-    """Replaces the mean by ``rule``; clients of weight 0 have no say: those without examples."""
+    """It stands in place of the mean; clients without examples have no say."""
 
     reply: ClassVar[Literal["mean", "each"]] = "each"
     exact: ClassVar[bool] = False

@@ -181,6 +181,13 @@ def test_the_page_lists_every_algorithm() -> None:
         assert f"### `{name}`" in page
 
 
+def test_the_page_says_what_algorithms_share() -> None:
+    """FedAdam's step and its start stand with what FedYogi and FedAdagrad have too, in FedOpt."""
+    said = algorithms_page().split("### `fedadam`")[1].split("###")[0]
+    assert "beta2 v + (1 - beta2) Delta^2" in said
+    assert "eta m / (sqrt(v) + tau)" in said
+
+
 def test_code_lines(tmp_path: Path) -> None:
     """Imports, the signature, the return: neither docstrings, comments nor blank lines."""
     path = tmp_path / "a.py"
