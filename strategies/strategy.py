@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, cast
@@ -370,8 +371,9 @@ class FederatedStrategy(Strategy):
         began = time.perf_counter()
         self._delivery.begin(grid)
         messages = self.configure_train(current, arrays, ConfigRecord(), grid)
-        replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
-        new, metrics = self.aggregate(current, replies)
+        exchange = self._delivery.exchange(grid, messages, self.config.round_deadline)
+        with closing(exchange) as replies:
+            new, metrics = self.aggregate(current, replies)
         if new is not None and metrics is not None:
             arrays = new
             result.train_metrics_clientapp[current] = metrics
