@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from logging import INFO, WARNING
@@ -155,30 +155,42 @@ class FederatedStrategy(Strategy):
         than the algorithm needs, replied well, or if what they make is not finite.
         """
         found = self._gather(replies)
-        fold = found.fold
         self._note(found)
+        problem = self._use(found.fold)
+        self._ask_again(found.faults)
+        if problem:
+            self._stop_or_say(f"round {server_round}: {problem}; the model stays as it was")
+            return None, None
+        return to_arrays(self.state.theta), MetricRecord({"train-loss": self._record["train_loss"]})
+
+    def _use(self, fold: Fold) -> str:
+        """Apply the server rule to good replies; return why not if it cannot be, or makes no sense."""
         needed = self.algorithm.min_updates
         if len(fold.reports) < self.config.min_replies or fold.usable < needed:
-            self._stop_or_say(
-                f"round {server_round}: {len(fold.reports)} clients replied well, {fold.usable} of them "
-                f"with a weight; min-replies = {self.config.min_replies}, and algorithm = "
-                f"{self.algorithm.name!r} needs {needed}; the model stays as it was"
+            return (
+                f"{len(fold.reports)} clients replied well, {fold.usable} of them with a weight; "
+                f"min-replies = {self.config.min_replies}, and algorithm = {self.algorithm.name!r} "
+                f"needs {needed}"
             )
-            return None, None
         if self.config.record_updates:
             self._record |= describe_updates(
                 fold, self.algorithm, self.state.theta, self.config.update
             )
         if not self._apply(fold):
-            self._stop_or_say(
-                f"round {server_round}: algorithm = {self.algorithm.name!r} makes nan or infinite "
-                "values of these updates; the model stays as it was"
+            return (
+                f"algorithm = {self.algorithm.name!r} makes nan or infinite values of these updates"
             )
-            return None, None
-        return to_arrays(self.state.theta), MetricRecord({"train-loss": self._record["train_loss"]})
+        return ""
+
+    def _ask_again(self, faults: Mapping[int, Fault]) -> None:
+        """Ask each node anew whose n_k is not what it said; after the round, of which it is a part."""
+        if not self.nodes.virtual:
+            for client, fault in faults.items():
+                if fault.kind == "weight":
+                    self.nodes.ask_again(client)
 
     def _gather(self, replies: Iterable[tuple[int, Message | Fault]]) -> Gathered:
-        """Check and fold the replies; a client whose n_k is not what it said is asked again."""
+        """Check and fold the replies."""
         config, sampled = self.config, self._record["clients"]
         expected = Expected(
             self.state.theta,
@@ -193,10 +205,6 @@ class FederatedStrategy(Strategy):
         found = gather(orders, replies, expected, wanted, config.round_deadline)
         idle = set(sampled) - {client for order in orders for client in order.clients}
         found.faults |= dict.fromkeys(sorted(idle), BUSY)
-        if not self.nodes.virtual:
-            for client, fault in found.faults.items():
-                if fault.kind == "weight":
-                    self.nodes.ask_again(client)
         return found
 
     def _apply(self, fold: Fold) -> bool:

@@ -324,15 +324,22 @@ def test_a_query_that_was_lost_is_asked_again_where_the_quorum_needs_the_node(
     assert records[0]["replied"] == 3
 
 
-def test_a_device_that_holds_more_than_it_said_is_asked_again(tmp_path):
-    """Its data grew during round 1: that reply is refused, and what it holds is asked anew."""
+PRIVATE = {"algorithm": "dp-fedavg", "weighting": "uniform"}
+
+
+@pytest.mark.parametrize("settings", [{}, PRIVATE], ids=["fedavg", "dp-fedavg"])
+def test_a_device_that_holds_more_than_it_said_is_asked_again(tmp_path, settings):
+    """Its data grew during round 1: that reply is refused, and what it holds is asked anew.
+
+    It is one of the clients that round 1 was drawn from, as the accountant of DP-FedAvg has to know.
+    """
     grown = []
 
     def call(message, context):
         reply = client_app(message, context)
         kind = message.metadata.message_type
         if context.node_id == 1 and kind == MessageType.TRAIN:
-            for key in ("examples", "weight"):
+            for key in ("examples", "weight")[: 1 if settings else 2]:
                 reply.content["clients"][key] = [2 * n for n in reply.content["clients"][key]]
             grown.append(True)
         if context.node_id == 1 and kind == MessageType.QUERY and grown:
@@ -343,7 +350,7 @@ def test_a_device_that_holds_more_than_it_said_is_asked_again(tmp_path):
         def __init__(self, client_app, run_config, node_configs):
             super().__init__(call, run_config, node_configs)
 
-    records = own_run(tmp_path / "run", Grown, num_server_rounds=2)
+    records = own_run(tmp_path / "run", Grown, num_server_rounds=2, **settings)
     assert records[0]["faults"] == {"weight": 1}
     assert "faults" not in records[1]
     assert records[1]["replied"] == 3
