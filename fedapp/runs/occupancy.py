@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fcntl
 import json
 import logging
 import threading
 from collections.abc import Iterator
 from logging import INFO
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 from flwr.common.logger import FLOWER_LOGGER, log
@@ -37,7 +39,7 @@ def occupied(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
     ConfigError
         Another process runs this run, or has made one here while this one waited.
     """
-    lock = _lock(directory)
+    lock = FileLock(_lock_file(directory))
     _acquire(lock, directory)
     try:
         if new:
@@ -91,19 +93,24 @@ def _cause(error: BaseException) -> str:
 
 
 def is_occupied(directory: RunDirectory) -> bool:
-    """Return whether a process is at work on the run, on this machine."""
-    lock = _lock(directory)
-    if not (directory.path / ".lock").exists():
-        return False
+    """Return whether a process is at work on the run, on this machine.
+
+    Whoever may read the folder can ask: a run of the user of a service is not everybody's to write.
+    """
     try:
-        with lock.acquire(timeout=0):
-            return False
-    except Timeout:
+        with _lock_file(directory).open("rb") as file:
+            fcntl.flock(
+                file, fcntl.LOCK_SH | fcntl.LOCK_NB
+            )  # FileLock's is one of these, exclusive
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
         return True
+    return False
 
 
-def _lock(directory: RunDirectory) -> FileLock:
-    return FileLock(directory.path / ".lock")
+def _lock_file(directory: RunDirectory) -> Path:
+    return directory.path / ".lock"
 
 
 class JsonLines(logging.Formatter):
