@@ -209,9 +209,9 @@ class Nodes:
             self.refused[node] = problem
             self._ask_again[node] = time.monotonic() + REFUSED_SECONDS
             if problem != said:
-                log(WARNING, "Node %s is refused: %s", self._called(node), problem)
+                log(WARNING, "Node %s is refused: %s", self.called(node), problem)
 
-    def _called(self, node: int) -> str:
+    def called(self, node: int) -> str:
         """Return a node's id, and the name that it was registered with, if it was."""
         name = self._seen[node].name if node in self._seen else ""
         return f"{node} ({plain(name)})" if name else str(node)
@@ -242,7 +242,7 @@ class Nodes:
             problem = self._admit_client(node, client, examples)
         if not problem:
             self._fit.add(node)
-            log(INFO, "Node %s is fit: %s", self._called(node), _describe(answer))
+            log(INFO, "Node %s is fit: %s", self.called(node), _describe(answer))
             self._compare_device(node, str(answer.get("device", "")).partition(":")[0])
         return problem
 
@@ -253,13 +253,13 @@ class Nodes:
         self._kinds.add(kind)
         here = choose_device(self.config).type
         if len(self._kinds) > 1 or (kind, here) == ("cpu", "cuda"):
-            log(WARNING, MIXED, self._called(node), kind, here)
+            log(WARNING, MIXED, self.called(node), kind, here)
 
     def _admit_client(self, node: int, client: int, examples: int) -> str:
         if client < 0:
             return "it has no data of its own, but num-clients = 0; set its data-path and client-id"
         if client in self._node_of:
-            other = self._called(self._node_of[client])
+            other = self.called(self._node_of[client])
             return f"client-id = {client}: node {other} is that client already"
         self._node_of[client], self._sizes[client] = node, examples
         return ""
@@ -285,7 +285,7 @@ class Nodes:
 
     def _too_few(self, fit: int) -> str:
         refused = "".join(
-            f"\n  node {self._called(node)}: {why}" for node, why in self.refused.items()
+            f"\n  node {self.called(node)}: {why}" for node, why in self.refused.items()
         )
         return (
             f"min-nodes = {self.config.min_nodes}: only {fit} fit nodes within node-timeout = "

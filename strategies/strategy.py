@@ -294,7 +294,10 @@ class FederatedStrategy(Strategy):
     def _client_scores(self, replies: Iterable[tuple[int, Message | Fault]]) -> MetricRecord | None:
         """Return loss and accuracy over all clients' test examples, each example counting once."""
         graded, deadline = self.nodes.task.kind != "quadratic", self.config.round_deadline
-        return client_scores(gather_scores(self._asked, replies, deadline, graded=graded))
+        called = self.nodes.called
+        return client_scores(
+            gather_scores(self._asked, replies, deadline, graded=graded, called=called)
+        )
 
     def _evaluate(self, grid: Grid, arrays: ArrayRecord) -> None:
         began = time.perf_counter()
