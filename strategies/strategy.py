@@ -39,6 +39,8 @@ OF_CLIENTS = ("worst-accuracy", "clients")
 BUSY_SECONDS = 0.5
 """Pause before looking again whether busy nodes have become free."""
 
+WAITING = "Round %d: waiting: %d clients of %d could be asked, and min-replies = %d"
+
 BUSY = Fault("busy", "its node still works for an earlier round, and was not asked")
 
 
@@ -123,7 +125,13 @@ class FederatedStrategy(Strategy):
         """Return S_t and its cohorts by node, without the clients of nodes that are still busy.
 
         Waits while fewer than ``min-replies`` clients could be asked: the round would be for nothing.
+
+        Raises
+        ------
+        RunError
+            No node is busy, and so few clients are connected for longer than ``node-timeout``.
         """
+        end, needed = time.monotonic() + self.config.node_timeout, self.config.min_replies
         said = False
         while True:
             present = self.nodes.some(grid)
@@ -132,10 +140,17 @@ class FederatedStrategy(Strategy):
             sampled = sample_clients(seed, server_round, clients, fraction, extra=extra)
             cohorts = self.nodes.cohorts(sampled, present, self._delivery.busy(present))
             asked = sum(len(cohort) for _, cohort in cohorts)
-            if asked >= min(self.config.min_replies, len(sampled)):
+            if asked >= needed:
                 return sampled, cohorts
+            if len(sampled) < needed and time.monotonic() > end:
+                raise RunError(
+                    f"min-replies = {needed}: with {len(clients)} clients connected, {len(sampled)} are "
+                    f"asked in round {server_round}, and no more came within node-timeout = "
+                    f"{self.config.node_timeout:g} s. Start more SuperNodes, raise fraction-train or "
+                    "node-timeout, or lower min-replies."
+                )
             if not said:
-                log(WARNING, "Round %d: waiting for nodes that are still busy", server_round)
+                log(WARNING, WAITING, server_round, asked, len(clients), needed)
             said = True
             time.sleep(BUSY_SECONDS)
             self._delivery.drop_late(grid)

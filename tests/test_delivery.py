@@ -13,7 +13,7 @@ from fedapp.config import read_config
 from fedapp.delivery import Delivery
 from fedapp.engines.inline import InlineGrid
 from fedapp.engines.local import RUN_ID
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, RunError
 from fedapp.server_app import app as server_app
 from fedapp.training.cohorts import sample_clients
 
@@ -303,6 +303,26 @@ def test_replies_that_come_while_a_round_waits_for_busy_nodes_are_counted(tmp_pa
     records = own_run(tmp_path / "run", Slow, nodes=5, num_server_rounds=4, **settings)
     assert [record["replied"] for record in records] == [2, 2, 2, 2]
     assert [record.get("late_replies") for record in records] == [None, None, None, 2]
+
+
+class GatheringGrid(InlineGrid):
+    """A third node comes when it has been looked for ten times, if at all."""
+
+    looks, comes = 0, True
+
+    def get_node_ids(self):
+        self.looks += 1
+        return list(self.contexts)[: 3 if self.comes and self.looks > 10 else 2]
+
+
+def test_a_round_waits_for_as_many_clients_as_must_reply(tmp_path, monkeypatch):
+    monkeypatch.setattr("strategies.strategy.BUSY_SECONDS", 0.01)
+    settings = {"num_server_rounds": 1, "min_nodes": 2, "min_replies": 3}
+    record = own_run(tmp_path / "run", GatheringGrid, **settings)[0]
+    assert (record["clients"], record["model_changed"]) == ([0, 1, 2], True)
+    monkeypatch.setattr(GatheringGrid, "comes", False)
+    with pytest.raises(RunError, match="min-replies = 3: with 2 clients connected, 2 are asked"):
+        own_run(tmp_path / "none", GatheringGrid, node_timeout=0.2, **settings)
 
 
 def test_a_query_that_was_lost_is_asked_again_where_the_quorum_needs_the_node(
