@@ -153,10 +153,14 @@ def _reports(content: RecordDict, order: TrainOrder, expected: Expected) -> Iter
 
 
 def _check_report(report: ClientReport, expected: Expected) -> None:
-    """Refuse counts that cannot be: a client may weigh less than it holds, but never more."""
+    """Refuse counts that cannot be: a client may weigh less than it holds, but never more.
+
+    Weighted uniformly it weighs 1, or has no say.
+    """
     size = expected.sizes[report.client]
-    most = size if expected.weighting == "examples" else 1
-    if not (0 <= report.weight <= most and 0 <= report.examples <= size):
+    uniform = expected.weighting == "uniform"
+    possible = report.weight in (0, 1) if uniform else 0 <= report.weight <= size
+    if not (possible and 0 <= report.examples <= size):
         raise ReplyError(
             "weight",
             f"client {report.client} has weight {report.weight} and examples {report.examples}, "

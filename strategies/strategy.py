@@ -245,7 +245,7 @@ class FederatedStrategy(Strategy):
             server_learning_rate=self.config.server_learning_rate,
             update="delta" if self.algorithm.own_update else self.config.update,
             num_clients=len(self.nodes.clients),
-            participants=len(fold.reports),
+            participants=fold.usable,
             share=min(fold.weight / self.nodes.total_weight, 1.0),
             sampled=len(self._record["clients"]),
             seed=self.config.seed,

@@ -78,10 +78,11 @@ def test_a_client_that_is_reported_twice_would_count_twice() -> None:
     assert fault(reply(REPORT, REPORT)) == "malformed"
 
 
-def test_weighted_uniformly_a_client_weighs_one_at_most() -> None:
+def test_weighted_uniformly_a_client_weighs_one_or_nothing() -> None:
+    """A part would make the others weigh more than the noise of DP-FedAvg is for."""
     uniform = replace(EXPECTED, weighting="uniform")
-    assert fault(reply(replace(REPORT, weight=1.0)), uniform) == ""
-    assert fault(reply(replace(REPORT, weight=2.0)), uniform) == "weight"
+    for weight, kind in ((1.0, ""), (0.0, ""), (2.0, "weight"), (0.5, "weight")):
+        assert fault(reply(replace(REPORT, weight=weight)), uniform) == kind
 
 
 def test_a_reply_is_to_the_round_in_which_it_was_asked_for() -> None:
