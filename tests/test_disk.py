@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 
 import killed
 import pytest
@@ -55,6 +56,24 @@ def test_no_room_at_the_end_is_one_clear_error(tmp_path, monkeypatch):
         run(tmp_path / "run")
     why = dict(status(tmp_path / "run"))["ended because"]
     assert "checkpoints cannot be written (No space left on device). Make room" in why
+
+
+def test_a_power_cut_leaves_no_checkpoint_without_its_rounds(tmp_path, monkeypatch):
+    """The lines of metrics are on the disk, and not only on their way, before a checkpoint is."""
+    file, sync = tmp_path / "run" / "metrics.jsonl", os.fsync
+    safe, behind = {}, []
+
+    def synced(number):
+        sync(number)
+        status = os.fstat(number)
+        safe[status.st_ino] = status.st_size
+        if file.exists():
+            behind.append(safe.get(file.stat().st_ino, 0) < file.stat().st_size)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    run(tmp_path / "run", num_server_rounds=3, checkpoint_every=1)
+    assert behind
+    assert not any(behind)
 
 
 def test_lines_of_metrics_wait_for_room(tmp_path, monkeypatch):
