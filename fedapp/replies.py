@@ -23,6 +23,9 @@ from fedapp.training.tensors import add, all_finite
 LARGEST_COUNT = 2**53
 """Counts beyond it are nonsense, and are not exact as a float."""
 
+MOST_NUMBERS, LONGEST_NAME = 1000, 100
+"""A model says no more of itself, and in shorter names: each becomes a key of every round's record."""
+
 SCORE_COLUMNS = ("client", "loss", "accuracy", "count")
 
 FAULT_OF = {
@@ -104,6 +107,8 @@ def decode_scores(
         columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
         rows = zip(*(columns[name] for name in SCORE_COLUMNS), strict=True)
         further = cast("dict[str, list[Any]]", content.metric_records[FURTHER]).items()
+        if len(further) > MOST_NUMBERS or any(len(name) > LONGEST_NAME for name, _ in further):
+            raise ValueError(f"{len(further)} numbers of a model's own, or names that are too long")
         scores = {
             k: Score(float(loss), float(acc), int(n), {name: float(of[i]) for name, of in further})
             for i, (k, loss, acc, n) in enumerate(rows)

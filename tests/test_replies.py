@@ -167,6 +167,26 @@ def test_scores_carry_the_numbers_of_a_models_own() -> None:
         decode_scores(message, [4, 5], graded=True)
 
 
+def test_numbers_of_a_models_own_are_few_and_have_short_names() -> None:
+    """Each becomes a key of every record: no node can fill the server's disk with them."""
+    for names, good in (
+        (["x" * 60], True),
+        (["x" * 5000], False),
+        ([f"n{i}" for i in range(50)], True),
+        ([f"n{i}" for i in range(5000)], False),
+    ):
+        scores = encode_scores((4,), [Score(0.5, 0.75, 8, dict.fromkeys(names, 1.0))])
+        message = Message(scores, 1, MessageType.EVALUATE)
+        if good:
+            found = decode_scores(message, [4], graded=True)[4]
+            assert isinstance(found, Score)
+            assert found.further.keys() == set(names)
+        else:
+            with pytest.raises(ReplyError, match="malformed") as raised:
+                decode_scores(message, [4], graded=True)
+            assert len(str(raised.value)) < 1000
+
+
 @pytest.mark.parametrize(
     ("score", "graded", "kind"),
     [
