@@ -3,14 +3,19 @@
 import errno
 import json
 import os
+from logging import INFO
+from pathlib import Path
 
 import killed
 import pytest
+from flwr.common.logger import log
 from in_process import SMALL, metrics, run
 
 from fedapp import files
 from fedapp.errors import RunError
 from fedapp.files import append_whole
+from fedapp.runs.directory import RunDirectory
+from fedapp.runs.occupancy import logged
 from fedapp.runs.status import status
 
 SETTINGS = {**SMALL, "num-server-rounds": 6, "checkpoint-every": 2}
@@ -127,6 +132,20 @@ def test_a_file_that_cannot_be_written_leaves_nothing_beside_it(tmp_path, monkey
         files.write_json(tmp_path / "x.json", {"new": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
     assert (tmp_path / "x.json").read_text() == "old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk for it")
+def test_a_log_without_room_hides_no_error_and_prints_none(tmp_path, capfd):
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+
+    def ends():
+        with logged(RunDirectory(tmp_path)):
+            log(INFO, "a line")
+            raise RunError("Make room")
+
+    with pytest.raises(RunError, match="Make room"):
+        ends()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_log_is_lines_of_json(tmp_path):

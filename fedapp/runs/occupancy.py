@@ -64,7 +64,7 @@ def _acquire(lock: FileLock, directory: RunDirectory) -> None:
 @contextlib.contextmanager
 def logged(directory: RunDirectory) -> Iterator[None]:
     """Write ``log.jsonl`` into the run's folder, and at last what ended the run before its time."""
-    handler = logging.FileHandler(directory.log, encoding="utf-8")
+    handler = LogFile(directory.log, encoding="utf-8")
     handler.setFormatter(JsonLines())
     if current_stack():  # the other threads are other runs
         here = threading.get_ident()
@@ -79,7 +79,8 @@ def logged(directory: RunDirectory) -> Iterator[None]:
         raise
     finally:
         FLOWER_LOGGER.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()
 
 
 def _cause(error: BaseException) -> str:
@@ -111,6 +112,13 @@ def is_occupied(directory: RunDirectory) -> bool:
 
 def _lock_file(directory: RunDirectory) -> Path:
     return directory.path / ".lock"
+
+
+class LogFile(logging.FileHandler):
+    """A file of which a full disk takes lines and no more: the terminal has them too."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's own name)
+        """Leave the line out, without the traceback that logging prints for each."""
 
 
 class JsonLines(logging.Formatter):
