@@ -147,7 +147,7 @@ def _certify_authority(found: Credentials, key: ec.EllipticCurvePrivateKey) -> N
         .add_extension(x509.KeyUsage(**signing), critical=True)
         .sign(key, hashes.SHA384())
     )
-    for path in {found.ca, *found.folder.glob("*/ca.crt")}:
+    for path in [*{*found.folder.glob("*/ca.crt")} - {found.ca}, found.ca]:
         _write(path, certificate.public_bytes(serialization.Encoding.PEM))
 
 
@@ -170,7 +170,7 @@ def _make_server(
     issuer = x509.load_pem_x509_certificate(found.ca.read_bytes())
     key = ec.generate_private_key(ec.SECP384R1())
     names = dict.fromkeys([*hosts, *LOOPBACK])
-    found.key.unlink(missing_ok=True)
+    found.certificate.unlink(missing_ok=True)  # it is written last: where it is, its key is too
     uses = dict.fromkeys(KEY_USES, False) | {"digital_signature": True}
     above = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     certificate = (
@@ -183,8 +183,8 @@ def _make_server(
         .sign(authority, hashes.SHA384())
     )
     _write_secret(found.key, _pem(key))
-    _write(found.certificate, certificate.public_bytes(serialization.Encoding.PEM))
     _write(found.certificate.with_name("ca.crt"), found.ca.read_bytes())
+    _write(found.certificate, certificate.public_bytes(serialization.Encoding.PEM))
 
 
 def _make_node(found: Credentials, name: str) -> None:
@@ -197,9 +197,9 @@ def _make_node(found: Credentials, name: str) -> None:
     public = key.public_key().public_bytes(
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    _write_secret(found.node_key(name), secret)
     _write(found.node_public_key(name), public + f" {name}\n".encode())
     _write(found.node_key(name).with_name("ca.crt"), found.ca.read_bytes())
+    _write_secret(found.node_key(name), secret)  # last: where it is, the others are too
 
 
 def _builder(
@@ -238,16 +238,21 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _write(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file, whole or not at all, that nobody but whom ``mode`` names ever could read.
+
+    It is in a folder that is the owner's.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    part = path.with_name(f".{path.name}.part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    part.replace(path)
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that nobody but its owner ever could read, in a folder that is the owner's."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
+    _write(path, content, 0o600)
 
 
 WHERE_TO = {

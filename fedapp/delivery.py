@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -33,6 +33,14 @@ class Waits(Protocol):
 
     def wait_for_replies(self, message_ids: Collection[str], seconds: float) -> None:
         """Return when one of the messages has its reply, or after ``seconds``."""
+
+
+@runtime_checkable
+class TakesBack(Protocol):
+    """A grid whose nodes begin to work on a message when its reply is pulled, and not before."""
+
+    def take_back(self, message_ids: Collection[str]) -> list[str]:
+        """Forget those of the messages that no node has begun, and return which they are."""
 
 
 @dataclass
@@ -111,7 +119,7 @@ class Delivery:
         messages: Sequence[Message],
         seconds: float,
         patience: float | None = None,
-    ) -> Iterator[tuple[int, Message | Fault]]:
+    ) -> Generator[tuple[int, Message | Fault], None, None]:
         """Send the messages and yield (index, reply) as replies come, for at most ``seconds``.
 
         Replies that are there at the same time come in the order of their messages; a Fault stands
@@ -119,24 +127,30 @@ class Delivery:
         by 5 % of the time that it took, but by at least 0.01 and at most 0.5 s. What is unanswered
         when the caller stops, or time is over, stays open. With ``patience``, what comes later than
         that is there for ``collect``; without, a deployment is given ``grace`` to fetch what is
-        there in time, and a Fault stands for what is there in part.
+        there in time, and a Fault stands for what is there in part; and what nobody has begun to
+        work on is taken back, so that no node is busy with it.
         """
         most = seconds if patience is None else min(patience, seconds)
         began = self._clock()
         index_of = self._push(grid, messages, began + seconds, seconds)
         for index in set(range(len(messages))) - set(index_of.values()):
             yield index, Fault("lost", "the message to its node was not taken")
-        while index_of and (spent := self._clock() - began) < most:
-            if isinstance(grid, Waits):
-                grid.wait_for_replies(list(index_of), most - spent)
-            replies = self._pull(grid, list(index_of))
-            for key, reply in sorted(replies, key=lambda pair: index_of[pair[0]]):
-                del self._open[key]
-                yield index_of.pop(key), reply
-            if not replies and not isinstance(grid, Waits):
-                time.sleep(min(max(0.05 * spent, 0.01), LONGEST_PAUSE, most - spent))
-        if patience is None and deployed(grid):
-            yield from self._last_look(grid, index_of, seconds)
+        try:
+            while index_of and (spent := self._clock() - began) < most:
+                if isinstance(grid, Waits):
+                    grid.wait_for_replies(list(index_of), most - spent)
+                replies = self._pull(grid, list(index_of))
+                for key, reply in sorted(replies, key=lambda pair: index_of[pair[0]]):
+                    del self._open[key]
+                    yield index_of.pop(key), reply
+                if not replies and not isinstance(grid, Waits):
+                    time.sleep(min(max(0.05 * spent, 0.01), LONGEST_PAUSE, most - spent))
+            if patience is None and deployed(grid):
+                yield from self._last_look(grid, index_of, seconds)
+        finally:
+            if patience is None and isinstance(grid, TakesBack):
+                for key in grid.take_back(index_of):
+                    del self._open[key]
 
     def _push(
         self, grid: Grid, messages: Sequence[Message], end: float, seconds: float

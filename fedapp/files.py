@@ -23,6 +23,13 @@ def write_atomically(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
+def keep_written(path: Path) -> None:
+    """Wait until what was appended to a file, if there is one, would outlast a power cut."""
+    if path.exists():
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
 def append_whole(path: Path, text: str) -> None:
     """Append ``text``, or leave the file as it was where there is no room for all of it."""
     size = path.stat().st_size if path.exists() else 0

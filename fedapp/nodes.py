@@ -21,6 +21,7 @@ from fedapp.data.agreement import read_task, task_differences
 from fedapp.delivery import Delivery
 from fedapp.errors import DataError, RunError
 from fedapp.faults import Fault, plain
+from fedapp.replies import FAULT_OF
 from fedapp.training.cohorts import spread
 from fedapp.training.setup import choose_device
 
@@ -40,6 +41,9 @@ SILENCE_SECONDS = 900.0
 
 REFUSED_SECONDS = 180.0
 """How long after a refusal a node is asked again: somebody may have mended it where it stands."""
+
+SILENT = frozenset(code for code, kind in FAULT_OF.items() if kind in ("late", "lost"))
+"""What Flower's errors say of a node that did not answer."""
 
 RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*)'>")
 """How Flower quotes what a ClientApp raised."""
@@ -202,16 +206,21 @@ class Nodes:
             self._hear(nodes[index], reply)
 
     def _hear(self, node: int, reply: Message | Fault) -> None:
-        """Take the node in, or refuse it and say why, unless that is said already."""
+        """Take the node in, or refuse it and say why, unless that is said already.
+
+        That its time to answer was over, or that it went, is no answer: it is silent, as before.
+        """
+        if isinstance(reply, Message) and reply.has_error() and reply.error.code in SILENT:
+            return
         said = self.refused.pop(node, "")
         problem = self._admit(node, reply)
         if problem:
             self.refused[node] = problem
             self._ask_again[node] = time.monotonic() + REFUSED_SECONDS
             if problem != said:
-                log(WARNING, "Node %s is refused: %s", self._called(node), problem)
+                log(WARNING, "Node %s is refused: %s", self.called(node), problem)
 
-    def _called(self, node: int) -> str:
+    def called(self, node: int) -> str:
         """Return a node's id, and the name that it was registered with, if it was."""
         name = self._seen[node].name if node in self._seen else ""
         return f"{node} ({plain(name)})" if name else str(node)
@@ -242,7 +251,7 @@ class Nodes:
             problem = self._admit_client(node, client, examples)
         if not problem:
             self._fit.add(node)
-            log(INFO, "Node %s is fit: %s", self._called(node), _describe(answer))
+            log(INFO, "Node %s is fit: %s", self.called(node), _describe(answer))
             self._compare_device(node, str(answer.get("device", "")).partition(":")[0])
         return problem
 
@@ -253,13 +262,13 @@ class Nodes:
         self._kinds.add(kind)
         here = choose_device(self.config).type
         if len(self._kinds) > 1 or (kind, here) == ("cpu", "cuda"):
-            log(WARNING, MIXED, self._called(node), kind, here)
+            log(WARNING, MIXED, self.called(node), kind, here)
 
     def _admit_client(self, node: int, client: int, examples: int) -> str:
         if client < 0:
             return "it has no data of its own, but num-clients = 0; set its data-path and client-id"
         if client in self._node_of:
-            other = self._called(self._node_of[client])
+            other = self.called(self._node_of[client])
             return f"client-id = {client}: node {other} is that client already"
         self._node_of[client], self._sizes[client] = node, examples
         return ""
@@ -285,12 +294,16 @@ class Nodes:
 
     def _too_few(self, fit: int) -> str:
         refused = "".join(
-            f"\n  node {self._called(node)}: {why}" for node, why in self.refused.items()
+            f"\n  node {self.called(node)}: {why}" for node, why in self.refused.items()
         )
+        silent = sorted(self._seen.keys() - self._fit - self.refused.keys())
+        waiting = ", ".join(map(self.called, silent))
         return (
             f"min-nodes = {self.config.min_nodes}: only {fit} fit nodes within node-timeout = "
             f"{self.config.node_timeout:g} s. Start more SuperNodes, lower min-nodes or raise "
-            f"node-timeout." + (f" Refused:{refused}" if refused else "")
+            "node-timeout."
+            + (f" Connected, but without an answer: node {waiting}." if silent else "")
+            + (f" Refused:{refused}" if refused else "")
         )
 
 

@@ -23,6 +23,9 @@ from fedapp.training.tensors import add, all_finite
 LARGEST_COUNT = 2**53
 """Counts beyond it are nonsense, and are not exact as a float."""
 
+MOST_NUMBERS, LONGEST_NAME = 1000, 100
+"""A model says no more of itself, and in shorter names: each becomes a key of every round's record."""
+
 SCORE_COLUMNS = ("client", "loss", "accuracy", "count")
 
 FAULT_OF = {
@@ -104,6 +107,8 @@ def decode_scores(
         columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
         rows = zip(*(columns[name] for name in SCORE_COLUMNS), strict=True)
         further = cast("dict[str, list[Any]]", content.metric_records[FURTHER]).items()
+        if len(further) > MOST_NUMBERS or any(len(name) > LONGEST_NAME for name, _ in further):
+            raise ValueError(f"{len(further)} numbers of a model's own, or names that are too long")
         scores = {
             k: Score(float(loss), float(acc), int(n), {name: float(of[i]) for name, of in further})
             for i, (k, loss, acc, n) in enumerate(rows)
@@ -153,10 +158,14 @@ def _reports(content: RecordDict, order: TrainOrder, expected: Expected) -> Iter
 
 
 def _check_report(report: ClientReport, expected: Expected) -> None:
-    """Refuse counts that cannot be: a client may weigh less than it holds, but never more."""
+    """Refuse counts that cannot be: a client may weigh less than it holds, but never more.
+
+    Weighted uniformly it weighs 1, or has no say.
+    """
     size = expected.sizes[report.client]
-    most = size if expected.weighting == "examples" else 1
-    if not (0 <= report.weight <= most and 0 <= report.examples <= size):
+    uniform = expected.weighting == "uniform"
+    possible = report.weight in (0, 1) if uniform else 0 <= report.weight <= size
+    if not (possible and 0 <= report.examples <= size):
         raise ReplyError(
             "weight",
             f"client {report.client} has weight {report.weight} and examples {report.examples}, "

@@ -125,7 +125,7 @@ class DPFedAvg(Algorithm):
             deviation = self._update_noise(step.sampled) * bound / clients
             mean = add(mean, gaussian(theta, deviation, rng))
         if self.adaptive:
-            within = float(upload["within"])
+            within = min(max(float(upload["within"]), 0.0), 1.0)  # a client may send any number
             within += float(rng.normal(0.0, self._count_noise(step.sampled) / clients))
             bound *= math.exp(-self.clip_rate * (within - self.quantile))
         cost = round_cost(self.noise, step.sampled / step.num_clients)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 
@@ -16,7 +16,7 @@ from fedapp.training.cohorts import CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
 from strategies.folding import Fold, in_order
 
-NOT_EVALUATED = "Node %d: clients %s are left out of this evaluation: %s"
+NOT_EVALUATED = "Node %s: clients %s are left out of this evaluation: %s"
 
 
 @dataclass
@@ -90,8 +90,12 @@ def gather_scores(
     deadline: float,
     *,
     graded: bool,
+    called: Callable[[int], str] = str,
 ) -> list[Score]:
-    """Return the clients' scores, of (index in ``asked``, reply), in any order; log what is missing."""
+    """Return the clients' scores, of (index in ``asked``, reply), in any order; log what is missing.
+
+    ``called`` says how a node is named.
+    """
     scores: dict[int, Score] = {}
     missing = dict(enumerate(asked))
     for index, message in replies:
@@ -101,14 +105,14 @@ def gather_scores(
                 raise ReplyError(*message)
             for client, found in decode_scores(message, clients, graded=graded).items():
                 if isinstance(found, Fault):
-                    log(WARNING, NOT_EVALUATED, node, [client], found.reason)
+                    log(WARNING, NOT_EVALUATED, called(node), [client], found.reason)
                 else:
                     scores[client] = found
         except ReplyError as error:
             reason = _said(error.fault, deadline).reason
-            log(WARNING, NOT_EVALUATED, node, plain(clients), reason)
+            log(WARNING, NOT_EVALUATED, called(node), plain(clients), reason)
     for node, clients in missing.values():
-        log(WARNING, NOT_EVALUATED, node, plain(clients), _late(deadline).reason)
+        log(WARNING, NOT_EVALUATED, called(node), plain(clients), _late(deadline).reason)
     return [scores[client] for client in sorted(scores)]
 
 

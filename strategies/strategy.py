@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any, cast
@@ -37,6 +38,8 @@ OF_CLIENTS = ("worst-accuracy", "clients")
 """What is said of clients alone, and not of the test as a whole."""
 BUSY_SECONDS = 0.5
 """Pause before looking again whether busy nodes have become free."""
+
+WAITING = "Round %d: waiting: %d clients of %d could be asked, and min-replies = %d"
 
 BUSY = Fault("busy", "its node still works for an earlier round, and was not asked")
 
@@ -122,7 +125,13 @@ class FederatedStrategy(Strategy):
         """Return S_t and its cohorts by node, without the clients of nodes that are still busy.
 
         Waits while fewer than ``min-replies`` clients could be asked: the round would be for nothing.
+
+        Raises
+        ------
+        RunError
+            No node is busy, and so few clients are connected for longer than ``node-timeout``.
         """
+        end, needed = time.monotonic() + self.config.node_timeout, self.config.min_replies
         said = False
         while True:
             present = self.nodes.some(grid)
@@ -131,10 +140,17 @@ class FederatedStrategy(Strategy):
             sampled = sample_clients(seed, server_round, clients, fraction, extra=extra)
             cohorts = self.nodes.cohorts(sampled, present, self._delivery.busy(present))
             asked = sum(len(cohort) for _, cohort in cohorts)
-            if asked >= min(self.config.min_replies, len(sampled)):
+            if asked >= needed:
                 return sampled, cohorts
+            if len(sampled) < needed and time.monotonic() > end:
+                raise RunError(
+                    f"min-replies = {needed}: with {len(clients)} clients connected, {len(sampled)} are "
+                    f"asked in round {server_round}, and no more came within node-timeout = "
+                    f"{self.config.node_timeout:g} s. Start more SuperNodes, raise fraction-train or "
+                    "node-timeout, or lower min-replies."
+                )
             if not said:
-                log(WARNING, "Round %d: waiting for nodes that are still busy", server_round)
+                log(WARNING, WAITING, server_round, asked, len(clients), needed)
             said = True
             time.sleep(BUSY_SECONDS)
             self._delivery.drop_late(grid)
@@ -154,30 +170,42 @@ class FederatedStrategy(Strategy):
         than the algorithm needs, replied well, or if what they make is not finite.
         """
         found = self._gather(replies)
-        fold = found.fold
         self._note(found)
+        problem = self._use(found.fold)
+        self._ask_again(found.faults)
+        if problem:
+            self._stop_or_say(f"round {server_round}: {problem}; the model stays as it was")
+            return None, None
+        return to_arrays(self.state.theta), MetricRecord({"train-loss": self._record["train_loss"]})
+
+    def _use(self, fold: Fold) -> str:
+        """Apply the server rule to good replies; return why not if it cannot be, or makes no sense."""
         needed = self.algorithm.min_updates
         if len(fold.reports) < self.config.min_replies or fold.usable < needed:
-            self._stop_or_say(
-                f"round {server_round}: {len(fold.reports)} clients replied well, {fold.usable} of them "
-                f"with a weight; min-replies = {self.config.min_replies}, and algorithm = "
-                f"{self.algorithm.name!r} needs {needed}; the model stays as it was"
+            return (
+                f"{len(fold.reports)} clients replied well, {fold.usable} of them with a weight; "
+                f"min-replies = {self.config.min_replies}, and algorithm = {self.algorithm.name!r} "
+                f"needs {needed}"
             )
-            return None, None
         if self.config.record_updates:
             self._record |= describe_updates(
                 fold, self.algorithm, self.state.theta, self.config.update
             )
         if not self._apply(fold):
-            self._stop_or_say(
-                f"round {server_round}: algorithm = {self.algorithm.name!r} makes nan or infinite "
-                "values of these updates; the model stays as it was"
+            return (
+                f"algorithm = {self.algorithm.name!r} makes nan or infinite values of these updates"
             )
-            return None, None
-        return to_arrays(self.state.theta), MetricRecord({"train-loss": self._record["train_loss"]})
+        return ""
+
+    def _ask_again(self, faults: Mapping[int, Fault]) -> None:
+        """Ask each node anew whose n_k is not what it said; after the round, of which it is a part."""
+        if not self.nodes.virtual:
+            for client, fault in faults.items():
+                if fault.kind == "weight":
+                    self.nodes.ask_again(client)
 
     def _gather(self, replies: Iterable[tuple[int, Message | Fault]]) -> Gathered:
-        """Check and fold the replies; a client whose n_k is not what it said is asked again."""
+        """Check and fold the replies."""
         config, sampled = self.config, self._record["clients"]
         expected = Expected(
             self.state.theta,
@@ -192,10 +220,6 @@ class FederatedStrategy(Strategy):
         found = gather(orders, replies, expected, wanted, config.round_deadline)
         idle = set(sampled) - {client for order in orders for client in order.clients}
         found.faults |= dict.fromkeys(sorted(idle), BUSY)
-        if not self.nodes.virtual:
-            for client, fault in found.faults.items():
-                if fault.kind == "weight":
-                    self.nodes.ask_again(client)
         return found
 
     def _apply(self, fold: Fold) -> bool:
@@ -221,7 +245,7 @@ class FederatedStrategy(Strategy):
             server_learning_rate=self.config.server_learning_rate,
             update="delta" if self.algorithm.own_update else self.config.update,
             num_clients=len(self.nodes.clients),
-            participants=len(fold.reports),
+            participants=fold.usable,
             share=min(fold.weight / self.nodes.total_weight, 1.0),
             sampled=len(self._record["clients"]),
             seed=self.config.seed,
@@ -285,7 +309,10 @@ class FederatedStrategy(Strategy):
     def _client_scores(self, replies: Iterable[tuple[int, Message | Fault]]) -> MetricRecord | None:
         """Return loss and accuracy over all clients' test examples, each example counting once."""
         graded, deadline = self.nodes.task.kind != "quadratic", self.config.round_deadline
-        return client_scores(gather_scores(self._asked, replies, deadline, graded=graded))
+        called = self.nodes.called
+        return client_scores(
+            gather_scores(self._asked, replies, deadline, graded=graded, called=called)
+        )
 
     def _evaluate(self, grid: Grid, arrays: ArrayRecord) -> None:
         began = time.perf_counter()
@@ -370,8 +397,9 @@ class FederatedStrategy(Strategy):
         began = time.perf_counter()
         self._delivery.begin(grid)
         messages = self.configure_train(current, arrays, ConfigRecord(), grid)
-        replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
-        new, metrics = self.aggregate(current, replies)
+        exchange = self._delivery.exchange(grid, messages, self.config.round_deadline)
+        with closing(exchange) as replies:
+            new, metrics = self.aggregate(current, replies)
         if new is not None and metrics is not None:
             arrays = new
             result.train_metrics_clientapp[current] = metrics

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
+import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from deploy import credentials
 from deploy.credentials import LOOPBACK, Credentials, main, make_credentials
@@ -75,3 +81,37 @@ def test_a_federation_without_a_host_is_refused(
 ) -> None:
     assert main(["--to", str(tmp_path), "--node", "one"]) == 2
     assert "--host" in capsys.readouterr().err
+
+
+def load_key(path: Path) -> Any:
+    if path.name == "key":
+        return serialization.load_ssh_private_key(path.read_bytes(), None)
+    return serialization.load_pem_private_key(path.read_bytes(), None)
+
+
+@pytest.mark.parametrize("written", range(8))
+def test_what_a_full_disk_left_is_made_whole_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """There is room for so many files, and for the beginning of one more."""
+    open_file, room = os.fdopen, iter([True] * written)
+
+    def opened(number: int, mode: str) -> Any:
+        if next(room, False):
+            return open_file(number, mode)
+        os.write(number, b"-----BEGIN")
+        os.close(number)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, contextlib.suppress(OSError):
+        patch.setattr(os, "fdopen", opened)
+        make_credentials(tmp_path / "c", ["a.example"], ["node"])
+    found = make_credentials(tmp_path / "c", ["a.example"], ["node"])
+    assert certificate(found.certificate).public_key() == load_key(found.key).public_key()
+    ours = serialization.load_ssh_public_key(found.node_public_key("node").read_bytes())
+    assert ours == load_key(found.node_key("node")).public_key()
+    for folder in ("server", "node"):
+        assert (tmp_path / "c" / folder / "ca.crt").read_bytes() == found.ca.read_bytes()
+    for secret in (found.key, found.node_key("node"), tmp_path / "c" / "ca" / "ca.key"):
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        assert stat.S_IMODE(secret.parent.stat().st_mode) == 0o700

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import time
+from pathlib import Path
 
 import killed
 import pytest
@@ -34,7 +35,7 @@ def wait_until(condition):
 @contextlib.contextmanager
 def secured(folder):
     """Return a federation after this: uninvited nodes knock, the SuperLink is killed, a resume."""
-    names = ["node-a", "node-b", "stranger"]
+    names = ["node-a", "node-b", "stranger", "early"]
     # Named as devices elsewhere would call it; the SuperLink's own processes call it 127.0.0.1.
     credentials = make_credentials(folder / "credentials", ["superlink.example.org"], names)
     others = make_credentials(folder / "others", ["127.0.0.1"], [])
@@ -42,10 +43,12 @@ def secured(folder):
         for name in ("node-a", "node-b"):
             started.register(name)
             started.start_node(name)
+        started.register("early")
         process = started.begin(started.write_settings(SETTINGS, "run"), "run")
         started.uninvited = knock(started, credentials, others)
         wait_until(lambda: lines(folder) >= 2)
-        wait_until(lambda: all(p.poll() for n, p in started.uninvited.items() if n != "plain"))
+        exiting = [p for name, p in started.uninvited.items() if name != "plain"]
+        wait_until(lambda: all(process.poll() is not None for process in exiting))
         started.superlink.kill()
         started.superlink.wait()
         process.wait(SECONDS)
@@ -75,7 +78,11 @@ def knock(started, credentials, others):
         "plain": ["--insecure"],
         "second": [*trust, *key("node-a")],
     }
-    return {name: started.start_supernode(name, *options) for name, options in rows.items()}
+    ahead = {"PYTHONPATH": str(Path(__file__).parent / "faulty"), "FEDAPP_CLOCK": "20"}
+    return {
+        **{name: started.start_supernode(name, *options) for name, options in rows.items()},
+        "early": started.start_supernode("early", *trust, *key("early"), variables=ahead),
+    }
 
 
 REFUSED = {
@@ -94,6 +101,11 @@ def test_only_those_invited_take_part_and_a_killed_superlink_costs_nothing(tmp_p
                 assert started.uninvited[name].returncode == 1
                 assert reason in started.log(name)
                 assert "Receiving:" not in started.log(name)
+        with subtests.test("a clock that is ahead is refused without a word"):
+            assert started.uninvited["early"].returncode == 0
+            assert "SuperNode terminated gracefully" in started.log("early")
+            assert "SuperNode ID" not in started.log("early")
+            assert '/v1/fleet/activate-node HTTP/1.1" 401' in started.log("superlink")
         # Flower goes on trying: it cannot tell a SuperLink that is away from one that speaks TLS.
         with subtests.test("plain text never gets in"):
             assert "retrying" in started.log("plain")

@@ -2,14 +2,20 @@
 
 import errno
 import json
+import os
+from logging import INFO
+from pathlib import Path
 
 import killed
 import pytest
+from flwr.common.logger import log
 from in_process import SMALL, metrics, run
 
 from fedapp import files
 from fedapp.errors import RunError
 from fedapp.files import append_whole
+from fedapp.runs.directory import RunDirectory
+from fedapp.runs.occupancy import logged
 from fedapp.runs.status import status
 
 SETTINGS = {**SMALL, "num-server-rounds": 6, "checkpoint-every": 2}
@@ -55,6 +61,24 @@ def test_no_room_at_the_end_is_one_clear_error(tmp_path, monkeypatch):
         run(tmp_path / "run")
     why = dict(status(tmp_path / "run"))["ended because"]
     assert "checkpoints cannot be written (No space left on device). Make room" in why
+
+
+def test_a_power_cut_leaves_no_checkpoint_without_its_rounds(tmp_path, monkeypatch):
+    """The lines of metrics are on the disk, and not only on their way, before a checkpoint is."""
+    file, sync = tmp_path / "run" / "metrics.jsonl", os.fsync
+    safe, behind = {}, []
+
+    def synced(number):
+        sync(number)
+        status = os.fstat(number)
+        safe[status.st_ino] = status.st_size
+        if file.exists():
+            behind.append(safe.get(file.stat().st_ino, 0) < file.stat().st_size)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    run(tmp_path / "run", num_server_rounds=3, checkpoint_every=1)
+    assert behind
+    assert not any(behind)
 
 
 def test_lines_of_metrics_wait_for_room(tmp_path, monkeypatch):
@@ -108,6 +132,20 @@ def test_a_file_that_cannot_be_written_leaves_nothing_beside_it(tmp_path, monkey
         files.write_json(tmp_path / "x.json", {"new": 1})
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
     assert (tmp_path / "x.json").read_text() == "old"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk for it")
+def test_a_log_without_room_hides_no_error_and_prints_none(tmp_path, capfd):
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+
+    def ends():
+        with logged(RunDirectory(tmp_path)):
+            log(INFO, "a line")
+            raise RunError("Make room")
+
+    with pytest.raises(RunError, match="Make room"):
+        ends()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_the_log_is_lines_of_json(tmp_path):

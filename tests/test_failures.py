@@ -17,6 +17,7 @@ from fedapp.runs.callbacks import StopIfAllFail
 from fedapp.seeds import generator
 from fedapp.training.algorithm import Algorithm
 from strategies.callbacks import ServerState
+from strategies.dp_fedavg import DPFedAvg
 from strategies.fedavg import FedAvg
 
 BROKEN = 1
@@ -151,6 +152,29 @@ def everyone(damage):
         return reply
 
     return call
+
+
+def test_who_has_no_weight_is_none_of_the_clients_that_a_mean_is_of(tmp_path, monkeypatch):
+    """The noise of DP-FedAvg is of the size that is right for so many."""
+    steps = []
+    apply = DPFedAvg.apply
+
+    def noted(self, theta, mean, upload, state, step):
+        steps.append(step)
+        return apply(self, theta, mean, upload, state, step)
+
+    def call(message, context):
+        reply = client_app(message, context)
+        if context.node_id == 1 and message.metadata.message_type == MessageType.TRAIN:
+            columns = reply.content["clients"]
+            columns["weight"] = [0.0] * len(columns["weight"])
+        return reply
+
+    monkeypatch.setattr(DPFedAvg, "apply", noted)
+    settings = {"algorithm": "dp-fedavg", "weighting": "uniform", "num_server_rounds": 1}
+    record = metrics(run(tmp_path / "run", call=call, **settings))[1]
+    assert record["replied"] == 5
+    assert [step.participants for step in steps] == [2]
 
 
 def test_a_round_without_any_good_reply_leaves_theta_as_it_was(tmp_path):

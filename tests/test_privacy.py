@@ -169,6 +169,19 @@ def test_an_update_as_long_as_the_bound_is_within_it() -> None:
     assert [float(each) for each in found] == [1.0, 0.0]
 
 
+def test_a_count_that_cannot_be_is_taken_for_the_nearest_that_can() -> None:
+    """A client may say anything; all are within S at most, and none at least."""
+    algorithm = DPFedAvg(noise=0.0, adaptive=True)
+    theta = vector(1.0)
+    state = algorithm.start(theta)
+    for said, taken in ((-1e9, 0.0), (1e9, 1.0)):
+        after = [
+            algorithm.apply(theta, theta, {"within": torch.tensor(each)}, state, STEP)[1]["clip"]
+            for each in (said, taken)
+        ]
+        assert after[0] == after[1]
+
+
 def test_the_noise_of_the_count_is_a_share_of_those_that_replied() -> None:
     """log(S / S') = 0.2 (b + n / m - gamma), and b = gamma: half as many clients, twice the noise."""
     algorithm, theta = DPFedAvg(adaptive=True, count_noise=1.0), vector(0)

@@ -233,7 +233,8 @@ LATE = [
 def test_a_late_reply_is_said_to_be_late_and_nothing_else(code, reason, caplog):
     said = "no reply within round-deadline = 40 s"
     assert fault(error(code, reason)) == ("late", said)
-    assert gather_scores([(1, [7])], [(0, error(code, reason))], 40.0, graded=True) == []
+    replies = [(0, error(code, reason))]
+    assert gather_scores([(1, [7])], replies, 40.0, graded=True, called="device-{}".format) == []
     assert said in caplog.text
     assert reason not in caplog.text
 

@@ -78,10 +78,11 @@ def test_a_client_that_is_reported_twice_would_count_twice() -> None:
     assert fault(reply(REPORT, REPORT)) == "malformed"
 
 
-def test_weighted_uniformly_a_client_weighs_one_at_most() -> None:
+def test_weighted_uniformly_a_client_weighs_one_or_nothing() -> None:
+    """A part would make the others weigh more than the noise of DP-FedAvg is for."""
     uniform = replace(EXPECTED, weighting="uniform")
-    assert fault(reply(replace(REPORT, weight=1.0)), uniform) == ""
-    assert fault(reply(replace(REPORT, weight=2.0)), uniform) == "weight"
+    for weight, kind in ((1.0, ""), (0.0, ""), (2.0, "weight"), (0.5, "weight")):
+        assert fault(reply(replace(REPORT, weight=weight)), uniform) == kind
 
 
 def test_a_reply_is_to_the_round_in_which_it_was_asked_for() -> None:
@@ -164,6 +165,26 @@ def test_scores_carry_the_numbers_of_a_models_own() -> None:
     message.content["further"]["ece"] = [0.25]
     with pytest.raises(ReplyError, match="malformed"):
         decode_scores(message, [4, 5], graded=True)
+
+
+def test_numbers_of_a_models_own_are_few_and_have_short_names() -> None:
+    """Each becomes a key of every record: no node can fill the server's disk with them."""
+    for names, good in (
+        (["x" * 60], True),
+        (["x" * 5000], False),
+        ([f"n{i}" for i in range(50)], True),
+        ([f"n{i}" for i in range(5000)], False),
+    ):
+        scores = encode_scores((4,), [Score(0.5, 0.75, 8, dict.fromkeys(names, 1.0))])
+        message = Message(scores, 1, MessageType.EVALUATE)
+        if good:
+            found = decode_scores(message, [4], graded=True)[4]
+            assert isinstance(found, Score)
+            assert found.further.keys() == set(names)
+        else:
+            with pytest.raises(ReplyError, match="malformed") as raised:
+                decode_scores(message, [4], graded=True)
+            assert len(str(raised.value)) < 1000
 
 
 @pytest.mark.parametrize(

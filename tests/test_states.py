@@ -124,6 +124,26 @@ def test_only_what_a_resume_can_read_stays(tmp_path: Path) -> None:
     assert line.read(5) == 4.5
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_late_turn_takes_nothing_away(tmp_path: Path, *, restarted: bool) -> None:
+    """Round 2's node is still at work when another node takes the client's turn in round 3.
+
+    With the server started again in between, round 2 is run again: its first try is the late one.
+    """
+    line = Timeline(tmp_path)
+    line.checkpoints.append(1)
+    line.write(1, 1.0)
+    late = line.at(2)
+    if restarted:
+        line.starts.append(1)
+        line.write(2, 2.0)
+    line.write(3, 3.0)
+    before = line.files()
+    late.write(7, value(-1.0))
+    assert line.files() == before
+    assert line.read(4) == 3.0
+
+
 def test_what_each_kept_checkpoint_can_read_stays(tmp_path: Path) -> None:
     """A damaged last checkpoint gives way to the one before, which needs the states of its round."""
     line = Timeline(tmp_path)

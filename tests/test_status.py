@@ -1,6 +1,8 @@
 """``fedapp status``: what it says of runs that go on, have stopped, or are finished."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -210,6 +212,23 @@ def test_the_folder_is_free_when_its_process_is_killed(tmp_path):
     assert found.stdout == "True\n", found.stderr
     with occupied(RunDirectory(tmp_path)):
         assert is_occupied(RunDirectory(tmp_path))
+
+
+def test_who_may_only_read_a_run_can_ask_for_its_status(tmp_path, monkeypatch):
+    """That of a service, say, whose user is another."""
+    folder = run(tmp_path / "run", num_server_rounds=1)
+    opened = os.open
+
+    def open_to_read(path, flags, *rest, **options):
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opened(path, flags, *rest, **options)
+
+    with occupied(RunDirectory(folder)), monkeypatch.context() as patch:
+        patch.setattr(os, "open", open_to_read)
+        assert dict(status(folder))["state"] == "running"
+    monkeypatch.setattr(os, "open", open_to_read)
+    assert dict(status(folder))["state"] == "finished"
 
 
 def test_a_folder_without_a_run(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message
@@ -42,6 +42,10 @@ class InlineGrid(LocalGrid):
         if first is None:
             return []
         return [self._answer(self._pending.pop(first))]
+
+    def take_back(self, message_ids: Collection[str]) -> list[str]:
+        """Forget those of the messages that are still pending, and return which they are."""
+        return [key for key in message_ids if self._pending.pop(key, None)]
 
     def _answer(self, message: Message) -> Message:
         return answer(self.client_app, message, self.contexts[message.metadata.dst_node_id])

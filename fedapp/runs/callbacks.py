@@ -28,7 +28,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from fedapp.errors import CheckpointError, RunError
-from fedapp.files import append_whole, what_is_wrong, write_atomically
+from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
 from strategies.callbacks import Callback, Record, ServerState
@@ -153,6 +153,7 @@ class Checkpoints(Callback):
 
     def __init__(self, directory: RunDirectory, every: int, seconds: float) -> None:
         self.folder, self.every, self.seconds = directory.checkpoints, every, seconds
+        self.metrics = directory.metrics
         self.problem = ""
         self._last, self._written = -1, time.monotonic()
 
@@ -177,6 +178,7 @@ class Checkpoints(Callback):
         return bool(late or (self.every and round_ % self.every == 0))
 
     def _save(self, state: ServerState) -> None:
+        keep_written(self.metrics)  # without the lines of its rounds it would be of no use
         save_checkpoint(self.folder, state)
         self._last, self.problem = state.round, ""
         self._written = time.monotonic()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import fcntl
 import json
 import logging
 import threading
 from collections.abc import Iterator
 from logging import INFO
+from pathlib import Path
 
 from filelock import FileLock, Timeout
 from flwr.common.logger import FLOWER_LOGGER, log
@@ -37,7 +39,7 @@ def occupied(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
     ConfigError
         Another process runs this run, or has made one here while this one waited.
     """
-    lock = _lock(directory)
+    lock = FileLock(_lock_file(directory))
     _acquire(lock, directory)
     try:
         if new:
@@ -62,7 +64,7 @@ def _acquire(lock: FileLock, directory: RunDirectory) -> None:
 @contextlib.contextmanager
 def logged(directory: RunDirectory) -> Iterator[None]:
     """Write ``log.jsonl`` into the run's folder, and at last what ended the run before its time."""
-    handler = logging.FileHandler(directory.log, encoding="utf-8")
+    handler = LogFile(directory.log, encoding="utf-8")
     handler.setFormatter(JsonLines())
     if current_stack():  # the other threads are other runs
         here = threading.get_ident()
@@ -77,7 +79,8 @@ def logged(directory: RunDirectory) -> Iterator[None]:
         raise
     finally:
         FLOWER_LOGGER.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()
 
 
 def _cause(error: BaseException) -> str:
@@ -91,19 +94,31 @@ def _cause(error: BaseException) -> str:
 
 
 def is_occupied(directory: RunDirectory) -> bool:
-    """Return whether a process is at work on the run, on this machine."""
-    lock = _lock(directory)
-    if not (directory.path / ".lock").exists():
-        return False
+    """Return whether a process is at work on the run, on this machine.
+
+    Whoever may read the folder can ask: a run of the user of a service is not everybody's to write.
+    """
     try:
-        with lock.acquire(timeout=0):
-            return False
-    except Timeout:
+        with _lock_file(directory).open("rb") as file:
+            fcntl.flock(
+                file, fcntl.LOCK_SH | fcntl.LOCK_NB
+            )  # FileLock's is one of these, exclusive
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
         return True
+    return False
 
 
-def _lock(directory: RunDirectory) -> FileLock:
-    return FileLock(directory.path / ".lock")
+def _lock_file(directory: RunDirectory) -> Path:
+    return directory.path / ".lock"
+
+
+class LogFile(logging.FileHandler):
+    """A file of which a full disk takes lines and no more: the terminal has them too."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's own name)
+        """Leave the line out, without the traceback that logging prints for each."""
 
 
 class JsonLines(logging.Formatter):

@@ -112,7 +112,7 @@ class ServerStep:
 
     ``share`` is the part of all clients' weight that took part in this round: |S_t| / K with
     uniform weighting, sum over S_t of n_k / n with weighting by examples. ``sampled`` is m, of
-    whom ``participants`` replied well; ``seed`` is the run's.
+    whom ``participants`` replied well and have a weight; ``seed`` is the run's.
     """
 
     round: int

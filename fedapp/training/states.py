@@ -9,7 +9,8 @@ of the c_k. So each order names the round of a client's last turn that counted, 
 the newest file up to that; running a round again gives the same.
 
 Of a client's files, those stay that are still of use: the newest, the last that counted (should the
-newest not), and the newest up to each checkpoint that is kept.
+newest not), and the newest up to each checkpoint that is kept. A late turn, which ends when a later one
+has been taken elsewhere or the server has been started again, keeps and removes nothing.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class ClientStates:
 
     def write(self, client: int, state: Mapping[str, Tensor]) -> None:
         """Write what ``client`` keeps after this round, and remove what no resume can read."""
+        if self._is_late(client):
+            return
         folder = self.folder / str(client)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: t.detach().cpu().contiguous() for name, t in sorted(state.items())}
@@ -97,6 +100,11 @@ class ClientStates:
         write_atomically(path, content)
         self._prune(client)
 
+    def _is_late(self, client: int) -> bool:
+        """Return whether a later turn has been taken: the server does not wait for this one."""
+        mine = (len(self.order.starts) - 1, self.round)
+        return any((entry.attempt, entry.round) > mine for entry in self._entries(client))
+
     def _prune(self, client: int) -> None:
         counted = self._counted(client)
         now = [entry for entry in self._living(client) if entry.round == self.round]
@@ -104,6 +112,8 @@ class ClientStates:
             max((e for e in (*counted, *now) if e.round <= point), default=None)
             for point in (*self.order.checkpoints, self.round - 1, self.round)
         }
+        if self._is_late(client):
+            return
         for entry in self._entries(client):
             if entry not in wanted:
                 entry.path.unlink(missing_ok=True)

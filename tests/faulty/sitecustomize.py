@@ -1,6 +1,7 @@
 """Makes a SuperNode or its ClientApp misbehave: Python imports this where PYTHONPATH names its folder.
 
-FEDAPP_FAULTS says what happens in which round, as JSON: {"1": "raise", "2": "nan"}.
+FEDAPP_FAULTS says what happens in which round, as JSON: {"1": "raise", "2": "nan"}; FEDAPP_CLOCK by how
+many seconds the clock is ahead.
 """
 
 import json
@@ -91,6 +92,17 @@ def _stop_uploads():
     FleetHttpClient.PushObject = stuck
 
 
+def _set_clock(ahead):
+    import datetime
+
+    from flwr.supercore import date
+
+    right = date.now
+    date.now = lambda: right() + datetime.timedelta(seconds=ahead)
+
+
+if "FEDAPP_CLOCK" in os.environ:
+    _set_clock(float(os.environ["FEDAPP_CLOCK"]))
 if PLAN and any("flwr-clientapp" in word for word in sys.orig_argv):
     _patch()
 if UPLOAD in PLAN.values() and any("flower-supernode" in word for word in sys.orig_argv):
