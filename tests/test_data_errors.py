@@ -70,6 +70,13 @@ def texts(folder: Path, lines: list, **columns: list) -> Path:
     )
 
 
+def csv(folder: Path, head: str, *splits: str) -> Path:
+    folder.mkdir()
+    for name, rows in zip(("train", "test"), splits, strict=False):
+        (folder / f"{name}.csv").write_text(head + rows)
+    return folder
+
+
 def broken_image(folder: Path) -> Path:
     write_image_folder(folder)
     (folder / "train" / "dog" / "0.png").write_bytes(b"no image")
@@ -193,6 +200,24 @@ CASES = [
         {"test_fraction": 0.5},
         r"test-fraction = 0\.5.*leaves no training example",
     ),
+    (
+        "gap in a CSV file's labels",
+        lambda f: csv(f, "text,label\n", "a,1\nb,\n", "a,1\n"),
+        {},
+        r"split 'train', has 1 rows without a label",
+    ),
+    (
+        "nothing to hold out",
+        lambda f: csv(f, "user,text\n", "x,hello there\ny,bye now\n"),
+        {"test_fraction": 0.5},
+        r"set': in its test text there is nothing to predict.*one row",
+    ),
+    (
+        "unknown words only",
+        lambda f: csv(f, "user,text\n", "x,one two\n", "x,three\n"),
+        {"text_unit": "words"},
+        r"set': in its test text there is nothing to predict.*unknown words",
+    ),
     ("subset", pets, {"dataset_subset": "no-such"}, r"dataset = '.*set'.*no-such"),
 ]
 
@@ -207,6 +232,15 @@ def test_data_error(tmp_path, make, keys, said):
         return
     with pytest.raises(DataError, match=said):
         load(folder, **keys)
+
+
+def test_a_node_may_have_one_row_of_text(tmp_path):
+    """Then it has nothing to test on, and its only row to train on."""
+    folder = csv(tmp_path / "set", "user,text\n", "x,hello there\n")
+    cache = str(tmp_path / "cache")
+    config = read_config({"dataset": "plays", "data-cache": cache, "test-fraction": 0.5})
+    data = load_node_data(config, str(folder))
+    assert (len(data.train), len(data.test)) == (1, 0)
 
 
 def test_cache_folder_that_cannot_be_used(tmp_path):

@@ -214,6 +214,14 @@ def test_node_data_needs_no_test_split(tmp_path):
     assert len(load_node_data(config, str(folder)).test) == 0
 
 
+def test_a_class_may_be_held_out_whole(tmp_path):
+    """Plain integer labels are counted before: all but one of these eight test."""
+    splits = {"train": {"image": [png(PIXELS[0])] * 8, "label": [*range(7, -1, -1)]}}
+    features = {"image": datasets.Image(), "label": datasets.Value("int64")}
+    data = load(write_parquet(tmp_path / "set", splits, features), test_fraction=0.9)
+    assert (len(data.train), data.task.num_classes) == (1, 8)
+
+
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("name", "shape", "sizes"),

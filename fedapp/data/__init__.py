@@ -81,7 +81,14 @@ def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
     def build(scratch: Path) -> Dataset:
         return build_dataset(config, read_source(config, scratch, test_required=not node))
 
-    return cached(config, keys, build)
+    dataset = cached(config, keys, build)
+    if not (node or len(dataset.test)):
+        raise DataError(
+            f"dataset = {config.dataset!r}: in its test text there is nothing to predict: unknown words "
+            "are not counted, and of a client with one row test-fraction holds out none. Give it "
+            "another test split, or more rows."
+        )
+    return dataset
 
 
 def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Partition:
