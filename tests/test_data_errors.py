@@ -155,6 +155,12 @@ CASES = [
         {},
         r"'test'.*label 2 in row 1.*0 to 1",
     ),
+    (
+        "ids for labels",
+        lambda f: labelled(f, [0, 10**12], [0]),
+        {},
+        r"label-key = 'label': the 2 training.*up to 1000000000000,.*Renumber",
+    ),
     ("no examples", lambda f: labelled(f, [], [0]), {}, r"train\.parquet: has no examples"),
     ("no test examples", lambda f: labelled(f, [0], []), {}, r"test\.parquet: has no examples"),
     ("no test images", no_test_images, {}, r"test-split = 'test'.*no examples"),
