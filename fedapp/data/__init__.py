@@ -11,7 +11,7 @@ from fedapp.config import RunConfig, defaults, kebab
 from fedapp.data.base import IGNORE, Chosen, Dataset, Examples, Partition, Task, from_index_sets
 from fedapp.data.build import build_dataset
 from fedapp.data.cache import cached
-from fedapp.data.embedded.base import Embedded
+from fedapp.data.embedded.base import Embedded, checked
 from fedapp.data.partition.base import Partitioning
 from fedapp.data.sources import content_key, read_source
 from fedapp.data.transforms.base import Transform
@@ -45,10 +45,12 @@ def load_dataset(config: RunConfig) -> Dataset:
     ------
     ConfigError
         A key says how text is read, and the data are images.
+    DataError
+        The data cannot be read, or cannot be trained on.
     """
     embedded = next(f for f in FAMILIES if f.key == "dataset").components()
     if config.dataset in embedded:
-        return cast("Embedded", config.component("dataset")).load()
+        return checked(cast("Embedded", config.component("dataset")).load())
     dataset = _load_cached(config, node=False)
     if dataset.task.kind == "image" and (unread := list(effects.of_images(config))):
         raise ConfigError("\n".join(unread))
