@@ -309,6 +309,28 @@ def test_a_key_of_text_is_refused_where_the_data_are_images(tmp_path: Path) -> N
     assert "client-key = 'owner'" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("labels", "keys", "said"),
+    [
+        (",1", {"client-key": "who"}, "client-key = 'who': .*each text .* has a label"),
+        (",1", {"text-example": "line", "text-unit": "words"}, "text-example = 'line'"),
+        ("", {"text-vocabulary": 9}, "text-vocabulary = 9: .*Set text-unit='words'"),
+        ("", {"text-client-words": 9}, "text-client-words = 9: .*Set text-unit='words'"),
+        (",1", {"text-vocabulary": 9, "text-unit": "words"}, ""),
+        ("", {"text-client-words": 9, "text-vocabulary": 9, "text-unit": "words"}, ""),
+    ],
+)
+def test_keys_of_other_texts_are_refused(tmp_path: Path, labels: str, keys: dict, said: str):
+    head = "text,label\n" if labels else "text\n"
+    folder = str(csv(tmp_path / "set", head, f"a b{labels}\n", f"a b{labels}\n"))
+    config = read_config({"dataset": folder, "data-cache": str(tmp_path / "cache"), **keys})
+    if not said:
+        assert load_dataset(config).task.kind == "tokens"
+        return
+    with pytest.raises(ConfigError, match=said):
+        load_dataset(config)
+
+
 def test_a_column_of_clients_that_is_not_there_is_named(tmp_path: Path) -> None:
     config = read_config(
         {

@@ -44,7 +44,7 @@ def load_dataset(config: RunConfig) -> Dataset:
     Raises
     ------
     ConfigError
-        A key says how text is read, and the data are images.
+        A key says how text is read, and the data are images or another kind of text.
     DataError
         The data cannot be read, or cannot be trained on.
     """
@@ -52,7 +52,11 @@ def load_dataset(config: RunConfig) -> Dataset:
     if config.dataset in embedded:
         return checked(cast("Embedded", config.component("dataset")).load())
     dataset = _load_cached(config, node=False)
-    if dataset.task.kind == "image" and (unread := list(effects.of_images(config))):
+    if dataset.task.kind == "image":
+        unread = list(effects.of_images(config))
+    else:
+        unread = list(effects.of_texts(config, one_label=dataset.task.one_label))
+    if unread:
         raise ConfigError("\n".join(unread))
     return dataset
 
