@@ -73,10 +73,11 @@ def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
         An argument is neither KEY=VALUE nor a TOML file.
     """
     values: dict[str, Scalar] = {}
+    standard = defaults()
     for setting in settings or []:
         key, separator, text = setting.partition("=")
         if separator:
-            values[key.strip()] = _value(text.strip())
+            values[key.strip()] = _value(text.strip(), standard.get(key.strip()))
         elif setting.endswith(".toml"):
             values |= _flat(_read_toml(Path(setting)))
         else:
@@ -86,15 +87,20 @@ def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
     return values
 
 
-def _value(text: str) -> Scalar:
-    """Return a TOML value, or the text itself; Python's True and False mean what they say."""
+def _value(text: str, default: Scalar | None) -> Scalar:
+    """Return a TOML value, or the text itself; Python's True and False mean what they say.
+
+    Where text is the default, a number is text, too: a folder called 1.10 is not 1.1.
+    """
     if text in ("True", "False"):
         return text == "True"
     try:
         value: Any = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    return value if isinstance(value, bool | int | float | str) else text
+    if not isinstance(value, bool | int | float | str):
+        return text
+    return text if isinstance(default, str) and not isinstance(value, bool | str) else value
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

@@ -54,6 +54,18 @@ def of_images(config: RunConfig) -> Iterator[str]:
     yield from _said(config, TEXT, because)
 
 
+def of_texts(config: RunConfig, *, one_label: bool) -> Iterator[str]:
+    """Say which keys are about reading other texts: such without labels, or in words."""
+    because = f"each text of dataset {config.dataset!r} has a label. Name one without"
+    words = "symbols are characters. Set text-unit='words'"
+    if one_label:
+        yield from _said(config, ("client_key", "text_example", "text_client_words"), because)
+    elif config.text_unit != "words":
+        yield from _said(config, ("text_client_words",), words)
+    if config.text_unit != "words":
+        yield from _said(config, ("text_vocabulary",), words)
+
+
 def of_local_optimizer(config: RunConfig, because: str) -> Iterator[str]:
     """Say which keys are of local steps, where clients take none."""
     yield from _said(config, LOCAL_OPTIMIZER, f"{because}. Set algorithm='fedavg'")

@@ -458,6 +458,11 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
     }
 
 
+def test_a_number_that_names_something_stays_as_it_is_written() -> None:
+    settings = ["run-dir=1.10", "dataset=1_000", "normalise.mean=0.50", "learning-rate=1_0.10"]
+    assert list(parse_settings(settings).values()) == ["1.10", "1_000", "0.50", 10.1]
+
+
 @pytest.mark.parametrize("setting", ["learning-rate", "--fast", "no-such-file.toml"])
 def test_a_word_that_is_no_setting(setting: str) -> None:
     with pytest.raises(ConfigError, match=setting):

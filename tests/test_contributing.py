@@ -17,6 +17,7 @@ from fedapp.config import read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.errors import ConfigError
 from fedapp.generate import config_table, configuration_page
+from fedapp.sweeps.identity import data_name
 from fedapp.training.algorithm import Batch, Turn
 from fedapp.training.setup import make_algorithm, make_module
 from tests.conftest import Component
@@ -80,6 +81,14 @@ def test_data_set(adopt: Adopt, tmp_path: Path) -> None:
     assert (len(data.train), len(data.test), data.task.num_classes) == (16, 4, 3)
     assert data.train.targets[:4].tolist() == [1, 2, 0, 1]
     assert abs(data.train.inputs.mean()) < 1e-6
+    assert data_name(read_config({"dataset": "digits"})) == "digits"
+    names = []
+    for name in ("table.csv", "other.csv"):
+        (tmp_path / name).write_text(table.read_text().replace("19,", "20,", name == "other.csv"))
+        config = read_config({"dataset": "flowers", "flowers.path": str(tmp_path / name)})
+        names.append(data_name(config))
+    assert names[0].startswith("flowers@")
+    assert names[0] != names[1]
     module = make_module(read_config({"model": "2nn", "2nn.hidden": 1}), data.task)
     # 2 numbers to 1 unit to 1 unit to 3 classes, with biases.
     assert sum(p.numel() for p in module.parameters()) == 3 + 2 + 6

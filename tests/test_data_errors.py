@@ -70,6 +70,13 @@ def texts(folder: Path, lines: list, **columns: list) -> Path:
     )
 
 
+def csv(folder: Path, head: str, *splits: str) -> Path:
+    folder.mkdir()
+    for name, rows in zip(("train", "test"), splits, strict=False):
+        (folder / f"{name}.csv").write_text(head + rows)
+    return folder
+
+
 def broken_image(folder: Path) -> Path:
     write_image_folder(folder)
     (folder / "train" / "dog" / "0.png").write_bytes(b"no image")
@@ -148,6 +155,12 @@ CASES = [
         {},
         r"'test'.*label 2 in row 1.*0 to 1",
     ),
+    (
+        "ids for labels",
+        lambda f: labelled(f, [0, 10**12], [0]),
+        {},
+        r"label-key = 'label': the 2 training.*up to 1000000000000,.*Renumber",
+    ),
     ("no examples", lambda f: labelled(f, [], [0]), {}, r"train\.parquet: has no examples"),
     ("no test examples", lambda f: labelled(f, [0], []), {}, r"test\.parquet: has no examples"),
     ("no test images", no_test_images, {}, r"test-split = 'test'.*no examples"),
@@ -193,6 +206,24 @@ CASES = [
         {"test_fraction": 0.5},
         r"test-fraction = 0\.5.*leaves no training example",
     ),
+    (
+        "gap in a CSV file's labels",
+        lambda f: csv(f, "text,label\n", "a,1\nb,\n", "a,1\n"),
+        {},
+        r"split 'train', has 1 rows without a label",
+    ),
+    (
+        "nothing to hold out",
+        lambda f: csv(f, "user,text\n", "x,hello there\ny,bye now\n"),
+        {"test_fraction": 0.5},
+        r"set': in its test text there is nothing to predict.*one row",
+    ),
+    (
+        "unknown words only",
+        lambda f: csv(f, "user,text\n", "x,one two\n", "x,three\n"),
+        {"text_unit": "words"},
+        r"set': in its test text there is nothing to predict.*unknown words",
+    ),
     ("subset", pets, {"dataset_subset": "no-such"}, r"dataset = '.*set'.*no-such"),
 ]
 
@@ -207,6 +238,15 @@ def test_data_error(tmp_path, make, keys, said):
         return
     with pytest.raises(DataError, match=said):
         load(folder, **keys)
+
+
+def test_a_node_may_have_one_row_of_text(tmp_path):
+    """Then it has nothing to test on, and its only row to train on."""
+    folder = csv(tmp_path / "set", "user,text\n", "x,hello there\n")
+    cache = str(tmp_path / "cache")
+    config = read_config({"dataset": "plays", "data-cache": cache, "test-fraction": 0.5})
+    data = load_node_data(config, str(folder))
+    assert (len(data.train), len(data.test)) == (1, 0)
 
 
 def test_cache_folder_that_cannot_be_used(tmp_path):
@@ -267,6 +307,28 @@ def test_a_key_of_text_is_refused_where_the_data_are_images(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="text-unroll = 20: has no effect") as error:
         load_dataset(config)
     assert "client-key = 'owner'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "keys", "said"),
+    [
+        (",1", {"client-key": "who"}, "client-key = 'who': .*each text .* has a label"),
+        (",1", {"text-example": "line", "text-unit": "words"}, "text-example = 'line'"),
+        ("", {"text-vocabulary": 9}, "text-vocabulary = 9: .*Set text-unit='words'"),
+        ("", {"text-client-words": 9}, "text-client-words = 9: .*Set text-unit='words'"),
+        (",1", {"text-vocabulary": 9, "text-unit": "words"}, ""),
+        ("", {"text-client-words": 9, "text-vocabulary": 9, "text-unit": "words"}, ""),
+    ],
+)
+def test_keys_of_other_texts_are_refused(tmp_path: Path, labels: str, keys: dict, said: str):
+    head = "text,label\n" if labels else "text\n"
+    folder = str(csv(tmp_path / "set", head, f"a b{labels}\n", f"a b{labels}\n"))
+    config = read_config({"dataset": folder, "data-cache": str(tmp_path / "cache"), **keys})
+    if not said:
+        assert load_dataset(config).task.kind == "tokens"
+        return
+    with pytest.raises(ConfigError, match=said):
+        load_dataset(config)
 
 
 def test_a_column_of_clients_that_is_not_there_is_named(tmp_path: Path) -> None:

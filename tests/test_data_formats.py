@@ -116,9 +116,9 @@ def test_sets_in_one_folder_are_chosen_by_a_word_of_their_names(tmp_path):
 def test_cifar10_files(tmp_path, version):
     folder = tmp_path / "cifar" / "cifar-10-batches"
     folder.mkdir(parents=True)
-    for name, part in (("data_batch_1", slice(0, 2)), ("data_batch_2", 2), ("test_batch", 3)):
-        rows = np.atleast_2d(RECORDS[part])
-        labels = np.atleast_1d(np.array(LABELS, np.uint8)[part])
+    parts = {"data_batch_1": [0, 1], **{f"data_batch_{n}": [2] for n in range(2, 6)}}
+    for name, part in {**parts, "test_batch": [3]}.items():
+        rows, labels = RECORDS[part], np.array(LABELS, np.uint8)[part]
         if version == "bin":
             records = np.concatenate([labels[:, None], rows], axis=1)
             (folder / f"{name}.bin").write_bytes(records.tobytes())
@@ -129,10 +129,15 @@ def test_cifar10_files(tmp_path, version):
     else:
         (folder / "batches.meta").write_bytes(python2_names(TEN))
     data = load(tmp_path / "cifar")
-    np.testing.assert_array_equal(data.train.inputs, RECORDS[:3].reshape(3, 3, 32, 32))
+    train = RECORDS[[0, 1, 2, 2, 2, 2]].reshape(6, 3, 32, 32)
+    np.testing.assert_array_equal(data.train.inputs, train)
     np.testing.assert_array_equal(data.test.inputs, RECORDS[3:].reshape(1, 3, 32, 32))
-    assert data.train.targets.tolist() == [3, 0, 9]
+    assert data.train.targets.tolist() == [3, 0, 9, 9, 9, 9]
     assert data.task.labels == tuple(TEN)
+    lost = folder / ("data_batch_4.bin" if version == "bin" else "data_batch_4")
+    lost.unlink()
+    with pytest.raises(DataError, match=rf"{lost.name}: is missing"):
+        load(tmp_path / "cifar")
 
 
 def test_cifar100_binary_has_two_labels(tmp_path):

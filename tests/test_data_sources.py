@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from data_files import PIXELS, image_features, image_splits, png, write_image_folder, write_parquet
+from PIL import Image
 
 from fedapp.config import read_config
 from fedapp.data import Dataset, load_dataset, load_node_data
@@ -85,6 +86,37 @@ def test_only_the_folders_of_the_two_splits_are_classes(tmp_path):
     data = load(folder)
     assert data.task.labels == ("cat", "dog", "owl")
     np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:2])
+
+
+def test_an_empty_class_folder_made_later_counts(tmp_path):
+    folder = write_image_folder(tmp_path / "set")
+    before = load(folder)
+    (folder / "train" / "owl").mkdir()
+    after = load(folder)
+    assert after.task.labels == ("cat", "dog", "owl")
+    assert after.fingerprint != before.fingerprint
+
+
+@pytest.mark.parametrize("linked", [("train", "test"), ("train/cat", "train/dog", "test/cat")])
+def test_what_links_lead_to_is_read_and_counts(tmp_path, linked):
+    """Two folders of links to other images are two data sets."""
+    seen = []
+    for number in (0, 3):
+        store = tmp_path / f"store{number}"
+        for split in ("train", "test"):
+            for name in ("cat", "dog"):
+                (store / split / name).mkdir(parents=True)
+                image = Image.fromarray(PIXELS[number + (name == "dog")])
+                image.save(store / split / name / "0.png")
+        folder = tmp_path / f"set{number}"
+        for name in linked:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).symlink_to(store / name)
+        (folder / "again").symlink_to(folder)
+        data = load(folder)
+        np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[number : number + 2])
+        seen.append(data.fingerprint)
+    assert seen[0] != seen[1]
 
 
 def test_second_start_maps_and_reads_nothing_else(tmp_path):
@@ -180,6 +212,14 @@ def test_node_data_needs_no_test_split(tmp_path):
     assert len(data.train) == 4
     assert data.test.inputs.shape == (0, 3, 5, 4)
     assert len(load_node_data(config, str(folder)).test) == 0
+
+
+def test_a_class_may_be_held_out_whole(tmp_path):
+    """Plain integer labels are counted before: all but one of these eight test."""
+    splits = {"train": {"image": [png(PIXELS[0])] * 8, "label": [*range(7, -1, -1)]}}
+    features = {"image": datasets.Image(), "label": datasets.Value("int64")}
+    data = load(write_parquet(tmp_path / "set", splits, features), test_fraction=0.9)
+    assert (len(data.train), data.task.num_classes) == (1, 8)
 
 
 @pytest.mark.data

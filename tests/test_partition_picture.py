@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from in_process import run
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fedapp.analysis.partition import label_counts, labels_per_client
@@ -19,6 +21,7 @@ from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
 from fedapp.runs import partition_picture
+from fedapp.runs.partition import _table
 from fedapp.runs.partition_picture import (
     count_labels,
     draw_comparison,
@@ -146,6 +149,30 @@ def test_most_clients_of_mnist_shards_have_exactly_two_digits(real_data):
 
 
 FEW = ["num-clients=4"]
+
+
+NAMES = ("[red]", "[/x]", "_under", "$a_{b$", "plain")
+
+
+def test_names_are_shown_as_they_stand(tmp_path):
+    """Neither Rich's markup nor a formula, and no name is left out of the legend."""
+    partition, targets = Iid().split(cycle(20, 5), 2, 0), cycle(20, 5).targets
+    (svg,) = draw_partition(partition, targets, NAMES, tmp_path / "p", "$5_{", endings=(".svg",))
+    assert svg.read_text().count("<!-- _under -->") == 2  # the legend, and an axis
+    said = io.StringIO()
+    Console(file=said, width=80).print(_table(partition, targets, NAMES))
+    assert said.getvalue().split()[:7] == ["client", "n_k", *NAMES]
+
+
+def test_many_labels_are_counted_in_the_table():
+    partition, targets = Shards().split(cycle(200, 100), 2, 0), cycle(200, 100).targets
+    said = io.StringIO()
+    Console(file=said, width=80).print(_table(partition, targets, tuple(map(str, range(100)))))
+    assert [line.split() for line in said.getvalue().splitlines()] == [
+        ["client", "n_k", "labels"],
+        ["0", "100", "50"],
+        ["1", "100", "50"],
+    ]
 
 
 @pytest.mark.parametrize("name", ["run.v2", "run.v2.png", "run.v2.svg"])

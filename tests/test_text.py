@@ -96,6 +96,15 @@ def test_the_column_that_is_asked_for_is_the_clients(tmp_path):
     assert list(zip(whose, said, strict=True)) == [("0", "to be|o"), ("0", "r||"), ("1", "not|to|")]
 
 
+def test_the_column_of_clients_is_not_taken_for_the_text(tmp_path):
+    lines = {"speaker": ["ann", "bob"], "line": ["hello", "bye"]}
+    folder = write_parquet(tmp_path / "plays", {"train": lines, "test": lines})
+    data = load(folder, text_unroll=8, client_key="speaker")
+    said = [spoken(*pair) for pair in zip(data.train.inputs, data.train.targets, strict=True)]
+    assert said == ["hello|", "bye|"]
+    assert data.train.group_names["client_id"] == ("ann", "bob")
+
+
 def test_clients_are_limited_in_words_and_not_in_characters(tmp_path):
     lines = {"client_id": ["a"] * 2, "text": ["x" * 6_000] * 2}
     data = load(write_parquet(tmp_path / "plays", {"train": lines, "test": lines}))

@@ -11,7 +11,7 @@ from fedapp.config import RunConfig, defaults, kebab
 from fedapp.data.base import IGNORE, Chosen, Dataset, Examples, Partition, Task, from_index_sets
 from fedapp.data.build import build_dataset
 from fedapp.data.cache import cached
-from fedapp.data.embedded.base import Embedded
+from fedapp.data.embedded.base import Embedded, checked
 from fedapp.data.partition.base import Partitioning
 from fedapp.data.sources import content_key, read_source
 from fedapp.data.transforms.base import Transform
@@ -44,13 +44,19 @@ def load_dataset(config: RunConfig) -> Dataset:
     Raises
     ------
     ConfigError
-        A key says how text is read, and the data are images.
+        A key says how text is read, and the data are images or another kind of text.
+    DataError
+        The data cannot be read, or cannot be trained on.
     """
     embedded = next(f for f in FAMILIES if f.key == "dataset").components()
     if config.dataset in embedded:
-        return cast("Embedded", config.component("dataset")).load()
+        return checked(cast("Embedded", config.component("dataset")).load())
     dataset = _load_cached(config, node=False)
-    if dataset.task.kind == "image" and (unread := list(effects.of_images(config))):
+    if dataset.task.kind == "image":
+        unread = list(effects.of_images(config))
+    else:
+        unread = list(effects.of_texts(config, one_label=dataset.task.one_label))
+    if unread:
         raise ConfigError("\n".join(unread))
     return dataset
 
@@ -81,7 +87,14 @@ def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
     def build(scratch: Path) -> Dataset:
         return build_dataset(config, read_source(config, scratch, test_required=not node))
 
-    return cached(config, keys, build)
+    dataset = cached(config, keys, build)
+    if not (node or len(dataset.test)):
+        raise DataError(
+            f"dataset = {config.dataset!r}: in its test text there is nothing to predict: unknown words "
+            "are not counted, and of a client with one row test-fraction holds out none. Give it "
+            "another test split, or more rows."
+        )
+    return dataset
 
 
 def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Partition:

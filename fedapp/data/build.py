@@ -29,6 +29,7 @@ def build_dataset(config: RunConfig, source: Source) -> Dataset:
 
 
 def _build_images(config: RunConfig, source: Source) -> Dataset:
+    num_classes = checked_classes(config, source)
     source = hold_out_random(config, source)
     train, test = source.train, source.test
     shape = train.inputs.shape[1:]
@@ -37,7 +38,6 @@ def _build_images(config: RunConfig, source: Source) -> Dataset:
             f"test-split = {config.test_split!r}: its images have shape {test.inputs.shape[1:]}, "
             f"those of train-split {config.train_split!r} {shape}. Convert them to one shape."
         )
-    num_classes = checked_classes(config, source)
     groups, names = code_groups([train, test] if test else [train])
     nothing = Examples(np.empty((0, *shape), train.inputs.dtype), np.empty(0, np.int64))
     return Dataset(

@@ -12,6 +12,9 @@ from fedapp.data.sources.base import Source, Split
 from fedapp.errors import DataError
 from fedapp.seeds import generator
 
+MOST_CLASSES = 10_000
+"""Plain integer labels that count further than this, and than there are examples, are ids."""
+
 
 def labels_of(split: Split) -> NDArray[np.int64]:
     """Return the labels of a split that has some."""
@@ -30,6 +33,12 @@ def checked_classes(config: RunConfig, source: Source) -> int:
     """
     key = config.label_key or "label"
     num_classes = len(source.class_names) or int(labels_of(source.train).max()) + 1
+    if num_classes > max(len(source.train), MOST_CLASSES) and not source.class_names:
+        raise DataError(
+            f"label-key = {key!r}: the {len(source.train)} training examples of dataset "
+            f"{config.dataset!r} have labels up to {num_classes - 1}, and a network has an output for "
+            "each number from 0. Renumber the labels 0, 1, ..., or set label-key."
+        )
     splits: Mapping[str, Split | None] = {
         config.train_split: source.train,
         config.test_split: source.test,

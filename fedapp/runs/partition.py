@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from fedapp.config import RunConfig
 from fedapp.data import Dataset, Partition, load_dataset, load_partition
@@ -19,8 +20,8 @@ from fedapp.holdings import Holdings, read_holdings
 from fedapp.runs.partition_picture import count_labels, draw_partition, partition_summary
 from fedapp.runs.style import stem_of
 
-MOST_ROWS = 40
-"""Clients that the terminal's table lists."""
+MOST_ROWS, MOST_LABELS = 40, 15
+"""Clients that the terminal's table lists, and labels that have a column each; of more, their number."""
 
 
 def write_partition(folder: Path, config: RunConfig, holdings: Holdings) -> None:
@@ -103,7 +104,7 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
         shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
     for file in draw_partition(partition, targets, labels, stem, _title(config)):
-        console.print(f"picture: {file.absolute()}", highlight=False, soft_wrap=True)
+        console.print(f"picture: {file.absolute()}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _place(picture: Path) -> Path:
@@ -120,12 +121,14 @@ def _place(picture: Path) -> Path:
 
 def _table(partition: Partition, targets: NDArray[Any], labels: tuple[str, ...]) -> Table:
     matrix = count_labels(partition, targets, len(labels))
+    few = len(labels) <= MOST_LABELS
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("client", "n_k", *labels):
-        table.add_column(heading, justify="right")
+    for heading in ("client", "n_k", *(labels if few else ("labels",))):
+        table.add_column(Text(heading), justify="right")
     for client, counts in list(zip(matrix.clients, matrix.counts, strict=True))[:MOST_ROWS]:
-        cells = [str(count) if count else "·" for count in counts]
-        table.add_row(str(client), str(counts.sum()), *cells)
+        cells = [str(count) if count else "·" for count in counts] if few else []
+        held = [] if few else [str((counts > 0).sum())]
+        table.add_row(str(client), str(counts.sum()), *cells, *held)
     if len(matrix.clients) > MOST_ROWS:
         table.add_row("…", f"({partition.num_clients} clients)")
     return table

@@ -150,7 +150,7 @@ def draw_partition(
     elif max(matrix.counts.shape) <= MOST_WRITTEN:
         _write_counts(heat, matrix.counts)
     numbers = " · ".join(_numbers(partition.sizes, matrix.counts))
-    figure.suptitle(f"{title}\n{numbers}".strip(), fontsize=10, color="#333333")
+    figure.suptitle(_plain(f"{title}\n{numbers}".strip()), fontsize=10, color="#333333")
     return save(figure, path, dpi=120, endings=endings)
 
 
@@ -202,12 +202,12 @@ def _spread_by_skew(matrix: Matrix) -> Matrix:
 
 def _draw_bars(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> None:
     """Draw one bar a client, stacked by label; rare labels beyond the colours as one."""
-    names, columns = list(labels), counts
+    names, columns = [_plain(label) for label in labels], counts
     if len(labels) > len(COLORS):
         frequent = np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[: len(COLORS) - 1])
         rest = counts.sum(axis=1) - counts[:, frequent].sum(axis=1)
         columns = np.column_stack([counts[:, frequent], rest])
-        names = [*(labels[c] for c in frequent), "others"]
+        names = [*(names[c] for c in frequent), "others"]
     bottom = np.zeros(len(counts))
     for name, column, color in zip(names, columns.T, COLORS, strict=False):
         axes.bar(np.arange(len(counts)), column, bottom=bottom, width=0.85, color=color, label=name)
@@ -220,8 +220,16 @@ def _draw_bars(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> 
     axes.set_xlim(-0.6, len(counts) - 0.4)
 
 
+def _plain(text: str) -> str:
+    """Return a name of the user's so that it is drawn as it stands, and not as a formula."""
+    return text.replace("$", r"\$")
+
+
 def _legend(axes: Axes) -> None:
     axes.legend(
+        # Named one by one: by itself a legend leaves out what begins with an underscore.
+        axes.containers,
+        [str(bars.get_label()) for bars in axes.containers],
         title="label",
         frameon=False,
         fontsize=8,
@@ -241,7 +249,7 @@ def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str])
         shares.T, aspect="auto", origin="lower", cmap="Blues", vmin=0, interpolation="nearest"
     )
     ticks = range(0, len(labels), -(-len(labels) // MOST_WRITTEN))
-    axes.set_yticks(ticks, [labels[c] for c in ticks], fontsize=8)
+    axes.set_yticks(ticks, [_plain(labels[c]) for c in ticks], fontsize=8)
     return image
 
 

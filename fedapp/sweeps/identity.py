@@ -8,9 +8,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from fedapp.config import RunConfig, Scalar, defaults, kebab, read_config
 from fedapp.data import load_dataset
+from fedapp.data.embedded.base import Embedded
 from fedapp.effects import READING
 from fedapp.registry import FAMILIES
 from fedapp.runs.weights import weights_digest
@@ -110,8 +112,20 @@ def data_name(config: RunConfig) -> str:
     """Return the data set's name, without its path, and a digest of its content."""
     embedded = next(family for family in FAMILIES if family.key == "dataset").components()
     if config.dataset in embedded:
-        return config.dataset
+        return config.dataset + _embedded_content(cast("Embedded", config.component("dataset")))
     return f"{Path(config.dataset).name}@{_fingerprint(*_shape(config))[:12]}"
+
+
+@functools.cache
+def _embedded_content(embedded: Embedded) -> str:
+    """Return a digest of what a data set of a user's own reads; nothing where its code has it all.
+
+    Then its fingerprint is its name and a version.
+    """
+    fingerprint = embedded.load().fingerprint
+    if fingerprint.startswith(f"{embedded.name}-"):
+        return ""
+    return f"@{hashlib.sha256(fingerprint.encode()).hexdigest()[:12]}"
 
 
 def _shape(config: RunConfig) -> tuple[tuple[str, Scalar], ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 
 from fedapp.config import RunConfig
-from fedapp.data.sources.base import Source, Split
+from fedapp.data.sources.base import Source, Split, visible
 from fedapp.errors import DataError
 
 __all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
@@ -74,13 +75,18 @@ def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Sou
 
 
 def _folder_hash(folder: Path) -> str:
-    """Return the SHA-256 of the names and bytes of all files, hidden ones left out."""
+    """Return the SHA-256 of the names and bytes of all files, and of the names of empty folders.
+
+    An empty folder may be a class.
+    """
     total = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if any(part.startswith(".") for part in name.parts) or not path.is_file():
-            continue
-        with path.open("rb") as file:
-            total.update(f"{name.as_posix()}\0".encode())
-            total.update(hashlib.file_digest(file, "sha256").digest())
+    paths = list(visible(folder))
+    filled = {path.parent for path in paths}
+    for path in paths:
+        name = os.fsencode(path.relative_to(folder).as_posix())
+        if path.is_file():
+            with path.open("rb") as file:
+                total.update(name + b"\0" + hashlib.file_digest(file, "sha256").digest())
+        elif path.is_dir() and path not in filled:
+            total.update(name + b"/\0")
     return total.hexdigest()

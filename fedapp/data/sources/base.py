@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -55,6 +56,20 @@ class Source:
     train: Split
     test: Split | None
     class_names: tuple[str, ...] = ()
+
+
+def visible(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Yield all that is in ``folder`` at any depth, sorted: links followed, hidden names left out.
+
+    ``above`` are the folders that it is in, so that a link to one of them does not go round.
+    """
+    above = above | {folder.resolve()}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        yield path
+        if path.is_dir() and path.resolve() not in above:
+            yield from visible(path, above)
 
 
 def choose_splits(

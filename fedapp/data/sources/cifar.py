@@ -77,14 +77,17 @@ def read_cifar(config: RunConfig, layout: Layout, folder: Path, *, test_required
         raise DataError(
             f"label-key = {key!r}: {folder} has no such labels. One of: {', '.join(layout.labels)}."
         )
-    present = {
-        split: paths
+    batches = {
+        split: [folder / (name + layout.suffix) for name in names]
         for split, names in layout.batches.items()
-        if (
-            paths := [path for name in names if (path := folder / (name + layout.suffix)).is_file()]
-        )
+    }
+    present = {
+        split: paths for split, paths in batches.items() if any(path.is_file() for path in paths)
     }
     train, test = choose_splits(config, present, test_required=test_required)
+    for path in (*train, *(test or ())):
+        if not path.is_file():
+            raise DataError(f"{path}: is missing beside the other batches. Copy or download it.")
     return Source(
         train=_split(layout, key, train),
         test=None if test is None else _split(layout, key, test),

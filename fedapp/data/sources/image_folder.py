@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config import RunConfig
-from fedapp.data.sources.base import Source
+from fedapp.data.sources.base import Source, visible
 from fedapp.data.sources.tables import source_from_tables
 
 SUFFIXES = frozenset(
@@ -51,9 +51,7 @@ def _visible_folders(parent: Path) -> list[Path]:
 
 def _files(parent: Path) -> list[Path]:
     """Return the files under ``parent`` at any depth, without hidden ones and hidden folders'."""
-    paths = [(path, path.relative_to(parent).parts) for path in sorted(parent.rglob("*"))]
-    visible = [path for path, parts in paths if not any(part.startswith(".") for part in parts)]
-    return [path for path in visible if path.is_file()]
+    return [path for path in visible(parent) if path.is_file()] if parent.is_dir() else []
 
 
 def _table(split: Path, names: list[str]) -> Any:

@@ -55,7 +55,8 @@ def _input_key(config: RunConfig, table: Any) -> str:
         )
     images: list[str] = [field.name for field in table.schema if _is_image(field.type)]
     texts: list[str] = [field.name for field in table.schema if _is_text(field.type)]
-    texts.sort(key=lambda name: (name != "text", name != "x", name in CLIENT_NAMES))
+    whose = (*CLIENT_NAMES, config.client_key)
+    texts.sort(key=lambda name: (name != "text", name != "x", name in whose))
     if not images + texts:
         raise DataError(
             f"dataset = {config.dataset!r}: no column holds images or text. A table of numbers is read "
@@ -95,14 +96,14 @@ def _split(config: RunConfig, name: str, table: Any, input_key: str, label_key: 
 def _labels(config: RunConfig, split: str, table: Any, key: str) -> NDArray[np.int64]:
     column = _column(config, table, "label-key", key)
     where = f"label-key = {key!r}: this column of dataset {config.dataset!r}, split {split!r},"
-    if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
-        raise DataError(
-            f"{where} holds {column.type}, but labels are integers 0, 1, ... or class labels. "
-            f"{_columns(table)}"
-        )
-    if column.null_count:
+    if column.null_count:  # first: of integers with gaps CSV makes floats
         raise DataError(
             f"{where} has {column.null_count} rows without a label. Remove or label them."
+        )
+    if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
+        raise DataError(
+            f"{where} holds {column.type}, but labels are integers 0, 1, ... or class labels. Number "
+            f"them, or set label-key. {_columns(table)}"
         )
     return np.asarray(column.to_numpy(), dtype=np.int64)
 

@@ -26,8 +26,8 @@ def build_labelled(config: RunConfig, source: Source) -> Dataset:
     DataError
         Labels are negative or out of range.
     """
-    source = hold_out_random(config, source)
     num_classes = checked_classes(config, source)
+    source = hold_out_random(config, source)
     steps = config.text_unroll or (64 if config.text_unit == "words" else 256)
     splits = _lines(source, "")
     symbols = _symbols(config, splits[0], 0)
@@ -124,7 +124,8 @@ def _owners(codes: dict[str, NDArray[np.int32]], n: int) -> NDArray[np.int64]:
 def _held_out(config: RunConfig, splits: list[Lines]) -> list[Lines]:
     if splits[1:] or not config.test_fraction:
         return splits
-    return [splits[0].take(rows) for rows in hold_out_last(splits[0].owners, config.test_fraction)]
+    train, test = hold_out_last(splits[0].owners, config.test_fraction)
+    return [splits[0].take(rows) for rows in (train, test) if len(rows)]
 
 
 def _unrolled(lines: Lines, symbols: Symbols, steps: int, limit: int, *, by_line: bool) -> Examples:
