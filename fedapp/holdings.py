@@ -62,6 +62,7 @@ class Holdings:
         return {
             "version": fedapp.__version__,
             "client-id": -1 if own is None else own.client,
+            "num-partitions": 0 if own is None else own.num_partitions,
             "examples": len(self.dataset.train) if own is None else sizes[0],
             "fingerprint": self.dataset.fingerprint,
             **describe_task(task),

@@ -87,6 +87,7 @@ class Nodes:
         self._seen: dict[int, Seen] = {}
         self._queries = Delivery()
         self._kinds: set[str] = set()
+        self._partitions: dict[int, int] = {}
 
     @property
     def virtual(self) -> bool:
@@ -248,7 +249,8 @@ class Nodes:
             return f"examples = {plain(examples)} and client-id = {plain(client)} are no numbers"
         problem = next(self._mismatches(answer), "")
         if not problem and not self.virtual:
-            problem = self._admit_client(node, client, examples)
+            parts = answer.get("num-partitions", 0)
+            problem = self._other_split(node, parts) or self._admit_client(node, client, examples)
         if not problem:
             self._fit.add(node)
             log(INFO, "Node %s is fit: %s", self.called(node), _describe(answer))
@@ -263,6 +265,17 @@ class Nodes:
         here = choose_device(self.config).type
         if len(self._kinds) > 1 or (kind, here) == ("cpu", "cuda"):
             log(WARNING, MIXED, self.called(node), kind, here)
+
+    def _other_split(self, node: int, partitions: Any) -> str:
+        """Return whose partitions, if anybody's, are of another number, and so share examples."""
+        self._partitions[node] = partitions
+        for fit in sorted(self._fit):
+            if partitions and self._partitions[fit] not in (0, partitions):
+                return (
+                    f"num-partitions = {plain(repr(partitions))}, but node {self.called(fit)} has "
+                    f"{self._partitions[fit]}: their examples would overlap; start all with the same"
+                )
+        return ""
 
     def _admit_client(self, node: int, client: int, examples: int) -> str:
         if client < 0:

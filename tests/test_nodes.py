@@ -276,6 +276,20 @@ def test_a_fit_node_that_was_restarted_as_another_client_is_that_client() -> Non
     assert (nodes.sizes([7]), nodes.node_of(7)) == ({7: 9}, 2)
 
 
+def test_nodes_that_cut_the_data_otherwise_are_refused_until_they_do_as_the_others() -> None:
+    """Partition 1 of 3 has examples of partition 0 of 2; a folder of one's own is cut by nobody."""
+    nodes, grid = registered(**{"num-partitions": 3})
+    grid.answers[1] |= {"num-partitions": 2}
+    assert nodes.some(grid) == [1]
+    assert (
+        "num-partitions = 3, but node 1 (device-1) has 2: their examples would overlap"
+        in nodes.refused[2]
+    )
+    for cut in (2, 0):
+        grid.restart(2, **{"num-partitions": cut})
+        assert nodes.some(grid) == [1, 2]
+
+
 def test_what_a_node_answered_before_its_restart_says_nothing_of_it_now() -> None:
     """Its answer is there only when it is another process already."""
     nodes, grid = registered()
