@@ -16,11 +16,13 @@ from flwr.common.logger import log
 
 from fedapp.config import RunConfig, Scalar, read_config
 from fedapp.data import Task
+from fedapp.faults import reason_of
 from fedapp.holdings import Holdings, OwnClient, own_client, read_holdings
 from fedapp.machine import cores, keep_memory
 from fedapp.messages import decode_exam, decode_order, encode_reply, encode_scores
 from fedapp.training.algorithm import Turn
 from fedapp.training.cohorts import starting_point, train_cohort
+from fedapp.training.evaluation import Score
 from fedapp.training.networks import normalisation_names
 from fedapp.training.setup import choose_device, make_algorithm, make_evaluator, make_trainer
 from fedapp.training.states import ClientStates, StateOrder, node_folder, shared_folder
@@ -73,7 +75,10 @@ def _states(
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Score what each client that the message names starts from, on its own test examples."""
+    """Score what each client that the message names starts from, on its own test examples.
+
+    A client that raises is left out, and named in ``failures``, as in training.
+    """
     config, holdings = read_workplace(workplace_of(context))
     exam, theta = decode_exam(message.content)
     _set_threads(exam.threads)
@@ -81,11 +86,15 @@ def evaluate(message: Message, context: Context) -> Message:
     turn = Turn(theta, normalisation=normalisation_names(evaluator.module))
     states = _states(exam.states, exam.round + 1, holdings, context)
     algorithm = make_algorithm(config)
-    scores = []
+    scores: dict[int, Score] = {}
+    failures: dict[int, str] = {}
     for client in exam.clients:
-        params = starting_point(algorithm, turn, states, client)
-        scores.append(evaluator.on(holdings.test(client)).score(params))
-    return Message(encode_scores(exam.clients, scores), reply_to=message)
+        try:
+            params = starting_point(algorithm, turn, states, client)
+            scores[client] = evaluator.on(holdings.test(client)).score(params)
+        except Exception as error:
+            failures[client] = reason_of(error)
+    return Message(encode_scores([*scores], [*scores.values()], failures), reply_to=message)
 
 
 @app.query()

@@ -109,12 +109,7 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
                     "seconds": [report.seconds for report in reports],
                 }
             ),
-            "failures": ConfigRecord(
-                {
-                    "client": list(reply.failures),
-                    "reason": list(reply.failures.values()),
-                }
-            ),
+            "failures": _why(reply.failures),
         }
     )
     if reply.uploads:
@@ -124,6 +119,10 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
     for client, tensors in reply.each.items():
         content[f"{EACH}{client}"] = to_arrays(tensors)
     return content
+
+
+def _why(failures: Mapping[int, str]) -> ConfigRecord:
+    return ConfigRecord({"client": list(failures), "reason": list(failures.values())})
 
 
 # ---------------------------------------------------------------------- evaluate
@@ -160,8 +159,10 @@ def decode_exam(content: RecordDict) -> tuple[Exam, Tensors]:
     return exam, to_tensors(content.array_records["arrays"])
 
 
-def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict:
-    """Return the content of the reply to an EVALUATE message."""
+def encode_scores(
+    clients: Sequence[int], scores: Sequence[Score], failures: Mapping[int, str]
+) -> RecordDict:
+    """Return the content of the reply to an EVALUATE message; ``failures`` are the others'."""
     names = sorted({name for score in scores for name in score.further})
     further: dict[str, MetricRecordValues] = {
         name: [float(score.further.get(name, math.nan)) for score in scores] for name in names
@@ -174,4 +175,6 @@ def encode_scores(clients: Sequence[int], scores: Sequence[Score]) -> RecordDict
             "accuracy": [score.accuracy for score in scores],
         }
     )
-    return RecordDict({"clients": columns, FURTHER: MetricRecord(further)})
+    return RecordDict(
+        {"clients": columns, FURTHER: MetricRecord(further), "failures": _why(failures)}
+    )

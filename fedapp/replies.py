@@ -26,6 +26,8 @@ LARGEST_COUNT = 2**53
 MOST_NUMBERS, LONGEST_NAME = 1000, 100
 """A model says no more of itself, and in shorter names: each becomes a key of every round's record."""
 
+NOT_MENTIONED = "its node does not mention it"
+
 SCORE_COLUMNS = ("client", "loss", "accuracy", "count")
 
 FAULT_OF = {
@@ -113,14 +115,18 @@ def decode_scores(
             k: Score(float(loss), float(acc), int(n), {name: float(of[i]) for name, of in further})
             for i, (k, loss, acc, n) in enumerate(rows)
         }
+        said = _reasons(content)
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise ReplyError("malformed", f"its scores are malformed: {plain(repr(error))}") from error
-    return {client: _checked_score(scores.get(client), graded=graded) for client in clients}
+    return {
+        client: _checked_score(scores[client], graded=graded)
+        if client in scores
+        else Fault("raised", said.get(client, NOT_MENTIONED))
+        for client in clients
+    }
 
 
-def _checked_score(score: Score | None, *, graded: bool) -> Score | Fault:
-    if score is None:
-        return Fault("malformed", "its node does not mention it")
+def _checked_score(score: Score, *, graded: bool) -> Score | Fault:
     right = 0 <= score.accuracy <= 1 or (not graded and math.isnan(score.accuracy))
     if score.count and not (0 < score.count < LARGEST_COUNT and right):
         return Fault("malformed", f"it has {plain(score)}")
@@ -182,10 +188,14 @@ def _failures(
     content: RecordDict, order: TrainOrder, reports: Sequence[ClientReport]
 ) -> dict[int, str]:
     """Return why each client of the order is without a report."""
-    record = cast("dict[str, Sequence[Any]]", content.config_records["failures"])
-    said = dict(zip(map(int, record["client"]), map(plain, record["reason"]), strict=True))
+    said = _reasons(content)
     missing = set(order.clients) - {report.client for report in reports}
-    return {client: said.get(client, "its node does not mention it") for client in sorted(missing)}
+    return {client: said.get(client, NOT_MENTIONED) for client in sorted(missing)}
+
+
+def _reasons(content: RecordDict) -> dict[int, str]:
+    record = cast("dict[str, Sequence[Any]]", content.config_records["failures"])
+    return dict(zip(map(int, record["client"]), map(plain, record["reason"]), strict=True))
 
 
 def _update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expected) -> Tensors:

@@ -103,11 +103,12 @@ def gather_scores(
         try:
             if isinstance(message, Fault):
                 raise ReplyError(*message)
-            for client, found in decode_scores(message, clients, graded=graded).items():
-                if isinstance(found, Fault):
-                    log(WARNING, NOT_EVALUATED, called(node), [client], found.reason)
-                else:
-                    scores[client] = found
+            found = decode_scores(message, clients, graded=graded)
+            scores |= {k: score for k, score in found.items() if isinstance(score, Score)}
+            faults = {k: fault.reason for k, fault in found.items() if isinstance(fault, Fault)}
+            for reason in dict.fromkeys(faults.values()):
+                whose = [client for client, why in faults.items() if why == reason]
+                log(WARNING, NOT_EVALUATED, called(node), plain(whose), reason)
         except ReplyError as error:
             reason = _said(error.fault, deadline).reason
             log(WARNING, NOT_EVALUATED, called(node), plain(clients), reason)

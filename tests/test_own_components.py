@@ -129,6 +129,23 @@ def test_clients_are_tested_with_what_they_keep(component: Component, run: Run) 
     assert plain["client_accuracy"] == pytest.approx(plain["test_accuracy"])
 
 
+def test_who_keeps_what_cannot_be_read_is_left_out_of_an_evaluation_alone(
+    component: Component, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The others of its node's cohort are tested."""
+    component("fedapp.models", "own", MODEL.format(layer="nn.LayerNorm(8)"))
+    same = {"model": "own", "algorithm": "fedbn", "evaluation": "clients", "fraction_train": 1.0}
+    folder = run("run", checkpoint_every=1, **same)
+    kept = folder / "client-states" / "2"
+    for path in kept.iterdir():
+        path.write_bytes(b"nonsense")
+    run("run", resume=True, num_server_rounds=4, checkpoint_every=1, **same)
+    (said,) = [r.getMessage() for r in caplog.records if "of this evaluation" in r.getMessage()]
+    assert "clients [2] are left out" in said
+    assert str(kept) in said
+    assert [record["client_clients"] for record in metrics_of(folder)] == [6, 6, 6, 6, 5]
+
+
 def test_a_run_says_of_which_commit_it_is(run: Run) -> None:
     versions = json.loads((run("versions") / "config.json").read_text())["versions"]
     root = Path(__file__).resolve().parent.parent
