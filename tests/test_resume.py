@@ -272,3 +272,16 @@ def test_a_checkpoint_outlives_older_and_later_ones(tmp_path):
     save_checkpoint(tmp_path, ServerState(35, {}))
     assert kept_rounds(tmp_path) == [35, 30]
     assert load_checkpoint(tmp_path).round == 35
+
+
+def test_what_a_kill_left_half_written_goes_with_the_next_checkpoint(tmp_path):
+    """Also tensors whose description was never written: each would be as large as the model."""
+    for name in (".round-000010.safetensors.7.tmp", ".round-000010.json.7.tmp"):
+        (tmp_path / name).write_bytes(b"half")
+    (tmp_path / "round-000005.safetensors").write_bytes(b"whole, and not described")
+    for round_ in (10, 20):
+        save_checkpoint(tmp_path, ServerState(round_, {}))
+    names = [
+        f"round-0000{round_}.{ending}" for round_ in (10, 20) for ending in ("json", "safetensors")
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names

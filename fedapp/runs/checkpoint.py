@@ -34,7 +34,8 @@ KEPT = 2
 def save_checkpoint(folder: Path, state: ServerState) -> Path:
     """Write ``state`` into ``folder`` and keep but it and the one before it.
 
-    One of a later round goes too: it is damaged, and the rounds up to it are run again.
+    One of a later round goes too: it is damaged, and the rounds up to it are run again; and so does
+    what a kill in the middle of a write has left.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"round-{state.round:06d}.safetensors"
@@ -52,8 +53,10 @@ def save_checkpoint(folder: Path, state: ServerState) -> Path:
     )
     descriptions = _descriptions(folder)
     here = descriptions.index(path.with_suffix(".json"))
-    for old in descriptions[:here] + descriptions[here + KEPT :]:
-        _remove(old)
+    kept = {description.stem for description in descriptions[here : here + KEPT]}
+    for old in sorted(folder.glob("*round-*")):
+        if old.stem not in kept:
+            old.unlink()
     return path
 
 
