@@ -125,6 +125,7 @@ class FederatedStrategy(Strategy):
         """Return S_t and its cohorts by node, without the clients of nodes that are still busy.
 
         Waits while fewer than ``min-replies`` clients could be asked: the round would be for nothing.
+        Virtual clients are all there from the start; of nodes that are clients more may connect.
 
         Raises
         ------
@@ -140,7 +141,7 @@ class FederatedStrategy(Strategy):
             sampled = sample_clients(seed, server_round, clients, fraction, extra=extra)
             cohorts = self.nodes.cohorts(sampled, present, self._delivery.busy(present))
             asked = sum(len(cohort) for _, cohort in cohorts)
-            if asked >= needed:
+            if asked >= (min(needed, len(sampled)) if self.nodes.virtual else needed):
                 return sampled, cohorts
             if len(sampled) < needed and time.monotonic() > end:
                 raise RunError(
