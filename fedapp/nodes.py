@@ -21,7 +21,6 @@ from fedapp.data.agreement import read_task, task_differences
 from fedapp.delivery import Delivery
 from fedapp.errors import DataError, RunError
 from fedapp.faults import Fault, plain
-from fedapp.replies import FAULT_OF
 from fedapp.training.cohorts import spread
 from fedapp.training.setup import choose_device
 
@@ -41,9 +40,6 @@ SILENCE_SECONDS = 900.0
 
 REFUSED_SECONDS = 180.0
 """How long after a refusal a node is asked again: somebody may have mended it where it stands."""
-
-SILENT = frozenset(code for code, kind in FAULT_OF.items() if kind in ("late", "lost"))
-"""What Flower's errors say of a node that did not answer."""
 
 RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'(.*)'>")
 """How Flower quotes what a ClientApp raised."""
@@ -207,12 +203,7 @@ class Nodes:
             self._hear(nodes[index], reply)
 
     def _hear(self, node: int, reply: Message | Fault) -> None:
-        """Take the node in, or refuse it and say why, unless that is said already.
-
-        That its time to answer was over, or that it went, is no answer: it is silent, as before.
-        """
-        if isinstance(reply, Message) and reply.has_error() and reply.error.code in SILENT:
-            return
+        """Take the node in, or refuse it and say why, unless that is said already."""
         said = self.refused.pop(node, "")
         problem = self._admit(node, reply)
         if problem:
@@ -309,14 +300,10 @@ class Nodes:
         refused = "".join(
             f"\n  node {self.called(node)}: {why}" for node, why in self.refused.items()
         )
-        silent = sorted(self._seen.keys() - self._fit - self.refused.keys())
-        waiting = ", ".join(map(self.called, silent))
         return (
             f"min-nodes = {self.config.min_nodes}: only {fit} fit nodes within node-timeout = "
             f"{self.config.node_timeout:g} s. Start more SuperNodes, lower min-nodes or raise "
-            "node-timeout."
-            + (f" Connected, but without an answer: node {waiting}." if silent else "")
-            + (f" Refused:{refused}" if refused else "")
+            f"node-timeout." + (f" Refused:{refused}" if refused else "")
         )
 
 

@@ -24,7 +24,7 @@ from fedapp.data.agreement import describe_task
 from fedapp.data.embedded.digits import Digits
 from fedapp.engines.inline import InlineGrid, run_inline
 from fedapp.engines.local import RUN_ID, identify
-from fedapp.errors import ConfigError, RunError
+from fedapp.errors import ConfigError
 from fedapp.holdings import Holdings, OwnClient, read_holdings
 from fedapp.nodes import REFUSED_SECONDS, Nodes
 from fedapp.server_app import app as server_app
@@ -319,27 +319,6 @@ def test_a_refused_node_that_was_mended_where_it_stands_is_asked_again(
     said = [record.getMessage() for record in caplog.records]
     assert sum(text.startswith("Node 2 (device-2) is refused: it has no") for text in said) == 1
     assert sum(text.startswith("Node 2 (device-2) is fit: client 1, 9 ex") for text in said) == 1
-
-
-def test_a_node_that_had_no_time_to_answer_is_silent_and_not_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A slow device: Flower says of its message that it is over."""
-    nodes, grid = registered()
-    nodes.config = nodes.config.model_copy(update={"min_nodes": 2, "node_timeout": 0.2})
-    push = grid.push
-
-    def expire(message_id: str, message: Message) -> None:
-        push(message_id, message)
-        if message.metadata.dst_node_id == 2:
-            error = Error(ErrorCode.MESSAGE_UNAVAILABLE, "It may have expired.")
-            grid.replies[message_id] = Message(error, reply_to=message)
-
-    monkeypatch.setattr(grid, "push", expire)
-    with pytest.raises(RunError, match=r"without an answer: node 2 \(device-2\)\.$"):
-        nodes.wait(grid)
-    assert nodes.refused == {}
-    assert grid.asked.count(1) == 1 < grid.asked.count(2)
 
 
 def test_what_a_node_raised_is_quoted_without_the_words_around_it() -> None:
