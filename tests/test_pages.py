@@ -117,6 +117,19 @@ def test_a_figure_has_a_line_for_each_that_ran_and_a_band_over_seeds() -> None:
     assert len(accuracy.collections) == 1
     assert loss.lines[-1].get_marker() == "o"  # the least test loss is marked
     assert [t.get_text() for t in figure.axes[3].texts] == ["not run"]
+    assert not len(figure.axes[3].get_xticks())
+
+
+def test_a_legend_names_the_lines_of_the_panels_beside_it() -> None:
+    """Also where the panel that has it, the last of its row, was not run."""
+    item, cells = figure_not_run("mcmahan-fig2")
+    cells[next(iter(cells))] = cell(run_result(curve=curve([0.1, 0.2, 0.3])))
+    figure = draw_figure(item, Results(item="mcmahan-fig2", scale="cpu", command="c", cells=cells))
+    legends = [axes.get_legend() for axes in figure.axes]
+    assert [[t.get_text() for t in found.get_texts()] if found else [] for found in legends] == [
+        *([], ["B = ∞, E = 1"]),
+        *([], []),
+    ]
 
 
 def test_accuracy_by_gradients_has_gradients_on_its_axis() -> None:

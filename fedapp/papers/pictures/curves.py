@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import EngFormatter, MaxNLocator
@@ -35,26 +36,32 @@ def draw_figure(item: Figure, results: Results) -> Drawing:
     rows = -(-len(item.panels) // across)
     figure, grid = new_figure(rows, across, WIDTHS.get(across, 3.7), 3.1 if across < 3 else 2.7)
     cells = [axes for row in grid for axes in row]
+    drawn: dict[str, Artist] = {}
     for number, (axes, panel) in enumerate(zip(cells, item.panels, strict=False)):
         _draw_panel(axes, item, panel, results)
+        handles, labels = axes.get_legend_handles_labels()
+        drawn |= zip(labels, handles, strict=True)
         following = item.panels[number + 1 : number + 2]
         ends_row = (number + 1) % across == 0 or not following
         if ends_row or following[0].lines != panel.lines:
-            _legend(axes, outside=ends_row and across > 1)
+            _legend(axes, drawn, outside=ends_row and across > 1)
+            drawn = {}
     for axes in cells[len(item.panels) :]:
         axes.set_visible(False)
     return figure
 
 
 def _draw_panel(axes: Axes, item: Figure, panel: Panel, results: Results) -> None:
-    if not any(results.cells[line_name(panel, line)].runs for line in item.lines[panel.lines]):
-        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=GREY)
+    was_run = any(results.cells[line_name(panel, line)].runs for line in item.lines[panel.lines])
     for number, line in enumerate(item.lines[panel.lines]):
         cell = results.cells[line_name(panel, line)]
         curves = [run.curve for run in cell.runs if run.curve]
         if any(points(curve, panel)[0][1:] for curve in curves):
             _draw_line(axes, panel, line, number, curves, _envelope(panel, cell))
     _finish(axes, panel, results)
+    if not was_run:
+        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=GREY)
+        axes.set(xticks=[], yticks=[])
 
 
 def _draw_line(
@@ -137,10 +144,12 @@ def _target(panel: Panel, results: Results) -> float:
     return had.pop() if len(had) == 1 else panel.target
 
 
-def _legend(axes: Axes, *, outside: bool) -> None:
-    if not axes.get_legend_handles_labels()[0]:
+def _legend(axes: Axes, drawn: Mapping[str, Artist], *, outside: bool) -> None:
+    """Name the lines that this panel, or one beside it with the same lines, has."""
+    if not drawn:
         return
+    lines = [*drawn.values()], [*drawn]
     if outside:
-        axes.legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.03))
+        axes.legend(*lines, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.03))
     else:
-        axes.legend(fontsize=7.5, framealpha=0.75, edgecolor="none")
+        axes.legend(*lines, fontsize=7.5, framealpha=0.75, edgecolor="none")
