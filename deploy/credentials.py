@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import ipaddress
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -26,6 +25,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedapp.files import write_atomically
 
 DAYS = 825
 """Days that certificates hold."""
@@ -239,16 +240,9 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file, whole or not at all, that nobody but whom ``mode`` names ever could read.
-
-    It is in a folder that is the owner's.
-    """
+    """Write a file, whole or not at all, in a folder that is the owner's."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = path.with_name(f".{path.name}.part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-    part.replace(path)
+    write_atomically(path, content, mode)
 
 
 def _write_secret(path: Path, content: bytes) -> None:

@@ -94,7 +94,7 @@ def evaluate(message: Message, context: Context) -> Message:
             scores[client] = evaluator.on(holdings.test(client)).score(params)
         except Exception as error:
             failures[client] = reason_of(error)
-    return Message(encode_scores([*scores], [*scores.values()], failures), reply_to=message)
+    return Message(encode_scores(scores, failures), reply_to=message)
 
 
 @app.query()

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write ``content`` so that a reader, also after a crash, sees the old file or the new one."""
+def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
+    """Write ``content`` so that a reader, also after a crash, sees the old file or the new one.
+
+    Nobody but whom ``mode`` names, less the process's umask, can read it at any time.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(number, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

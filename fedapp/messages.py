@@ -159,20 +159,19 @@ def decode_exam(content: RecordDict) -> tuple[Exam, Tensors]:
     return exam, to_tensors(content.array_records["arrays"])
 
 
-def encode_scores(
-    clients: Sequence[int], scores: Sequence[Score], failures: Mapping[int, str]
-) -> RecordDict:
-    """Return the content of the reply to an EVALUATE message; ``failures`` are the others'."""
-    names = sorted({name for score in scores for name in score.further})
+def encode_scores(scores: Mapping[int, Score], failures: Mapping[int, str]) -> RecordDict:
+    """Return the content of the reply to an EVALUATE message, by client: scores, and why others fail."""
+    found = scores.values()
+    names = sorted({name for score in found for name in score.further})
     further: dict[str, MetricRecordValues] = {
-        name: [float(score.further.get(name, math.nan)) for score in scores] for name in names
+        name: [float(score.further.get(name, math.nan)) for score in found] for name in names
     }
     columns = MetricRecord(
         {
-            "client": list(clients),
-            "count": [score.count for score in scores],
-            "loss": [score.loss for score in scores],
-            "accuracy": [score.accuracy for score in scores],
+            "client": list(scores),
+            "count": [score.count for score in found],
+            "loss": [score.loss for score in found],
+            "accuracy": [score.accuracy for score in found],
         }
     )
     return RecordDict(

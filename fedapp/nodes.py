@@ -185,6 +185,7 @@ class Nodes:
         for client in clients:
             del self._node_of[client], self._sizes[client]
         self._fit -= gone
+        self._partitions = {n: of for n, of in self._partitions.items() if n not in gone}
         # One that was refused for another's client-id may have it when that one is gone.
         for node in [*self.refused] if clients else gone:
             self.refused.pop(node, None)

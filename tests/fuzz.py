@@ -254,7 +254,7 @@ def answers(rng):
 
 def scores(rng):
     own = [{"ece": 0.1}, {"ece": 0.2}]
-    content = encode_scores([1, 4], [Score(0.5, 0.9, 10, own[0]), Score(0.4, 0.8, 20, own[1])], {})
+    content = encode_scores({1: Score(0.5, 0.9, 10, own[0]), 4: Score(0.4, 0.8, 20, own[1])}, {})
     mutate_records(rng, content)
     fault, found = None, {}
     try:

@@ -157,8 +157,8 @@ def test_arrays_are_of_the_models_shapes_and_types_and_come_in_its_order() -> No
 
 def test_scores_carry_the_numbers_of_a_models_own() -> None:
     """A client without test examples has none; a column that is too short is no reply."""
-    scores = [Score(0.5, 1.0, 3, {"ece": 0.25}), Score(math.nan, math.nan, 0)]
-    message = Message(encode_scores([4, 5], scores, {}), 1, MessageType.EVALUATE)
+    scores = {4: Score(0.5, 1.0, 3, {"ece": 0.25}), 5: Score(math.nan, math.nan, 0)}
+    message = Message(encode_scores(scores, {}), 1, MessageType.EVALUATE)
     found = decode_scores(message, [4, 5], graded=True)
     assert isinstance(found[4], Score)
     assert found[4].further == {"ece": 0.25}
@@ -175,7 +175,7 @@ def test_numbers_of_a_models_own_are_few_and_have_short_names() -> None:
         ([f"n{i}" for i in range(50)], True),
         ([f"n{i}" for i in range(5000)], False),
     ):
-        scores = encode_scores((4,), [Score(0.5, 0.75, 8, dict.fromkeys(names, 1.0))], {})
+        scores = encode_scores({4: Score(0.5, 0.75, 8, dict.fromkeys(names, 1.0))}, {})
         message = Message(scores, 1, MessageType.EVALUATE)
         if good:
             found = decode_scores(message, [4], graded=True)[4]
@@ -200,7 +200,7 @@ def test_numbers_of_a_models_own_are_few_and_have_short_names() -> None:
     ],
 )
 def test_scores_must_be_possible(score: Score, graded: bool, kind: str) -> None:
-    message = Message(encode_scores([4], [score], {}), 1, MessageType.EVALUATE)
+    message = Message(encode_scores({4: score}, {}), 1, MessageType.EVALUATE)
     found = decode_scores(message, [4, 5], graded=graded)
     assert getattr(found[4], "kind", "") == kind
     assert found[5] == Fault("raised", "its node does not mention it")

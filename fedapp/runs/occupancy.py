@@ -100,9 +100,8 @@ def is_occupied(directory: RunDirectory) -> bool:
     """
     try:
         with _lock_file(directory).open("rb") as file:
-            fcntl.flock(
-                file, fcntl.LOCK_SH | fcntl.LOCK_NB
-            )  # FileLock's is one of these, exclusive
+            # FileLock's is of the same kind, and exclusive.
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except BlockingIOError:

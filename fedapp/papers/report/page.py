@@ -51,14 +51,14 @@ def page(item: Item, found: Sequence[Results]) -> str:
     """Return the page as Markdown: what the paper shows, what was measured, what differs."""
     parts = [f"# {item.title}", "", f"{item.source}.", "", item.about.strip()]
     for place, results in enumerate(found):
-        section = _in_short if place and results.scale == "smoke" else _scale
+        section = _only_how if place and results.scale == "smoke" else _scale
         parts += ["", f"## {HEADINGS[results.scale]}", "", *section(item, results)]
     if item.differs:
         parts += ["", "## What differs, and why", "", item.differs.strip()]
     return "\n".join(parts) + "\n"
 
 
-def _in_short(item: Item, results: Results) -> list[str]:
+def _only_how(item: Item, results: Results) -> list[str]:
     """Return how the item is made in minutes, where a larger scale has what comes out."""
     drawn = not isinstance(item, Table | Claims)
     seen = f"[Its picture]({results.scale}.png)" if drawn else "It"
