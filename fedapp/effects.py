@@ -48,6 +48,13 @@ def of_embedded_data(config: RunConfig) -> Iterator[str]:
     yield from _said(config, READING, because)
 
 
+def of_folder(config: RunConfig, fields: Sequence[str], files: str) -> Iterator[str]:
+    """Say which of the keys ``fields`` are set, where the folder holds ``files`` that have no such."""
+    yield from _said(
+        config, fields, f"{config.dataset} holds {files}. Name a folder of Parquet files"
+    )
+
+
 def of_images(config: RunConfig) -> Iterator[str]:
     """Say which keys are about reading text, where the data are images."""
     because = f"dataset {config.dataset!r} holds images. Name one of text"

@@ -19,7 +19,7 @@ from fedapp.config import read_config
 from fedapp.data import load_dataset
 from fedapp.data.sources.idx import read_idx
 from fedapp.data.sources.plain_pickle import read_plain_pickle
-from fedapp.errors import DataError
+from fedapp.errors import ConfigError, DataError
 
 RECORDS = np.random.default_rng(1).integers(0, 256, (4, 3072), dtype=np.uint8)
 LABELS = [3, 0, 9, 3]
@@ -99,6 +99,9 @@ def test_sets_in_folders_of_their_own_are_chosen_by_name(tmp_path, subset, label
         load(tmp_path / "data")
     with pytest.raises(DataError, match=r"dataset-subset = 'KMNIST'.*holds: Fashion"):
         load(tmp_path / "data", dataset_subset="KMNIST")
+    for key in ("input_key", "label_key"):
+        with pytest.raises(ConfigError, match="holds IDX files"):
+            load(tmp_path / "data", dataset_subset="KMNIST", **{key: "image"})
 
 
 def test_sets_in_one_folder_are_chosen_by_a_word_of_their_names(tmp_path):
@@ -134,6 +137,9 @@ def test_cifar10_files(tmp_path, version):
     np.testing.assert_array_equal(data.test.inputs, RECORDS[3:].reshape(1, 3, 32, 32))
     assert data.train.targets.tolist() == [3, 0, 9, 9, 9, 9]
     assert data.task.labels == tuple(TEN)
+    for key in ("input_key", "dataset_subset"):
+        with pytest.raises(ConfigError, match="holds CIFAR batches"):
+            load(tmp_path / "cifar", **{key: "image"})
     lost = folder / ("data_batch_4.bin" if version == "bin" else "data_batch_4")
     lost.unlink()
     with pytest.raises(DataError, match=rf"{lost.name}: is missing"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from fedapp.config import read_config
 from fedapp.data import Dataset, load_dataset, load_node_data
 from fedapp.data.build import build_dataset
 from fedapp.data.transforms.normalise import Normalise
+from fedapp.errors import ConfigError, DataError
 
 CHANNELS_FIRST = PIXELS.transpose(0, 3, 1, 2)
 
@@ -86,6 +88,26 @@ def test_only_the_folders_of_the_two_splits_are_classes(tmp_path):
     data = load(folder)
     assert data.task.labels == ("cat", "dog", "owl")
     np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:2])
+
+
+def test_an_image_beside_the_class_folders_is_not_left_out(tmp_path):
+    folder = write_image_folder(tmp_path / "set")
+    shutil.copy(folder / "test" / "cat" / "0.png", folder / "test" / "loose.png")
+    with pytest.raises(
+        DataError, match=r"test/loose\.png: is beside the class folders of split 'test'"
+    ):
+        load(folder)
+
+
+def test_a_key_that_class_folders_have_no_use_for_is_refused(tmp_path):
+    """But not of a node's own folder: the keys are the server's, whose data may be in Parquet."""
+    folder = write_image_folder(tmp_path / "set")
+    with pytest.raises(
+        ConfigError, match=r"dataset-subset = 'small': has no effect, because .* holds"
+    ):
+        load(folder, dataset_subset="small")
+    settings = {"dataset-subset": "small", "data-cache": str(tmp_path / "cache")}
+    assert len(load_node_data(read_config(settings | {"dataset": "x/y"}), str(folder)).train) == 2
 
 
 def test_an_empty_class_folder_made_later_counts(tmp_path):

@@ -44,7 +44,7 @@ def load_dataset(config: RunConfig) -> Dataset:
     Raises
     ------
     ConfigError
-        A key says how text is read, and the data are images or another kind of text.
+        A key has no effect on such data, as one of text for images.
     DataError
         The data cannot be read, or cannot be trained on.
     """

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from logging import WARNING
 from pathlib import Path
 
 import numpy as np
+from flwr.common.logger import FLOWER_LOGGER
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
@@ -81,8 +84,20 @@ def trace(method: Method, values: Mapping[str, Scalar]) -> Array:
             **values,
         }
         kept = Trace()
-        run(InlineGrid(client_app, everything, [{}]), read_config(everything), [kept])
+        with _silent():
+            run(InlineGrid(client_app, everything, [{}]), read_config(everything), [kept])
     return np.stack(kept.points)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Let runs that are a picture's inside say nothing but warnings."""
+    level = FLOWER_LOGGER.level
+    FLOWER_LOGGER.setLevel(WARNING)
+    try:
+        yield
+    finally:
+        FLOWER_LOGGER.setLevel(level)
 
 
 def excess(points: Array) -> Array:

@@ -19,6 +19,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 
 from fedapp.config import Scalar
 from fedapp.machine import cores, gpus
@@ -129,7 +130,7 @@ class Schedule:
             for worker, group in zip(workers.idle, groups, strict=False):
                 for name, request in group:
                     self._bars[request.run] = progress.add_task(
-                        _short(name), total=request.rounds, detail=""
+                        name, total=request.rounds, detail=""
                     )
                 worker.give([request for _, request in group])
             left = sum(request.rounds for _, request in wanted)
@@ -196,16 +197,15 @@ class Schedule:
             self.failed[record.run] = record.problem
         if not self.console.is_terminal or record.problem:
             outcome = record.problem or f"best accuracy {record.best_accuracy:.4f}"
-            self.console.print(
-                f"{name}  {record.run}  {record.last_round} rounds, {record.seconds:.1f} s, {outcome}",
-                highlight=False,
-                soft_wrap=True,
-            )
+            rate = dict(news.request.settings).get("learning-rate")
+            said = "" if rate is None else f"η = {rate}, "
+            said += f"{record.last_round} rounds, {record.seconds:.1f} s, {outcome}"
+            self.console.print(f"{name}  {record.run}  {said}", highlight=False, soft_wrap=True)
 
     def _progress(self) -> Progress:
         return Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True, max_width=44)),
             BarColumn(),
             TextColumn("{task.completed:.0f}/{task.total} rounds at most  {task.fields[detail]}"),
             TimeElapsedColumn(),
@@ -245,7 +245,3 @@ def in_groups(waiting: Sequence[Wanted], most: int) -> list[list[Wanted]]:
 
 def _interrupt(signal_: int, frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
-
-
-def _short(name: str, length: int = 44) -> str:
-    return name if len(name) <= length else f"{name[: length - 1]}…"

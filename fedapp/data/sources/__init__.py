@@ -7,9 +7,10 @@ import os
 import re
 from pathlib import Path
 
+from fedapp import effects
 from fedapp.config import RunConfig
 from fedapp.data.sources.base import Source, Split, visible
-from fedapp.errors import DataError
+from fedapp.errors import ConfigError, DataError
 
 __all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
 
@@ -55,8 +56,12 @@ def content_key(config: RunConfig) -> str:
 def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Source:
     """Return what `dataset` names, images decoded; ``scratch`` is an empty folder to be deleted.
 
+    Without ``test_required`` it is a node's own folder, which keys for the server's need not fit.
+
     Raises
     ------
+    ConfigError
+        A key has no effect on what `dataset` names.
     DataError
         It cannot be found, read or understood; the message names the key or file.
     """
@@ -65,13 +70,24 @@ def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Sou
     folder = local_folder(config)
     if folder is None:
         return hugging.read_hub(config, test_required=test_required)
+    own = not test_required
     if idx.is_idx_folder(folder):
+        _check_read(config, ("input_key", "label_key"), "IDX files", own=own)
         return idx.read_idx_folder(config, folder, test_required=test_required)
     if found := cifar.cifar_layout(folder):
+        _check_read(config, ("input_key", "dataset_subset"), "CIFAR batches", own=own)
         return cifar.read_cifar(config, *found, test_required=test_required)
     if image_folder.is_image_folder(config, folder):
+        _check_read(config, ("dataset_subset",), "images in class folders", own=own)
         return image_folder.read_image_folder(config, folder, test_required=test_required)
     return hugging.read_folder(config, folder, scratch, test_required=test_required)
+
+
+def _check_read(config: RunConfig, fields: tuple[str, ...], files: str, *, own: bool) -> None:
+    """Refuse keys that the reader of such ``files`` does not look at, but for a node's ``own``."""
+    unread = [] if own else list(effects.of_folder(config, fields, files))
+    if unread:
+        raise ConfigError("\n".join(unread))
 
 
 def _folder_hash(folder: Path) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from fedapp.config import RunConfig
 from fedapp.data.sources.base import Source, visible
 from fedapp.data.sources.tables import source_from_tables
+from fedapp.errors import DataError
 
 SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
@@ -31,13 +32,26 @@ def read_image_folder(config: RunConfig, folder: Path, *, test_required: bool) -
     Raises
     ------
     DataError
-        A split is missing or empty, or images are unreadable or of mixed sizes.
+        A split is missing or empty, an image is in none of its class folders, or images are
+        unreadable or of mixed sizes.
     """
     splits = [path for path in _visible_folders(folder) if _visible_folders(path)]
     used = [folder / name for name in (config.train_split, config.test_split)]
+    for split in used:
+        _check_all_in_classes(split)
     names = sorted({path.name for split in used for path in _visible_folders(split)})
     tables = {split.name: _table(split, names) for split in splits}
     return source_from_tables(config, tables, {"label": tuple(names)}, test_required=test_required)
+
+
+def _check_all_in_classes(split: Path) -> None:
+    loose = [path for path in _files(split) if path.parent == split]
+    if loose:
+        raise DataError(
+            f"{loose[0]}: is beside the class folders of split {split.name!r}, so it has no class"
+            + (f", like {len(loose) - 1} more" if loose[1:] else "")
+            + ". Move it into one of them, or away."
+        )
 
 
 def _visible_folders(parent: Path) -> list[Path]:
