@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -88,6 +89,9 @@ def decode_reply(order: TrainOrder, message: Message, expected: Expected) -> Coh
         each = {r.client: _update(f"{EACH}{r.client}", arrays, expected) for r in reports}
     if expected.upload and weighs:
         uploads = _checked("uploads", arrays, expected.upload)
+        if uploads.keys() == expected.theta.keys():
+            rate = max(order.learning_rate, sys.float_info.min)
+            _check_norm("uploads", uploads, expected, 1 / min(rate, 1.0))
     return CohortReply(mean, uploads, each, reports, failures, size_of(content))
 
 
@@ -203,14 +207,21 @@ def _update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expected) ->
     tensors = _checked(name, arrays, expected.theta)
     if expected.max_norm:
         step = tensors if expected.update == "delta" else add(tensors, expected.theta, -1.0)
-        largest = expected.max_norm * max(_norm(expected.theta), 1.0)
-        if not (size := _norm(step)) <= largest:
-            raise ReplyError(
-                "norm",
-                f"{name}: an update of norm {size:.3g}, above {largest:.3g} = max-update-norm * "
-                "max(|theta|, 1)",
-            )
+        _check_norm(name, step, expected)
     return tensors
+
+
+def _check_norm(
+    name: str, step: Mapping[str, Tensor], expected: Expected, per_rate: float = 1.0
+) -> None:
+    """Refuse what is longer than an update may be; by ``per_rate``, what is in units of gradients."""
+    largest = expected.max_norm * max(_norm(expected.theta), 1.0) * per_rate
+    if expected.max_norm and not (size := _norm(step)) <= largest:
+        raise ReplyError(
+            "norm",
+            f"{name}: an update of norm {size:.3g}, above {largest:.3g} = max-update-norm * "
+            f"max(|theta|, 1){' / learning-rate' if per_rate != 1 else ''}",
+        )
 
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:

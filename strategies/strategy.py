@@ -230,7 +230,7 @@ class FederatedStrategy(Strategy):
         theta, state = self.algorithm.apply(
             self.state.theta, mean, uploads, self.state.algorithm, step
         )
-        if not all_finite(theta.values()):
+        if not all_finite([*theta.values(), *state.values()]):
             return False
         self.state.theta, self.state.algorithm = theta, state
         if self.algorithm.keeps_state:

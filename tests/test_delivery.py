@@ -376,6 +376,15 @@ def test_a_device_that_holds_more_than_it_said_is_asked_again(tmp_path, settings
     assert records[1]["replied"] == 3
 
 
+def test_a_server_state_that_overflows_leaves_the_model_and_itself_as_they_were(tmp_path, caplog):
+    """Adagrad's sum of squares: infinite, it would divide every later update to nothing."""
+    settings = {"algorithm": "fedadagrad", "learning-rate": 1e25, "max-update-norm": 0.0}
+    settings |= {"batch-size": 0, "clip-norm": 1.0}
+    found = metrics(run(tmp_path / "run", num_server_rounds=1, **settings))
+    assert not found[1]["model_changed"]
+    assert "algorithm = 'fedadagrad' makes nan or infinite values" in caplog.text
+
+
 def test_a_server_rule_that_gives_nan_leaves_the_model_as_it_was(tmp_path, monkeypatch, caplog):
     from fedapp.training.algorithm import Algorithm
 

@@ -123,6 +123,18 @@ def test_what_an_algorithm_uploads_must_be_there_where_a_client_has_a_weight() -
     assert fault(reply(idle), uploading) == ""
 
 
+@pytest.mark.parametrize(("long", "kind"), [(100.0, ""), (101.0, "norm")])
+def test_the_bound_holds_for_what_is_sent_besides_as_gradients(long: float, kind: str) -> None:
+    """Of SCAFFOLD's variates in units of the rate: |theta| = 5, max-update-norm = 2, eta = 0.1."""
+    theta = EXPECTED.theta
+    content = CohortReply({"w": torch.zeros(2)}, {"w": torch.tensor([long, 0])}, {}, (REPORT,), {})
+    message = Message(encode_reply(ORDER, content), 1, MessageType.TRAIN)
+    assert fault(message, replace(EXPECTED, upload=theta, max_norm=2.0)) == kind
+    assert fault(message, replace(EXPECTED, upload=theta)) == ""
+    stopped = replace(ORDER, learning_rate=0.0)
+    decode_reply(stopped, message, replace(EXPECTED, upload=theta, max_norm=2.0))
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
