@@ -209,5 +209,8 @@ def test_the_page_on_real_devices_works_as_it_stands(tmp_path):
         followed.do("status", "fedapp status runs/first")
         assert "5 of 5" in followed.log("status")
         followed.do("private", "dp-fedavg")
+    others = 0o007
+    assert not (tmp_path / "superlink.db").stat().st_mode & others
+    assert not (tmp_path / "runs" / "first").stat().st_mode & others
     assert metrics(tmp_path / "runs" / "first")[-1]["test_accuracy"] > 0.9
     assert metrics(tmp_path / "runs" / "private")[-1]["epsilon"] > 0

@@ -59,6 +59,19 @@ class Timeline:
         return sorted(path.name for path in (self.folder / "7").iterdir())
 
 
+def test_what_a_killed_turn_left_half_written_goes_with_the_next(tmp_path: Path) -> None:
+    """But not what a turn of this round is writing in another process."""
+    line = Timeline(tmp_path)
+    line.write(1, 1.0)
+    killed, writing = (f".round-00000{n}.attempt-0.safetensors.77.tmp" for n in (2, 3))
+    for name in (killed, writing):
+        (tmp_path / "7" / name).write_bytes(b"half")
+    line.write(3, 3.0)
+    assert killed not in line.files()
+    assert writing in line.files()
+    assert line.read(4) == 3.0
+
+
 def test_a_round_reads_the_newest_earlier_one(tmp_path: Path) -> None:
     """Nothing before the first turn; a round that is run again reads what it read before."""
     line = Timeline(tmp_path)

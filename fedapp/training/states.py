@@ -31,6 +31,8 @@ from fedapp.files import write_atomically
 from fedapp.training.tensors import Tensors
 
 NAME = re.compile(r"round-(\d+)\.attempt-(\d+)\.safetensors")
+HALF = re.compile(rf"\.{NAME.pattern}\.\d+\.tmp")
+"""What a turn leaves behind that was killed while it wrote."""
 RUN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
@@ -94,16 +96,20 @@ class ClientStates:
         folder = self.folder / str(client)
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: t.detach().cpu().contiguous() for name, t in sorted(state.items())}
-        attempt = len(self.order.starts) - 1
-        path = folder / f"round-{self.round:06d}.attempt-{attempt}.safetensors"
+        attempt, round_ = self._now
+        path = folder / f"round-{round_:06d}.attempt-{attempt}.safetensors"
         content = safetensors.torch.save(tensors, metadata={"sha256": _digest(tensors)})
         write_atomically(path, content)
         self._prune(client)
 
     def _is_late(self, client: int) -> bool:
         """Return whether a later turn has been taken: the server does not wait for this one."""
-        mine = (len(self.order.starts) - 1, self.round)
-        return any((entry.attempt, entry.round) > mine for entry in self._entries(client))
+        return any((entry.attempt, entry.round) > self._now for entry in self._entries(client))
+
+    @property
+    def _now(self) -> tuple[int, int]:
+        """The attempt and the round of this turn."""
+        return len(self.order.starts) - 1, self.round
 
     def _prune(self, client: int) -> None:
         counted = self._counted(client)
@@ -114,7 +120,7 @@ class ClientStates:
         }
         if self._is_late(client):
             return
-        for entry in self._entries(client):
+        for entry in (*self._entries(client), *self._half_written(client)):
             if entry not in wanted:
                 entry.path.unlink(missing_ok=True)
 
@@ -134,13 +140,18 @@ class ClientStates:
             and all(entry.round <= start for start in starts[entry.attempt + 1 :])
         ]
 
+    def _half_written(self, client: int) -> list[_Entry]:
+        """Return what earlier turns did not finish writing."""
+        return [e for e in self._named(client, HALF) if (e.attempt, e.round) < self._now]
+
     def _entries(self, client: int) -> list[_Entry]:
-        found = []
-        for path in (self.folder / str(client)).glob("round-*.safetensors"):
-            match = NAME.fullmatch(path.name)
-            if match:
-                found.append(_Entry(int(match[1]), int(match[2]), path))
-        return found
+        return self._named(client, NAME)
+
+    def _named(self, client: int, pattern: re.Pattern[str]) -> list[_Entry]:
+        found = (
+            (pattern.fullmatch(p.name), p) for p in (self.folder / str(client)).glob("*round-*")
+        )
+        return [_Entry(int(match[1]), int(match[2]), path) for match, path in found if match]
 
 
 _MEND = (
@@ -173,7 +184,8 @@ def node_folder(order: StateOrder, state_path: str) -> Path:
     """Return where a node that is a client keeps its states of this run.
 
     Under ``state_path`` (node-config ``state-path``), else $FEDAPP_STATE, else
-    ~/.local/state/fedapp; in a folder of the run's own, which may be removed when the run is over.
+    ~/.local/state/fedapp; in a folder of the run's own, for this user alone, which may be removed when
+    the run is over.
 
     Raises
     ------
@@ -185,7 +197,7 @@ def node_folder(order: StateOrder, state_path: str) -> Path:
     base = state_path or os.environ.get("FEDAPP_STATE", "~/.local/state/fedapp")
     folder = Path(base).expanduser() / order.run_id
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigError(
             f"state-path = {base!r}: {folder} cannot be made ({error.strerror}). Start the "
