@@ -128,7 +128,25 @@ def parts_of(name: str) -> list[str]:
 
 
 def make_cells(item: Item, maker: Maker) -> Cells:
-    """Return the cells of an item, by name."""
+    """Return the cells of an item, by name.
+
+    Raises
+    ------
+    ConfigError
+        The scale's ``only`` names what the item has not.
+    """
+    cells = _all_cells(item, maker)
+    for chosen in maker.scale.only or ():
+        if not any(is_among(name, (chosen,)) for name in cells):
+            parts = dict.fromkeys(part for name in cells for part in (name, *parts_of(name)))
+            raise ConfigError(
+                f"scales.{maker.scale_name}.only = {chosen!r}: nothing of {item.title!r} is called so. "
+                f"One of: {'; '.join(parts)}."
+            )
+    return cells
+
+
+def _all_cells(item: Item, maker: Maker) -> Cells:
     match item:
         case Table():
             return {

@@ -44,7 +44,7 @@ def times(value: float | None) -> str:
 def duration(seconds: float) -> str:
     """Return a time in the unit that suits it."""
     if seconds < 120:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.0f} s" if seconds >= 1 else "< 1 s"
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
