@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from fedapp.analysis.curves import band, least, monotone
 from fedapp.papers.cells import line_name
-from fedapp.papers.pictures.style import DASHES, new_figure
+from fedapp.papers.pictures.style import DASHES, log_scale, new_figure
 from fedapp.papers.results import CellResult, Curve, Envelope, Results
 from fedapp.papers.schema import Figure, Line, Metric, Panel
 from fedapp.runs.curves import percent_tick
@@ -115,7 +115,8 @@ def _finish(axes: Axes, panel: Panel, results: Results) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
     if panel.x == "gradients":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.set_yscale(panel.yscale)
+    if panel.yscale == "log":
+        log_scale(axes)
     if "accuracy" in panel.y:
         axes.yaxis.set_major_formatter(percent_tick)
     target = _target(panel, results)

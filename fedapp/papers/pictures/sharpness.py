@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import NullFormatter
 
-from fedapp.papers.pictures.style import DASHES, new_figure
+from fedapp.papers.pictures.style import DASHES, log_scale, new_figure
 from fedapp.papers.results import CellResult, Results, RunResult
 from fedapp.papers.schema import Sharpness, SharpnessPanel
 from fedapp.runs.directory import RunDirectory, read_stored
@@ -149,13 +149,8 @@ def _draw_panel(axes: Axes, panel: SharpnessPanel, results: Results) -> None:
         axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=GREY)
         return
     axes.set_xscale("log")
-    axes.set_yscale("log")
+    log_scale(axes)
     axes.set_xticks(steps)
-    low, high = axes.get_ylim()
-    subs = (1.0,) if high > 1000 * low else (1.0, 2.0, 5.0)
-    axes.yaxis.set_major_locator(LogLocator(subs=subs))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.xaxis.set_major_formatter("{x:g}")
     axes.xaxis.set_minor_formatter(NullFormatter())
     if panel.key == "learning-rate":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from fedapp.papers.schema import ScaleName
 from fedapp.runs import style
@@ -34,6 +35,16 @@ def new_figure(
         axes.tick_params(labelsize=8)
         make_plain(axes)
     return figure, grid
+
+
+def log_scale(axes: Axes) -> None:
+    """Give what is drawn a logarithmic y-axis with plain numbers, at least one to a factor of ten."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    steps = (1.0,) if high > 1000 * low else (1.0, 2.0, 5.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=steps))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def note_scale(figure: Figure, scale: ScaleName) -> None:
