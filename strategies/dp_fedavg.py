@@ -33,6 +33,7 @@ class DPFedAvg(Algorithm):
 
     name: ClassVar[str] = "dp-fedavg"
     source: ClassVar[str] = "McMahan et al. 2018, Algorithm 1; Andrew et al. 2021, Algorithm 1"
+    infinite: ClassVar[frozenset[str]] = frozenset({"cost"})
     sends: ClassVar[str] = "Δ_k clipped; with adaptive, whether ‖Δ_k‖ ≤ S; gets θ, S"
     own_update: ClassVar[bool] = True
     exact: ClassVar[bool] = False

@@ -28,6 +28,7 @@ class LocalDP(Algorithm):
 
     name: ClassVar[str] = "local-dp"
     source: ClassVar[str] = "Dwork and Roth 2014, Theorem A.1"
+    infinite: ClassVar[frozenset[str]] = frozenset({"cost"})
     sends: ClassVar[str] = "Δ_k clipped, with noise"
     own_update: ClassVar[bool] = True
     exact: ClassVar[bool] = False

@@ -230,7 +230,8 @@ class FederatedStrategy(Strategy):
         theta, state = self.algorithm.apply(
             self.state.theta, mean, uploads, self.state.algorithm, step
         )
-        if not all_finite([*theta.values(), *state.values()]):
+        bounded = [state[name] for name in state.keys() - self.algorithm.infinite]
+        if not all_finite([*theta.values(), *bounded]):
             return False
         self.state.theta, self.state.algorithm = theta, state
         if self.algorithm.keeps_state:

@@ -288,8 +288,11 @@ ROBUST = {"bulyan", "fedmedian", "krum", "multikrum"}
 WITHOUT_NEUTRAL = {"fedadagrad", "fedadam", "fedavg", "fedsgd", "fedyogi", "scaffold"} | (
     ROBUST - {"bulyan"}
 )
-ROUNDED = {"fednova": 1e-12, "fedpa": 1e-12, "fedavgm": 1e-12, "fedsmoo": 1e-12}
-"""Reduce to federated averaging up to rounding in float64; the others bit for bit."""
+ROUNDED = {"fednova": 1e-12, "fedpa": 1e-12, "fedavgm": 1e-12, "fedsmoo": 1e-12, "bulyan": 1e-12}
+"""Reduce to federated averaging up to rounding in float64; the others bit for bit.
+
+Bulyan adds values in the order in which NumPy sorts equal ones, which is the processor's.
+"""
 
 
 @TRAINER

@@ -164,6 +164,9 @@ class Algorithm(Component):
     keeps_state: ClassVar[bool] = False
     """Whether clients keep tensors from one turn to the next."""
 
+    infinite: ClassVar[frozenset[str]] = frozenset()
+    """Names of the server's state that may be infinite; where another is, the round changes nothing."""
+
     needs: ClassVar[frozenset[Need]] = frozenset()
     """What the task must have: "classes" (a label an output) or "features" (a last linear layer)."""
 
