@@ -53,6 +53,14 @@ def test_a_cell_that_was_not_run_is_never_filled_in() -> None:
     assert "Nothing was run at this scale" in text
 
 
+def test_a_page_says_once_with_what_its_runs_were_made() -> None:
+    results = table_results({"E = 1, B = 10 | IID": cell(run_result(50.0))})
+    same = {"device": "cpu", "torch": "2.15.0"}
+    results.execution = [same, {**same, "commit": "1234"}, {**same, "commit": "abcd"}]
+    said = page(TABLES["mcmahan-table4"], [results])
+    assert ". device cpu, torch 2.15.0, commit 1234 and abcd for some of them." in said
+
+
 def test_pages_of_updates_have_their_numbers() -> None:
     """Losses 1 and 3: mean 2, deviation 1, so 50 %; with the second seed's 2 and 2: 25 %."""
     alike = recorded(1, {"0": 2.0, "1": 2.0}, {"conv1": 0.7, "fc1": 0.2})

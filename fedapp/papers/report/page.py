@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from markdown_it import MarkdownIt
 
@@ -155,16 +156,21 @@ def _said(settings: Mapping[str, Scalar]) -> str:
 
 
 def _colophon(results: Results) -> str:
-    how = "; ".join(
-        ", ".join(f"{key} {value}" for key, value in each.items() if value)
-        for each in results.execution
-    )
+    how = ", ".join(_carried_out(results.execution))
     if not results.runs:
         return f"Written {results.written}."
     return (
         f"{results.runs} runs, {duration(results.seconds)} of wall time in all, "
         f"written {results.written}. {how}."
     )
+
+
+def _carried_out(execution: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Say on what and with what the runs were made, and of each all that some of them had."""
+    for name in dict.fromkeys(name for each in execution for name, said in each.items() if said):
+        had = [str(each[name]) for each in execution if each.get(name)]
+        some = "" if len(had) == len(execution) else " for some of them"
+        yield f"{name} {' and '.join(dict.fromkeys(had))}{some}"
 
 
 def html(text: str, title: str) -> str:
