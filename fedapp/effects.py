@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from fedapp.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
@@ -34,6 +36,18 @@ LOCAL_OPTIMIZER = (
     *("local_epochs_decay", "batch_size_growth"),
 )
 """What is said of a local step beside its rate, and of how many there are beside E and B."""
+
+
+def refuse(said: Iterable[str]) -> None:
+    """Raise what was said of keys, if anything was.
+
+    Raises
+    ------
+    ConfigError
+        All of it, a line each.
+    """
+    if problems := list(said):
+        raise ConfigError("\n".join(problems))
 
 
 def of_trainer(config: RunConfig) -> Iterator[str]:

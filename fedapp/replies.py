@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -90,8 +89,7 @@ def decode_reply(order: TrainOrder, message: Message, expected: Expected) -> Coh
     if expected.upload and weighs:
         uploads = _checked("uploads", arrays, expected.upload)
         if uploads.keys() == expected.theta.keys():
-            rate = max(order.learning_rate, sys.float_info.min)
-            _check_norm("uploads", uploads, expected, 1 / min(rate, 1.0))
+            _check_norm("uploads", uploads, expected, min(order.learning_rate, 1.0))
     return CohortReply(mean, uploads, each, reports, failures, size_of(content))
 
 
@@ -205,22 +203,23 @@ def _reasons(content: RecordDict) -> dict[int, str]:
 def _update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expected) -> Tensors:
     """Return the checked update, no larger than allowed."""
     tensors = _checked(name, arrays, expected.theta)
-    if expected.max_norm:
-        step = tensors if expected.update == "delta" else add(tensors, expected.theta, -1.0)
-        _check_norm(name, step, expected)
+    step = tensors if expected.update == "delta" else add(tensors, expected.theta, -1.0)
+    _check_norm(name, step, expected)
     return tensors
 
 
 def _check_norm(
-    name: str, step: Mapping[str, Tensor], expected: Expected, per_rate: float = 1.0
+    name: str, step: Mapping[str, Tensor], expected: Expected, rate: float = 1.0
 ) -> None:
-    """Refuse what is longer than an update may be; by ``per_rate``, what is in units of gradients."""
-    largest = expected.max_norm * max(_norm(expected.theta), 1.0) * per_rate
-    if expected.max_norm and not (size := _norm(step)) <= largest:
+    """Refuse what is longer than an update may be; what is in units of gradients, times its rate."""
+    if not expected.max_norm:
+        return
+    largest = expected.max_norm * max(_norm(expected.theta), 1.0)
+    if not (size := rate * _norm(step)) <= largest:
+        said = "an update of norm" if rate == 1 else "learning-rate * norm ="
         raise ReplyError(
             "norm",
-            f"{name}: an update of norm {size:.3g}, above {largest:.3g} = max-update-norm * "
-            f"max(|theta|, 1){' / learning-rate' if per_rate != 1 else ''}",
+            f"{name}: {said} {size:.3g}, above {largest:.3g} = max-update-norm * max(|theta|, 1)",
         )
 
 

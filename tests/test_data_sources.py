@@ -92,6 +92,8 @@ def test_only_the_folders_of_the_two_splits_are_classes(tmp_path):
 
 def test_an_image_beside_the_class_folders_is_not_left_out(tmp_path):
     folder = write_image_folder(tmp_path / "set")
+    (folder / "test" / "notes.txt").write_text("no image")
+    load(folder)
     shutil.copy(folder / "test" / "cat" / "0.png", folder / "test" / "loose.png")
     with pytest.raises(
         DataError, match=r"test/loose\.png: is beside the class folders of split 'test'"

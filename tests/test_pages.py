@@ -56,10 +56,8 @@ def test_a_cell_that_was_not_run_is_never_filled_in() -> None:
 def test_a_page_says_once_with_what_its_runs_were_made() -> None:
     results = table_results({"E = 1, B = 10 | IID": cell(run_result(50.0))})
     same = {"device": "cpu", "torch": "2.15.0"}
-    results.runs, results.execution = (
-        3,
-        [same, {**same, "commit": "1234"}, {**same, "commit": "abcd"}],
-    )
+    results.runs = 3
+    results.execution = [same, {**same, "commit": "1234"}, {**same, "commit": "abcd"}]
     said = page(TABLES["mcmahan-table4"], [results])
     assert ". device cpu, torch 2.15.0, commit 1234 and abcd for some of them." in said
 

@@ -16,7 +16,7 @@ from fedapp.data.partition.base import Partitioning
 from fedapp.data.sources import content_key, read_source
 from fedapp.data.transforms.base import Transform
 from fedapp.effects import READING
-from fedapp.errors import ConfigError, DataError
+from fedapp.errors import DataError
 from fedapp.registry import FAMILIES
 
 __all__ = [
@@ -53,11 +53,9 @@ def load_dataset(config: RunConfig) -> Dataset:
         return checked(cast("Embedded", config.component("dataset")).load())
     dataset = _load_cached(config, node=False)
     if dataset.task.kind == "image":
-        unread = list(effects.of_images(config))
+        effects.refuse(effects.of_images(config))
     else:
-        unread = list(effects.of_texts(config, one_label=dataset.task.one_label))
-    if unread:
-        raise ConfigError("\n".join(unread))
+        effects.refuse(effects.of_texts(config, one_label=dataset.task.one_label))
     return dataset
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from fedapp import effects
 from fedapp.config import RunConfig
 from fedapp.data.sources.base import Source, Split, visible
-from fedapp.errors import ConfigError, DataError
+from fedapp.errors import DataError
 
 __all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
 
@@ -85,9 +85,8 @@ def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Sou
 
 def _check_read(config: RunConfig, fields: tuple[str, ...], files: str, *, own: bool) -> None:
     """Refuse keys that the reader of such ``files`` does not look at, but for a node's ``own``."""
-    unread = [] if own else list(effects.of_folder(config, fields, files))
-    if unread:
-        raise ConfigError("\n".join(unread))
+    if not own:
+        effects.refuse(effects.of_folder(config, fields, files))
 
 
 def _folder_hash(folder: Path) -> str:

@@ -45,7 +45,8 @@ def read_image_folder(config: RunConfig, folder: Path, *, test_required: bool) -
 
 
 def _check_all_in_classes(split: Path) -> None:
-    loose = [path for path in _files(split) if path.parent == split]
+    inside = sorted(split.iterdir()) if split.is_dir() else []
+    loose = [p for p in inside if p.suffix.lower() in SUFFIXES and p.is_file() and p.name[0] != "."]
     if loose:
         raise DataError(
             f"{loose[0]}: is beside the class folders of split {split.name!r}, so it has no class"
