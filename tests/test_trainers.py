@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -220,17 +220,57 @@ def outcomes_of(
     model: Model,
     task: Task,
     device: torch.device = CPU,
+    algorithm: Algorithm = FedAvg(),  # noqa: B008
     **more: Any,
 ) -> list[Outcome]:
     """Return what clients of three and of two examples give, in batches of two."""
     module = initialise(model, task, 0).double()
     theta = {n: t.detach().clone().to(device) for n, t in module.named_parameters()}
-    trainer = kind(module, model, FedAvg(), Scale(), device, torch.float64, **more)
-    plan = LocalPlan(1, 0, 2, "epoch", 0.1)
-    turn = Turn(theta, learning_rate=plan.learning_rate)
-    return trainer.client_updates(
-        [ClientTask(turn, drawn(task, n), np.random.default_rng(n)) for n in (3, 2)], plan
+    trainer = kind(
+        module, model, algorithm, Scale(), device, torch.float64, task.num_classes, **more
     )
+    plan = LocalPlan(1, 0, 2, "epoch", 0.1)
+    counts = torch.arange(1.0, task.num_classes + 1, dtype=torch.float64)
+    extras = algorithm.broadcast(algorithm.start(theta))
+    shared = Turn(theta, extras, learning_rate=plan.learning_rate, label_counts=counts)
+    made = []
+    for n in (3, 2):
+        turn = replace(shared, state=algorithm.first_state(shared))
+        turn = replace(turn, drawn=algorithm.draw(turn, 0, n))
+        made.append(ClientTask(turn, drawn(task, n), np.random.default_rng(n)))
+    return trainer.client_updates(made, plan)
+
+
+class Bigram(Model):
+    """Predicts the next token from this one alone: one layer from an embedding, no recurrence."""
+
+    name: ClassVar[str] = "bigram"
+    takes: ClassVar[frozenset[str]] = frozenset({"tokens"})
+
+    def build(self, task: Task) -> nn.Module:
+        """Return the network: tokens [n, T] to logits [n, C, T]."""
+        embedding, output = nn.Embedding(task.num_classes, 4), nn.Linear(4, task.num_classes)
+        return nn.Sequential(embedding, output, Turned())
+
+
+class Turned(nn.Module):
+    """[n, T, C] to [n, C, T]."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """Exchange the last two dimensions."""
+        return logits.transpose(1, 2)
+
+
+@EVERY
+def test_every_algorithm_on_a_text(name: str) -> None:
+    """Targets [b, T], of which some do not count, and features [b, T, d]; to 1e-9 in float64."""
+    task, model = Task("tokens", (6,), 5), Bigram()
+    algorithm = read_config(settings(name)).component("algorithm")
+    assert isinstance(algorithm, Algorithm)
+    given: dict[str, Any] = {"algorithm": algorithm}
+    wanted = outcomes_of(SequentialTrainer, model, task, **given)
+    given |= {"together": Together(2), "mode": "record"}
+    check_equal(outcomes_of(BatchedTrainer, model, task, **given), wanted, tolerance=1e-9)
 
 
 def drawn(task: Task, count: int) -> Examples:

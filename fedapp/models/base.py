@@ -37,6 +37,12 @@ class Model(Component, ABC):
     convolutions, nor with a network unrolled over a text.
     """
 
+    causal: ClassVar[bool] = False
+    """Whether what it says after a step depends on no later step, in sequences of any length.
+
+    Then a batch of sequences ends with the last target that counts: padding costs nothing.
+    """
+
     smallest: ClassVar[int] = 1
     """The smallest height and width of an image that the network fits, in pixels."""
 

@@ -19,6 +19,8 @@ class Recurrent(Model):
 
     light: ClassVar[bool] = False
 
+    causal: ClassVar[bool] = True
+
     embedding: int = Field(8, ge=1, description="Numbers that a symbol is embedded in.")
     hidden: int = Field(256, ge=1, description="Units of each LSTM layer.")
     layers: int = Field(2, ge=1, description="LSTM layers.")
@@ -94,10 +96,10 @@ class TokenLSTM(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits: integers [n, T] to [n, C, T], or [n, C] with one label a sequence."""
-        # Steps first from here on, so that what the recurrence touches in a step is contiguous.
+        # Steps first up to the output, so that what the recurrence touches in a step is contiguous.
         hidden = cast("Tensor", self.embedding(tokens.t().long()))
         for layer in self.layers:
             hidden = layer(hidden)
         if self.one_label:
             return cast("Tensor", self.output(hidden[-1]))
-        return cast("Tensor", self.output(hidden)).permute(1, 2, 0)
+        return cast("Tensor", self.output(hidden.transpose(0, 1))).transpose(1, 2)

@@ -200,12 +200,10 @@ class Algorithm(Component):
 
     def require_fit(self, task: Task) -> None:
         """Raise ConfigError if the task lacks what this algorithm needs."""
-        symbols = task.kind == "tokens" and not task.one_label
-        if (self.needs and task.kind == "quadratic") or ("features" in self.needs and symbols):
-            found = "text to continue" if symbols else "a quadratic function"
+        if self.needs and task.kind == "quadratic":
             raise ConfigError(
-                f"algorithm = {self.name!r}: needs examples with one label each, and this data set "
-                f"is {found}. Choose another dataset, for example dataset='digits', or "
+                f"algorithm = {self.name!r}: needs examples with labels, and this data set holds "
+                "quadratic functions. Choose another dataset, for example dataset='digits', or "
                 "algorithm='fedavg'."
             )
 

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.data.base import Examples
+from fedapp.data.base import IGNORE, Examples
 from fedapp.data.transforms.base import Transform
 from fedapp.training.algorithm import Batch
 from fedapp.training.layout import laid_out
@@ -40,6 +41,18 @@ def to_device(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]
     return inputs, as_targets(targets)
 
 
+def ends(examples: Examples, *, causal: bool) -> NDArray[np.int64] | None:
+    """Return up to which step each sequence has targets that count: [n], at least 1.
+
+    None where all steps are needed: a network that is not causal, or one target an example.
+    """
+    if not causal or examples.targets.ndim < 2:
+        return None
+    counted = np.asarray(examples.targets != IGNORE)
+    last = counted.shape[1] - counted[:, ::-1].argmax(1)
+    return np.where(counted.any(1), last, 1)
+
+
 def batches(
     examples: Examples,
     plan: LocalPlan,
@@ -48,20 +61,27 @@ def batches(
     device: torch.device,
     dtype: torch.dtype,
     format_: torch.memory_format = torch.contiguous_format,
+    *,
+    causal: bool = False,
 ) -> Iterator[Batch]:
     """Yield the mini-batches of one turn of a client that holds ``examples``, images in ``format_``.
 
     A transform that draws at random draws for every batch anew; any other is applied once to all of
-    the client's data.
+    the client's data. For a ``causal`` network sequences end with the batch's last target that counts.
     """
     inputs, targets = to_device(examples, device)
+    until = ends(examples, causal=causal)
     source = source_of_draws(transform, rng)
     if not transform.draws:
         inputs = transform.test(inputs, dtype)
     size = plan.batch(len(targets))
     for order in passes(plan, len(targets), rng):
         index = torch.from_numpy(order).to(device)
-        for x, y in zip(inputs[index].split(size), targets[index].split(size), strict=True):
+        drawn = zip(inputs[index].split(size), targets[index].split(size), strict=True)
+        for start, (x, y) in zip(range(0, len(order), size), drawn, strict=True):
+            if until is not None:
+                end = int(until[order[start : start + size]].max())
+                x, y = x[:, :end], y[:, :end]
             if transform.draws:
                 draws = torch.rand(len(x), transform.draws, generator=source)
                 x = transform.train(x, dtype, draws.to(device))

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedapp.data.base import Chosen, Examples
 from fedapp.data.transforms.base import Transform
 from fedapp.models.base import Model
 from fedapp.seeds import generator
-from fedapp.training.batches import to_device
+from fedapp.training.batches import ends, to_device
 from fedapp.training.layout import laid_out, lay_out
 from fedapp.training.products import LinearByOnednn
 
@@ -73,10 +74,13 @@ class Evaluator:
 
     def _load(self, examples: Examples) -> None:
         inputs, targets = to_device(examples, self.device)
-        batches = inputs.split(self.batch_size)
-        shown = (self.transform.test(batch, self.dtype) for batch in batches)
+        until = ends(examples, causal=self.model.causal and not self.measures)
+        parts = (inputs.split(self.batch_size), targets.split(self.batch_size))
+        if until is not None:
+            parts = _by_length(inputs, targets, until, self.batch_size)
+        shown = (self.transform.test(batch, self.dtype) for batch in parts[0])
         self.batches = [laid_out(batch, self.format) for batch in shown]
-        self.targets = targets.split(self.batch_size)
+        self.targets = parts[1]
 
     @torch.no_grad()
     def score(self, params: Mapping[str, Tensor]) -> Score:
@@ -100,3 +104,13 @@ class Evaluator:
         accuracy = float(torch.stack(hits).double().sum()) / total
         further = self.model.metrics(torch.cat(kept), torch.cat(self.targets)) if kept else {}
         return Score(loss, accuracy, total, further)
+
+
+def _by_length(
+    inputs: Tensor, targets: Tensor, until: NDArray[np.int64], size: int
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return batches of sequences of like length, inputs and targets, each as long as its longest."""
+    order = np.argsort(until, kind="stable")
+    rows = [order[start : start + size] for start in range(0, len(order), size)]
+    places = [(torch.from_numpy(row).to(inputs.device), int(until[row[-1]])) for row in rows]
+    return tuple(inputs[i, :end] for i, end in places), tuple(targets[i, :end] for i, end in places)

@@ -24,7 +24,7 @@ class PureNetwork:
         return functional_call(self.module, dict(params), (inputs,))  # type: ignore[no-any-return]
 
     def features(self, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits, and what the last linear layer is given: [b, d] or [T, b, d].
+        """Return the logits, and what the last linear layer is given: [b, d] or [b, T, d].
 
         Raises
         ------

@@ -95,7 +95,7 @@ class SequentialTrainer:
         self.num_classes = num_classes
         module = module.to(device=device, dtype=dtype).train()
         self.format = lay_out(module)
-        self.network = LiveNetwork(module, model)
+        self.network, self.model = LiveNetwork(module, model), model
         self.normalisation = normalisation_names(module)
         self.together = 1
         self.algorithm = algorithm
@@ -130,7 +130,8 @@ class SequentialTrainer:
         optimizer = LocalOptimizer(plan)
         losses: list[Tensor] = []
         sizes: list[int] = []
-        stream = batches(examples, plan, rng, self.transform, self.device, self.dtype, self.format)
+        kinds = (self.transform, self.device, self.dtype, self.format)
+        stream = batches(examples, plan, rng, *kinds, causal=self.model.causal)
         for batch in stream:
             direction, loss = self.algorithm.gradient(self._differentiate(turn), live, batch, turn)
             with torch.no_grad():
