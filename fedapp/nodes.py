@@ -21,6 +21,7 @@ from fedapp.data.agreement import read_task, task_differences
 from fedapp.delivery import Delivery
 from fedapp.errors import DataError, RunError
 from fedapp.faults import Fault, plain
+from fedapp.replies import missing
 from fedapp.training.cohorts import spread
 from fedapp.training.setup import choose_device
 
@@ -37,6 +38,8 @@ NEWCOMER_SECONDS = 15.0
 
 SILENCE_SECONDS = 900.0
 """How long a node that did not answer is left alone, so that it does not hold up every round."""
+
+SILENT = "it has not answered yet: its device starts Python and PyTorch first"
 
 REFUSED_SECONDS = 180.0
 """How long after a refusal a node is asked again: somebody may have mended it where it stands."""
@@ -204,7 +207,12 @@ class Nodes:
             self._hear(nodes[index], reply)
 
     def _hear(self, node: int, reply: Message | Fault) -> None:
-        """Take the node in, or refuse it and say why, unless that is said already."""
+        """Take the node in, or refuse it and say why, unless that is said already.
+
+        That its answer did not come in time is silence: no reason to refuse it.
+        """
+        if isinstance(reply, Message) and missing(reply):
+            return
         said = self.refused.pop(node, "")
         problem = self._admit(node, reply)
         if problem:
@@ -298,13 +306,14 @@ class Nodes:
             yield "it has no training examples; point its data-path to a folder that has"
 
     def _too_few(self, fit: int) -> str:
+        silent = dict.fromkeys(self._seen.keys() - self._fit - self.refused.keys(), SILENT)
         refused = "".join(
-            f"\n  node {self.called(node)}: {why}" for node, why in self.refused.items()
+            f"\n  node {self.called(node)}: {why}" for node, why in (self.refused | silent).items()
         )
         return (
             f"min-nodes = {self.config.min_nodes}: only {fit} fit nodes within node-timeout = "
             f"{self.config.node_timeout:g} s. Start more SuperNodes, lower min-nodes or raise "
-            f"node-timeout." + (f" Refused:{refused}" if refused else "")
+            f"node-timeout." + (f" Connected, but not fit:{refused}" if refused else "")
         )
 
 

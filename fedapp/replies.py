@@ -42,6 +42,11 @@ BROKEN_OFF = "Reply message objects are unavailable"
 """How Flower begins its reason where no part came for 180 s; its code is that of a late reply."""
 
 
+def missing(message: Message) -> bool:
+    """Return whether Flower says so in place of a reply: it did not come in time, or not whole."""
+    return message.has_error() and FAULT_OF.get(message.error.code) == "late"
+
+
 @dataclass(frozen=True)
 class Expected:
     """What a good reply is measured against.

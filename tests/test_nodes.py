@@ -24,7 +24,7 @@ from fedapp.data.agreement import describe_task
 from fedapp.data.embedded.digits import Digits
 from fedapp.engines.inline import InlineGrid, run_inline
 from fedapp.engines.local import RUN_ID, identify
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, RunError
 from fedapp.holdings import Holdings, OwnClient, read_holdings
 from fedapp.nodes import REFUSED_SECONDS, Nodes
 from fedapp.server_app import app as server_app
@@ -172,6 +172,27 @@ def test_a_silent_node_holds_up_the_start_no_longer_than_node_timeout() -> None:
     assert time.monotonic() - began < 10
     grid.held = False
     assert nodes.some(grid) == [1, 2]
+
+
+def test_a_silent_node_is_named_where_nodes_are_missing() -> None:
+    nodes, grid = holding(node_timeout=0.2, min_nodes=2)
+    with pytest.raises(RunError, match=r"only 1 fit .*not fit:\n  node 2: it has not answered yet"):
+        nodes.wait(grid)
+
+
+def test_an_answer_that_took_too_long_is_silence_and_no_reason_to_refuse() -> None:
+    """Flower says so of a message that died on its way: the node is asked again as soon as needed."""
+    nodes, grid = registered()
+    nodes.config = read_config({"num-clients": 0, "min-nodes": 2})
+    nodes.wait(grid)
+    late = Message(
+        Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "it died"),
+        reply_to=Message(RecordDict(), 2, "query"),
+    )
+    nodes.ask_again(1)
+    nodes._hear(2, late)
+    assert nodes.refused == {}
+    assert nodes.wait(grid) == [1, 2]
 
 
 def test_a_newcomer_that_answers_late_counts_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
