@@ -189,6 +189,21 @@ def test_smoke_scale_has_its_numbers_only_where_it_stands_alone() -> None:
     assert "It shows that the item can be made, and nothing of what comes out." in together
 
 
+def test_a_line_is_in_numbers_the_mean_over_its_seeds() -> None:
+    """Also its least test loss, from which round to which; and any seed's problem."""
+    item, cells = figure_not_run("seo-fig4")
+    first, second = run_result(final=0.5), run_result(final=0.6, seed=1, seconds=3.0)
+    other = second.model_copy(update={"least_loss": 2.0, "least_loss_round": 9})
+    failed = second.model_copy(update={"problem": "diverged", "least_loss": None})
+    failed = failed.model_copy(update={"least_loss_round": None})
+    cells |= {"E | E = 1": cell(first, other), "E | E = 2": cell(first, second)}
+    cells |= {"E | E = 5": cell(first, failed)}
+    said = page(item, [Results(item="seo-fig4", scale="full", command="c", cells=cells)])
+    assert "| 2 | 100 | 55.00 % | 55.00 % | 1.5 (rounds 5 to 9) | 2 s |" in said
+    assert "| 2 | 100 | 55.00 % | 55.00 % | 1 (round 5) | 2 s |" in said
+    assert "| 2 | 100 | 55.00 % | 55.00 % |  | diverged |" in said
+
+
 def test_an_option_that_is_text_is_shown_as_it_is() -> None:
     item = ITEMS["algorithms-mnist-shards"]
     assert isinstance(item, Comparison)

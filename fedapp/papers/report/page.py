@@ -102,8 +102,7 @@ def _line(name: str, cell: CellResult) -> list[str]:
     shown = name.replace(" | ", ": ", 1).replace(" | ", ", ")
     if not cell.runs:
         return [shown, NOT_RUN, *[""] * 6]
-    first = cell.runs[0]
-    least = f"{number(first.least_loss)} (round {first.least_loss_round})"
+    problems = (run.problem for run in cell.runs if run.problem)
     return [
         shown,
         number(cell.rate),
@@ -111,9 +110,19 @@ def _line(name: str, cell: CellResult) -> list[str]:
         str(max(run.rounds for run in cell.runs)),
         f"{100 * cell.mean('final'):.2f} %",
         f"{100 * cell.mean('best'):.2f} %",
-        least if first.least_loss is not None else "",
-        first.problem or duration(cell.mean("seconds")),
+        _least_loss(cell),
+        next(problems, duration(cell.mean("seconds"))),
     ]
+
+
+def _least_loss(cell: CellResult) -> str:
+    """Return the mean of the seeds' least test losses, and in which rounds these are."""
+    rounds = [run.least_loss_round for run in cell.runs if run.least_loss_round is not None]
+    if len(rounds) < len(cell.runs):
+        return ""
+    several = f"rounds {min(rounds)} to {max(rounds)}"
+    where = several if min(rounds) < max(rounds) else f"round {rounds[0]}"
+    return f"{number(cell.mean('least_loss'))} ({where})"
 
 
 def _evaluations(results: Results) -> list[str]:
