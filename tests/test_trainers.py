@@ -230,7 +230,7 @@ def outcomes_of(
         module, model, algorithm, Scale(), device, torch.float64, task.num_classes, **more
     )
     plan = LocalPlan(1, 0, 2, "epoch", 0.1)
-    counts = torch.arange(1.0, task.num_classes + 1, dtype=torch.float64)
+    counts = torch.arange(1.0, task.num_classes + 1, dtype=torch.float64, device=device)
     extras = algorithm.broadcast(algorithm.start(theta))
     shared = Turn(theta, extras, learning_rate=plan.learning_rate, label_counts=counts)
     made = []
