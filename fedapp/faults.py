@@ -17,10 +17,10 @@ KINDS: Mapping[str, str] = {
     "late": "no reply within round-deadline",
     "busy": "its node still works for an earlier round, and was not asked",
     "round": "a reply to another round",
-    "malformed": "records that are missing, damaged, or not what they should be",
+    "malformed": "records that are missing, damaged or impossible, as more steps than a client can take",
     "tensors": "other arrays, shapes or types than the model's",
     "not-finite": "nan or infinite values",
-    "norm": "an update larger than max-update-norm allows",
+    "norm": "an update, or what is sent besides, larger than it may be",
     "weight": "a weight or a number of examples that is negative, or more than the client holds",
 }
 """The kinds of faults and what they mean, in the order of the table in ``docs/deploy.md``."""

@@ -20,6 +20,9 @@ from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
 from fedapp.training.tensors import add, all_finite
 
+ROUNDING = 1e-3
+"""By which part a mean of numbers may exceed the largest of them."""
+
 LARGEST_COUNT = 2**53
 """Counts beyond it are nonsense, and are not exact as a float."""
 
@@ -51,14 +54,17 @@ def missing(message: Message) -> bool:
 class Expected:
     """What a good reply is measured against.
 
-    ``sizes`` holds n_k of the clients; ``max_norm`` bounds an update's L2 norm in units of
-    max(|theta|, 1), 0 means no bound. ``upload`` has what the algorithm uploads besides. ``update``
-    says what is sent as update: "model" only where that is theta_k itself.
+    ``sizes`` holds n_k of the clients, ``steps`` the most local steps that each may take (any, if it
+    is not there); ``max_norm`` bounds an update's L2 norm in units of max(|theta|, 1), 0 means no
+    bound. ``upload`` has what the algorithm uploads besides, ``largest`` the bounds of what of it is a
+    number. ``update`` says what is sent as update: "model" only where that is theta_k itself.
     """
 
     theta: Mapping[str, Tensor]
     sizes: Mapping[int, int]
+    steps: Mapping[int, int] = field(default_factory=dict)
     upload: Mapping[str, Tensor] = field(default_factory=dict)
+    largest: Mapping[str, float] = field(default_factory=dict)
     weighting: Literal["examples", "uniform"] = "examples"
     update: Literal["delta", "model"] = "delta"
     max_norm: float = 0.0
@@ -95,6 +101,7 @@ def decode_reply(order: TrainOrder, message: Message, expected: Expected) -> Coh
         uploads = _checked("uploads", arrays, expected.upload)
         if uploads.keys() == expected.theta.keys():
             _check_norm("uploads", uploads, expected, min(order.learning_rate, 1.0))
+        _check_numbers(uploads, expected.largest)
     return CohortReply(mean, uploads, each, reports, failures, size_of(content))
 
 
@@ -184,10 +191,12 @@ def _check_report(report: ClientReport, expected: Expected) -> None:
             f"client {report.client} has weight {report.weight} and examples {report.examples}, "
             f"but holds {size}",
         )
-    if not (0 <= report.steps <= LARGEST_COUNT and 0 <= report.seconds < math.inf):
+    most = expected.steps.get(report.client, LARGEST_COUNT)
+    if not (0 <= report.steps <= most and 0 <= report.seconds < math.inf):
         raise ReplyError(
             "malformed",
-            f"client {report.client} has steps {report.steps} and seconds {report.seconds}",
+            f"client {report.client} has steps {report.steps} (at most {most}) "
+            f"and seconds {report.seconds}",
         )
 
 
@@ -226,6 +235,13 @@ def _check_norm(
             "norm",
             f"{name}: {said} {size:.3g}, above {largest:.3g} = max-update-norm * max(|theta|, 1)",
         )
+
+
+def _check_numbers(uploads: Mapping[str, Tensor], largest: Mapping[str, float]) -> None:
+    """Refuse a number that no client of this round can have."""
+    for name, bound in largest.items():
+        if not 0 <= (sent := float(uploads[name])) <= bound * (1 + ROUNDING):
+            raise ReplyError("norm", f"uploads: {name!r} is {sent:.3g}, not in 0 .. {bound:.3g}")
 
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:

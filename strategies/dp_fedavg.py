@@ -102,6 +102,10 @@ class DPFedAvg(Algorithm):
         within = {"within": (norm_of(update) <= bound).to(torch.float64)} if self.adaptive else {}
         return Finish(update=clipped(update, bound), upload=within)
 
+    def largest(self, turn: Turn) -> Mapping[str, float]:
+        """Return 1, which says that Delta_k is within S."""
+        return {"within": 1.0} if self.adaptive else {}
+
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
         """Return S, and what has been spent: nothing."""
         clip = torch.tensor(self.clip, dtype=torch.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from fedapp import effects
@@ -44,6 +45,12 @@ class FedNova(Algorithm):
         weight = steps_in_all(next(iter(params.values())), turn, steps)
         normalised = scaled(add(params, turn.anchor, -1.0), 1 / weight.clamp(min=1))
         return Finish(upload={"weight": weight}, update=normalised)
+
+    def largest(self, turn: Turn) -> Mapping[str, float]:
+        """Return ||a_k||_1 of all steps."""
+        return {
+            "weight": float(steps_in_all(torch.zeros((), dtype=torch.float64), turn, turn.steps))
+        }
 
     def apply(
         self,

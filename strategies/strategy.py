@@ -23,9 +23,9 @@ from fedapp.faults import Fault
 from fedapp.messages import Exam, encode_exam, encode_order
 from fedapp.nodes import Cohort, Nodes
 from fedapp.replies import Expected
-from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
+from fedapp.training.algorithm import Algorithm, ServerStep, Tensors, Turn
 from fedapp.training.cohorts import TrainOrder, sample_clients
-from fedapp.training.plan import Work
+from fedapp.training.plan import LocalPlan, Work
 from fedapp.training.states import StateOrder
 from fedapp.training.tensors import all_finite
 from strategies.agreement import describe_updates
@@ -208,20 +208,32 @@ class FederatedStrategy(Strategy):
     def _gather(self, replies: Iterable[tuple[int, Message | Fault]]) -> Gathered:
         """Check and fold the replies."""
         config, sampled = self.config, self._record["clients"]
-        expected = Expected(
-            self.state.theta,
-            self.nodes.sizes([k for _, order in self._orders for k in order.clients]),
-            self._upload or {},
-            config.weighting,
-            "delta" if self.algorithm.own_update else config.update,
-            config.max_update_norm,
-        )
+        expected = self._expected()
         wanted = participants(config.fraction_train, len(self.nodes.clients))
         orders = [order for _, order in self._orders]
         found = gather(orders, replies, expected, wanted, config.round_deadline)
         idle = set(sampled) - {client for order in orders for client in order.clients}
         found.faults |= dict.fromkeys(sorted(idle), BUSY)
         return found
+
+    def _expected(self) -> Expected:
+        """Return what this round's replies are measured against."""
+        config, work = self.config, Work.of(self.config, self.state.round + 1)
+        plan = LocalPlan.of(config, work.learning_rate, work.epochs, work.batch_size)
+        sizes = self.nodes.sizes([k for _, order in self._orders for k in order.clients])
+        steps = {client: plan.num_steps(size) for client, size in sizes.items()}
+        most = max(steps.values(), default=0)
+        turn = Turn({}, momentum=plan.momentum, nesterov=plan.nesterov, steps=most)
+        return Expected(
+            self.state.theta,
+            sizes,
+            steps,
+            self._upload or {},
+            self.algorithm.largest(turn),
+            config.weighting,
+            "delta" if self.algorithm.own_update else config.update,
+            config.max_update_norm,
+        )
 
     def _apply(self, fold: Fold) -> bool:
         """Apply the server rule; False, and nothing has changed, if the result is not finite."""

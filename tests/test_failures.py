@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from damages import DAMAGES, raises
-from flwr.app import MessageType
+from flwr.app import Array, MessageType
 from in_process import SMALL, client_app, metrics, model, run
 from typer.testing import CliRunner
 
@@ -337,6 +337,40 @@ def test_the_norm_of_a_model_is_that_of_its_step(tmp_path):
     assert "faults" not in kept
     refused = metrics(run(tmp_path / "refused", max_update_norm=1e-6, **settings))[1]
     assert refused["faults"] == {"norm": 5}
+
+
+UNEQUAL = {
+    "partitioner": "dirichlet",
+    "dirichlet.alpha": 0.3,
+    "momentum": 0.9,
+    "nesterov": True,
+    "batch_size": 4,
+    "batch_size_growth": 2.0,
+    "local_epochs": 3,
+    "local_epochs_decay": 0.5,
+    "num_server_rounds": 3,
+}
+
+
+def test_what_honest_clients_send_besides_is_within_its_bound_in_every_round(tmp_path):
+    """Clients of unequal sizes whose momentum, B and E count in ||a_k||_1."""
+    for record in metrics(run(tmp_path / "run", algorithm="fednova", **UNEQUAL))[1:]:
+        assert "faults" not in record, record["failures"]
+
+
+@pytest.mark.parametrize("reported", [{}, {"steps": 10**6}])
+def test_a_node_that_says_it_took_more_steps_does_not_pull_harder(reported, tmp_path):
+    def boast(message, reply):
+        weight = reply.content.array_records["uploads"]
+        weight["weight"] = Array(np.asarray(1e6, dtype=np.float32))
+        for name, value in reported.items():
+            columns = reply.content["clients"]
+            columns[name] = [value] * len(columns[name])
+
+    settings = {"algorithm": "fednova", "num_server_rounds": 1}
+    record = metrics(run(tmp_path / "run", call=breaking(boast), **settings))[1]
+    assert record["faults"] == {"malformed" if reported else "norm": 3}
+    assert record["replied"] == 2
 
 
 def test_clients_evaluate_a_function_that_has_no_accuracy(tmp_path):

@@ -14,8 +14,10 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedapp.faults import Fault, ReplyError
 from fedapp.messages import encode_reply, encode_scores
 from fedapp.replies import LARGEST_COUNT, Expected, decode_reply, decode_scores
+from fedapp.training.algorithm import Turn
 from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
+from strategies.fednova import FedNova
 
 ORDER = TrainOrder(3, (0, 1), 0.1, "mean")
 REPORT = ClientReport(0, 5, 5.0, 2, 0.5, 1.0)
@@ -72,6 +74,29 @@ def test_a_sound_reply_is_taken_as_it_is() -> None:
 )
 def test_what_a_client_reports_must_be_possible(change: dict[str, float], kind: str) -> None:
     assert fault(reply(replace(REPORT, **change))) == kind
+
+
+def test_a_client_takes_no_more_steps_than_its_plan_has() -> None:
+    """It does not divide the others' updates by steps that it cannot have taken."""
+    for steps, kind in ((10, ""), (11, "malformed")):
+        planned = replace(EXPECTED, steps={0: 10, 1: 4})
+        assert fault(reply(replace(REPORT, steps=steps)), planned) == kind
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"), [(0.0, ""), (19.0, ""), (19.1, "norm"), (-0.1, "norm"), (1e30, "norm")]
+)
+def test_a_number_that_multiplies_all_updates_is_one_that_a_client_can_have(
+    sent: float, kind: str
+) -> None:
+    """FedNova's ||a_k||_1: for rho = 0.5 and K = 10 (10 - 0.999) / 0.5 = 18.002."""
+    turn = Turn({}, momentum=0.5, steps=10)
+    assert FedNova().largest(turn)["weight"] == pytest.approx(18.001953125)
+    expected = replace(EXPECTED, upload={"weight": torch.tensor(0.0)}, largest={"weight": 19.0})
+    content = CohortReply(
+        {"w": torch.zeros(2)}, {"weight": torch.tensor(sent)}, {}, (replace(REPORT, steps=2),), {}
+    )
+    assert fault(Message(encode_reply(ORDER, content), 1, MessageType.TRAIN), expected) == kind
 
 
 def test_a_client_that_is_reported_twice_would_count_twice() -> None:

@@ -274,6 +274,14 @@ class Algorithm(Component):
         turn = replace(turn, state=self.first_state(turn), drawn=self.draw(turn, 0, 0))
         return self.finish(theta, turn, 1).upload
 
+    def largest(self, turn: Turn) -> Mapping[str, float]:
+        """Return the largest number of a client that takes ``turn.steps`` local steps, by its name.
+
+        Of the numbers that ``finish`` uploads: the server refuses one above it, and one below 0. Only
+        ``turn.steps``, ``momentum`` and ``nesterov`` are known. What is not named may be any number.
+        """
+        return {}
+
     # ------------------------------------------------------------------ server rule
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
