@@ -25,6 +25,7 @@ from fedapp.training.plan import LocalPlan
 from fedapp.training.program import Groups, Mode, Pool, Program
 from fedapp.training.stack import current_stack
 from fedapp.training.stage import Stage
+from fedapp.training.subnormal import flushed
 from fedapp.training.tensors import Tensors, zeros_like
 from fedapp.training.trainer import ClientTask, Outcome
 
@@ -132,6 +133,7 @@ class BatchedTrainer:
         stack = current_stack()
         return stack.client_updates(self.train, tasks, plan) if stack else self.train(tasks, plan)
 
+    @flushed()
     def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
         """Run ClientUpdate for clients of one run, or of several, each at its turn's learning rate."""
         steps = [plan.num_steps(len(task.examples)) for task in tasks]

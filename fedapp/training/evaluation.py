@@ -18,6 +18,7 @@ from fedapp.seeds import generator
 from fedapp.training.batches import ends, to_device
 from fedapp.training.layout import laid_out, lay_out
 from fedapp.training.products import LinearByOnednn
+from fedapp.training.subnormal import flushed
 
 
 def sample(examples: Examples, count: int, seed: int) -> Examples:
@@ -82,6 +83,7 @@ class Evaluator:
         self.batches = [laid_out(batch, self.format) for batch in shown]
         self.targets = parts[1]
 
+    @flushed()
     @torch.no_grad()
     def score(self, params: Mapping[str, Tensor]) -> Score:
         """Return the score of ``params``; nan where nothing counts."""

@@ -25,6 +25,7 @@ from fedapp.training.batches import batches
 from fedapp.training.layout import lay_out
 from fedapp.training.networks import LiveNetwork, normalisation_names
 from fedapp.training.plan import LocalPlan
+from fedapp.training.subnormal import flushed
 from fedapp.training.trainer import ClientTask, Outcome
 
 
@@ -106,6 +107,7 @@ class SequentialTrainer:
     def __str__(self) -> str:
         return f"sequential on {self.device}"
 
+    @flushed()
     def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
         """Run ClientUpdate for all ``tasks``, one after another."""
         outcomes = []
