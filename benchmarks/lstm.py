@@ -3,6 +3,8 @@
 Forward and backward of the character model of McMahan et al. 2017 (258 symbols, embedding 8, two
 layers of 256), with its own layers and with ``torch.nn.LSTM`` of the same size in their place,
 which on the CPU is one oneDNN kernel a layer, without peepholes. The two take turns in one run.
+Then the same network with its gates saturated, by steps that were too large: with subnormal numbers
+as zero, as the trainers take them, and with them as they are.
 """
 
 from __future__ import annotations
@@ -20,10 +22,13 @@ from torch import Tensor, nn
 
 from fedapp.data.base import Task
 from fedapp.models.lstm import TokenLSTM
+from fedapp.training.subnormal import flushed
 
 SYMBOLS, EMBEDDING, HIDDEN, LAYERS = 258, 8, 256, 2
 TASK = Task("tokens", (80,), SYMBOLS)
 WARM_UP = 3
+STEPS, TOO_LARGE = 30, 30.0
+"""Steps after which the gates are saturated, and their learning rate."""
 
 
 class FusedLSTM(nn.Module):
@@ -74,6 +79,15 @@ def compare(ours: Callable[[], None], theirs: Callable[[], None], turns: int) ->
     return f"{own:9.1f} ms{fused:9.1f} ms{ratio:8.2f}"
 
 
+def saturate(network: nn.Module, tokens: Tensor, targets: Tensor) -> None:
+    """Take steps that are too large for the gates, which are left at 0 and 1."""
+    for _ in range(STEPS):
+        step(network, tokens, targets)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.sub_(cast("Tensor", parameter.grad), alpha=TOO_LARGE)
+
+
 def main(
     batch: Annotated[int, typer.Option(help="Sequences a batch.")] = 10,
     length: Annotated[int, typer.Option(help="Steps a sequence.")] = 80,
@@ -97,6 +111,12 @@ def main(
                 turns,
             )
             print(f"{name:22}{count:8}{columns}")
+    torch.set_num_threads(1)
+    saturate(own, tokens, targets)
+    as_they_are = functools.partial(step, own, tokens, targets)
+    print(f"\n{'saturated gates':22}{'threads':>8}{'flushed':>12}{'as they are':>12}{'ratio':>8}")
+    columns = compare(flushed()(as_they_are), as_they_are, turns)
+    print(f"{'Forward and backward':22}{1:8}{columns}")
 
 
 if __name__ == "__main__":
