@@ -77,7 +77,7 @@ def test_what_a_client_reports_must_be_possible(change: dict[str, float], kind: 
 
 
 def test_a_client_takes_no_more_steps_than_its_plan_has() -> None:
-    """It does not divide the others' updates by steps that it cannot have taken."""
+    """E, B and n_k say how many there are: with FedNova they are what its update counts for."""
     for steps, kind in ((10, ""), (11, "malformed")):
         planned = replace(EXPECTED, steps={0: 10, 1: 4})
         assert fault(reply(replace(REPORT, steps=steps)), planned) == kind

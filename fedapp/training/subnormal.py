@@ -17,9 +17,9 @@ def are_flushed() -> bool:
 def flushed() -> Iterator[None]:
     """Take numbers below 1.2e-38 (float64: 2.2e-308) as zero in this thread; afterwards as before.
 
-    The gradients of gates that are saturated, or of a network that has nearly converged, are full of
-    them: FedSGD of the word LSTM at eta = 9 is twice as fast without. To the sums in which they end
-    up they are nothing. Threads of PyTorch's own begin as the thread that needs them first.
+    The gradients of an LSTM's saturated gates are full of them: with FedSGD at eta = 9 a round of the
+    word LSTM took twice as long as without (docs/performance.md). To the sums in which they end up
+    they are nothing. Threads of PyTorch's own begin as the thread that needs them first.
     """
     before = are_flushed()
     torch.set_flush_denormal(True)
