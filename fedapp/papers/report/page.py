@@ -132,9 +132,10 @@ def _evaluations(results: Results) -> list[str]:
         return []
     rows = [[name, str(every)] for name, every in cells.items()]
     said = (
-        "The test accuracy is measured after every round, but in long runs (1,000 rounds and more) "
-        f"only about {EVALUATIONS} times in all; rounds to the target are interpolated between two "
-        "evaluations, and a run that is looked at less often is seen to reach it later, if at all:"
+        "The test accuracy is measured after every round, but less often where an evaluation takes long, "
+        f"and in long runs (1,000 rounds and more) only about {EVALUATIONS} times in all; rounds to the "
+        "target are interpolated between two evaluations, and a run that is looked at less often is seen "
+        "to reach it later, if at all:"
     )
     return [said, "", table(("cell", "rounds between evaluations"), rows), ""]
 
