@@ -19,7 +19,7 @@ from fedapp.config import read_config
 from fedapp.errors import ConfigError
 from fedapp.papers import catalogue
 from fedapp.papers.catalogue import read_item as read
-from fedapp.papers.cells import Maker, make_cells
+from fedapp.papers.cells import Cells, Maker, make_cells
 from fedapp.papers.data import locate
 from fedapp.papers.pictures.landscapes import (
     CURVATURES,
@@ -75,6 +75,25 @@ def test_the_2nn_cells_have_the_grid_that_is_stated() -> None:
     assert [cell.rates.rate(place) for place in (-1, 0, 1)] == [0.0464159, 0.1, 0.215443]
     assert (cell.target, cell.rounds, cell.seeds) == (0.97, 1107, (0, 1, 2))  # 1.5 times 738
     assert {"partitioner": "shards", "local-epochs": 20}.items() <= cell.settings.items()
+
+
+def test_a_column_s_search_may_begin_elsewhere_on_the_grid_of_the_table() -> None:
+    """Below what a row says, which is below what the scale says."""
+    table = TABLES["mcmahan-table1-2nn"]
+    full, smoke = (make_cells(table, maker(table, scale)) for scale in ("full", "smoke"))
+
+    def begins(cells: Cells, name: str) -> float:
+        cell = cells[name]
+        assert cell is not None and cell.rates is not None
+        return cell.rates.rate(cell.rates.middle)
+
+    assert (
+        begins(full, "C = 1.0 | IID, B = ∞") == begins(full, "C = 0.0 | Non-IID, B = ∞") == 0.464159
+    )
+    assert begins(full, "C = 1.0 | IID, B = 10") == begins(smoke, "C = 0.0 | IID, B = ∞") == 0.1
+    row = table.rows[0].model_copy(update={"tuning": {"middle": 1}})
+    own = table.model_copy(update={"rows": (row,)})
+    assert begins(make_cells(own, maker(table, "full")), "C = 0.0 | IID, B = ∞") == 0.215443
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def _table_cell(item: Table, maker: Maker, row: TableRow, column: Column) -> Cel
         rounds=_most_rounds(item, maker, row, column),
         target=maker.scale.target or column.target or item.target,
         seeds=maker.seeds,
-        rates=maker.rates(row.tuning),
+        rates=maker.rates({**column.tuning, **row.tuning}),
         options=maker.options(row.options),
     )
 

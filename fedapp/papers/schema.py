@@ -92,11 +92,12 @@ class Base(Part):
 
 
 class Column(Part):
-    """A column of a table."""
+    """A column of a table; ``tuning`` is what its search has of its own, under what a row has."""
 
     label: str
     settings: dict[str, Scalar] = {}
     target: float | None = None
+    tuning: dict[str, Any] = {}
 
 
 class TableRow(Part):
