@@ -9,6 +9,7 @@ import pytest
 
 from fedapp.config import read_config
 from fedapp.errors import CheckpointError
+from fedapp.papers.results import Results
 from fedapp.sweeps import identity
 from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.identity import Request, data_name
@@ -104,6 +105,24 @@ def test_published_runs_still_have_the_names_that_their_settings_give(
         assert found is not None
         assert Request.of(found.settings, 1).run == found.run
     assert len(PUBLISHED) > 100
+
+
+def test_published_results_are_what_the_records_beside_them_give() -> None:
+    """A record that went further replaces a shorter one, and may come from other code."""
+    archive, stale, same = Archive(RESULTS), [], 0
+    for path in [*RESULTS.glob("*/cpu.json"), *RESULTS.glob("*/full.json")]:
+        results = Results.model_validate_json(path.read_bytes())
+        runs = [(name, run) for name, cell in results.cells.items() for run in cell.runs]
+        for name, run in runs:
+            record = archive.find(run.run)
+            if record is None:
+                continue
+            if record.until(Request.of({}, run.rounds)).best_accuracy == run.best:
+                same += 1
+            else:
+                stale.append(f"{results.item} --scale {results.scale}: {name} ({run.run})")
+    assert not stale, "make again, with --from docs/results --to docs/results: " + "; ".join(stale)
+    assert same > 100
 
 
 @pytest.mark.data

@@ -84,7 +84,8 @@ def test_a_column_s_search_may_begin_elsewhere_on_the_grid_of_the_table() -> Non
 
     def begins(cells: Cells, name: str) -> float:
         cell = cells[name]
-        assert cell is not None and cell.rates is not None
+        assert cell is not None
+        assert cell.rates is not None
         return cell.rates.rate(cell.rates.middle)
 
     assert (
