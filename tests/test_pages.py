@@ -202,6 +202,22 @@ def test_a_line_is_in_numbers_the_mean_over_its_seeds() -> None:
     assert "| 2 | 100 | 55.00 % | 55.00 % | 1.5 (rounds 5 to 9) | 2 s |" in said
     assert "| 2 | 100 | 55.00 % | 55.00 % | 1 (round 5) | 2 s |" in said
     assert "| 2 | 100 | 55.00 % | 55.00 % |  | diverged |" in said
+    assert "last training loss" not in said
+
+
+def test_a_line_has_its_last_training_loss_where_it_was_measured() -> None:
+    item, cells = figure_not_run("mcmahan-fig6")
+    first, second = run_result(training_loss=0.02), run_result(training_loss=0.04, seed=1)
+    fedsgd, larger, fedavg, *_ = cells
+    cells |= {fedsgd: cell(run_result()), fedavg: cell(first, second)}
+    said = page(item, [Results(item="mcmahan-fig6", scale="full", command="c", cells=cells)])
+    assert "| least test loss | last training loss | wall time |" in said
+    assert "| 1 (round 5) | 0.03 |" in said
+    assert "| 1 (round 5) |  |" in said
+    assert (
+        f"| {larger.replace(' | ', ': ', 1).replace(' | ', ', ')} | not run |  |  |  |  |  |  |  |"
+        in said
+    )
 
 
 def test_an_option_that_is_text_is_shown_as_it_is() -> None:

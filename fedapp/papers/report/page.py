@@ -93,15 +93,18 @@ def _scale(item: Item, results: Results) -> list[str]:
 
 
 def _lines(results: Results) -> str:
-    """Return each line in numbers."""
-    head = ("line", "η", "seeds", "rounds", "final", "best", "least test loss", "wall time")
-    return table(head, [_line(name, cell) for name, cell in results.cells.items()])
+    """Return each line in numbers, with the last loss on the training set where it was measured."""
+    runs = [run for cell in results.cells.values() for run in cell.runs]
+    losses = any(run.training_loss is not None for run in runs)
+    head = ["line", "η", "seeds", "rounds", "final", "best", "least test loss"]
+    head += [*(["last training loss"] if losses else []), "wall time"]
+    return table(head, [_line(name, cell, losses) for name, cell in results.cells.items()])
 
 
-def _line(name: str, cell: CellResult) -> list[str]:
+def _line(name: str, cell: CellResult, losses: bool) -> list[str]:
     shown = name.replace(" | ", ": ", 1).replace(" | ", ", ")
     if not cell.runs:
-        return [shown, NOT_RUN, *[""] * 6]
+        return [shown, NOT_RUN, *[""] * (7 if losses else 6)]
     problems = (run.problem for run in cell.runs if run.problem)
     return [
         shown,
@@ -111,6 +114,7 @@ def _line(name: str, cell: CellResult) -> list[str]:
         f"{100 * cell.mean('final'):.2f} %",
         f"{100 * cell.mean('best'):.2f} %",
         _least_loss(cell),
+        *([_training_loss(cell)] if losses else []),
         next(problems, duration(cell.mean("seconds"))),
     ]
 
@@ -123,6 +127,13 @@ def _least_loss(cell: CellResult) -> str:
     several = f"rounds {min(rounds)} to {max(rounds)}"
     where = several if min(rounds) < max(rounds) else f"round {rounds[0]}"
     return f"{number(cell.mean('least_loss'))} ({where})"
+
+
+def _training_loss(cell: CellResult) -> str:
+    """Return the mean of the seeds' losses on the training set after their last rounds."""
+    if any(run.training_loss is None for run in cell.runs):
+        return ""
+    return number(cell.mean("training_loss"))
 
 
 def _evaluations(results: Results) -> list[str]:
