@@ -47,6 +47,32 @@ def test_a_table_shows_published_and_measured_side_by_side() -> None:
     assert "1 MB" in text  # 50 rounds, 10 clients, 1,000 bytes each way
 
 
+def test_columns_run_again_are_shown_and_counted_after_the_table() -> None:
+    item = TABLES["mcmahan-table4"]
+    results = table_results(
+        {
+            "E = 1, B = ∞ | IID": cell(run_result(500)),
+            "E = 1, B = 10 | IID": cell(run_result(50.0)),
+            "E = 1, B = ∞ | IID, in [-0.5, 0.5]": cell(run_result(2000)),
+            "E = 1, B = 10 | IID, in [-0.5, 0.5]": cell(run_result(100.0)),
+        }
+    )
+    own, varied = table_section(item, results).split("The same with images in [-0.5, 0.5]:")
+    assert "92 (16.0×) → **50 (10.0×)**" in own
+    assert "2 of 2 cells reach the target" in own
+    assert "0 of 1 speed-ups" in own
+    assert "| E = 1, B = 10 | 1 | 10 | 60 | 92 (16.0×) → **100 (20.0×)** | 831" in varied
+    assert "1 of 2 cells reach the target" in varied
+    assert "1 of 1 speed-ups" in varied
+    assert "Beyond: E = 1, B = ∞, IID." in varied
+    assert in_short(item, [results]).startswith("2 of 2 cells within 1.25 times")
+
+
+def test_columns_run_again_are_not_run_in_one_line() -> None:
+    text = page(TABLES["mcmahan-table4"], [table_results({})])
+    assert "With images in [-0.5, 0.5]: not run at this scale." in text
+
+
 def test_a_cell_that_was_not_run_is_never_filled_in() -> None:
     text = page(TABLES["mcmahan-table4"], [table_results({})])
     assert text.count("→ **not run**") == 18

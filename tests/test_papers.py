@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from pydantic import ValidationError
 
 from fedapp.analysis.curves import band, communication, least, speed_up
 from fedapp.analysis.interpolation import interpolate
@@ -29,7 +31,7 @@ from fedapp.papers.pictures.landscapes import (
     least_squares,
     local_path,
 )
-from fedapp.papers.schema import SCALES, Cut, Scale
+from fedapp.papers.schema import SCALES, Cut, Scale, Table
 from tests.paper_results import ITEMS, TABLES, maker
 
 
@@ -70,7 +72,7 @@ def test_published_u_follows_from_e_and_b(name: str) -> None:
 
 def test_the_2nn_cells_have_the_grid_that_is_stated() -> None:
     cells = make_cells(ITEMS["mcmahan-table4"], maker(ITEMS["mcmahan-table4"], "full"))
-    assert len(cells) == 18
+    assert len(cells) == 36  # each as it is, and with images in [-0.5, 0.5]
     cell = cells["E = 20, B = 10 | Non-IID"]
     assert [cell.rates.rate(place) for place in (-1, 0, 1)] == [0.0464159, 0.1, 0.215443]
     assert (cell.target, cell.rounds, cell.seeds) == (0.97, 1107, (0, 1, 2))  # 1.5 times 738
@@ -95,6 +97,45 @@ def test_a_column_s_search_may_begin_elsewhere_on_the_grid_of_the_table() -> Non
     row = table.rows[0].model_copy(update={"tuning": {"middle": 1}})
     own = table.model_copy(update={"rows": (row,)})
     assert begins(make_cells(own, maker(table, "full")), "C = 0.0 | IID, B = ∞") == 0.215443
+
+
+def test_a_column_run_again_has_the_rounds_and_evaluations_of_the_one_it_varies() -> None:
+    """Else a difference between them could be one of how long, or how often, one looks."""
+    for name in ("mcmahan-table1-2nn", "mcmahan-table4"):
+        table = TABLES[name]
+        cells = make_cells(table, maker(table, "full"))
+        for column in table.columns:
+            for row in table.rows:
+                varied, cell = (
+                    cells[f"{row.label} | {x}"] for x in (column.published_as, column.label)
+                )
+                assert varied is not None
+                assert cell is not None
+                assert (cell.rounds, cell.target) == (varied.rounds, varied.target)
+                others = dict(cell.settings.items() - varied.settings.items())
+                assert set(others) == (
+                    {"transform", "normalise.mean", "normalise.std"} if column.again else set()
+                )
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"again": "IID"}, "again = 'IID' and variant = '' go together"),
+        ({"variant": "a smaller net"}, "variant = 'a smaller net' go together"),
+        (
+            {"again": "IDD", "variant": "a"},
+            "there is no column again = 'IDD'. One of: IID; Non-IID; new",
+        ),
+    ],
+)
+def test_a_column_run_again_names_one_of_the_table_and_says_what_is_varied(
+    column: dict[str, str], message: str
+) -> None:
+    table = TABLES["mcmahan-table2-cnn"].model_dump(by_alias=True)
+    columns = [*table["columns"], {"label": "new", **column}]
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        Table.model_validate({**table, "columns": columns})
 
 
 @pytest.mark.parametrize(

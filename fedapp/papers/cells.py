@@ -153,7 +153,7 @@ def _all_cells(item: Item, maker: Maker) -> Cells:
                 cell_name(row, column): _table_cell(item, maker, row, column)
                 for row in item.rows
                 for column in item.columns
-                if column.label in row.published
+                if column.published_as in row.published
             }
         case Comparison():
             return {name: _contender(item, maker, name) for name in compared(item)}
@@ -212,7 +212,7 @@ def _most_rounds(item: Table, maker: Maker, row: TableRow, column: Column) -> in
     """Return how many rounds a cell may take."""
     rounds = maker.rounds(row.rounds)
     allowed = item.allowed if maker.scale.allowed is None else maker.scale.allowed
-    published = row.published[column.label]
+    published = row.published[column.published_as]
     if allowed and not isinstance(published, str):
         return min(rounds, math.ceil(allowed * published))
     return rounds
@@ -223,7 +223,7 @@ def _rounds_between(item: Table, maker: Maker, row: TableRow, column: Column) ->
     sharing = [
         other
         for other in item.columns
-        if other.settings == column.settings and other.label in row.published
+        if other.settings == column.settings and other.published_as in row.published
     ]
     longest = max(_most_rounds(item, maker, row, other) for other in sharing)
     return max(longest // EVALUATIONS, 1)
@@ -268,6 +268,8 @@ def _line_cell(item: Figure, maker: Maker, panel: Panel, line: Line) -> Cell | N
 def cells_of(claim: Claim) -> tuple[str, ...]:
     """Return the names of a claim's cells, as ``item: cell``; a row or column is all of its cells.
 
+    What a row has in columns that are run again in a variant is not among them.
+
     Raises
     ------
     ConfigError
@@ -287,7 +289,12 @@ def _meant(said: str, claim: Claim) -> list[str]:
     labels = _labels(item_name)
     if label in labels:
         return [said]
-    found = [name for name in labels if claim.takes_any and is_among(name, (label,))]
+    varied = _varied(item_name) - {label}
+    found = [
+        name
+        for name in labels
+        if claim.takes_any and is_among(name, (label,)) and varied.isdisjoint(parts_of(name))
+    ]
     if not found:
         parts = [*labels, *(part for name in labels for part in parts_of(name) if claim.takes_any)]
         raise ConfigError(
@@ -303,6 +310,12 @@ def _labels(item_name: str) -> tuple[str, ...]:
     """Return the names of an item's cells; that none of them runs is of no matter here."""
     item = all_items()[item_name]
     return tuple(make_cells(item, Maker(item, "full", Scale(only=()), {}, lambda name, cut: name)))
+
+
+def _varied(item_name: str) -> set[str]:
+    """Return the labels of the columns that run another one again."""
+    item = all_items()[item_name]
+    return {c.label for c in item.columns if c.again} if isinstance(item, Table) else set()
 
 
 def _cell_of(name: str, maker: Maker) -> Cell | None:

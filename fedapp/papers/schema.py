@@ -92,12 +92,32 @@ class Base(Part):
 
 
 class Column(Part):
-    """A column of a table; ``tuning`` is what its search has of its own, under what a row has."""
+    """A column of a table; ``tuning`` is what its search has of its own, under what a row has.
+
+    ``again`` names the column whose published numbers this one has too: the same cells in a
+    ``variant``, which says in words what is set otherwise. The page counts variants by themselves.
+    """
 
     label: str
     settings: dict[str, Scalar] = {}
     target: float | None = None
     tuning: dict[str, Any] = {}
+    again: str = ""
+    variant: str = ""
+
+    @property
+    def published_as(self) -> str:
+        """The label under which rows give the published numbers."""
+        return self.again or self.label
+
+    @model_validator(mode="after")
+    def _says_what_it_varies(self) -> Self:
+        if bool(self.again) != bool(self.variant):
+            raise ValueError(
+                f"column {self.label!r}: again = {self.again!r} and variant = {self.variant!r} go "
+                "together: the column that is run again, and what is set otherwise"
+            )
+        return self
 
 
 class TableRow(Part):
@@ -138,6 +158,12 @@ class Table(Base):
         labels = [column.label for column in self.columns]
         if self.baseline not in (row.label for row in self.rows):
             raise ValueError(f"baseline = {self.baseline!r}: there is no row that is called so")
+        for column in self.columns:
+            if column.again and column.again not in labels:
+                raise ValueError(
+                    f"column {column.label!r}: there is no column again = {column.again!r}. One of: "
+                    f"{'; '.join(labels)}"
+                )
         for row in self.rows:
             if odd := {*row.published, *row.speedup}.difference(labels):
                 raise ValueError(

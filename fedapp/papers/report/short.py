@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fedapp.papers.report.claims import check_all
 from fedapp.papers.report.markdown import NOT_RUN, percent
-from fedapp.papers.report.tables import WITHIN_ROUNDS, entries, numbered_among
+from fedapp.papers.report.tables import WITHIN_ROUNDS, entries, numbered_among, of_variant
 from fedapp.papers.results import Results
 from fedapp.papers.schema import Claims, Comparison, Item, Table
 
@@ -33,7 +33,8 @@ def in_short(item: Item, found: Sequence[Results]) -> str:
 
 
 def _table(item: Table, results: Results) -> str:
-    cells = entries(item, results)
+    """Speak of the table itself; what a variant of its columns gave is on the page."""
+    cells = of_variant(entries(item, results), "")
     ran, published = numbered_among(cells), [e for e in cells if not isinstance(e.published, str)]
     near = sum(e.is_near for e in ran)
     said = f"{near} of {len(ran)} cells within {WITHIN_ROUNDS} times the published rounds"

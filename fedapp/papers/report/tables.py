@@ -33,7 +33,7 @@ class Entry:
     @property
     def published_speedup(self) -> float | None:
         """The published one, where there is one."""
-        return self.row.speedup.get(self.column.label)
+        return self.row.speedup.get(self.column.published_as)
 
     @property
     def ratio(self) -> float | None:
@@ -76,14 +76,24 @@ def entries(item: Table, results: Results) -> list[Entry]:
         Entry(
             row,
             column,
-            row.published[column.label],
+            row.published[column.published_as],
             _result(results, row.label, column),
             _result(results, item.baseline, column).needed,
         )
         for row in item.rows
         for column in item.columns
-        if column.label in row.published
+        if column.published_as in row.published
     ]
+
+
+def variants_of(item: Table) -> list[str]:
+    """Return what columns are run again with; "" stands for the table itself and comes first."""
+    return list(dict.fromkeys(["", *(column.variant for column in item.columns)]))
+
+
+def of_variant(cells: Sequence[Entry], variant: str) -> list[Entry]:
+    """Return the cells of the columns of one variant."""
+    return [entry for entry in cells if entry.column.variant == variant]
 
 
 def numbered_among(cells: Sequence[Entry]) -> list[Entry]:
@@ -96,27 +106,49 @@ def _result(results: Results, label: str, column: Column) -> CellResult:
 
 
 def table_section(item: Table, results: Results) -> str:
-    """Return the overview in the paper's layout, the verdict, and the details of each column."""
+    """Return the overview in the paper's layout and the verdict, both for each variant, and details."""
     cells = entries(item, results)
-    parts = [_overview(item, cells), "", _verdict(item, cells, results)]
+    parts = [
+        part
+        for variant in variants_of(item)
+        for part in _overview_and_verdict(item, of_variant(cells, variant), variant, results)
+    ]
     for column in item.columns:
         own = [entry for entry in cells if entry.column is column]
         if any(entry.result.runs for entry in own):
-            parts += ["", f"**{column.label}**", "", _details(own)]
-    return "\n".join(parts)
+            parts += [f"**{column.label}**", "", _details(own), ""]
+    return "\n".join(parts[:-1])
+
+
+def _overview_and_verdict(
+    item: Table, cells: Sequence[Entry], variant: str, results: Results
+) -> list[str]:
+    if not variant:
+        return [_overview(item, cells), "", _verdict(item, cells, results), ""]
+    if not any(entry.result.runs for entry in cells):
+        return [f"With {variant}: {NOT_RUN} at this scale.", ""]
+    return [
+        f"The same with {variant}:",
+        "",
+        _overview(item, cells),
+        "",
+        _verdict(item, cells, results),
+        "",
+    ]
 
 
 def _overview(item: Table, cells: Sequence[Entry]) -> str:
     shown = list(item.rows[0].shown)
-    head = ["", *shown, *(f"{column.label}: published → here" for column in item.columns)]
+    columns = list(dict.fromkeys(entry.column.published_as for entry in cells))
+    head = ["", *shown, *(f"{column}: published → here" for column in columns)]
     body = []
     for row in item.rows:
-        own = {entry.column.label: entry for entry in cells if entry.row is row}
+        own = {entry.column.published_as: entry for entry in cells if entry.row is row}
         body.append(
             [
                 row.label,
                 *(row.shown[key] for key in shown),
-                *(_pair(own.get(column.label)) for column in item.columns),
+                *(_pair(own.get(column)) for column in columns),
             ]
         )
     return table(head, body)
@@ -185,7 +217,7 @@ def _verdict(item: Table, cells: Sequence[Entry], results: Results) -> str:
         f"{len(near)} of {len(numbered)} cells reach the target within {WITHIN_ROUNDS} times the "
         "published rounds"
     )
-    missed = [f"{e.row.label}, {e.column.label}" for e in _missed(numbered)]
+    missed = [f"{e.row.label}, {e.column.published_as}" for e in _missed(numbered)]
     parts = [f"{reached}; {_speedups(item, numbered)}.", _not_given(item, cells)]
     parts += [f"Beyond: {'; '.join(missed)}."] if missed else []
     return " ".join(part for part in parts if part)
