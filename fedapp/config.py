@@ -165,6 +165,12 @@ class RunConfig(BaseModel):
         description="Weights to begin with: a run's folder, or a file of safetensors. Empty: drawn "
         "from the seed.",
     )
+    initial_weights: Literal["model", "truncated-normal", "glorot", "he"] = Field(
+        "model",
+        description="How linear and convolutional layers are drawn. model: as the network says. "
+        "truncated-normal: sigma 0.1, biases 0.1, as TensorFlow's MNIST tutorial. glorot, he: their "
+        "rules, biases 0.",
+    )
     # --- run
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything that is drawn.")
     device: str = Field(
@@ -278,6 +284,7 @@ def _senseless(config: RunConfig) -> Iterator[str]:
         )
     yield from effects.of_falling_epochs(config)
     yield from effects.of_growing_batches(config)
+    yield from effects.of_initial_weights(config)
     if config.resume and not config.run_dir:
         yield "resume = true: needs to know the run. Set run-dir to the folder of the run to go on with."
     if config.target_accuracy and not config.eval_every:

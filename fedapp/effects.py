@@ -56,6 +56,13 @@ def of_trainer(config: RunConfig) -> Iterator[str]:
         yield from _said(config, BATCHED, "trainer is 'sequential'. Set trainer='batched'")
 
 
+def of_initial_weights(config: RunConfig) -> Iterator[str]:
+    """Say if weights are to be drawn that others take the place of."""
+    if config.initial_model:
+        because = f"initial-model = {config.initial_model!r} has the weights. Leave that out"
+        yield from _said(config, ("initial_weights",), because)
+
+
 def of_embedded_data(config: RunConfig) -> Iterator[str]:
     """Say which keys are about reading a data set, where it is embedded."""
     because = f"dataset = {config.dataset!r} is embedded. Name another dataset"

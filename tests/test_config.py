@@ -122,6 +122,10 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         {"algorithm": "fedsgd", "momentum": 0.9, "nesterov": True, "weight-decay": 0.1},
         ["momentum = 0.9", "nesterov = True", "weight-decay = 0.1", "'fedsgd' take no steps"],
     ),
+    (
+        {"initial-weights": "he", "initial-model": "runs/first"},
+        ["initial-weights = 'he': has no effect", "initial-model = 'runs/first' has the weights"],
+    ),
     ({"algorithm": "fedsgd", "clip-norm": 1.0}, ["clip-norm = 1.0: has no effect"]),
     # keys that break an algorithm's rule
     ({"algorithm": "fednova", "clip-norm": 1.0}, ["clip-norm = 1.0", "||a_k||_1"]),

@@ -10,17 +10,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from fedapp.config import read_config
 from fedapp.data.base import IGNORE, Task
 from fedapp.errors import ConfigError
 from fedapp.models.base import Model, initialise
 from fedapp.models.cifar_tf import CifarTF
 from fedapp.models.cnn import MnistCNN, PflCNN, SeoCNN
+from fedapp.models.initial import draw
 from fedapp.models.linear import Linear
 from fedapp.models.lstm import CharLSTM, WordLSTM
 from fedapp.models.mlp import TwoNN
 from fedapp.models.peephole import PeepholeLSTM
 from fedapp.models.resnet import ResNet18GN
 from fedapp.registry import FAMILIES
+from fedapp.training.setup import initial_parameters
 
 MNIST = Task("image", (1, 28, 28), 10)
 CIFAR = Task("image", (3, 32, 32), 10)
@@ -111,6 +114,74 @@ def test_initial_weights_come_from_the_seed_alone(model, task):
     flat = [torch.cat([p.flatten() for p in n.parameters()]) for n in (first, again, other)]
     assert torch.equal(flat[0], flat[1])
     assert not torch.equal(flat[0], flat[2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "largest", "deviation", "bias"),
+    [  # of 25 * 32 = 800 inputs and 25 * 64 = 1,600 outputs a weight: conv2 of the CNN
+        ("truncated-normal", 0.2, 0.1 * 0.8796, 0.1),  # of a normal cut at two sigma: 0.8796 sigma
+        ("glorot", math.sqrt(6 / 2400), math.sqrt(6 / 2400 / 3), 0.0),
+        ("he", math.inf, math.sqrt(2 / 800), 0.0),
+    ],
+)
+def test_initial_weights_have_the_distribution_that_is_named(kind, largest, deviation, bias):
+    network = initialise(MnistCNN(), MNIST, 0)
+    before = torch.get_rng_state()
+    draw(network, kind, 0, "mnist-cnn")
+    assert torch.equal(torch.get_rng_state(), before)
+    found = dict(network.named_parameters())
+    weights = next(w for w in found.values() if w.shape == (64, 32, 5, 5))
+    assert weights.abs().max() <= largest
+    assert weights.std().item() == pytest.approx(deviation, rel=0.02)
+    assert abs(weights.mean().item()) < 4 * deviation / math.sqrt(weights.numel())
+    assert all((b == bias).all() for name, b in found.items() if name.endswith("bias"))
+
+
+def test_initial_weights_are_drawn_from_the_seed_and_models_keep_their_own_by_default():
+    def weights(kind: str, seed: int) -> Tensor:
+        network = initialise(TwoNN(hidden=4), VECTORS, seed)
+        draw(network, kind, seed, "2nn")
+        return torch.cat([p.detach().flatten() for p in network.parameters()])
+
+    own = torch.cat([p.flatten() for p in initialise(TwoNN(hidden=4), VECTORS, 7).parameters()])
+    assert torch.equal(weights("model", 7), own)
+    assert torch.equal(weights("he", 7), weights("he", 7))
+    assert not torch.equal(weights("he", 7), weights("he", 8))
+
+
+def test_what_is_neither_linear_nor_convolutional_keeps_its_initial_weights():
+    """Normalisation of a ResNet would be no normalisation with scales of 0.1; cells have their rules."""
+    for model, task in ((ResNet18GN(), CIFAR), (CharLSTM(embedding=3, hidden=4), CHARACTERS)):
+        network = initialise(model, task, 0)
+        before = {name: p.detach().clone() for name, p in network.named_parameters()}
+        draw(network, "truncated-normal", 0, model.name)
+        layers = {
+            f"{name}.{kind}"
+            for name, layer in network.named_modules()
+            if isinstance(layer, nn.Linear | nn.Conv2d)
+            for kind in ("weight", "bias")
+        }
+        changed = {n for n, p in network.named_parameters() if not torch.equal(p, before[n])}
+        assert changed == layers & set(before)
+        assert changed < set(before)
+
+
+def test_a_run_begins_with_the_weights_that_its_config_names():
+    config = read_config({"initial-weights": "truncated-normal", "seed": 3})
+    task = Task("image", (1, 8, 8), 10)
+    theta, network = initial_parameters(config, task), initialise(TwoNN(), task, 3)
+    draw(network, "truncated-normal", 3, "2nn")
+    for name, parameter in network.named_parameters():
+        assert torch.equal(theta[name], parameter), name
+
+
+def test_initial_weights_without_a_layer_to_draw_are_refused():
+    model = next(f for f in FAMILIES if f.key == "model").components()["quadratic"]
+    network = initialise(model(), Task("quadratic", (2,), 1), 0)
+    with pytest.raises(
+        ConfigError, match="initial-weights = 'he': has no effect, because model 'quad"
+    ):
+        draw(network, "he", 0, "quadratic")
 
 
 @pytest.mark.parametrize(("model", "task"), SMALL, ids=identifier)

@@ -53,11 +53,11 @@ def test_columns_run_again_are_shown_and_counted_after_the_table() -> None:
         {
             "E = 1, B = ∞ | IID": cell(run_result(500)),
             "E = 1, B = 10 | IID": cell(run_result(50.0)),
-            "E = 1, B = ∞ | IID, in [-0.5, 0.5]": cell(run_result(2000)),
-            "E = 1, B = 10 | IID, in [-0.5, 0.5]": cell(run_result(100.0)),
+            "E = 1, B = ∞ | IID, tutorial": cell(run_result(2000)),
+            "E = 1, B = 10 | IID, tutorial": cell(run_result(100.0)),
         }
     )
-    own, varied = table_section(item, results).split("The same with images in [-0.5, 0.5]:")
+    own, varied = table_section(item, results).split("The same with images in [-0.5, 0.5] and ")
     assert "92 (16.0×) → **50 (10.0×)**" in own
     assert "2 of 2 cells reach the target" in own
     assert "0 of 1 speed-ups" in own
@@ -70,7 +70,7 @@ def test_columns_run_again_are_shown_and_counted_after_the_table() -> None:
 
 def test_columns_run_again_are_not_run_in_one_line() -> None:
     text = page(TABLES["mcmahan-table4"], [table_results({})])
-    assert "With images in [-0.5, 0.5]: not run at this scale." in text
+    assert "tutorial: not run at this scale." in text
 
 
 def test_a_cell_that_was_not_run_is_never_filled_in() -> None:

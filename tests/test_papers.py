@@ -72,7 +72,7 @@ def test_published_u_follows_from_e_and_b(name: str) -> None:
 
 def test_the_2nn_cells_have_the_grid_that_is_stated() -> None:
     cells = make_cells(ITEMS["mcmahan-table4"], maker(ITEMS["mcmahan-table4"], "full"))
-    assert len(cells) == 36  # each as it is, and with images in [-0.5, 0.5]
+    assert len(cells) == 36  # each as it is, and with the tutorial's images and weights
     cell = cells["E = 20, B = 10 | Non-IID"]
     assert [cell.rates.rate(place) for place in (-1, 0, 1)] == [0.0464159, 0.1, 0.215443]
     assert (cell.target, cell.rounds, cell.seeds) == (0.97, 1107, (0, 1, 2))  # 1.5 times 738
@@ -114,7 +114,9 @@ def test_a_column_run_again_has_the_rounds_and_evaluations_of_the_one_it_varies(
                 assert (cell.rounds, cell.target) == (varied.rounds, varied.target)
                 others = dict(cell.settings.items() - varied.settings.items())
                 assert set(others) == (
-                    {"transform", "normalise.mean", "normalise.std"} if column.again else set()
+                    {"transform", "normalise.mean", "normalise.std", "initial-weights"}
+                    if column.again
+                    else set()
                 )
 
 

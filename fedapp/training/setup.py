@@ -15,6 +15,7 @@ from fedapp.data import Dataset, Examples, Task, load_transform, network_task
 from fedapp.data.transforms.base import Transform
 from fedapp.errors import ConfigError
 from fedapp.models.base import Model, initialise
+from fedapp.models.initial import draw
 from fedapp.registry import source_of
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.batched import FEW, WHOLE_COHORT, BatchedTrainer, Together
@@ -94,9 +95,11 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
     ------
     ConfigError
         It has layers that the run cannot train: running statistics, which are no parameters and would
-        not be averaged, or what the batched trainer cannot do if that is asked for.
+        not be averaged, or what the batched trainer cannot do if that is asked for. Or it has none
+        that ``initial-weights`` is about.
     """
     module = initialise(make_model(config), network_task(config, task), config.seed)
+    draw(module, config.initial_weights, config.seed, config.model)
     if layer := running_statistics(module):
         raise ConfigError(
             f"model = {config.model!r}: its {layer} keeps running statistics, which are no parameters: "

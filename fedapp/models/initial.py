@@ -1,0 +1,71 @@
+"""Initial weights other than a network's own: those that frameworks and tutorials draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from fedapp.errors import ConfigError
+from fedapp.seeds import torch_seed
+
+Draw = Callable[[Tensor, torch.Generator], object]
+
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""The layers whose weights are drawn again; others (embeddings, cells, normalisation) keep theirs."""
+SPREAD = 0.1
+"""Standard deviation, and the value of every bias (but the first layer's, 0), of TensorFlow's MNIST
+tutorial, ``tutorials/image/mnist/convolutional.py`` of ``tensorflow/models``."""
+
+
+def _truncated_normal(weight: Tensor, generator: torch.Generator) -> Tensor:
+    return nn.init.trunc_normal_(
+        weight, std=SPREAD, a=-2 * SPREAD, b=2 * SPREAD, generator=generator
+    )
+
+
+def _he(weight: Tensor, generator: torch.Generator) -> Tensor:
+    return nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
+
+
+def _glorot(weight: Tensor, generator: torch.Generator) -> Tensor:
+    return nn.init.xavier_uniform_(weight, generator=generator)
+
+
+KINDS: Mapping[str, tuple[Draw, float]] = {
+    "truncated-normal": (_truncated_normal, SPREAD),
+    "glorot": (_glorot, 0.0),
+    "he": (_he, 0.0),
+}
+"""How weights are drawn, and what biases are."""
+
+
+def draw(network: nn.Module, kind: str, seed: int, model: str) -> None:
+    """Draw the weights of linear and convolutional layers from (seed, "initial weights") alone, in place.
+
+    "model" leaves the network as it was built. "truncated-normal": sigma 0.1, cut at two sigma, biases
+    0.1, as TensorFlow's MNIST tutorial, whose network McMahan et al.'s CNN is. "glorot": uniform
+    in +-sqrt(6 / (fan-in + fan-out)), biases 0 (Glorot and Bengio 2010). "he": normal, variance
+    2 / fan-in, biases 0 (He et al. 2015).
+
+    Raises
+    ------
+    ConfigError
+        The network, that of the model called ``model``, has no such layer.
+    """
+    if kind == "model":
+        return
+    layers = [layer for layer in network.modules() if isinstance(layer, LAYERS)]
+    if not layers:
+        raise ConfigError(
+            f"initial-weights = {kind!r}: has no effect, because model {model!r} has no linear and no "
+            "convolutional layer. Leave the key out, or name another model."
+        )
+    generator = torch.Generator().manual_seed(torch_seed(seed, "initial weights"))
+    of_weights, of_biases = KINDS[kind]
+    with torch.no_grad():
+        for layer in layers:
+            of_weights(layer.weight, generator)
+            if layer.bias is not None:
+                layer.bias.fill_(of_biases)
