@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -27,10 +28,21 @@ app = typer.Typer(
 )
 console = Console()
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE | FILE.toml]...")]
+RunConfig = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-c",
+        "--run-config",
+        metavar='"KEY=VALUE ..." | FILE.toml',
+        help="Settings in one text, as `flwr run` takes them; those outside of it win.",
+    ),
+]
 SETTINGS_HELP = (
     "Settings are run-config keys, as in learning-rate=0.1, or TOML files of them; later ones win. "
     "`fedapp keys` lists them."
 )
+QUOTED = r"""'[^']*'|"[^"]*\""""
+WORD = re.compile(rf"[^\s=]+=(?:{QUOTED}|\[(?:{QUOTED}|[^\]])*\])(?!\S)|\S+")
 
 
 def main() -> None:
@@ -60,6 +72,20 @@ def options(
     ] = False,
 ) -> None:
     """Federated averaging as its two papers describe it."""
+
+
+def in_words(run_config: list[str] | None, settings: list[str] | None) -> list[str]:
+    """Return the settings of ``--run-config`` texts, one a word, and then ``settings``.
+
+    Spaces do not end a word inside of quotes or brackets: ``"seed=[0, 1] dataset='my data'"`` has two.
+    The name of a TOML file may have spaces, too.
+    """
+    words = list[str]()
+    for text in run_config or []:
+        whole = text.strip()
+        is_file = "=" not in whole and whole.endswith(".toml")
+        words += [whole] if is_file else WORD.findall(whole)
+    return words + (settings or [])
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
@@ -122,6 +148,7 @@ def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:
 @app.command(epilog=SETTINGS_HELP)
 def run(
     settings: Settings = None,
+    run_config: RunConfig = None,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Nodes to spread the clients over; 1 unless told.")
     ] = None,
@@ -144,7 +171,7 @@ def run(
 
     ended: list[RunDirectory] = []
     server_app = app_that_tells(ended.append)
-    values = parse_settings(settings)
+    values = parse_settings(in_words(run_config, settings))
     if resume is not None:
         values, nodes, workers = _resumed(resume, values, nodes, workers)
     _check_places(nodes, workers, ray_address)
@@ -227,6 +254,7 @@ STORE = Path("runs/sweeps")
 @app.command(epilog=SETTINGS_HELP)
 def sweep(
     settings: Settings = None,
+    run_config: RunConfig = None,
     jobs: Jobs = 0,
     runs: Annotated[Path, typer.Option(help="The folder of all runs; done ones are kept.")] = STORE,
     to: Annotated[Path, typer.Option(help="Where sweep.json and sweep.csv go.")] = Path(),
@@ -243,7 +271,7 @@ def sweep(
     from fedapp.sweeps.schedule import Effort
 
     effort = Effort(jobs, stacked, retry, hours)
-    if not sweep_settings(settings or [], runs, to, best_of, effort, console):
+    if not sweep_settings(in_words(run_config, settings), runs, to, best_of, effort, console):
         raise typer.Exit(1)
 
 
@@ -297,6 +325,7 @@ def reproduce(
 @app.command(epilog=SETTINGS_HELP)
 def partition(
     settings: Settings = None,
+    run_config: RunConfig = None,
     picture: Annotated[Path, typer.Option(help="Where to draw it: as .png and .svg.")] = Path(
         "partition.png"
     ),
@@ -304,15 +333,16 @@ def partition(
     """Show who holds what: a table of clients and labels, the skew in numbers, and a picture."""
     from fedapp.runs.partition import show_partition
 
-    show_partition(read_config(parse_settings(settings)), console, picture)
+    values = parse_settings(in_words(run_config, settings))
+    show_partition(read_config(values), console, picture)
 
 
 @app.command(epilog=SETTINGS_HELP)
-def doctor(settings: Settings = None) -> None:
+def doctor(settings: Settings = None, run_config: RunConfig = None) -> None:
     """Say what is installed, which device Flower's actors will see, and which command to use."""
     from fedapp.doctor import examine
 
-    examine(read_config(parse_settings(settings)), console)
+    examine(read_config(parse_settings(in_words(run_config, settings))), console)
 
 
 @app.command()

@@ -54,8 +54,9 @@ def uv_constraints() -> str:
 INTRODUCTION = """# Configuration
 
 Every run-config key, as `fedapp run KEY=VALUE` and `flwr run . --run-config "KEY=VALUE"` take it. Both
-also take a TOML file of keys. Flower wants text in quotes: `--run-config "model='2nn'"`. The values that
-`model`, `partitioner` and the like choose from are listed below, with their own parameters.
+also take a TOML file of keys. Flower wants text in quotes: `--run-config "model='2nn'"`. `fedapp run`,
+`sweep`, `partition` and `doctor` take such a text, too (`-c` for short), so that one serves both. The
+values that `model`, `partitioner` and the like choose from are listed below, with their own parameters.
 
 `fedapp keys` prints the same list. A wrong value, an unknown key or a senseless combination is refused
 before anything starts by `fedapp`. Flower begins a run with whatever it is given, which then ends with

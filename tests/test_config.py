@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fedapp import server_app
-from fedapp.cli import app, parse_settings
+from fedapp.cli import app, in_words, parse_settings
 from fedapp.config import RunConfig, defaults, option_fields, read_config
 from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
 from fedapp.generate import ROOT, targets
@@ -460,6 +460,48 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
         "seed": 3,
         "dirichlet.alpha": 0.2,
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("num-server-rounds=300 local-epochs=5", ["num-server-rounds=300", "local-epochs=5"]),
+        ("model='2nn'\n dataset=\"my data\" ", ["model='2nn'", 'dataset="my data"']),
+        ("seed=[0, 1] model=['2nn', 'a ]']", ["seed=[0, 1]", "model=['2nn', 'a ]']"]),
+        ("run-dir=it's dataset=it's", ["run-dir=it's", "dataset=it's"]),
+        (" my settings.toml", ["my settings.toml"]),
+        ("more.toml seed=3", ["more.toml", "seed=3"]),
+        ("seed=[0, 1", ["seed=[0,", "1"]),
+        ("seed = 3", ["seed", "=", "3"]),
+        ("", []),
+    ],
+)
+def test_a_run_config_text_is_read_as_flower_reads_it(text: str, words: list[str]) -> None:
+    assert in_words([text], ["seed=4"]) == [*words, "seed=4"]
+
+
+def test_settings_outside_of_the_run_config_text_win() -> None:
+    words = in_words(["seed=1 model='2nn'", "seed=2 nesterov=true"], ["nesterov=false"])
+    assert parse_settings(words) == {"seed": 2, "model": "2nn", "nesterov": False}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "-c", "seed=1 learningrate=0.1"], "learningrate"),
+        (["run", "--run-config", "model='3nn'"], "3nn"),
+        (["sweep", "-c", "learning-rate=[0.1, -1]"], "learning-rate"),
+        (["partition", "-c", "partitioner=shard"], "partitioner"),
+        (["doctor", "-c", "seed 3"], "seed"),
+    ],
+)
+def test_every_command_that_takes_settings_takes_a_run_config_text(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=said):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_number_that_names_something_stays_as_it_is_written() -> None:
