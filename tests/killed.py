@@ -147,7 +147,7 @@ def _start(
 
     if last_first:
         inline.InlineGrid = LastFirstGrid
-    cli.run(settings, nodes, resume, workers, ray_address)
+    cli.run(settings, nodes=nodes, resume=resume, workers=workers, ray_address=ray_address)
 
 
 def _child(point: str | None, round_: int, *started: Any) -> None:

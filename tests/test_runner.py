@@ -148,7 +148,7 @@ def _sweep(folder: Path, stacked: int, trainer: str) -> None:
     grid = ["learning-rate=[0.03,0.1]", "seed=[0,1]"]
     try:
         jobs = 2 // stacked or 1
-        cli.sweep([*words, *grid], jobs, folder, folder / "out", stacked=stacked)
+        cli.sweep([*words, *grid], jobs=jobs, runs=folder, to=folder / "out", stacked=stacked)
     except KeyboardInterrupt:
         sys.exit(130)
 
