@@ -29,11 +29,11 @@ name = "bare"
 version = "0.1.0"
 description = "A round trip and nothing else"
 license = { file = "LICENSE" }
-dependencies = ["flwr>=1.41,<1.42"]
+dependencies = ["flwr>=1.42,<1.43"]
 [tool.flwr.app]
 publisher = "fedapp"
 fab-format-version = 1
-flwr-version-target = "1.41.0"
+flwr-version-target = "1.42.0"
 fab-include = ["bare.py", "LICENSE"]
 [tool.flwr.app.components]
 serverapp = "bare:server"

@@ -496,7 +496,7 @@ FLOWERS = {
     ),
     FedYogi: (flower.FedYogi, MOMENTS, (0.5, 0.375, 2.375), (1.0, 1.0, 1.0)),
 }
-"""Flower 1.41's class, m, v and factor of eta: v starts at 0, FedAdam corrects bias with t + 1,
+"""Flower 1.42's class, m, v and factor of eta: v starts at 0, FedAdam corrects bias with t + 1,
 FedAdagrad has no beta1."""
 
 

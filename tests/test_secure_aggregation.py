@@ -1,4 +1,4 @@
-"""Why there is no secure aggregation: Flower 1.41 offers SecAgg+ to its legacy strategies alone.
+"""Why there is no secure aggregation: Flower 1.42 offers SecAgg+ to its legacy strategies alone.
 
 When one of these fails, Flower has changed, and docs/privacy.md can be taken up again.
 """
