@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 
 from fedapp.data.base import Examples, Partition
+from fedapp.data.partition.base import Partitioning
 
 
 def labelled(targets) -> Examples:
@@ -17,6 +18,14 @@ def labelled(targets) -> Examples:
 def cycle(n: int, labels: int = 10) -> Examples:
     """n examples whose labels go round: 0, 1, ..., 9, 0, ..."""
     return labelled(np.arange(n) % labels)
+
+
+def split_test(
+    partitioner: Partitioning, test: Examples, train: Examples, num_clients: int, seed: int
+) -> Partition | None:
+    """The test sets of the clients that ``partitioner`` makes of ``train``."""
+    partition = partitioner.split(train, num_clients, seed)
+    return partitioner.split_test(test, train, partition, seed)
 
 
 def assert_each_at_most_once(partition: Partition, n: int) -> None:

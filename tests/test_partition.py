@@ -11,7 +11,7 @@ from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
-from tests.partitions import assert_each_at_most_once, cycle, labelled
+from tests.partitions import assert_each_at_most_once, cycle, labelled, split_test
 
 
 def test_shards_of_mnist_shape():
@@ -57,7 +57,7 @@ def test_more_shards_than_examples():
 
 def test_test_shards_have_the_clients_own_labels():
     train, test = cycle(60_000), cycle(10_000)
-    parts = Shards().split(train, 100, 3), Shards().split_test(test, train, 100, 3)
+    parts = Shards().split(train, 100, 3), split_test(Shards(), test, train, 100, 3)
     assert (parts[1].sizes == 100).all()
     assert_each_at_most_once(parts[1], 10_000)
     for k in range(100):
@@ -74,7 +74,7 @@ def test_dirichlet_with_a_huge_alpha_is_even():
 def test_dirichlet_with_a_small_alpha_is_skewed_and_its_test_sets_alike():
     train, test = cycle(10_000), cycle(5_000)
     partition = Dirichlet(alpha=0.1).split(train, 10, 0)
-    tests = Dirichlet(alpha=0.1).split_test(test, train, 10, 0)
+    tests = split_test(Dirichlet(alpha=0.1), test, train, 10, 0)
     assert_each_at_most_once(tests, 5_000)
     assert tests.sizes.sum() == 5_000
     for k in range(10):
@@ -127,8 +127,8 @@ def test_more_clients_than_examples(partitioner):
 def test_iid_test_sets_of_cifar_shape():
     train, test = cycle(50_000), cycle(10_000)
     assert (Iid().split(train, 100, 0).sizes == 500).all()
-    assert (Iid().split_test(test, train, 100, 0).sizes == 100).all()
-    assert Iid().split_test(cycle(99), train, 100, 0) is None
+    assert (split_test(Iid(), test, train, 100, 0).sizes == 100).all()
+    assert split_test(Iid(), cycle(99), train, 100, 0) is None
 
 
 def test_load_partition_fills_the_test_partition():

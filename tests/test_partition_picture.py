@@ -28,7 +28,7 @@ from fedapp.runs.partition_picture import (
     draw_partition,
     partition_summary,
 )
-from tests.partitions import cycle
+from tests.partitions import cycle, split_test
 
 LABELS = tuple("0123456789")
 
@@ -136,7 +136,7 @@ def labels_of(folder: Path, split: str) -> Examples:
 def test_a_hundred_iid_clients_of_the_papers_data(name, own, test, real_data):
     train, rest = labels_of(real_data / name, "train"), labels_of(real_data / name, "test")
     assert set(Iid().split(train, 100, 0).sizes) == {own}
-    assert set(Iid().split_test(rest, train, 100, 0).sizes) == {test}
+    assert set(split_test(Iid(), rest, train, 100, 0).sizes) == {test}
 
 
 @pytest.mark.data

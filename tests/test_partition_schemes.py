@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fedapp.config import defaults, read_config
 from fedapp.data import load_partition
-from fedapp.data.base import Dataset, Examples, Task
+from fedapp.data.base import Dataset, Examples, Partition, Task
+from fedapp.data.partition.base import by_label, by_owner
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.label_quantity import LabelQuantity
@@ -21,7 +22,7 @@ from fedapp.data.partition.shards import Shards
 from fedapp.data.partition.sizes import Sizes
 from fedapp.errors import ConfigError
 from fedapp.registry import FAMILIES
-from tests.partitions import assert_each_at_most_once, cycle, digest, labelled
+from tests.partitions import assert_each_at_most_once, cycle, digest, labelled, split_test
 
 FAMILY = next(family for family in FAMILIES if family.key == "partitioner")
 
@@ -76,7 +77,7 @@ def test_properties(partitioner, targets, num_clients, seed):
         assert partition.sizes.min() >= 1
     again = partitioner.split(examples, num_clients, seed)
     assert digest(again) == digest(partition)
-    tests = partitioner.split_test(with_roles(cycle(60, 6), 8), examples, num_clients, seed)
+    tests = split_test(partitioner, with_roles(cycle(60, 6), 8), examples, num_clients, seed)
     if tests is not None:
         assert tests.num_clients == num_clients
         assert_each_at_most_once(tests, 60)
@@ -109,24 +110,51 @@ def test_the_label_of_a_token_sequence_is_its_first_target():
 @pytest.mark.parametrize("partitioner", [Iid(), Dirichlet(), LabelQuantity(), Sgm()])
 def test_fewer_test_examples_than_clients_make_no_test_sets(partitioner):
     train = cycle(1_000)
-    assert partitioner.split_test(cycle(9), train, 10, 0) is None
-    assert partitioner.split_test(cycle(10), train, 10, 0).num_clients == 10
+    assert split_test(partitioner, cycle(9), train, 10, 0) is None
+    assert split_test(partitioner, cycle(10), train, 10, 0).num_clients == 10
 
 
 def test_fewer_test_examples_than_shards_make_no_test_sets():
     """Two clients of two shards: a shard without a test example would be a label that is not tested."""
     train = cycle(8, 4)
-    assert Shards().split_test(cycle(3, 4), train, 2, 0) is None
-    assert Shards().split_test(cycle(4, 4), train, 2, 0).sizes.tolist() == [2, 2]
+    assert split_test(Shards(), cycle(3, 4), train, 2, 0) is None
+    assert split_test(Shards(), cycle(4, 4), train, 2, 0).sizes.tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("partitioner", [Iid(), Sgm(sigma=0.0), Sizes(), Shards(), Dirichlet()])
 def test_test_sets_are_of_the_seed(partitioner):
     train, test = cycle(1_000), cycle(200)
     first, again, other = (
-        digest(partitioner.split_test(test, train, 5, seed)) for seed in (1, 1, 2)
+        digest(split_test(partitioner, test, train, 5, seed)) for seed in (1, 1, 2)
     )
     assert first == again != other
+
+
+def test_test_examples_follow_the_training_examples_label_by_label():
+    """Label 0: 3 and 1 of 4 training examples, so 6 and 2 of 8; label 1: 0 and 2, so 0 and 1."""
+    train = np.array([0, 0, 0, 0, 1, 1, 2])
+    partition = Partition(np.array([0, 2, 1, 3, 5, 4]), np.array([0, 3, 6]))
+    tests = by_label(np.array([1, 0, 0, 0, 0, 0, 2, 0, 0, 0]), train, partition)
+    # Nobody has the training example with label 2, and so nobody the test example.
+    assert [tests.client(k).tolist() for k in range(2)] == [[1, 2, 3, 4, 5, 7], [0, 8, 9]]
+
+
+@settings(max_examples=50)
+@given(
+    owners=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=60),
+    labels=st.lists(st.integers(0, 3), max_size=80),
+)
+def test_a_clients_share_of_a_labels_test_examples_is_right_to_one(owners, labels):
+    train, owner = np.array(owners).T
+    partition = by_owner(owner, 5)
+    tests = by_label(np.array(labels, dtype=np.int64), train, partition)
+    assert_each_at_most_once(tests, len(labels))
+    for label in range(4):
+        n, m = (train == label).sum(), labels.count(label)
+        for k in range(5):
+            own = (np.array(labels)[tests.client(k)] == label).sum()
+            exact = m * (train[partition.client(k)] == label).sum() / n if n else 0
+            assert abs(own - exact) < 1
 
 
 GOLDEN = [
@@ -190,13 +218,13 @@ def test_sgm_zero_is_balanced_and_sizes_are_its_log_normal_shares():
 
 def test_sgm_test_sets_have_the_same_proportions():
     train, test = cycle(50_000), cycle(10_000)
-    own, tests = Sgm().split(train, 10, 0), Sgm().split_test(test, train, 10, 0)
+    own, tests = Sgm().split(train, 10, 0), split_test(Sgm(), test, train, 10, 0)
     assert np.allclose(own.sizes / 5, tests.sizes, atol=2)
 
 
 def test_small_clients_of_sgm_may_be_without_test_examples():
     """20 test examples of 20 clients are shared out in their proportions, not one to each."""
-    sizes = Sgm(sigma=2.0).split_test(cycle(20), cycle(1_000), 20, 0).sizes
+    sizes = split_test(Sgm(sigma=2.0), cycle(20), cycle(1_000), 20, 0).sizes
     assert sizes.sum() == 20
     assert sizes.min() == 0
 
@@ -236,7 +264,7 @@ def test_exponential_sizes_say_how_many_clients_are_possible():
 def test_label_quantity_gives_exactly_so_many_labels_and_the_same_in_the_test_set():
     train, test = cycle(6_000), cycle(1_000)
     own = LabelQuantity(labels=3).split(train, 20, 0)
-    tests = LabelQuantity(labels=3).split_test(test, train, 20, 0)
+    tests = split_test(LabelQuantity(labels=3), test, train, 20, 0)
     assert len(own.indices) == 6_000
     for k in range(20):
         assert len(np.unique(own.client(k) % 10)) == 3
@@ -252,7 +280,7 @@ def test_label_quantity_takes_a_label_of_which_there_is_just_enough():
 def test_label_quantity_knows_labels_that_have_no_test_examples():
     """Labels 0, 1, 2 for clients 0, 1, 2; no test example has label 1."""
     train, test = labelled([0, 1, 2]), labelled([2, 0, 2])
-    tests = LabelQuantity(labels=1).split_test(test, train, 3, 0)
+    tests = split_test(LabelQuantity(labels=1), test, train, 3, 0)
     assert [tests.client(k).tolist() for k in range(3)] == [[1], [], [0, 2]]
 
 
@@ -273,7 +301,7 @@ def natural_examples() -> tuple[Examples, Examples]:
 
 def test_natural_clients_are_the_sorted_ids_in_training_and_test_data():
     train, test = natural_examples()
-    own, tests = Natural().split(train, 3, 0), Natural().split_test(test, train, 3, 0)
+    own, tests = Natural().split(train, 3, 0), split_test(Natural(), test, train, 3, 0)
     assert [own.client(k).tolist() for k in range(3)] == [[1, 3], [0], [2]]
     # "b" has no test example, and "z" is nobody's.
     assert [tests.client(k).tolist() for k in range(3)] == [[1], [], [0, 3]]
@@ -289,7 +317,7 @@ def test_natural_clients_are_those_of_client_id_where_there_are_further_columns(
 def test_fewer_clients_than_ids_are_whole_ids():
     train, test = natural_examples()
     own = Natural().split(train, 2, 0)
-    tests = Natural().split_test(test, train, 2, 0)
+    tests = split_test(Natural(), test, train, 2, 0)
     for k in range(2):
         roles = set(train.groups["role"][own.client(k)])
         assert len(roles) == 1

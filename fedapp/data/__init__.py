@@ -99,7 +99,7 @@ def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Par
     """Return the split of the training, and where it has one, the test examples over K clients."""
     partitioner = cast("Partitioning", config.component("partitioner"))
     train = partitioner.split(dataset.train, num_clients, config.seed)
-    test = partitioner.split_test(dataset.test, dataset.train, num_clients, config.seed)
+    test = partitioner.split_test(dataset.test, dataset.train, train, config.seed)
     return dataclasses.replace(train, test=test)
 
 

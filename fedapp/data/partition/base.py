@@ -40,12 +40,12 @@ class Partitioning(Component, ABC):
         """
 
     def split_test(
-        self, test: Examples, train: Examples, num_clients: int, seed: int
+        self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
         """Return each client's own test examples, distributed as its training examples are.
 
-        Called after ``split(train, num_clients, seed)`` has succeeded. A client's test set may be
-        empty. None: this scheme, or this little test data, gives clients no test sets.
+        ``partition`` is what ``split(train, K, seed)`` returned. A client's test set may be empty.
+        None: this scheme, or this little test data, gives clients no test sets.
         """
         return None
 
@@ -75,6 +75,26 @@ def by_owner(owner: NDArray[np.int64], num_clients: int) -> Partition:
     left_out = int(np.count_nonzero(owner < 0))
     sizes = np.bincount(owner[order[left_out:]], minlength=num_clients)
     return Partition(order[left_out:], offsets_of(sizes))
+
+
+def by_label(labels: NDArray[Any], train_labels: NDArray[Any], partition: Partition) -> Partition:
+    """Return the partition of examples with these labels that follows that of the training examples.
+
+    Of the m examples of a label, in their order, the clients get consecutive blocks in proportion to
+    the n_k training examples of that label that they have: client k's block ends at
+    floor(m (n_1 + ... + n_k) / n). A label of which nobody has a training example is left out.
+    """
+    held = np.full(len(train_labels), -1, dtype=np.int64)
+    held[partition.indices] = np.repeat(np.arange(partition.num_clients), partition.sizes)
+    owner = np.full(len(labels), -1, dtype=np.int64)
+    for label in np.unique(labels):
+        holders = held[train_labels == label]
+        ends = np.cumsum(np.bincount(holders[holders >= 0], minlength=partition.num_clients))
+        members = np.flatnonzero(labels == label)
+        if ends[-1]:
+            cuts = ends * len(members) // ends[-1]
+            owner[members] = np.searchsorted(cuts, np.arange(len(members)), side="right")
+    return by_owner(owner, partition.num_clients)
 
 
 def by_sizes(sizes: NDArray[np.int64], seed: int) -> Partition:

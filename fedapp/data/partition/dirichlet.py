@@ -12,6 +12,7 @@ from fedapp.data.base import Examples, Partition
 from fedapp.data.partition.base import (
     PURPOSE,
     Partitioning,
+    by_label,
     by_owner,
     labels_of,
     log_normal_shares,
@@ -68,13 +69,12 @@ class Dirichlet(Partitioning):
         return by_owner(owner, num_clients)
 
     def split_test(
-        self, test: Examples, train: Examples, num_clients: int, seed: int
+        self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
-        """Return the test examples, divided label by label in the training set's proportions."""
-        if len(test) < num_clients:
+        """Return the test examples, each label divided as the training examples with it are."""
+        if len(test) < partition.num_clients:
             return None
-        _, owner = self._accepted(labels_of(train), labels_of(test), num_clients, seed)
-        return by_owner(owner, num_clients)
+        return by_label(labels_of(test), labels_of(train), partition)
 
     def _accepted(
         self, train: NDArray[Any], test: NDArray[Any], num_clients: int, seed: int

@@ -24,9 +24,9 @@ class Iid(Partitioning):
         return by_sizes(even_sizes(len(examples), num_clients), seed)
 
     def split_test(
-        self, test: Examples, train: Examples, num_clients: int, seed: int
+        self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
         """Return the test examples, shuffled and dealt out evenly."""
-        if len(test) < num_clients:
+        if len(test) < partition.num_clients:
             return None
-        return by_sizes(even_sizes(len(test), num_clients), seed)
+        return by_sizes(even_sizes(len(test), partition.num_clients), seed)

@@ -12,6 +12,7 @@ from fedapp.data.base import Examples, Partition
 from fedapp.data.partition.base import (
     PURPOSE,
     Partitioning,
+    by_label,
     by_owner,
     even_sizes,
     labels_of,
@@ -57,14 +58,12 @@ class LabelQuantity(Partitioning):
         return by_owner(_owners(labels, known, held), num_clients)
 
     def split_test(
-        self, test: Examples, train: Examples, num_clients: int, seed: int
+        self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
         """Return the test examples of each client's own labels, divided evenly."""
-        if len(test) < num_clients:
+        if len(test) < partition.num_clients:
             return None
-        known = np.unique(labels_of(train))
-        held = self._held(len(known), num_clients, seed)
-        return by_owner(_owners(labels_of(test), known, held), num_clients)
+        return by_label(labels_of(test), labels_of(train), partition)
 
     def _held(self, num_labels: int, num_clients: int, seed: int) -> NDArray[np.int64]:
         """Return the numbers of the labels that each client has: [K, k]."""

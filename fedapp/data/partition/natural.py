@@ -41,11 +41,11 @@ class Natural(Partitioning):
         return by_owner(_owners(self._values(examples), ids), num_clients)
 
     def split_test(
-        self, test: Examples, train: Examples, num_clients: int, seed: int
+        self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
         """Return the test examples with each client's id; a client may have none."""
-        ids = self._ids(train, num_clients, seed)
-        return by_owner(_owners(self._values(test), ids), num_clients)
+        ids = self._values(train)[partition.indices[partition.offsets[:-1]]]
+        return by_owner(_owners(self._values(test), ids), partition.num_clients)
 
     def _values(self, examples: Examples) -> NDArray[Any]:
         columns = examples.groups

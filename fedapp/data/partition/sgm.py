@@ -37,12 +37,12 @@ class Sgm(Partitioning):
         return self._deal(len(examples), num_clients, seed, least=1)
 
     def split_test(
-        self, test: Examples, train: Examples, num_clients: int, seed: int
+        self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
         """Return an IID partition in the same proportions."""
-        if len(test) < num_clients:
+        if len(test) < partition.num_clients:
             return None
-        return self._deal(len(test), num_clients, seed, least=0)
+        return self._deal(len(test), partition.num_clients, seed, least=0)
 
     def _deal(self, n: int, num_clients: int, seed: int, least: int) -> Partition:
         shares = log_normal_shares(generator(seed, PURPOSE, 1), num_clients, self.sigma)

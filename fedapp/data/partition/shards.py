@@ -12,6 +12,7 @@ from fedapp.data.base import Examples, Partition
 from fedapp.data.partition.base import (
     PURPOSE,
     Partitioning,
+    by_label,
     labels_of,
     log_normal_shares,
     offsets_of,
@@ -53,20 +54,19 @@ class Shards(Partitioning):
             are more shards than examples.
         """
         self._check(len(examples), num_clients)
-        dealt, lengths = self._plan(len(examples), len(examples), num_clients, seed)
+        dealt, lengths = self._plan(len(examples), num_clients, seed)
         return self._deal(labels_of(examples), dealt, lengths, num_clients)
 
     def split_test(
-        self, test: Examples, train: Examples, num_clients: int, seed: int
+        self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
-        """Return the matching shards of the sorted test examples: nearly the same labels."""
-        if len(test) < num_clients * self.per_client:
+        """Return the test examples, each label divided as the training examples with it are."""
+        if len(test) < partition.num_clients * self.per_client:
             return None
-        dealt, lengths = self._plan(len(train), len(test), num_clients, seed)
-        return self._deal(labels_of(test), dealt, lengths, num_clients)
+        return by_label(labels_of(test), labels_of(train), partition)
 
     def _plan(
-        self, n_train: int, n: int, num_clients: int, seed: int
+        self, n: int, num_clients: int, seed: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the shards dealt, client by client [K * per-client], and every shard's size."""
         shards = num_clients * self.per_client
@@ -80,12 +80,9 @@ class Shards(Partitioning):
             return dealt, shares_to_sizes(shares, n, least=1)
         # A remainder of a shard or more makes further shards to draw from, so that what is
         # dropped is not always the last label.
-        size = n_train // shards
-        drawn = n_train // size
-        dealt = rng.permutation(drawn)[:shards]
-        if n == n_train:
-            return dealt, np.full(drawn, size)
-        return dealt, np.diff(np.arange(drawn + 1) * n // drawn)
+        size = n // shards
+        drawn = n // size
+        return rng.permutation(drawn)[:shards], np.full(drawn, size)
 
     def _deal(
         self,

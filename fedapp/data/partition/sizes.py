@@ -51,10 +51,12 @@ class Sizes(Partitioning):
         return by_sizes(sizes, seed)
 
     def split_test(
-        self, test: Examples, train: Examples, num_clients: int, seed: int
+        self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
         """Return an IID partition in the same proportions."""
-        return by_sizes(self._sizes(len(test), num_clients), seed) if len(test) else None
+        if not len(test):
+            return None
+        return by_sizes(self._sizes(len(test), partition.num_clients), seed)
 
     def _sizes(self, n: int, num_clients: int) -> NDArray[np.int64]:
         sizes = (self._shares(num_clients) * n).astype(np.int64)
