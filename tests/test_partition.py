@@ -7,8 +7,10 @@ import pytest
 
 from fedapp.config import defaults, read_config
 from fedapp.data import load_dataset, load_partition
+from fedapp.data.base import Examples
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
+from fedapp.data.partition.label_quantity import LabelQuantity
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
 from tests.partitions import assert_each_at_most_once, cycle, labelled, split_test
@@ -137,3 +139,18 @@ def test_load_partition_fills_the_test_partition():
     partition = load_partition(config, dataset, 20)
     assert partition.sizes.sum() == len(dataset.train)
     assert partition.test.sizes.sum() == len(dataset.test)
+
+
+@pytest.mark.parametrize("partitioner", [Dirichlet(), LabelQuantity()], ids=lambda p: p.name)
+def test_the_targets_of_a_regression_are_no_labels(partitioner):
+    targets = np.linspace(0, 1, 60)
+    with pytest.raises(
+        ConfigError, match=f"partitioner = '{partitioner.name}': divides each label"
+    ):
+        partitioner.split(Examples(targets, targets), 3, 0)
+
+
+def test_shards_of_a_regression_are_sorted_by_its_targets():
+    targets = np.array([0.5, -1.5, 2.5, 0.0])
+    partition = Shards(per_client=1).split(Examples(targets, targets), 2, 0)
+    assert {tuple(partition.client(k)) for k in range(2)} == {(1, 3), (0, 2)}

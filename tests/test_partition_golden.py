@@ -43,13 +43,8 @@ DIGITS: list[tuple[Partitioning, int, int, str, str]] = [
     (Dirichlet(alpha=0.05, min_size=0), 24, 3, "22cfc32b63a4c646", "47c21810730aae19"),
     (Dirichlet(alpha=0.3, min_size=20), 10, 0, "1080cc5c6f16c813", "954a34063f6a2907"),
     (Dirichlet(alpha=0.3, min_size=20), 24, 3, "4486968caa8bb312", "c8a8a8456b81fc1d"),
-    (
-        Dirichlet(alpha=0.3, min_size=20),
-        24,
-        2,
-        "afc5d9d4039b1041",
-        "1a72502e7b5dac6f",
-    ),  # after more than 22 draws
+    # After more than 22 draws.
+    (Dirichlet(alpha=0.5, min_size=29), 24, 2, "15e4822958df3fa3", "12088e5b2cd4e642"),
     (Dirichlet(alpha=0.5, self_balancing=True), 10, 0, "196b780f0952440d", "0080a1183f7305a6"),
     (Dirichlet(alpha=0.5, self_balancing=True), 24, 3, "2940b98cc15b75a2", "98c54ab5fe1f7682"),
     (

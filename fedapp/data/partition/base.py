@@ -1,12 +1,9 @@
 """The interface of partitioners, and what they share.
 
-Why these are NumPy and not calls of ``flwr_datasets``: its partitioners keep a dict of Python
-lists and hand out one client at a time. A Dirichlet split of 60,000 examples over 100 clients took
-2.4 s there and 3 ms here on the same machine; the import costs seconds more in every process that
-trains, and a million clients are beyond them. Where
-``flwr_datasets`` has a scheme, the index sets are exactly those that its class gives with the same
-generator (``tests/test_partition_flower.py`` holds them equal), and ``adapters/flower.py`` offers
-every scheme as a subclass of its ``Partitioner``.
+Shards, Dirichlet, label quantity and natural ids are split by ``flwr_datasets.partitioner``, given a
+generator of ours; ``adapters/index_map.py`` takes their sets. Its import takes seconds, so it is
+imported only where a split is made. ``adapters/flower.py`` offers every scheme as a subclass of its
+``Partitioner``.
 """
 
 from __future__ import annotations
@@ -54,6 +51,16 @@ def labels_of(examples: Examples) -> NDArray[Any]:
     """Return one label an example: the target, or for token sequences the first target."""
     targets = examples.targets
     return targets if targets.ndim == 1 else targets[:, 0]
+
+
+def require_labels(labels: NDArray[Any], partitioner: str) -> None:
+    """Raise ConfigError where the targets are the numbers of a regression, and no labels."""
+    if labels.dtype.kind == "f":
+        raise ConfigError(
+            f"partitioner = {partitioner!r}: divides each label, and the targets of this data set are "
+            "floats (a regression). Choose another, for example 'iid', or 'shards', which sorts by "
+            "them."
+        )
 
 
 def require_examples(n: int, num_clients: int, each: int = 1) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedapp.data.base import Examples, Partition
+from fedapp.data.base import Examples, Partition, from_index_sets
+from fedapp.data.partition.adapters.index_map import BY, index_sets
 from fedapp.data.partition.base import (
     PURPOSE,
     Partitioning,
@@ -17,6 +19,7 @@ from fedapp.data.partition.base import (
     labels_of,
     log_normal_shares,
     require_examples,
+    require_labels,
 )
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
@@ -30,8 +33,10 @@ class Dirichlet(Partitioning):
     """Each label divided in proportions drawn from Dirichlet(alpha) (Seo et al. 2024, Fig. 8).
 
     Yurochkin et al. 2019, as NIID-Bench uses it; alpha = 0.1 gives most clients a few labels,
-    alpha = 100 is close to IID. Every example is used. ``DirichletPartitioner`` of flwr-datasets
-    with ``self_balancing`` off (Seo et al. do not balance) gives the same index sets.
+    alpha = 100 is close to IID. Every example is used. Split by ``DirichletPartitioner`` of
+    flwr-datasets, with ``self_balancing`` off (Seo et al. do not balance); a client has its examples
+    in the order of the data. With ``self_balancing``, and with more clients than examples, which
+    ``DirichletPartitioner`` refuses, the code here splits by the same rule.
 
     ``sigma`` combines the label skew with the log-normal sizes of ``sgm``: client k's concentration
     is alpha * K times its log-normal share, so that its expected share of every label is that
@@ -64,9 +69,23 @@ class Dirichlet(Partitioning):
         ConfigError
             No draw gave every client ``min_size`` examples, or there are not that many.
         """
-        labels = labels_of(examples)
-        owner, _ = self._accepted(labels, labels[:0], num_clients, seed)
-        return by_owner(owner, num_clients)
+        labels, rng = labels_of(examples), generator(seed, PURPOSE)
+        require_labels(labels, self.name)
+        require_examples(len(labels), num_clients, self.min_size)
+        known, counts = np.unique(labels, return_counts=True)
+        alphas = self._concentrations(rng, num_clients)
+        self._seek(rng, alphas, counts)
+        if self.self_balancing or num_clients > len(labels):
+            owner = np.empty(len(labels), dtype=np.int64)
+            for label, sizes in zip(known, self._draw(rng, alphas, counts), strict=True):
+                owner[labels == label] = np.repeat(np.arange(num_clients), sizes)
+            return by_owner(owner, num_clients)
+        from flwr_datasets.partitioner import DirichletPartitioner
+
+        partitioner = DirichletPartitioner(
+            num_clients, BY, alphas, self.min_size, self_balancing=False, shuffle=False, seed=rng
+        )
+        return from_index_sets([np.sort(held) for held in index_sets(partitioner, labels)])
 
     def split_test(
         self, test: Examples, train: Examples, partition: Partition, seed: int
@@ -76,40 +95,47 @@ class Dirichlet(Partitioning):
             return None
         return by_label(labels_of(test), labels_of(train), partition)
 
-    def _accepted(
-        self, train: NDArray[Any], test: NDArray[Any], num_clients: int, seed: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the owners [n] of the training and of the test examples with these labels."""
-        require_examples(len(train), num_clients, self.min_size)
-        rng = generator(seed, PURPOSE)
-        concentration = self._concentration(rng, num_clients)
-        groups = [(np.flatnonzero(train == c), np.flatnonzero(test == c)) for c in np.unique(train)]
-        owner = np.full(len(train), -1, dtype=np.int64)
-        owner_test = np.full(len(test), -1, dtype=np.int64)
-        fewest = num_clients
+    def _seek(
+        self, rng: np.random.Generator, alphas: NDArray[np.float64], counts: NDArray[np.int64]
+    ) -> None:
+        """Move ``rng`` to the first draw that gives every client ``min_size`` examples.
+
+        ``DirichletPartitioner`` gives up after 11 draws; from there it needs one.
+        """
+        fewest = num_clients = len(alphas)
         for tried in range(1, self.max_tries + 1):
-            sizes = np.zeros(num_clients, dtype=np.int64)
-            for members, members_test in groups:
-                shares = rng.dirichlet(concentration)
-                if self.self_balancing:
-                    shares = _balanced(shares, sizes, len(train) / num_clients)
-                owner[members] = _divide(shares, len(members))
-                owner_test[members_test] = _divide(shares, len(members_test))
-                sizes += np.bincount(owner[members], minlength=num_clients)
-            fewest = min(fewest, int(np.count_nonzero(sizes < self.min_size)))
+            before = rng.bit_generator.state
+            held = sum(self._draw(rng, alphas, counts))
+            fewest = min(fewest, int(np.count_nonzero(held < self.min_size)))
             if fewest == 0:
-                return owner, owner_test
+                rng.bit_generator.state = before
+                return
             if tried >= HOPELESS_TRIES and fewest >= HOPELESS_CLIENTS:
                 break
         raise ConfigError(
             f"dirichlet.alpha = {self.alpha}: none of {tried} draws (dirichlet.max-tries = "
             f"{self.max_tries}) gave each of num-clients = {num_clients} clients "
-            f"dirichlet.min-size = {self.min_size} of the {len(train)} training examples; the best "
+            f"dirichlet.min-size = {self.min_size} of the {counts.sum()} training examples; the best "
             f"left {fewest} clients with fewer. Raise dirichlet.alpha, or lower num-clients or "
             "dirichlet.min-size (0 allows empty clients)."
         )
 
-    def _concentration(self, rng: np.random.Generator, num_clients: int) -> NDArray[np.float64]:
+    def _draw(
+        self, rng: np.random.Generator, alphas: NDArray[np.float64], counts: NDArray[np.int64]
+    ) -> Iterator[NDArray[np.int64]]:
+        """Yield for each label how many of its ``counts`` examples each client gets: [K]."""
+        held = np.zeros(len(alphas), dtype=np.int64)
+        for count in counts:
+            shares = rng.dirichlet(alphas)
+            if self.self_balancing:
+                shares = _balanced(shares, held, counts.sum() / len(alphas))
+            ends = (np.cumsum(shares) * count).astype(np.int64)
+            ends[-1] = count
+            sizes = np.diff(ends, prepend=0)
+            held += sizes
+            yield sizes
+
+    def _concentrations(self, rng: np.random.Generator, num_clients: int) -> NDArray[np.float64]:
         if self.sigma == 0:
             return np.full(num_clients, self.alpha)
         shares = log_normal_shares(rng, num_clients, self.sigma)
@@ -124,9 +150,3 @@ def _balanced(
     open_shares = np.where(sizes > mean_size, 0.0, shares)
     total = open_shares.sum()
     return open_shares / total if total > 0 else shares
-
-
-def _divide(shares: NDArray[np.float64], n: int) -> NDArray[np.int64]:
-    """Return the owner of each of n examples: consecutive blocks of about ``shares[k] * n``."""
-    cuts = (np.cumsum(shares) * n).astype(np.int64)[:-1]
-    return np.searchsorted(cuts, np.arange(n), side="right")

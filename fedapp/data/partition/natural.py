@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedapp.data.base import Examples, Partition
+from fedapp.data.base import Examples, Partition, from_index_sets
+from fedapp.data.partition.adapters.index_map import BY, index_sets
 from fedapp.data.partition.base import PURPOSE, Partitioning, by_owner
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
@@ -17,10 +18,11 @@ from fedapp.seeds import generator
 class Natural(Partitioning):
     """One client for each author, role or other id in a column of the data.
 
-    Clients are numbered in the order of their sorted ids, as ``NaturalIdPartitioner`` of
-    flwr-datasets numbers them. A client's test examples are those with its id: Shakespeare's last
-    20 % of a role's lines (McMahan et al. 2017, section 3). Table 2's "balanced and IID"
-    Shakespeare over the same clients is ``iid`` with the same num-clients.
+    Split by ``NaturalIdPartitioner`` of flwr-datasets: clients are numbered in the order of their
+    sorted ids, and a client has its examples in the order of the data. A client's test examples are
+    those with its id: Shakespeare's last 20 % of a role's lines (McMahan et al. 2017, section 3).
+    Table 2's "balanced and IID" Shakespeare over the same clients is ``iid`` with the same
+    num-clients.
     """
 
     name: ClassVar[str] = "natural"
@@ -37,8 +39,12 @@ class Natural(Partitioning):
         ConfigError
             There is no such column, or it has fewer ids than ``num_clients``.
         """
-        ids = self._ids(examples, num_clients, seed)
-        return by_owner(_owners(self._values(examples), ids), num_clients)
+        from flwr_datasets.partitioner import NaturalIdPartitioner
+
+        values = self._values(examples)
+        chosen = self._chosen(len(np.unique(values)), num_clients, seed)
+        sets = index_sets(NaturalIdPartitioner(BY), values)
+        return from_index_sets([sets[k] for k in chosen])
 
     def split_test(
         self, test: Examples, train: Examples, partition: Partition, seed: int
@@ -65,18 +71,16 @@ class Natural(Partitioning):
             )
         return columns[column]
 
-    def _ids(self, train: Examples, num_clients: int, seed: int) -> NDArray[Any]:
-        """Return the clients' ids [K], sorted."""
-        ids = np.unique(self._values(train))
-        if num_clients > len(ids):
+    def _chosen(self, num_ids: int, num_clients: int, seed: int) -> NDArray[np.int64]:
+        """Return which of the sorted ids are clients: [K], ascending."""
+        if num_clients > num_ids:
             raise ConfigError(
-                f"num-clients = {num_clients}: the data have only {len(ids)} natural clients. "
-                f"Set num-clients to {len(ids)} or less."
+                f"num-clients = {num_clients}: the data have only {num_ids} natural clients. "
+                f"Set num-clients to {num_ids} or less."
             )
-        if num_clients == len(ids):
-            return ids
-        drawn = generator(seed, PURPOSE).permutation(len(ids))[:num_clients]
-        return np.asarray(ids[np.sort(drawn)])
+        if num_clients == num_ids:
+            return np.arange(num_ids)
+        return np.sort(generator(seed, PURPOSE).permutation(num_ids)[:num_clients])
 
 
 def _owners(values: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.int64]:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedapp.data.base import Examples, Partition
+from fedapp.data.base import Examples, Partition, from_index_sets
+from fedapp.data.partition.adapters.index_map import BY, index_sets
 from fedapp.data.partition.base import (
     PURPOSE,
     Partitioning,
@@ -26,7 +27,8 @@ class Shards(Partitioning):
     """Sorted by label and cut into shards, a few for each client (McMahan et al. 2017, section 3).
 
     MNIST with K = 100 and the default of 2 shards a client: 200 shards of 300, so that most
-    clients have examples of two digits only. As ``ShardPartitioner`` of flwr-datasets.
+    clients have examples of two digits only. Split by ``ShardPartitioner`` of flwr-datasets: a client
+    has its shards in the order drawn, and in a shard the examples of a label in the order of the data.
     """
 
     name: ClassVar[str] = "shards"
@@ -36,7 +38,6 @@ class Shards(Partitioning):
         default=False,
         description="Leave out the examples that do not fill a shard, instead of refusing.",
     )
-
     sigma: float = Field(
         0.0, ge=0, le=10, description="Sigma of log-normal client sizes, as in sgm. 0: all equal."
     )
@@ -54,8 +55,15 @@ class Shards(Partitioning):
             are more shards than examples.
         """
         self._check(len(examples), num_clients)
-        dealt, lengths = self._plan(len(examples), num_clients, seed)
-        return self._deal(labels_of(examples), dealt, lengths, num_clients)
+        labels, rng = labels_of(examples), generator(seed, PURPOSE)
+        if self.sigma:
+            return self._unequal(labels, num_clients, rng)
+        from flwr_datasets.partitioner import ShardPartitioner
+
+        partitioner = ShardPartitioner(
+            num_clients, BY, num_shards_per_partition=self.per_client, shuffle=False, seed=rng
+        )
+        return from_index_sets(index_sets(partitioner, labels))
 
     def split_test(
         self, test: Examples, train: Examples, partition: Partition, seed: int
@@ -65,34 +73,16 @@ class Shards(Partitioning):
             return None
         return by_label(labels_of(test), labels_of(train), partition)
 
-    def _plan(
-        self, n: int, num_clients: int, seed: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the shards dealt, client by client [K * per-client], and every shard's size."""
-        shards = num_clients * self.per_client
-        rng = generator(seed, PURPOSE)
-        if self.sigma:
-            dealt = rng.permutation(shards)
-            shares = np.empty(shards)
-            shares[dealt] = np.repeat(
-                log_normal_shares(rng, num_clients, self.sigma), self.per_client
-            )
-            return dealt, shares_to_sizes(shares, n, least=1)
-        # A remainder of a shard or more makes further shards to draw from, so that what is
-        # dropped is not always the last label.
-        size = n // shards
-        drawn = n // size
-        return rng.permutation(drawn)[:shards], np.full(drawn, size)
-
-    def _deal(
-        self,
-        labels: NDArray[Any],
-        dealt: NDArray[np.int64],
-        lengths: NDArray[np.int64],
-        num_clients: int,
+    def _unequal(
+        self, labels: NDArray[Any], num_clients: int, rng: np.random.Generator
     ) -> Partition:
-        order = np.argsort(labels, kind="stable").astype(np.int64)
+        """Return shards of log-normal sizes, which flwr-datasets does not have."""
+        dealt = rng.permutation(num_clients * self.per_client)
+        shares = np.empty(len(dealt))
+        shares[dealt] = np.repeat(log_normal_shares(rng, num_clients, self.sigma), self.per_client)
+        lengths = shares_to_sizes(shares, len(labels), least=1)
         starts = np.cumsum(lengths) - lengths
+        order = np.argsort(labels, kind="stable").astype(np.int64)
         indices = order[_ranges(starts[dealt], lengths[dealt])]
         return Partition(indices, offsets_of(lengths[dealt].reshape(num_clients, -1).sum(axis=1)))
 
