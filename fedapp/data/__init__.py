@@ -13,6 +13,7 @@ from fedapp.data.build import build_dataset
 from fedapp.data.cache import cached
 from fedapp.data.embedded.base import Embedded, checked
 from fedapp.data.partition.base import Partitioning
+from fedapp.data.partition_cache import cached_partition, partition_key
 from fedapp.data.sources import content_key, read_source
 from fedapp.data.transforms.base import Transform
 from fedapp.effects import READING
@@ -98,9 +99,16 @@ def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
 def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Partition:
     """Return the split of the training, and where it has one, the test examples over K clients."""
     partitioner = cast("Partitioning", config.component("partitioner"))
-    train = partitioner.split(dataset.train, num_clients, config.seed)
-    test = partitioner.split_test(dataset.test, dataset.train, train, config.seed)
-    return dataclasses.replace(train, test=test)
+
+    def split() -> Partition:
+        train = partitioner.split(dataset.train, num_clients, config.seed)
+        test = partitioner.split_test(dataset.test, dataset.train, train, config.seed)
+        return dataclasses.replace(train, test=test)
+
+    if not partitioner.kept:
+        return split()
+    key = partition_key(partitioner, dataset, num_clients, config.seed)
+    return cached_partition(config, key, split)
 
 
 def load_transform(config: RunConfig) -> Transform:

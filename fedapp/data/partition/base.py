@@ -9,7 +9,7 @@ imported only where a split is made. ``adapters/flower.py`` offers every scheme 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,9 @@ PURPOSE = "partition"
 
 class Partitioning(Component, ABC):
     """A rule that splits n examples over K clients; its fields are its parameters."""
+
+    kept: ClassVar[bool] = False
+    """Whether the data cache keeps its partitions, as it is worth where a split takes seconds."""
 
     @abstractmethod
     def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:

@@ -44,6 +44,7 @@ class Dirichlet(Partitioning):
     """
 
     name: ClassVar[str] = "dirichlet"
+    kept: ClassVar[bool] = True
 
     alpha: float = Field(
         0.5, gt=0, le=1e6, description="Concentration; small: few labels a client."

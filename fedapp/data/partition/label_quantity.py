@@ -32,6 +32,7 @@ class LabelQuantity(Partitioning):
     """
 
     name: ClassVar[str] = "label-quantity"
+    kept: ClassVar[bool] = True
 
     labels: int = Field(2, ge=1, description="Labels a client has examples of, k in #C = k.")
 

@@ -26,6 +26,7 @@ class Natural(Partitioning):
     """
 
     name: ClassVar[str] = "natural"
+    kept: ClassVar[bool] = True
 
     column: str = Field(
         "", description="Column of client ids. Empty: client_id, or the only one there is."

@@ -32,6 +32,7 @@ class Shards(Partitioning):
     """
 
     name: ClassVar[str] = "shards"
+    kept: ClassVar[bool] = True
 
     per_client: int = Field(2, ge=1, description="Shards a client, drawn without replacement.")
     drop_remainder: bool = Field(
