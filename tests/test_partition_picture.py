@@ -9,19 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import small_config
 from in_process import run
 from rich.console import Console
 from typer.testing import CliRunner
 
 from fedapp.analysis.partition import label_counts, labels_per_client
 from fedapp.cli import app
+from fedapp.config import defaults, read_config
+from fedapp.data import load_dataset
 from fedapp.data.base import Examples, Partition
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
+from fedapp.holdings import read_holdings
 from fedapp.runs import partition_picture
-from fedapp.runs.partition import _table
+from fedapp.runs.partition import _table, write_partition
 from fedapp.runs.partition_picture import (
     count_labels,
     draw_comparison,
@@ -211,3 +215,48 @@ def test_a_report_whose_data_is_gone_says_so_and_is_written(tmp_path: Path) -> N
     said = CliRunner().invoke(app, ["report", str(folder)], catch_exceptions=False).output
     assert "no picture of the partition: dataset = 'digits': is not the data" in said
     assert (folder / "report.html").exists()
+
+
+def left_out(folder: Path) -> dict[str, int]:
+    return json.loads((folder / "partition.json").read_text())["left_out"]
+
+
+@pytest.mark.parametrize("evaluation", ["server", "clients"])
+def test_how_many_natural_clients_and_examples_are_left_out(tmp_path, caplog, evaluation):
+    """Three of ten clients with 4 examples each. The one test example is no client's own."""
+    settings = {"dataset": "quadratic", "partitioner": "natural", "evaluation": evaluation}
+    config = small_config(**settings, num_clients=3, model="quadratic")
+    write_partition(tmp_path, config, read_holdings(config, None))
+    tests = int(evaluation == "clients")
+    assert left_out(tmp_path) == {"clients": 7, "examples": 28, "test_examples": tests}
+    said = "partitioner = 'natural' with num-clients = 3 leaves out 7 of the data's 10 clients"
+    (line,) = [line for line in caplog.messages if "leaves out" in line]
+    if tests:
+        assert line == f"{said}, 28 of the 40 training examples and 1 of the test examples"
+    else:
+        assert line == f"{said} and 28 of the 40 training examples"
+
+
+def test_a_remainder_of_shards_is_said_and_written(tmp_path, caplog):
+    """1,440 digits in 21 shards of 68."""
+    settings = {"partitioner": "shards", "shards.per-client": 3, "shards.drop-remainder": True}
+    folder = run(tmp_path / "run", num_clients=7, num_server_rounds=2, **settings)
+    assert left_out(folder) == {"clients": 0, "examples": 12, "test_examples": 0}
+    said = "leaves out 12 of the 1,440 training examples"
+    assert [said in line for line in caplog.messages].count(True) == 1
+
+
+def test_a_partition_of_all_data_says_nothing(tmp_path, caplog):
+    folder = run(tmp_path / "run", num_server_rounds=1)
+    assert left_out(folder) == {"clients": 0, "examples": 0, "test_examples": 0}
+    assert "leaves out" not in caplog.text
+
+
+def test_the_command_says_what_is_left_out(tmp_path):
+    keys = ["num-clients=2", "partitioner=label-quantity", "label-quantity.labels=1"]
+    picture = ["--picture", str(tmp_path / "p")]
+    found = CliRunner().invoke(app, ["partition", *keys, *picture])
+    assert found.exit_code == 0, found.output
+    # Labels 0 and 1; the digits have 142 and 146 training examples of them.
+    held = int((load_dataset(read_config(defaults())).train.targets < 2).sum())
+    assert f"leaves out {1_440 - held:,} of the 1,440 training examples" in found.output

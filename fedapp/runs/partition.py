@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from logging import WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+from flwr.common.logger import log
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +16,7 @@ from rich.text import Text
 
 from fedapp.config import RunConfig
 from fedapp.data import Dataset, Partition, load_dataset, load_partition
+from fedapp.data.partition.base import Partitioning
 from fedapp.errors import ConfigError, FedappError
 from fedapp.files import write_json
 from fedapp.holdings import Holdings, read_holdings
@@ -28,10 +31,10 @@ def write_partition(folder: Path, config: RunConfig, holdings: Holdings) -> None
     """Write who holds what; nothing where the nodes' own data is not the server's to see."""
     if holdings.partition is None:
         return
-    targets, labels = _labelled(holdings.dataset)
-    write_json(
-        folder / "partition.json", _summary(config, holdings.partition, targets, len(labels))
-    )
+    summary = _summary(config, holdings.dataset, holdings.partition)
+    write_json(folder / "partition.json", summary)
+    if said := unused(config, summary):
+        log(WARNING, "%s", said)
     if config.pictures:
         _draw(folder, config, holdings)
 
@@ -72,11 +75,36 @@ def _labelled(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
     return np.asarray(targets, dtype=np.int64), names
 
 
-def _summary(
-    config: RunConfig, partition: Partition, targets: NDArray[Any], num_labels: int
-) -> dict[str, Any]:
-    scheme = {"name": config.partitioner, **config.component("partitioner").model_dump()}
-    return partition_summary(partition, targets, num_labels, scheme, config.seed)
+def _summary(config: RunConfig, dataset: Dataset, partition: Partition) -> dict[str, Any]:
+    targets, labels = _labelled(dataset)
+    partitioner = cast("Partitioning", config.component("partitioner"))
+    scheme = {"name": config.partitioner, **partitioner.model_dump()}
+    summary = partition_summary(partition, targets, len(labels), scheme, config.seed)
+    named = partitioner.named_clients(dataset.train) or partition.num_clients
+    tests = partition.test if config.evaluation == "clients" else None  # the server tests on all
+    left_out = {
+        "clients": named - partition.num_clients,
+        "examples": len(dataset.train) - len(partition.indices),
+        "test_examples": 0 if tests is None else len(dataset.test) - len(tests.indices),
+    }
+    return {**summary, "left_out": left_out}
+
+
+def unused(config: RunConfig, summary: Mapping[str, Any]) -> str:
+    """Return a sentence on what of the data no client has, or nothing where all of it is used.
+
+    ``summary`` is what ``partition.json`` holds.
+    """
+    left, clients = summary["left_out"], summary["num_clients"]
+    wholes = {
+        "clients": f"the data's {left['clients'] + clients:,} clients",
+        "examples": f"the {left['examples'] + summary['num_examples']:,} training examples",
+        "test_examples": "the test examples",
+    }
+    parts = [f"{left[part]:,} of {whole}" for part, whole in wholes.items() if left[part]]
+    said = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+    partitioner = f"partitioner = {config.partitioner!r} with num-clients = {clients}"
+    return f"{partitioner} leaves out {said}" if said else ""
 
 
 def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
@@ -98,11 +126,13 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
     partition = load_partition(config, dataset, config.num_clients)
     targets, labels = _labelled(dataset)
     console.print(_table(partition, targets, labels))
-    summary = _summary(config, partition, targets, len(labels))
+    summary = _summary(config, dataset, partition)
     for key in ("num_examples", "size_ratio", "update_multiplier", "mean_total_variation"):
         value = summary[key]
         shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
+    if said := unused(config, summary):
+        console.print(said, markup=False, highlight=False, soft_wrap=True)
     for file in draw_partition(partition, targets, labels, stem, _title(config)):
         console.print(f"picture: {file.absolute()}", markup=False, highlight=False, soft_wrap=True)
 

@@ -49,6 +49,10 @@ class Partitioning(Component, ABC):
         """
         return None
 
+    def named_clients(self, examples: Examples) -> int | None:
+        """Return how many clients the data name; None where they name none, and K may be any."""
+        return None
+
 
 def labels_of(examples: Examples) -> NDArray[Any]:
     """Return one label an example: the target, or for token sequences the first target."""

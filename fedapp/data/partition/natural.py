@@ -43,7 +43,7 @@ class Natural(Partitioning):
         from flwr_datasets.partitioner import NaturalIdPartitioner
 
         values = self._values(examples)
-        chosen = self._chosen(len(np.unique(values)), num_clients, seed)
+        chosen = self._chosen(self.named_clients(examples), num_clients, seed)
         sets = index_sets(NaturalIdPartitioner(BY), values)
         return from_index_sets([sets[k] for k in chosen])
 
@@ -53,6 +53,10 @@ class Natural(Partitioning):
         """Return the test examples with each client's id; a client may have none."""
         ids = self._values(train)[partition.indices[partition.offsets[:-1]]]
         return by_owner(_owners(self._values(test), ids), partition.num_clients)
+
+    def named_clients(self, examples: Examples) -> int:
+        """Return how many ids the column has."""
+        return len(np.unique(self._values(examples)))
 
     def _values(self, examples: Examples) -> NDArray[Any]:
         columns = examples.groups
