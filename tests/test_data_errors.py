@@ -240,6 +240,32 @@ def test_data_error(tmp_path, make, keys, said):
         load(folder, **keys)
 
 
+@pytest.mark.parametrize("kind", ["dataset", "dictionary", "two folders"])
+def test_what_save_to_disk_wrote_is_refused_with_lines_that_mend_it(tmp_path, kind):
+    """The lines are run as they stand, and what they write is read."""
+    folder, splits = tmp_path / "saved", image_splits()
+    made = {
+        name: datasets.Dataset.from_dict(columns, features=datasets.Features(image_features()))
+        for name, columns in splits.items()
+    }
+    if kind == "dataset":
+        made["train"].save_to_disk(folder)
+    elif kind == "dictionary":
+        datasets.DatasetDict(made).save_to_disk(folder)
+    else:
+        for name, split in made.items():
+            split.save_to_disk(folder / name)
+    keys = {"test-fraction": 0.5} if kind == "dataset" else {}
+    with pytest.raises(DataError, match=rf"{folder} was written by save_to_disk") as error:
+        load(folder, **keys)
+    said, *lines = str(error.value).splitlines()
+    assert f"set dataset='{folder}-parquet'" in said
+    exec("\n".join(lines), {})
+    data = load(Path(f"{folder}-parquet"), **keys)
+    assert data.task.kind == "image"
+    assert len(data.train) + (len(data.test) if keys else 0) == len(made["train"])
+
+
 def test_a_node_may_have_one_row_of_text(tmp_path):
     """Then it has nothing to test on, and its only row to train on."""
     folder = csv(tmp_path / "set", "user,text\n", "x,hello there\n")

@@ -48,6 +48,7 @@ def read_folder(config: RunConfig, folder: Path, scratch: Path, *, test_required
     """
     import datasets
 
+    _refuse_saved(config, folder)
     _check_parquet(folder)
     datasets.disable_progress_bars()
     try:
@@ -98,6 +99,25 @@ def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         for name, feature in features.items()
         if isinstance(feature, datasets.ClassLabel)
     }
+
+
+def _refuse_saved(config: RunConfig, folder: Path) -> None:
+    """Refuse what `save_to_disk` wrote: `load_dataset` would take its metadata for the data."""
+    states = sorted(folder.rglob("state.json"))
+    saved = [state.parent for state in states if (state.parent / "dataset_info.json").is_file()]
+    if not saved:
+        return
+    new = f"{folder}-parquet"
+    lines = [
+        f"load_from_disk({str(each)!r}).to_parquet("
+        f"{f'{new}/{config.train_split if each == folder else each.name}.parquet'!r})"
+        for each in saved
+    ]
+    raise DataError(
+        f"dataset = {config.dataset!r}: {folder} was written by save_to_disk of Hugging Face datasets, "
+        f"which is not read here. Write it as Parquet files in Python, and set dataset={new!r}:\n"
+        + "\n".join(["from datasets import load_from_disk", *lines])
+    )
 
 
 def _check_parquet(folder: Path, *, whole: bool = False) -> None:

@@ -1,0 +1,54 @@
+"""First and second split of a data set: what flwr-datasets costs, and what the data cache saves.
+
+``python -m benchmarks.partitions FOLDER`` splits the data set over 100 and 1,000 clients, by shards and
+by Dirichlet, each in a fresh process: the first time, which imports flwr-datasets and splits, and the
+second, which reads the data cache. Loading the data set, and its imports, are not counted.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from typing import Annotated
+
+import typer
+
+from fedapp.config import read_config
+from fedapp.data import load_dataset, load_partition
+
+SCHEMES = ("shards", "dirichlet")
+CLIENTS = (100, 1_000)
+
+
+def split(dataset: str, cache: str, partitioner: str, num_clients: int) -> tuple[float, bool]:
+    """Return the seconds of a split, and whether it imported flwr-datasets."""
+    data_keys = {"dataset": dataset, "data-cache": cache}
+    config = read_config({**data_keys, "partitioner": partitioner, "num-clients": num_clients})
+    data = load_dataset(config)
+    begin = time.perf_counter()
+    load_partition(config, data, num_clients)
+    return time.perf_counter() - begin, "flwr_datasets" in sys.modules
+
+
+def main(folder: Annotated[str, typer.Argument(help="The data set, e.g. FOLDER/mnist.")]) -> None:
+    """Print a line for each scheme and number of clients."""
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as cache:
+        load_dataset(read_config({"dataset": folder, "data-cache": cache}))
+        for scheme in SCHEMES:
+            for clients in CLIENTS:
+                said = []
+                for _ in range(2):
+                    with ProcessPoolExecutor(1, mp_context=spawn) as process:
+                        seconds, imported = process.submit(
+                            split, folder, cache, scheme, clients
+                        ).result()
+                    said.append(f"{seconds:.3f} s{', flwr-datasets imported' if imported else ''}")
+                typer.echo(f"{scheme}, K = {clients:,}: first {said[0]}; second {said[1]}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
