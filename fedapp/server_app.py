@@ -160,7 +160,9 @@ def _begin_privacy(
     PrivacyLedger(directory.path, privacy, len(clients)).begin()
     if config.num_clients:
         return {}
-    log(INFO, "num-clients = 0: the bound is for the K = %d clients that are here now", len(clients))
+    log(
+        INFO, "num-clients = 0: the bound is for the K = %d clients that are here now", len(clients)
+    )
     return {"clients": list(clients)}
 
 
@@ -175,7 +177,9 @@ def _ledger(
     privacy = algorithm.privacy(config)
     if privacy is None:
         return None
-    ledger = PrivacyLedger(directory.path, privacy, len(found.get("clients", range(config.num_clients))))
+    ledger = PrivacyLedger(
+        directory.path, privacy, len(found.get("clients", range(config.num_clients)))
+    )
     ledger.resume(reached)
     ledger.say()
     return ledger

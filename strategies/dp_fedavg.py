@@ -56,8 +56,8 @@ class DPFedAvg(Private):
         if config.over_selection:
             yield (
                 f"over-selection = {config.over_selection:g}: with algorithm = {self.name!r} each client "
-                "takes part by its own coin, and nobody is left out for being slow. Leave the key out, or "
-                "raise fraction-train."
+                "takes part by its own coin, and nobody is left out for being slow. Leave the key out, "
+                "or raise fraction-train."
             )
         if not config.fraction_train:
             yield (
@@ -150,7 +150,9 @@ class DPFedAvg(Private):
             deviation = self._update_noise(expected) * bound / expected
             update = add(update, gaussian(theta, deviation, rng))
         if self.adaptive:
-            share = min(max(float(upload.get("within", 0.5)), 0.0), 1.0)  # a client may send any number
+            share = min(
+                max(float(upload.get("within", 0.5)), 0.0), 1.0
+            )  # a client may send any number
             within = 0.5 + step.participants * (share - 0.5) / expected
             within += float(rng.normal(0.0, self._count_noise(expected) / expected))
             bound *= math.exp(-self.clip_rate * (within - self.quantile))

@@ -95,9 +95,9 @@ class PrivacyLedger:
         if privacy.repeatable:
             log(
                 WARNING,
-                "Not private: entropy is 'seed'. Every node and whoever reads the configuration knows the "
-                "seed and can draw the noise, and a round that is run again with other replies has the "
-                "same noise. Set entropy='system'",
+                "Not private: entropy is 'seed'. Every node and whoever reads the configuration knows "
+                "the seed and can draw the noise, and a round that is run again with other replies has "
+                "the same noise. Set entropy='system'",
             )
         log(
             INFO,
@@ -109,7 +109,10 @@ class PrivacyLedger:
             privacy.after(1, self.num_clients),
         )
         if privacy.rate == 1 and not privacy.by_client:
-            log(INFO, "fraction-train = 1: every client is in every round, so sampling hides nobody")
+            log(
+                INFO,
+                "fraction-train = 1: every client takes part in every round; sampling adds no privacy",
+            )
 
     def allows(self, clients: Callable[[], Sequence[int]]) -> bool:
         """Return whether the next round, with these ``clients``, stays within ``max-epsilon``."""

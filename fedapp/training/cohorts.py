@@ -93,9 +93,9 @@ def sample_clients(
 
 
 def toss_coins(rng: np.random.Generator, clients: Sequence[int], rate: float) -> list[int]:
-    """Return the clients whose own coin fell their way, each with probability ``rate`` (Poisson sampling).
+    """Return the clients whose own coin fell their way, each with probability ``rate``.
 
-    In ascending order; as many draws as there are clients, a million in some milliseconds.
+    Poisson sampling, in ascending order; as many draws as there are clients.
     """
     joined = np.flatnonzero(rng.random(len(clients)) < rate).tolist()
     return sorted(clients[index] for index in joined)
