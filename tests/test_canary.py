@@ -32,18 +32,36 @@ from tests.conftest import metrics_of
 
 RUNS, ROUNDS, DELTA = 800, 10, 0.01
 SETTINGS: dict[str, Any] = {
-    **{"dataset": "quadratic", "model": "quadratic", "partitioner": "natural"},
-    **{"local-epochs": 1, "batch-size": 0, "precision": "float64", "weighting": "uniform"},
-    **{"pictures": False, "eval-every": 0, "checkpoint-every": 0},
-    **{"num-server-rounds": ROUNDS, "max-update-norm": 0.0},
+    "dataset": "quadratic",
+    "model": "quadratic",
+    "partitioner": "natural",
+    "local-epochs": 1,
+    "batch-size": 0,
+    "precision": "float64",
+    "weighting": "uniform",
+    "pictures": False,
+    "eval-every": 0,
+    "checkpoint-every": 0,
+    "num-server-rounds": ROUNDS,
+    "max-update-norm": 0.0,
 }
 CENTRAL: dict[str, Any] = {
-    **{"algorithm": "dp-fedavg", "num-clients": 10, "quadratic.clients": 10, "fraction-train": 0.1},
-    **{"dp-fedavg.noise": 1.0, "dp-fedavg.delta": DELTA, "dp-fedavg.entropy": "seed"},
+    "algorithm": "dp-fedavg",
+    "num-clients": 10,
+    "quadratic.clients": 10,
+    "fraction-train": 0.1,
+    "dp-fedavg.noise": 1.0,
+    "dp-fedavg.delta": DELTA,
+    "dp-fedavg.entropy": "seed",
 }
 LOCAL: dict[str, Any] = {
-    **{"algorithm": "local-dp", "num-clients": 1, "quadratic.clients": 1, "fraction-train": 1.0},
-    **{"local-dp.noise": 8.0, "local-dp.delta": DELTA, "local-dp.entropy": "seed"},
+    "algorithm": "local-dp",
+    "num-clients": 1,
+    "quadratic.clients": 1,
+    "fraction-train": 1.0,
+    "local-dp.noise": 8.0,
+    "local-dp.delta": DELTA,
+    "local-dp.entropy": "seed",
 }
 
 

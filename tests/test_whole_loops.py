@@ -528,7 +528,12 @@ MOST: dict[str, Any] = {"fraction_train": 0.9}
 PLAIN: dict[str, Any] = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
 NAIVE: dict[str, Any] = {"weighting": "uniform"}
 SEEDED: dict[str, Any] = {"entropy": "seed"}
-ADAPTIVE: dict[str, Any] = {"adaptive": True, "initial-clip": 0.5, "quantile": 0.3, "clip-rate": 0.5}
+ADAPTIVE: dict[str, Any] = {
+    "adaptive": True,
+    "initial-clip": 0.5,
+    "quantile": 0.3,
+    "clip-rate": 0.5,
+}
 MOMENTS = {"beta1": 0.6, "beta2": 0.7, "tau": 0.01}
 CASES: list[tuple[str, type[FedAvg], dict[str, Any], dict[str, Any]]] = [
     ("fedavg", FedAvg, {}, SOME),
