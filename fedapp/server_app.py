@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from logging import INFO
 from typing import Any
 
@@ -34,9 +34,10 @@ from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import RunDirectory, create, reopen, write_config
 from fedapp.runs.occupancy import logged, occupied
 from fedapp.runs.partition import write_partition
+from fedapp.runs.privacy import PrivacyLedger
 from fedapp.runs.states import open_states
 from fedapp.runs.weights import begin_with, weights_digest
-from fedapp.training.algorithm import Tensors
+from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.setup import (
     choose_device,
     choose_program,
@@ -132,6 +133,7 @@ def _prepare(
         state = ServerState(0, theta, algorithm.start(theta))
         found["nodes"] = len(present)
         found |= grid.found if isinstance(grid, LocalGrid) else {"engine": "flower"}
+        found |= _begin_privacy(config, algorithm, directory, nodes.clients)
         # config.json makes the folder a run, so there is something to resume before it is one.
         save_checkpoint(directory.checkpoints, state)
         write_partition(directory.path, config, holdings)
@@ -142,7 +144,45 @@ def _prepare(
     kept = None
     if algorithm.keeps_state:
         kept = open_states(directory, state.round, resumed=config.resume)
-    return FederatedStrategy(config, algorithm, nodes, score, (), state, kept)
+    ledger = _ledger(config, algorithm, directory, found, state.round)
+    people = found.get("clients")
+    return FederatedStrategy(config, algorithm, nodes, score, (), state, kept, ledger, people)
+
+
+def _begin_privacy(
+    config: RunConfig, algorithm: Algorithm, directory: RunDirectory, clients: Sequence[int]
+) -> dict[str, Any]:
+    """Begin the ledger of a private run; return the clients that it is about, if nodes are clients."""
+    privacy = algorithm.privacy(config)
+    if privacy is None:
+        return {}
+    algorithm.require_clients(config, len(clients))
+    PrivacyLedger(directory.path, privacy, len(clients)).begin()
+    if config.num_clients:
+        return {}
+    log(
+        INFO, "num-clients = 0: the bound is for the K = %d clients that are here now", len(clients)
+    )
+    return {"clients": list(clients)}
+
+
+def _ledger(
+    config: RunConfig,
+    algorithm: Algorithm,
+    directory: RunDirectory,
+    found: dict[str, Any],
+    reached: int,
+) -> PrivacyLedger | None:
+    """Return the ledger of a private run, as it stands after round ``reached``."""
+    privacy = algorithm.privacy(config)
+    if privacy is None:
+        return None
+    ledger = PrivacyLedger(
+        directory.path, privacy, len(found.get("clients", range(config.num_clients)))
+    )
+    ledger.resume(reached)
+    ledger.say()
+    return ledger
 
 
 def _threads(config: RunConfig, holdings: Holdings, found: dict[str, Any]) -> int:

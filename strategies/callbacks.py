@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from fedapp.training.algorithm import Tensors
 
@@ -23,6 +24,22 @@ class ServerState:
     theta: Tensors
     algorithm: Tensors = field(default_factory=dict)
     counted: dict[int, int] = field(default_factory=dict)
+
+
+class Ledger(Protocol):
+    """What a private run has spent, and may still spend."""
+
+    def allows(self, clients: Callable[[], Sequence[int]]) -> bool:
+        """Return whether the next round, with these ``clients``, stays within ``max-epsilon``."""
+        ...
+
+    def charge(self, round_: int, clients: Sequence[int]) -> None:
+        """Write down what a round costs, before its orders leave to ``clients``."""
+        ...
+
+    def report(self) -> Record:
+        """Return what a round's record says of it."""
+        ...
 
 
 class Callback:

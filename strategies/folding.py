@@ -41,10 +41,10 @@ class Fold:
         return sum(report.weight > 0 for report in self.reports)
 
     def mean(self, algorithm: Algorithm) -> tuple[Tensors, Tensors]:
-        """Return the aggregated update and the mean of the uploads."""
+        """Return the aggregated update and the mean of the uploads; nothing of nobody."""
         uploads = self._uploads.mean() if self._uploads.total_weight > 0 else {}
         if not self._each:
-            return self._mean.mean(), uploads
+            return self._mean.mean() if self._mean.total_weight > 0 else {}, uploads
         return algorithm.aggregate(*self.each()), uploads
 
     def each(self) -> tuple[list[Tensors], list[float]]:

@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from fedapp.config import RunConfig
 from fedapp.seeds import generator, secret_generator
+from fedapp.training.algorithm import Algorithm
 from fedapp.training.tensors import Tensors, scaled
 
 Entropy = Literal["seed", "system"]
+
+
+class Private(Algorithm):
+    """What the private algorithms have in common: their noise, and what it promises."""
+
+    own_update: ClassVar[bool] = True
+    exact: ClassVar[bool] = False
+    neutral: ClassVar[Mapping[str, float]] = {"clip": 0.0, "noise": 0.0}
+
+    clip: float = Field(1.0, ge=0, description="Largest L2 norm of an update, S. 0: none.")
+    noise: float = Field(1.0, ge=0, description="Noise multiplier, z: the deviation over S.")
+    delta: float = Field(0.0, ge=0, lt=1, description="Delta of the epsilon given. 0: K^-1.1.")
+    max_epsilon: float = Field(
+        0.0, ge=0, description="End the run before a round that would pass this epsilon. 0: never."
+    )
+    entropy: Entropy = Field(
+        "system",
+        description="Where draws come from: 'system', which nobody can repeat, or 'seed', for tests: "
+        "then nothing is private.",
+    )
+
+    def misfits(self, config: RunConfig) -> Iterator[str]:
+        """Say if noise has no bound to be measured by, or a bound on epsilon no noise."""
+        yield from super().misfits(config)
+        if self.noise and not self.clip:
+            yield (
+                f"{self.name}.clip = 0: without clipping no noise is enough. "
+                f"Set {self.name}.clip=1.0, or {self.name}.noise=0.0."
+            )
+        if self.max_epsilon and not self.noise:
+            yield (
+                f"{self.name}.max-epsilon = {self.max_epsilon:g}: without noise epsilon is infinite from "
+                f"the first round on. Set {self.name}.noise=1.0, or {self.name}.max-epsilon=0.0."
+            )
 
 
 def norm_of(update: Mapping[str, Tensor]) -> Tensor:

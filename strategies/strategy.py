@@ -24,12 +24,12 @@ from fedapp.messages import Exam, encode_exam, encode_order
 from fedapp.nodes import Cohort, Nodes
 from fedapp.replies import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors, Turn
-from fedapp.training.cohorts import TrainOrder, sample_clients
+from fedapp.training.cohorts import TrainOrder, sample_clients, toss_coins
 from fedapp.training.plan import LocalPlan, Work
 from fedapp.training.states import StateOrder
 from fedapp.training.tensors import all_finite
 from strategies.agreement import describe_updates
-from strategies.callbacks import Callback, Record, ServerState
+from strategies.callbacks import Callback, Ledger, Record, ServerState
 from strategies.folding import Fold
 from strategies.gathering import Gathered, gather, gather_scores
 from strategies.records import client_scores, training_record
@@ -39,9 +39,11 @@ OF_CLIENTS = ("worst-accuracy", "clients")
 BUSY_SECONDS = 0.5
 """Pause before looking again whether busy nodes have become free."""
 
+SPENT = "max-epsilon is reached: round %d would pass it, and the model is that of round %d"
 WAITING = "Round %d: waiting: %d clients of %d could be asked, and min-replies = %d"
 
 BUSY = Fault("busy", "its node still works for an earlier round, and was not asked")
+GONE = Fault("lost", "its node is not connected, and was not asked")
 
 
 class FederatedStrategy(Strategy):
@@ -49,7 +51,9 @@ class FederatedStrategy(Strategy):
 
     The clients of a round are drawn statelessly and spread over the nodes as cohorts; their
     replies are checked, folded in float64 in client order, and given to the algorithm's server
-    rule. ``score`` evaluates theta where the server can: what a round's record says of it.
+    rule. ``score`` evaluates theta where the server can: what a round's record says of it. A private
+    run has a ``ledger``, and draws by coins from the ``population`` that it began with (None: all
+    clients).
     """
 
     def __init__(
@@ -61,6 +65,8 @@ class FederatedStrategy(Strategy):
         callbacks: Sequence[Callback] = (),
         state: ServerState | None = None,
         client_states: Callable[[], StateOrder] | None = None,
+        ledger: Ledger | None = None,
+        population: Sequence[int] | None = None,
     ) -> None:
         self.config = config
         self.algorithm = algorithm
@@ -69,6 +75,8 @@ class FederatedStrategy(Strategy):
         self.callbacks = callbacks
         self.state = state or ServerState(0, {})
         self.client_states = client_states
+        self.ledger = ledger
+        self.population = population
         self._delivery = Delivery()
         self._orders: list[tuple[int, TrainOrder]] = []
         self._asked: list[Cohort] = []
@@ -134,14 +142,16 @@ class FederatedStrategy(Strategy):
         """
         end, needed = time.monotonic() + self.config.node_timeout, self.config.min_replies
         said = False
+        drawn = self._toss(server_round) if self.algorithm.by_coin else None
         while True:
             present = self.nodes.some(grid)
-            clients, extra = self.nodes.clients, self.config.over_selection
-            fraction, seed = self.config.fraction_train, self.config.seed
-            sampled = sample_clients(seed, server_round, clients, fraction, extra=extra)
-            cohorts = self.nodes.cohorts(sampled, present, self._delivery.busy(present))
+            clients = self.nodes.clients
+            sampled = self._sample(server_round) if drawn is None else drawn
+            here = sampled if self.nodes.virtual else [k for k in sampled if k in clients]
+            cohorts = self.nodes.cohorts(here, present, self._delivery.busy(present))
             asked = sum(len(cohort) for _, cohort in cohorts)
-            if asked >= (min(needed, len(sampled)) if self.nodes.virtual else needed):
+            fixed = drawn is None and not self.nodes.virtual
+            if asked >= (needed if fixed else min(needed, len(here))):
                 return sampled, cohorts
             if len(sampled) < needed and time.monotonic() > end:
                 raise RunError(
@@ -155,6 +165,21 @@ class FederatedStrategy(Strategy):
             said = True
             time.sleep(BUSY_SECONDS)
             self._delivery.drop_late(grid)
+
+    def _sample(self, server_round: int) -> list[int]:
+        """Return S_t: m of the clients known now, and those asked in addition."""
+        config, clients = self.config, self.nodes.clients
+        extra, fraction = config.over_selection, config.fraction_train
+        return sample_clients(config.seed, server_round, clients, fraction, extra=extra)
+
+    def _toss(self, server_round: int) -> list[int]:
+        """Return S_t: those of the population whose own coin fell their way."""
+        coins = self.algorithm.coins(self.config.seed, server_round)
+        return toss_coins(coins, self._population, self.config.fraction_train)
+
+    @property
+    def _population(self) -> Sequence[int]:
+        return self.nodes.clients if self.population is None else self.population
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -182,7 +207,8 @@ class FederatedStrategy(Strategy):
     def _use(self, fold: Fold) -> str:
         """Apply the server rule to good replies; return why not if it cannot be, or makes no sense."""
         needed = self.algorithm.min_updates
-        if len(fold.reports) < self.config.min_replies or fold.usable < needed:
+        few = len(fold.reports) < self.config.min_replies or fold.usable < needed
+        if few and not self.algorithm.by_coin:
             return (
                 f"{len(fold.reports)} clients replied well, {fold.usable} of them with a weight; "
                 f"min-replies = {self.config.min_replies}, and algorithm = {self.algorithm.name!r} "
@@ -210,10 +236,13 @@ class FederatedStrategy(Strategy):
         config, sampled = self.config, self._record["clients"]
         expected = self._expected()
         wanted = participants(config.fraction_train, len(self.nodes.clients))
+        if self.algorithm.by_coin:
+            wanted = len(sampled)
         orders = [order for _, order in self._orders]
         found = gather(orders, replies, expected, wanted, config.round_deadline)
         idle = set(sampled) - {client for order in orders for client in order.clients}
-        found.faults |= dict.fromkeys(sorted(idle), BUSY)
+        known = self.nodes.clients
+        found.faults |= {client: BUSY if client in known else GONE for client in sorted(idle)}
         return found
 
     def _expected(self) -> Expected:
@@ -258,10 +287,10 @@ class FederatedStrategy(Strategy):
             learning_rate=self._record["learning_rate"],
             server_learning_rate=self.config.server_learning_rate,
             update="delta" if self.algorithm.own_update else self.config.update,
-            num_clients=len(self.nodes.clients),
+            num_clients=len(self._population),
             participants=fold.usable,
             share=min(fold.weight / self.nodes.total_weight, 1.0),
-            sampled=len(self._record["clients"]),
+            fraction=self.config.fraction_train,
             seed=self.config.seed,
         )
 
@@ -390,11 +419,19 @@ class FederatedStrategy(Strategy):
             callback.on_start(self.state)
         arrays = to_arrays(self.state.theta)
         stop = self.state.round == 0 and self._first_evaluation(grid, arrays)
-        while self.state.round < num_rounds and not stop:
+        while self.state.round < num_rounds and not stop and not self._is_spent():
             arrays, stop = self._round(grid, arrays, result, num_rounds)
+        if self.state.round < num_rounds and not stop:
+            log(INFO, SPENT, self.state.round + 1, self.state.round)
         for callback in self.callbacks:
             callback.on_end(self.state)
         return arrays
+
+    def _is_spent(self) -> bool:
+        """Return whether the next round would pass ``max-epsilon``."""
+        if self.ledger is None:
+            return False
+        return not self.ledger.allows(lambda: self._sample(self.state.round + 1))
 
     def _first_evaluation(self, grid: Grid, arrays: ArrayRecord) -> bool:
         """Evaluate theta_0 as round 0."""
@@ -411,6 +448,9 @@ class FederatedStrategy(Strategy):
         began = time.perf_counter()
         self._delivery.begin(grid)
         messages = self.configure_train(current, arrays, ConfigRecord(), grid)
+        if self.ledger is not None:
+            self.ledger.charge(current, [k for _, order in self._orders for k in order.clients])
+            self._record |= self.ledger.report()
         exchange = self._delivery.exchange(grid, messages, self.config.round_deadline)
         with closing(exchange) as replies:
             new, metrics = self.aggregate(current, replies)
@@ -424,7 +464,8 @@ class FederatedStrategy(Strategy):
         seconds["wait"] = max(seconds["exchange"] - busy, 0.0)
         self.state.round = current
         every = self.config.eval_every
-        if current == num_rounds or (every and current % every == 0):
+        last = current == num_rounds or self._is_spent()
+        if last or (every and current % every == 0):
             self._evaluate(grid, arrays)
         seconds["round"] = time.perf_counter() - began
         return arrays, self._tell()

@@ -69,8 +69,8 @@ OWN: dict[str, dict[str, Any]] = {
     "fedyogi": {"server-learning-rate": 0.05},
     "fedadagrad": {"server-learning-rate": 0.2},
     "fedavgm": {"fedavgm.momentum": 0.3},
-    "dp-fedavg": {"dp-fedavg.noise": 0.01, "weighting": "uniform"},
-    "local-dp": {"local-dp.noise": 0.01},
+    "dp-fedavg": {"dp-fedavg.noise": 0.01, "dp-fedavg.entropy": "seed", "weighting": "uniform"},
+    "local-dp": {"local-dp.noise": 0.01, "local-dp.entropy": "seed"},
 }
 """What suits the quadratic, or what the algorithm asks for, where the default does not."""
 

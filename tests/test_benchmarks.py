@@ -144,7 +144,7 @@ import sys
 
 class Nowhere:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"flwr", "flwr_datasets", "ray", "datasets", "opacus"}:
+        if name.partition(".")[0] in {"flwr", "flwr_datasets", "ray", "datasets", "dp_accounting"}:
             raise ModuleNotFoundError(name, name=name)
 
 sys.meta_path.insert(0, Nowhere())

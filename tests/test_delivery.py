@@ -351,7 +351,7 @@ PRIVATE = {"algorithm": "dp-fedavg", "weighting": "uniform"}
 def test_a_device_that_holds_more_than_it_said_is_asked_again(tmp_path, settings):
     """Its data grew during round 1: that reply is refused, and what it holds is asked anew.
 
-    It is one of the clients that round 1 was drawn from, as the accountant of DP-FedAvg has to know.
+    It is one of the K clients of DP-FedAvg all the same, whose number is fixed.
     """
     grown = []
 

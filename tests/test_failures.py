@@ -155,7 +155,7 @@ def everyone(damage):
 
 
 def test_who_has_no_weight_is_none_of_the_clients_that_a_mean_is_of(tmp_path, monkeypatch):
-    """The noise of DP-FedAvg is of the size that is right for so many."""
+    """The sum of DP-FedAvg is of so many."""
     steps = []
     apply = DPFedAvg.apply
 
@@ -172,9 +172,9 @@ def test_who_has_no_weight_is_none_of_the_clients_that_a_mean_is_of(tmp_path, mo
 
     monkeypatch.setattr(DPFedAvg, "apply", noted)
     settings = {"algorithm": "dp-fedavg", "weighting": "uniform", "num_server_rounds": 1}
-    record = metrics(run(tmp_path / "run", call=call, **settings))[1]
-    assert record["replied"] == 5
-    assert [step.participants for step in steps] == [2]
+    record = metrics(run(tmp_path / "run", call=call, fraction_train=1.0, **settings))[1]
+    assert record["replied"] == 10
+    assert [step.participants for step in steps] == [5]
 
 
 def test_a_round_without_any_good_reply_leaves_theta_as_it_was(tmp_path):
@@ -324,11 +324,12 @@ def test_the_norm_of_an_algorithms_own_update_is_not_taken_from_the_model(name, 
         learning_rate=0.001,
         max_update_norm=0.5,
         num_server_rounds=1,
+        fraction_train=1.0,
         **quiet,
     )
     record = metrics(folder)[1]
     assert "faults" not in record, record["failures"]
-    assert record["replied"] == 5
+    assert record["replied"] == len(record["clients"]) > 0
 
 
 def test_the_norm_of_a_model_is_that_of_its_step(tmp_path):

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, pld, rdp
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binom, chisquare, norm
 
-from fedapp.analysis.privacy import ORDERS, default_delta, epsilon, round_cost
+from fedapp.analysis.privacy import default_delta, epsilon
+from fedapp.client_app import app as client_app
 from fedapp.config import read_config
-from fedapp.errors import ConfigError, RunError
-from fedapp.training.algorithm import ServerStep, Turn
+from fedapp.engines.inline import InlineGrid
+from fedapp.errors import CheckpointError, ConfigError, RunError
+from fedapp.runs.checkpoint import drop_checkpoints
+from fedapp.seeds import generator
+from fedapp.server_app import run as run_server
+from fedapp.training.algorithm import Finish, ServerStep, Turn
+from fedapp.training.cohorts import sample_clients, toss_coins
+from strategies.callbacks import Callback, Record, ServerState
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP
 from strategies.noise import clipped, norm_of
-from tests.conftest import Run, largest_difference, metrics_of, model_of
+from tests.conftest import SMALL, Run, largest_difference, metrics_of, model_of
 
 STEP = ServerStep(
     round=1,
@@ -31,7 +40,7 @@ STEP = ServerStep(
     num_clients=100,
     participants=10,
     share=0.1,
-    sampled=10,
+    fraction=0.1,
 )
 UNIFORM: dict[str, Any] = {"weighting": "uniform", "model": "linear"}
 
@@ -72,31 +81,36 @@ def test_no_update_is_longer_than_the_bound(values: list[float], bound: float) -
         (1.2, 256 / 60000, 10 * 234, 1.20),
     ],
 )
-def test_costs_give_the_published_epsilon(
+def test_epsilon_is_tighter_than_the_published_bounds(
     noise: float, rate: float, rounds: int, published: float
 ) -> None:
-    """By the conversion of their time, epsilon = cost + log(1 / delta) / (alpha - 1); now less."""
-    delta = 1e-5
-    cost = [rounds * value for value in round_cost(noise, rate)]
-    then = min(c - math.log(delta) / (a - 1) for a, c in zip(ORDERS, cost, strict=True))
-    assert then == pytest.approx(published, abs=0.01)
-    assert 0.75 * published < epsilon(cost, delta) < published
+    """Theirs are of Rényi divergences; so is that of the same package, which is between them."""
+    by_renyi = rdp.RdpAccountant()
+    by_renyi.compose(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), rounds)
+    assert 0.6 * published < epsilon(noise, rate, rounds, 1e-5) < by_renyi.get_epsilon(1e-5)
+    assert by_renyi.get_epsilon(1e-5) < published
 
 
-def test_the_cost_of_all_clients_is_that_of_the_gaussian() -> None:
-    """q = 1: alpha / (2 z^2)."""
-    assert round_cost(2.0, 1.0) == pytest.approx([alpha / 8 for alpha in ORDERS])
+@pytest.mark.parametrize("noise", [0.5, 2.0])
+@pytest.mark.parametrize("rounds", [1, 9])
+def test_without_sampling_epsilon_is_the_gaussians(noise: float, rounds: int) -> None:
+    """Balle and Wang 2018, Theorem 8: delta = Phi(m/2 - e/m) - exp(e) Phi(-m/2 - e/m), m = sqrt n / z."""
+    found, m = epsilon(noise, 1.0, rounds, 1e-4), math.sqrt(rounds) / noise
+    tail = math.exp(found) * norm.cdf(-m / 2 - found / m)
+    assert norm.cdf(m / 2 - found / m) - tail == pytest.approx(1e-4, rel=1e-6)
 
 
-def test_without_noise_there_is_no_bound() -> None:
-    assert epsilon(round_cost(0.0, 0.1), 1e-5) == math.inf
+def test_a_coarse_grid_is_an_upper_bound() -> None:
+    """Below z = 0.2 the grid of losses is coarser; between two clients there is still no less."""
+    fine = pld.PLDAccountant(value_discretization_interval=1e-3)
+    fine.compose(PoissonSampledDpEvent(0.3, GaussianDpEvent(0.15)), 5)
+    assert fine.get_epsilon(1e-3) <= epsilon(0.15, 0.3, 5, 1e-3) < 1.01 * fine.get_epsilon(1e-3)
+    assert epsilon(1e-4, 0.3, 2, 1e-3) > epsilon(1e-2, 0.3, 2, 1e-3) > 1000
 
 
-def test_orders_without_a_bound_do_not_count() -> None:
-    """alpha / (2 z^2) with z = 2: the least epsilon at delta = 1e-5 comes from an order below 64."""
-    cost = [alpha / 8 for alpha in ORDERS]
-    some = [c if alpha < 64 else math.inf for alpha, c in zip(ORDERS, cost, strict=True)]
-    assert epsilon(some, 1e-5) == epsilon(cost, 1e-5) < math.inf
+def test_without_noise_there_is_no_bound_and_without_a_round_nothing_is_spent() -> None:
+    assert epsilon(0.0, 0.1, 1, 1e-5) == math.inf
+    assert epsilon(0.0, 0.1, 0, 1e-5) == 0
 
 
 def test_default_delta_is_below_one_over_k() -> None:
@@ -104,7 +118,44 @@ def test_default_delta_is_below_one_over_k() -> None:
     assert default_delta(1) == 0.5
 
 
+# ---------------------------------------------------------------------- coins
+
+
+def test_coins_are_each_clients_own() -> None:
+    """Sizes follow Binomial(K, q), and so does each client's number of rounds."""
+    drawn = [toss_coins(generator(0, "sample", t), range(40), 0.3) for t in range(2000)]
+    assert all(clients == sorted(set(clients)) for clients in drawn)
+    sizes = np.bincount([len(clients) for clients in drawn], minlength=41)
+    expected = 2000 * binom.pmf(np.arange(41), 40, 0.3)
+    often = expected > 5
+    expected *= sizes[often].sum() / expected[often].sum()
+    assert chisquare(sizes[often], expected[often]).pvalue > 0.01
+    rounds = np.bincount(np.concatenate(drawn), minlength=40)
+    assert abs(rounds - 600).max() < 4 * math.sqrt(2000 * 0.3 * 0.7)
+
+
+def test_two_clients_coins_are_independent() -> None:
+    """Of a fixed number of clients, two would be drawn together less often."""
+    pairs = [
+        {0, 1} <= set(toss_coins(generator(0, "sample", t), range(4), 0.5)) for t in range(4000)
+    ]
+    assert sum(pairs) == pytest.approx(1000, abs=4 * math.sqrt(4000 * 3 / 16))
+
+
+def test_coins_of_few_clients_may_leave_nobody_or_take_all() -> None:
+    sizes = {len(toss_coins(generator(0, "sample", t), [5, 9], 0.5)) for t in range(50)}
+    assert sizes == {0, 1, 2}
+    assert toss_coins(generator(0, "sample", 1), [5, 9], 1.0) == [5, 9]
+
+
 # ---------------------------------------------------------------------- DP-FedAvg
+
+
+SEED: dict[str, Any] = {"dp-fedavg.entropy": "seed"}
+
+
+def seeded(**fields: Any) -> DPFedAvg:
+    return DPFedAvg(entropy="seed", **fields)
 
 
 def released(algorithm: DPFedAvg, seed: int, size: int = 50, **changes: Any) -> torch.Tensor:
@@ -118,52 +169,75 @@ def released(algorithm: DPFedAvg, seed: int, size: int = 50, **changes: Any) -> 
 @pytest.mark.parametrize(
     ("algorithm", "deviation"),
     [
-        (DPFedAvg(clip=3.0, noise=0.5), 0.5 * 3 / 10),
+        (seeded(clip=3.0, noise=0.5), 0.5 * 3 / 10),
         # sigma_b = 1: z_Delta = (1 - 1/4)^(-1/2) = 2 / sqrt 3.
-        (DPFedAvg(clip=3.0, noise=1.0, adaptive=True, count_noise=1.0), 2 / math.sqrt(3) * 3 / 10),
+        (
+            seeded(initial_clip=3.0, noise=1.0, adaptive=True, count_noise=1.0),
+            2 / math.sqrt(3) * 3 / 10,
+        ),
     ],
 )
 def test_noise_has_the_deviation_that_it_should(algorithm: DPFedAvg, deviation: float) -> None:
-    """z S / m: over 400 seeds of 50 numbers, within four standard errors."""
+    """z S / (q K), q K = 10: over 400 seeds of 50 numbers, within four standard errors."""
     drawn = torch.cat([released(algorithm, seed) for seed in range(400)])
     assert abs(float(drawn.mean())) < 4 * deviation / math.sqrt(len(drawn))
     assert float(drawn.std()) == pytest.approx(deviation, rel=4 / math.sqrt(2 * len(drawn)))
 
 
-def test_noise_is_of_the_seed_and_the_round_alone() -> None:
-    algorithm = DPFedAvg()
+def test_seeded_noise_is_of_the_seed_and_the_round_alone() -> None:
+    algorithm = seeded()
     first = released(algorithm, 7)
     assert torch.equal(first, released(algorithm, 7))
     assert not torch.equal(first, released(algorithm, 8))
     assert not torch.equal(first, released(algorithm, 7, round=2))
 
 
-def test_fewer_replies_raise_the_noise_of_the_mean_and_leave_the_cost() -> None:
-    """The noise is that of the sum over those that replied; all m that were drawn are charged."""
-    algorithm, theta = DPFedAvg(), vector(0)
-    assert torch.equal(released(algorithm, 7, participants=5), 2 * released(algorithm, 7))
-    step = replace(STEP, participants=5)
-    _, state = algorithm.apply(theta, theta, {}, algorithm.start(theta), step)
-    assert state["cost"].tolist() == list(round_cost(1.0, 10 / 100))
+def test_the_divisor_is_fixed_whoever_replied() -> None:
+    """q K = 10. A mean of 3 over 4 clients: 12 / 10; over 16: 48 / 10; nobody: 0. Noise z S / 10."""
+    algorithm, theta = seeded(noise=0.0), vector(1)
+    for replied, expected in ((4, 2.2), (16, 5.8), (0, 1.0)):
+        step = replace(STEP, participants=replied)
+        mean = vector(3) if replied else {}
+        after, _ = algorithm.apply(theta, mean, {}, algorithm.start(theta), step)
+        assert float(after["w"]) == pytest.approx(expected)
+    assert torch.equal(released(seeded(), 7, participants=5), released(seeded(), 7))
 
 
-def test_noise_of_the_system_is_never_the_same() -> None:
-    algorithm = DPFedAvg(entropy="system")
+def test_noise_and_coins_are_the_systems_unless_told_otherwise() -> None:
+    algorithm = DPFedAvg()
     assert not torch.equal(released(algorithm, 7), released(algorithm, 7))
+    coins = [toss_coins(algorithm.coins(7, 1), range(100), 0.5) for _ in range(2)]
+    assert coins[0] != coins[1]
+    assert LocalDP().entropy == "system"
 
 
 def test_the_bound_moves_towards_the_quantile_by_hand() -> None:
-    """All within S: S exp(-0.2 (1 - 0.5)). None: S exp(0.1)."""
-    algorithm = DPFedAvg(clip=2.0, noise=0.0, adaptive=True)
+    """Ten of q K = 10 within S: S exp(-0.2 (1 - 0.5)). None of ten: S exp(0.1). Nobody: b = 1/2.
+
+    Four of four within S: b = 1/2 + 4 (1 - 1/2) / 10 = 0.7, as those that are missing count for half.
+    """
+    algorithm = seeded(initial_clip=2.0, noise=0.0, adaptive=True)
     state = algorithm.start(vector(0))
-    for within, expected in ((1.0, 2 * math.exp(-0.1)), (0.0, 2 * math.exp(0.1))):
-        upload = {"within": torch.tensor(within)}
-        _, found = algorithm.apply(vector(0), vector(0), upload, state, STEP)
+    for replied, share, expected in (
+        (10, 1.0, 2 * math.exp(-0.1)),
+        (10, 0.0, 2 * math.exp(0.1)),
+        (4, 1.0, 2 * math.exp(-0.2 * 0.2)),
+        (0, None, 2.0),
+    ):
+        upload = {} if share is None else {"within": torch.tensor(share)}
+        step = replace(STEP, participants=replied)
+        _, found = algorithm.apply(vector(0), vector(0), upload, state, step)
         assert float(found["clip"]) == pytest.approx(expected)
 
 
+def test_the_adaptive_bound_begins_at_a_tenth() -> None:
+    """Andrew et al. 2021, section 3.1."""
+    assert float(DPFedAvg(adaptive=True).start(vector(0))["clip"]) == 0.1
+    assert float(DPFedAvg().start(vector(0))["clip"]) == 1.0
+
+
 def test_an_update_as_long_as_the_bound_is_within_it() -> None:
-    algorithm = DPFedAvg(clip=5.0, noise=0.0, adaptive=True)
+    algorithm = seeded(initial_clip=5.0, noise=0.0, adaptive=True)
     turn = Turn(vector(0, 0), algorithm.broadcast(algorithm.start(vector(0, 0))))
     found = [algorithm.finish(vector(3, y), turn, 1).upload["within"] for y in (4.0, 4.001)]
     assert [float(each) for each in found] == [1.0, 0.0]
@@ -171,7 +245,7 @@ def test_an_update_as_long_as_the_bound_is_within_it() -> None:
 
 def test_a_count_that_cannot_be_is_taken_for_the_nearest_that_can() -> None:
     """A client may say anything; all are within S at most, and none at least."""
-    algorithm = DPFedAvg(noise=0.0, adaptive=True)
+    algorithm = seeded(noise=0.0, adaptive=True)
     theta = vector(1.0)
     state = algorithm.start(theta)
     for said, taken in ((-1e9, 0.0), (1e9, 1.0)):
@@ -182,16 +256,17 @@ def test_a_count_that_cannot_be_is_taken_for_the_nearest_that_can() -> None:
         assert after[0] == after[1]
 
 
-def test_the_noise_of_the_count_is_a_share_of_those_that_replied() -> None:
-    """log(S / S') = 0.2 (b + n / m - gamma), and b = gamma: half as many clients, twice the noise."""
-    algorithm, theta = DPFedAvg(adaptive=True, count_noise=1.0), vector(0)
-    upload, moved = {"within": torch.tensor(0.5)}, []
-    for clients in (10, 5):
-        step = replace(STEP, participants=clients)
-        _, state = algorithm.apply(theta, theta, upload, algorithm.start(theta), step)
-        moved.append(math.log(float(state["clip"])))
-    assert moved[1] == pytest.approx(2 * moved[0])
-    assert moved[0] != 0
+def test_one_client_moves_sum_and_count_by_what_their_noise_is_for() -> None:
+    """By S and by 1/2, over q K: from nobody to one client that is within S, and to one that is not."""
+    algorithm, theta = seeded(noise=0.0, adaptive=True, initial_clip=1.0), vector(0)
+    state = algorithm.start(theta)
+    nobody = algorithm.apply(theta, {}, {}, state, replace(STEP, participants=0))
+    for within in (0.0, 1.0):
+        upload = {"within": torch.tensor(within)}
+        one = algorithm.apply(theta, vector(1), upload, state, replace(STEP, participants=1))
+        assert float(one[0]["w"] - nobody[0]["w"]) == pytest.approx(1 / 10)
+        moved = math.log(float(one[1]["clip"]) / float(nobody[1]["clip"]))
+        assert abs(moved) == pytest.approx(0.2 * 0.5 / 10)
 
 
 @pytest.mark.parametrize(
@@ -199,8 +274,8 @@ def test_the_noise_of_the_count_is_a_share_of_those_that_replied() -> None:
 )
 def test_the_bound_converges_to_the_quantile(quantile: float, noise: float, near: float) -> None:
     """100 clients whose updates have norms 1 to 100; from S = 10."""
-    algorithm = DPFedAvg(clip=10.0, noise=noise, adaptive=True, quantile=quantile)
-    step = replace(STEP, participants=100, sampled=100)
+    algorithm = seeded(initial_clip=10.0, noise=noise, adaptive=True, quantile=quantile)
+    step = replace(STEP, participants=100, fraction=1.0)
     theta = vector(0)
     state = algorithm.start(theta)
     bounds = []
@@ -220,8 +295,8 @@ def test_the_bound_converges_to_the_quantile(quantile: float, noise: float, near
 def test_without_noise_and_clipping_it_is_uniform_fedavg(
     run: Run, name: str, update: str, clip: float
 ) -> None:
-    """Bit for bit with Option I; Option II adds theta and takes it away again."""
-    settings = {**UNIFORM, "update": update, "num_server_rounds": 2}
+    """With all clients, bit for bit with Option I; Option II adds theta and takes it away again."""
+    settings = {**UNIFORM, "update": update, "num_server_rounds": 2, "fraction_train": 1.0}
     off = {f"{name}.noise": 0.0, f"{name}.clip": clip}
     found = run("private", algorithm=name, **settings, **off)
     difference = largest_difference(model_of(found), model_of(run("fedavg", **settings)))
@@ -231,6 +306,7 @@ def test_without_noise_and_clipping_it_is_uniform_fedavg(
 
 ADAPTIVE: dict[str, Any] = {
     **UNIFORM,
+    **SEED,
     "algorithm": "dp-fedavg",
     "dp-fedavg.noise": 0.5,
     "dp-fedavg.adaptive": True,
@@ -238,9 +314,10 @@ ADAPTIVE: dict[str, Any] = {
     "checkpoint_every": 2,
     "num_server_rounds": 4,
 }
+LOCAL: dict[str, Any] = {**UNIFORM, "algorithm": "local-dp", "local-dp.entropy": "seed"}
 
 
-@pytest.mark.parametrize("settings", [ADAPTIVE, {**UNIFORM, "algorithm": "local-dp"}])
+@pytest.mark.parametrize("settings", [ADAPTIVE, LOCAL])
 def test_resumes_exactly_with_noise_bound_and_spending(run: Run, settings: dict[str, Any]) -> None:
     whole = run("whole", nodes=2, **{**settings, "num_server_rounds": 4})
     run("parts", nodes=2, **{**settings, "num_server_rounds": 2})
@@ -249,35 +326,94 @@ def test_resumes_exactly_with_noise_bound_and_spending(run: Run, settings: dict[
     assert metrics_of(whole)[1:] == metrics_of(parts)[1:]
 
 
-@pytest.mark.parametrize("settings", [ADAPTIVE, {**UNIFORM, "algorithm": "local-dp"}])
+@pytest.mark.parametrize("settings", [ADAPTIVE, LOCAL])
 def test_nodes_make_no_difference(run: Run, settings: dict[str, Any]) -> None:
     one = run("one", nodes=1, **{**settings, "num_server_rounds": 2})
     three = run("three", nodes=3, **{**settings, "num_server_rounds": 2})
     assert largest_difference(model_of(one), model_of(three)) < 1e-12
 
 
-def test_epsilon_stands_in_every_round_and_in_the_summary(run: Run) -> None:
-    """m = 3 of K = 6, z = 2: t rounds cost t times what one costs; delta is 6^-1.1."""
-    folder = run(algorithm="dp-fedavg", **UNIFORM, **{"dp-fedavg.noise": 2.0})
-    cost = round_cost(2.0, 0.5)
-    for t, record in enumerate(metrics_of(folder)[1:], start=1):
+def test_epsilon_of_every_round_is_the_accountants(run: Run) -> None:
+    """q = 0.5, z = 2, K = 6: dp_accounting called by hand, also for rounds that drew nobody or few."""
+    private = {"algorithm": "dp-fedavg", "dp-fedavg.noise": 2.0, "num_server_rounds": 8, **SEED}
+    folder = run(**UNIFORM, **private, min_replies=3)
+    records = metrics_of(folder)[1:]
+    accountant = pld.PLDAccountant(value_discretization_interval=1e-3)
+    for record in records:
+        accountant.compose(PoissonSampledDpEvent(0.5, GaussianDpEvent(2.0)))
         assert record["delta"] == pytest.approx(6**-1.1)
-        assert record["epsilon"] == pytest.approx(epsilon([t * c for c in cost], 6**-1.1))
+        by_hand = accountant.get_epsilon(record["delta"])
+        assert record["epsilon"] == pytest.approx(by_hand, abs=1e-6)
+        assert record["adjacency"] == "add or remove one client"
         assert record["clip"] == 1.0
+        assert record["model_changed"]
+    assert min(len(record["clients"]) for record in records) < 3
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["epsilon"] == metrics_of(folder)[-1]["epsilon"]
-    assert summary["delta"] == pytest.approx(6**-1.1)
+    for key in ("epsilon", "delta", "adjacency"):
+        assert summary[key] == records[-1][key]
+
+
+def test_a_round_that_draws_nobody_is_noised_and_charged(run: Run, tmp_path: Path) -> None:
+    """K = 2, q = 0.01: the model moves by noise alone."""
+    private = {"algorithm": "dp-fedavg", "num_clients": 2, "fraction_train": 0.01, **SEED}
+    folder = run(**UNIFORM, **private, **{"dp-fedavg.delta": 1e-5}, num_server_rounds=2)
+    first, second = metrics_of(folder)[1:]
+    assert [first["clients"], first["replied"], first["train_loss"]] == [[], 0, None]
+    assert first["model_changed"]
+    assert 0 < first["epsilon"] < second["epsilon"]
+    deviation = torch.cat([t.flatten() for t in model_of(folder).values()]).std()
+    assert float(deviation) == pytest.approx(math.sqrt(2) / 0.02, rel=0.1)
+
+
+def test_a_client_that_fails_counts_as_zero(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All clients send the same update u of length S: with one of two gone, u / 2 is added."""
+    settings = {"algorithm": "dp-fedavg", "num_clients": 2, "fraction_train": 1.0, **UNIFORM}
+    settings |= {"dp-fedavg.noise": 0.0, "num_server_rounds": 1}
+    monkeypatch.setattr(
+        DPFedAvg, "finish", lambda _, params, *__: Finish(update=all_of(params, 0.01))
+    )
+    both = model_of(run("both", **settings))
+    monkeypatch.setattr(DPFedAvg, "draw", fail_for_client_1)
+    failing = run("one", **settings)
+    monkeypatch.setattr(
+        DPFedAvg, "finish", lambda _, params, *__: Finish(update=all_of(params, 0.0))
+    )
+    none = model_of(run("none", **settings))
+    assert metrics_of(failing)[1]["faults"] == {"raised": 1}
+    for name, start in none.items():
+        assert both[name] - start == pytest.approx(0.01)
+        assert model_of(failing)[name] - start == pytest.approx(0.005)
+
+
+def all_of(params: Any, value: float) -> dict[str, torch.Tensor]:
+    return {name: torch.full_like(tensor, value) for name, tensor in params.items()}
+
+
+def fail_for_client_1(self: DPFedAvg, turn: Turn, seed: int, client: int) -> dict[str, Any]:
+    if client == 1:
+        raise OSError("no battery")
+    return {}
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"weighting": "examples"}, "weighting = 'examples': with algorithm = 'dp-fedavg'"),
+        ({"over-selection": 0.5}, "over-selection = 0.5: with algorithm = 'dp-fedavg'"),
+        (
+            {"fraction-train": 0.0},
+            "fraction-train = 0: with algorithm = 'dp-fedavg' it is the prob",
+        ),
         ({"dp-fedavg.clip": 0.0}, "dp-fedavg.clip = 0: without clipping"),
-        # m = 10: 2 sigma_b = 2 * 10 / 20.
+        ({"dp-fedavg.noise": 0.0, "dp-fedavg.max-epsilon": 1.0}, "max-epsilon = 1: without noise"),
+        # q K = 10: 2 sigma_b = 2 * 10 / 20.
         ({"dp-fedavg.adaptive": True}, "dp-fedavg.noise = 1.0: .* below 2 sigma_b = 1. Set"),
         (
-            {"algorithm": "local-dp", "dp-fedavg.noise": 1.0, "local-dp.clip": 0.0},
+            {"dp-fedavg.adaptive": True, "dp-fedavg.noise": 0.1, "dp-fedavg.clip": 2.0},
+            r"dp-fedavg.clip = 2: has no effect, .* Set dp-fedavg.initial-clip",
+        ),
+        (
+            {"algorithm": "local-dp", "local-dp.clip": 0.0},
             "local-dp.clip = 0: without clipping",
         ),
     ],
@@ -287,11 +423,20 @@ def test_what_breaks_the_guarantee_is_refused(settings: dict[str, Any], message:
         read_config({"algorithm": "dp-fedavg", "weighting": "uniform", **settings})
 
 
-def test_too_few_nodes_for_the_noise_of_the_count_are_said() -> None:
-    """With nodes that are clients m shows only in the run."""
+def test_too_few_nodes_for_the_noise_of_the_count_are_said_before_training() -> None:
+    """With nodes that are clients K shows only when they have connected."""
+    config = read_config(
+        {
+            "algorithm": "dp-fedavg",
+            "weighting": "uniform",
+            "num-clients": 0,
+            "dp-fedavg.adaptive": True,
+        }
+    )
     algorithm = DPFedAvg(noise=1.0, adaptive=True)
-    with pytest.raises(RunError, match=r"below 2 sigma_b = 0\.4"):
-        released(algorithm, 0, sampled=4)
+    with pytest.raises(ConfigError, match=r"below 2 sigma_b = 0\.4"):
+        algorithm.require_clients(config, 8)
+    algorithm.require_clients(config, 21)
 
 
 # ---------------------------------------------------------------------- local DP
@@ -299,7 +444,7 @@ def test_too_few_nodes_for_the_noise_of_the_count_are_said() -> None:
 
 def test_local_noise_is_the_clients_own() -> None:
     """Deviation z S, by (seed, round, client); added to the clipped update."""
-    algorithm = LocalDP(clip=2.0, noise=0.5)
+    algorithm = LocalDP(clip=2.0, noise=0.5, entropy="seed")
     turn = Turn({"w": torch.zeros(20000, dtype=torch.float64)}, round=1)
     first = algorithm.draw(turn, seed=3, client=5)
     assert float(first["w"].std()) == pytest.approx(1.0, rel=4 / math.sqrt(2 * 20000))
@@ -316,28 +461,192 @@ def test_local_update_by_hand() -> None:
     assert found["w"].tolist() == pytest.approx([1.75, 1.75])
 
 
-def test_local_epsilon_is_that_of_half_the_multiplier_each_round() -> None:
-    """Two clipped updates are up to 2 S apart."""
-    algorithm, theta = LocalDP(noise=3.0, delta=1e-4), vector(0)
-    state = algorithm.start(theta)
-    for _ in range(2):
-        _, state = algorithm.apply(theta, theta, {}, state, STEP)
-    expected = epsilon([2 * alpha / (2 * 1.5**2) for alpha in ORDERS], 1e-4)
-    assert algorithm.report(state, STEP) == {"epsilon": pytest.approx(expected), "delta": 1e-4}
+def test_local_epsilon_is_of_the_client_with_the_most_orders(run: Run) -> None:
+    """Half the multiplier, as two clipped updates are up to 2 S apart; m = 3 of K = 6 a round."""
+    folder = run(**LOCAL, **{"local-dp.noise": 3.0, "local-dp.delta": 1e-4}, num_server_rounds=5)
+    orders = np.zeros(6, int)
+    for record in metrics_of(folder)[1:]:
+        orders[record["clients"]] += 1
+        assert record["epsilon"] == pytest.approx(epsilon(1.5, 1.0, int(orders.max()), 1e-4))
+        assert record["adjacency"] == "replace one client's data"
+    assert orders.max() < 5
 
 
-def test_delta_is_of_all_clients_and_not_of_those_that_replied() -> None:
-    step = replace(STEP, num_clients=1000, participants=10)
-    for algorithm in (DPFedAvg(), LocalDP()):
-        state = algorithm.start(vector(0))
-        assert algorithm.report(state, step)["delta"] == default_delta(1000)
+def test_orders_of_rounds_that_came_to_nothing_are_charged(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalDP, "gradient", lambda *_: 1 / 0)
+    folder = run(**LOCAL, num_server_rounds=2, fraction_train=1.0)
+    records = metrics_of(folder)[1:]
+    assert [record["model_changed"] for record in records] == [False, False]
+    assert records[1]["epsilon"] == pytest.approx(epsilon(0.5, 1.0, 2, 6**-1.1))
 
 
-def test_the_accountant_leaves_the_logging_as_it_is() -> None:
-    """Opacus gives the root logger a handler, which would print every line of the run again."""
-    code = (
-        "import logging; from fedapp.analysis.privacy import epsilon, round_cost; "
-        "epsilon(round_cost(1.0, 0.1), 1e-5); print(logging.getLogger().handlers)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+# ---------------------------------------------------------------------- what is spent
+
+
+def test_max_epsilon_ends_a_run_before_the_round_that_would_pass_it(run: Run, caplog: Any) -> None:
+    """The model is that of the last round that it allows, evaluated though evaluations are sparse."""
+    bound = epsilon(1.0, 0.5, 3, 6**-1.1)
+    private = {"algorithm": "dp-fedavg", "dp-fedavg.max-epsilon": bound * 1.001, **SEED}
+    folder = run(**UNIFORM, **private, num_server_rounds=9, eval_every=0)
+    records = metrics_of(folder)
+    assert [record["round"] for record in records] == [0, 1, 2, 3]
+    assert records[-1]["epsilon"] == pytest.approx(bound)
+    assert "test_accuracy" in records[-1]
+    assert "max-epsilon is reached: round 4 would pass it" in caplog.text
+    assert json.loads((folder / "summary.json").read_text())["rounds"] == 3
+    again = run(**UNIFORM, **private, num_server_rounds=9, eval_every=0, resume=True)
+    assert metrics_of(again) == records
+
+
+def test_max_epsilon_of_local_noise_is_each_clients(run: Run) -> None:
+    """No client is sent a third order, and every round before could have been."""
+    bound = epsilon(0.5, 1.0, 2, 6**-1.1) + 1e-6
+    folder = run(**LOCAL, **{"local-dp.max-epsilon": bound}, num_server_rounds=20)
+    orders = np.zeros(6, int)
+    for record in metrics_of(folder)[1:]:
+        orders[record["clients"]] += 1
+    assert orders.max() == 2
+    last = metrics_of(folder)[-1]["round"]
+    drawn = sample_clients(0, last + 1, range(6), 0.5)
+    assert (orders[drawn] == 2).any()
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg", "local-dp"])
+def test_max_epsilon_below_one_round_is_refused_before_training(run: Run, name: str) -> None:
+    with pytest.raises(ConfigError, match=r"max-epsilon = 0\.1: one round alone costs epsilon = "):
+        run(algorithm=name, **UNIFORM, **{f"{name}.max-epsilon": 0.1})
+
+
+class KillAfter(Callback):
+    """Ends the process's run as Ctrl-C does, after a round."""
+
+    def __init__(self, round_: int) -> None:
+        self.round = round_
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        if state.round == self.round:
+            raise KeyboardInterrupt
+        return False
+
+
+@pytest.mark.parametrize(("entropy", "charged"), [("system", 6), ("seed", 4)])
+def test_a_resumed_run_charges_what_it_draws_anew(
+    entropy: str, charged: int, run: Run, tmp_path: Path
+) -> None:
+    """Killed in round 4 after the checkpoint of round 2: rounds 3 and 4 are drawn again, or repeated."""
+    private = {"algorithm": "dp-fedavg", "dp-fedavg.entropy": entropy, **UNIFORM}
+    settings = {**SMALL, **{k.replace("_", "-"): v for k, v in private.items()}}
+    settings |= {"num-server-rounds": 4, "checkpoint-every": 2, "run-dir": str(tmp_path / "killed")}
+    with pytest.raises(KeyboardInterrupt):
+        run_server(InlineGrid(client_app, settings, [{}]), read_config(settings), [KillAfter(4)])
+    # The kill came after the order and before the checkpoint of round 4.
+    drop_checkpoints(tmp_path / "killed" / "checkpoints", 3)
+    folder = run("killed", **private, num_server_rounds=4, checkpoint_every=2, resume=True)
+    assert len((folder / "privacy.jsonl").read_text().splitlines()) == charged
+    last = metrics_of(folder)[-1]
+    assert last["round"] == 4
+    assert last["epsilon"] == pytest.approx(epsilon(1.0, 0.5, charged, 6**-1.1))
+
+
+def test_the_charge_is_on_disk_before_an_order_leaves(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Watching(InlineGrid):
+        def push(self, message_id: str, message: Any) -> None:
+            if message.metadata.message_type == "train":
+                lines = (tmp_path / "run" / "privacy.jsonl").read_text().splitlines()
+                seen.append([json.loads(line) for line in lines])
+            super().push(message_id, message)
+
+    settings = {**SMALL, "algorithm": "local-dp", "run-dir": str(tmp_path / "run")}
+    settings |= {"num-server-rounds": 2, "weighting": "uniform", "model": "linear"}
+    run_server(Watching(client_app, settings, [{}]), read_config(settings))
+    drawn = [record["clients"] for record in metrics_of(tmp_path / "run")[1:]]
+    charge = {"q": 1.0, "noise": 0.5}
+    assert seen[0] == [{"round": 1, **charge, "clients": drawn[0]}]
+    assert seen[1] == [*seen[0], {"round": 2, **charge, "clients": drawn[1]}]
+
+
+def test_no_order_leaves_that_cannot_be_charged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedapp.runs.privacy.append_whole", full)
+    trained = []
+    monkeypatch.setattr(DPFedAvg, "gradient", lambda *_: trained.append(1))
+    with pytest.raises(RunError, match=r"privacy\.jsonl cannot be written \(No space left"):
+        run(algorithm="dp-fedavg", **UNIFORM, fraction_train=1.0)
+    assert not trained
+
+
+def test_a_private_run_of_an_earlier_version_is_refused_on_resume(run: Run) -> None:
+    settings = {"algorithm": "dp-fedavg", **UNIFORM}
+    folder = run(**settings, num_server_rounds=1)
+    (folder / "privacy.jsonl").unlink()
+    with pytest.raises(CheckpointError, match=r"run holds a private run without privacy\.jsonl"):
+        run(**settings, num_server_rounds=2, resume=True)
+
+
+def test_a_damaged_ledger_is_named_and_a_torn_last_line_was_no_order(run: Run) -> None:
+    settings = {"algorithm": "dp-fedavg", **UNIFORM}
+    folder = run(**settings, num_server_rounds=2)
+    lines = (folder / "privacy.jsonl").read_text()
+    (folder / "privacy.jsonl").write_text(lines + '{"round": 3, "q"')
+    run(**settings, num_server_rounds=3, resume=True)
+    whole = (folder / "privacy.jsonl").read_text()
+    assert [json.loads(line)["round"] for line in whole.splitlines()] == [1, 2, 3]
+    (folder / "privacy.jsonl").write_text("rubbish\n" + whole)
+    with pytest.raises(CheckpointError, match=r"privacy\.jsonl, line 1, is damaged"):
+        run(**settings, num_server_rounds=4, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"dp-fedavg.entropy": "seed"}, "Not private: entropy is 'seed'"),
+        ({"dp-fedavg.noise": 0.0}, "Not private: the noise is 0"),
+        ({"fraction_train": 1.0}, "fraction-train = 1: every client takes part in every round"),
+        ({}, "neighbours are runs that add or remove one client, of K = 6; delta = 0.139"),
+    ],
+)
+def test_what_the_bound_is_for_is_said_at_the_start(
+    settings: dict[str, Any], said: str, run: Run, caplog: Any
+) -> None:
+    run(algorithm="dp-fedavg", **UNIFORM, **settings, num_server_rounds=1)
+    assert said in caplog.text
+    assert ("Not private" in caplog.text) == said.startswith("Not private")
+
+
+def test_k_is_that_of_the_start_where_nodes_are_clients(tmp_path: Path, caplog: Any) -> None:
+    """A node that comes later is none of the K, and is not asked."""
+    settings = {**SMALL, "num-clients": 0, "fraction-train": 1.0, "model": "linear"}
+    settings |= {"algorithm": "dp-fedavg", "weighting": "uniform", "run-dir": str(tmp_path / "run")}
+    nodes = [{"partition-id": i, "num-partitions": 4} for i in range(4)]
+
+    class Late(InlineGrid):
+        """The last node connects when round 1 begins."""
+
+        rounds = 0
+
+        def get_nodes(self) -> Any:
+            return list(super().get_nodes())[: 4 if self.rounds else 3]
+
+        def push(self, message_id: str, message: Any) -> None:
+            self.rounds += message.metadata.message_type == "train"
+            super().push(message_id, message)
+
+    run_server(Late(client_app, settings, nodes), read_config(settings))
+    records = metrics_of(tmp_path / "run")[1:]
+    assert [record["clients"] for record in records] == [[0, 1, 2]] * 3
+    assert records[0]["delta"] == pytest.approx(3**-1.1)
+    assert "the bound is for the K = 3 clients that are here now" in caplog.text
+
+
+def test_a_million_coins_take_milliseconds() -> None:
+    """Not timed: a million clients, of whom some ten thousand take part, in one vector of draws."""
+    drawn = toss_coins(generator(0, "sample", 1), range(1_000_000), 0.01)
+    assert len(drawn) == pytest.approx(10_000, abs=400)

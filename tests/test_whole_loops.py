@@ -449,16 +449,18 @@ class DPFedAvg(FedAvg):
 
     def client(self, k: int, theta: Vector, batches: Sequence[Batch]) -> tuple[Any, ...]:
         (update,) = super().client(k, theta, batches)
-        self.state, length = self.state or self.own["clip"], float(np.linalg.norm(update))
+        self.state, length = self.state or self.own["initial-clip"], float(np.linalg.norm(update))
         return update * min(1.0, self.state / max(length, TINY)), float(length <= self.state)
 
     def server(self, theta: Vector, mean: Vector, *further: Vector) -> Vector:
         m, rng, z = len(self.cohort), generator(SEED, "dp-noise", self.round), self.own["noise"]
-        count_noise = m / 20
+        expected = 0.5 * len(SIZES)
+        count_noise = expected / 20
         z_update = (z**-2 - (2 * count_noise) ** -2) ** -0.5
         drawn = np.concatenate([rng.normal(0, 1, shape).ravel() for shape in SHAPES])
-        noised: Vector = mean + drawn * z_update * self.state / m
-        within = further[0] + rng.normal(0, count_noise) / m
+        noised: Vector = (m * mean + drawn * z_update * self.state) / expected
+        centred = m * (further[0] - 0.5) + rng.normal(0, count_noise)
+        within = 0.5 + centred / expected
         self.state *= math.exp(-self.own["clip-rate"] * (within - self.own["quantile"]))
         return theta + self.eta_g * noised
 
@@ -525,7 +527,13 @@ SOME: dict[str, Any] = {"fraction_train": 0.5}
 MOST: dict[str, Any] = {"fraction_train": 0.9}
 PLAIN: dict[str, Any] = {"momentum": 0.0, "nesterov": False, "weight_decay": 0.0}
 NAIVE: dict[str, Any] = {"weighting": "uniform"}
-ADAPTIVE = {"clip": 0.5, "noise": 0.2, "quantile": 0.3, "clip-rate": 0.5, "adaptive": True}
+SEEDED: dict[str, Any] = {"entropy": "seed"}
+ADAPTIVE: dict[str, Any] = {
+    "adaptive": True,
+    "initial-clip": 0.5,
+    "quantile": 0.3,
+    "clip-rate": 0.5,
+}
 MOMENTS = {"beta1": 0.6, "beta2": 0.7, "tau": 0.01}
 CASES: list[tuple[str, type[FedAvg], dict[str, Any], dict[str, Any]]] = [
     ("fedavg", FedAvg, {}, SOME),
@@ -548,8 +556,8 @@ CASES: list[tuple[str, type[FedAvg], dict[str, Any], dict[str, Any]]] = [
     ("fedsam", FedSAM, {"rho": 0.3}, SOME),
     ("fedsol", FedSOL, {"rho": 1.0, "temperature": 3.0}, SOME),
     ("fedpa", FedPA, {"samples": 2, "steps-per-sample": 2, "burn-in": 1, "rho": 0.5}, SOME),
-    ("dp-fedavg", DPFedAvg, ADAPTIVE, SOME | NAIVE),
-    ("local-dp", LocalDP, {"clip": 0.3, "noise": 0.2}, SOME),
+    ("dp-fedavg", DPFedAvg, ADAPTIVE | SEEDED | {"noise": 0.2}, SOME | NAIVE),
+    ("local-dp", LocalDP, SEEDED | {"clip": 0.3, "noise": 0.2}, SOME),
     ("fedmedian", FedMedian, {}, MOST),
     ("fedtrimmedavg", FedTrimmedAvg, {"beta": 0.2}, MOST),
     ("krum", Krum, {"num-malicious": 1}, MOST),

@@ -1,68 +1,87 @@
-"""What differential privacy a run has spent: Rényi differential privacy by Opacus's accountant."""
+"""What differential privacy a run has spent, by the accountant of ``dp-accounting``."""
 
 from __future__ import annotations
 
 import functools
-import importlib
-import logging
 import math
-import warnings
-from collections.abc import Sequence
-from types import ModuleType
+from dataclasses import dataclass
+from typing import Any
 
-ORDERS: tuple[float, ...] = (
-    *(1 + x / 10 for x in range(1, 100)),
-    *map(float, range(11, 64)),
-    *(72.0, 96.0, 128.0, 192.0, 256.0, 512.0, 1024.0),
-)
-"""The orders alpha at which Rényi divergences are added up."""
+GRID = 1e-3
+"""Spacing of the grid of privacy losses; the accountant rounds up, so epsilon is an upper bound."""
+
+FINE_FROM = 0.2
+"""Noise multiplier below which the grid is coarser, by the square: its losses are as much larger."""
+
+LEAST_NOISE = 1e-3
+"""Noise multiplier below which the sampling is left out of account: epsilon is above 10^5 a round."""
+
+CLIENT = "add or remove one client"
+REPLACED = "replace one client's data"
 
 
-@functools.lru_cache(maxsize=64)
-def round_cost(noise: float, rate: float) -> tuple[float, ...]:
-    """Return the Rényi divergence of one round at each of ``ORDERS``; rounds add up.
+@dataclass(frozen=True)
+class Privacy:
+    """What an algorithm promises, and what each charge pays for.
 
-    ``noise`` is the noise multiplier z, the standard deviation over the L2 sensitivity; ``rate``
-    the probability q with which a client takes part, independently of the others (Poisson
-    sampling). Mironov et al. 2019, "Rényi differential privacy of the sampled Gaussian mechanism";
-    infinite without noise.
+    A charge is one use of a Gaussian mechanism whose deviation is ``noise`` times the L2 sensitivity
+    (the noise multiplier z), on clients that each take part with probability ``rate`` (q),
+    independently (Poisson sampling). Every round is one charge, or, ``by_client``, every order that
+    a client is sent is one for this client. ``delta`` 0 stands for K^-1.1; ``max_epsilon`` 0 for no
+    bound. ``repeatable``: the noise can be drawn again by whoever knows the seed.
     """
+
+    noise: float
+    rate: float
+    adjacency: str
+    delta: float
+    max_epsilon: float
+    repeatable: bool
+    by_client: bool = False
+
+    def after(self, charges: int, clients: int) -> float:
+        """Return epsilon after ``charges``, of a run with ``clients`` clients."""
+        return epsilon(self.noise, self.rate, charges, self.delta_of(clients))
+
+    def delta_of(self, clients: int) -> float:
+        """Return the delta of the epsilon given."""
+        return self.delta or default_delta(clients)
+
+
+@functools.lru_cache(maxsize=1024)
+def epsilon(noise: float, rate: float, charges: int, delta: float) -> float:
+    """Return the least epsilon with (epsilon, delta) differential privacy after ``charges``.
+
+    Without sampling (``rate`` 1) the composition of n Gaussian mechanisms is one of multiplier
+    z / sqrt n, whose epsilon is exact (Balle and Wang 2018, Theorem 8). With it, the privacy loss
+    distribution of the sampled mechanism is composed numerically (Koskela et al. 2020; Doroshenko et al.
+    2022), for neighbours that differ in one client added or removed. Infinite without noise.
+    """
+    if not charges:
+        return 0.0
     if noise == 0:
-        return (math.inf,) * len(ORDERS)
-    found = _accountant().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=list(ORDERS))
-    return tuple(float(value) for value in found)
-
-
-def epsilon(cost: Sequence[float], delta: float) -> float:
-    """Return the least epsilon for which (epsilon, delta) differential privacy follows from ``cost``.
-
-    ``cost`` is the sum of the rounds' costs. Conversion by Balle et al. 2020, Theorem 21.
-    """
-    if not any(math.isfinite(value) for value in cost):
         return math.inf
-    with warnings.catch_warnings():
-        # It warns where the best order is the first or the last, whose epsilon holds all the same.
-        warnings.simplefilter("ignore", UserWarning)
-        spent, _ = _accountant().get_privacy_spent(orders=list(ORDERS), rdp=list(cost), delta=delta)
-    return float(spent)
-
-
-@functools.cache
-def _accountant() -> ModuleType:
-    """Return Opacus's functions; late, since it brings its training machinery, which takes seconds.
-
-    It calls ``logging.basicConfig`` when it is imported: with the handler that this gives the root
-    logger, every line that Flower's logger has printed would be printed once more.
-    """
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    rdp = importlib.import_module("opacus.accountants.analysis.rdp")
-    for handler in [each for each in root.handlers if each not in handlers]:
-        root.removeHandler(handler)
-    root.setLevel(level)
-    return rdp
+    accounting = _accounting()
+    if rate == 1 or noise < LEAST_NOISE:
+        return float(accounting.get_epsilon_gaussian(noise / math.sqrt(charges), delta))
+    accountant = accounting.pld.PLDAccountant(
+        neighboring_relation=accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+        value_discretization_interval=GRID * max(FINE_FROM / noise, 1.0) ** 2,
+    )
+    gaussian = accounting.GaussianDpEvent(noise)
+    accountant.compose(accounting.PoissonSampledDpEvent(rate, gaussian), charges)
+    return float(accountant.get_epsilon(delta))
 
 
 def default_delta(clients: int) -> float:
     """Return K^-1.1, below 1/K as McMahan et al. 2018, section 1, ask for."""
     return float(clients) ** -1.1 if clients > 1 else 0.5
+
+
+@functools.cache
+def _accounting() -> Any:
+    """Return ``dp_accounting``; late, since its import takes seconds, and only servers need it."""
+    import dp_accounting
+    import dp_accounting.pld
+
+    return dp_accounting

@@ -103,10 +103,10 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _privacy(records: Sequence[Record]) -> dict[str, float | None]:
+def _privacy(records: Sequence[Record]) -> dict[str, float | str | None]:
     """Return the privacy spent, of an algorithm that says it; epsilon is None without a bound."""
     said = [record for record in records if "delta" in record]
-    return {key: said[-1][key] for key in ("epsilon", "delta")} if said else {}
+    return {key: said[-1][key] for key in ("epsilon", "delta", "adjacency")} if said else {}
 
 
 def _to_target(scored: Sequence[Record], target: float) -> float | None:

@@ -11,13 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from fedapp.analysis.privacy import Privacy
 from fedapp.config import RunConfig, kebab, participants
 from fedapp.data.base import IGNORE, Task
 from fedapp.errors import ConfigError
 from fedapp.registry import Component
+from fedapp.seeds import generator
 from fedapp.training.tensors import Tensors, add
 
 __all__ = [
@@ -111,8 +114,8 @@ class ServerStep:
     """What the server rule may use besides tensors.
 
     ``share`` is the part of all clients' weight that took part in this round: |S_t| / K with
-    uniform weighting, sum over S_t of n_k / n with weighting by examples. ``sampled`` is m, of
-    whom ``participants`` replied well and have a weight; ``seed`` is the run's.
+    uniform weighting, sum over S_t of n_k / n with weighting by examples. ``num_clients`` is K,
+    ``fraction`` C; ``participants`` clients replied well and have a weight; ``seed`` is the run's.
     """
 
     round: int
@@ -122,7 +125,7 @@ class ServerStep:
     num_clients: int
     participants: int
     share: float
-    sampled: int = 0
+    fraction: float = 1.0
     seed: int = 0
 
 
@@ -166,6 +169,12 @@ class Algorithm(Component):
 
     infinite: ClassVar[frozenset[str]] = frozenset()
     """Names of the server's state that may be infinite; where another is, the round changes nothing."""
+
+    by_coin: ClassVar[bool] = False
+    """Whether each client takes part by a coin of its own, which falls its way with probability C.
+
+    The server rule is then applied in every round, to what came, and that may be nothing.
+    """
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     """What the task must have: "classes" (a label an output) or "features" (a last linear layer)."""
@@ -230,6 +239,17 @@ class Algorithm(Component):
                 f"only {clients} train (max(floor(fraction-train * num-clients), 1)). Raise "
                 f"fraction-train or num-clients, or lower {' or '.join(own)}."
             )
+
+    def privacy(self, config: RunConfig) -> Privacy | None:
+        """Return which differential privacy a run promises; None: it promises none."""
+        return None
+
+    def require_clients(self, config: RunConfig, clients: int) -> None:
+        """Raise ConfigError if K is too small, where it is known only when nodes have connected."""
+
+    def coins(self, seed: int, round_: int) -> np.random.Generator:
+        """Return the generator of the clients' coins, with ``by_coin``."""
+        return generator(seed, "sample", round_)
 
     # ------------------------------------------------------------------ client rule
 

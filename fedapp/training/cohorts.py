@@ -92,6 +92,15 @@ def sample_clients(
     return sorted(clients[int(i)] for i in drawn)
 
 
+def toss_coins(rng: np.random.Generator, clients: Sequence[int], rate: float) -> list[int]:
+    """Return the clients whose own coin fell their way, each with probability ``rate``.
+
+    Poisson sampling, in ascending order; as many draws as there are clients.
+    """
+    joined = np.flatnonzero(rng.random(len(clients)) < rate).tolist()
+    return sorted(clients[index] for index in joined)
+
+
 def spread(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int) -> list[list[int]]:
     """Return at most ``num_nodes`` cohorts of similar total size, each in ascending order.
 

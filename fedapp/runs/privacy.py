@@ -1,0 +1,169 @@
+"""What a private run has spent: a line a round in ``privacy.jsonl``, on disk before its orders leave."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any
+
+from flwr.common.logger import log
+
+from fedapp.analysis.privacy import Privacy
+from fedapp.errors import CheckpointError, ConfigError, RunError
+from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
+from strategies.callbacks import Record
+
+FILE = "privacy.jsonl"
+
+
+class PrivacyLedger:
+    """The charges of a run, and the epsilon that they come to.
+
+    A charge is a line ``{"round": t, "q": q, "noise": z}``, of one round, or with ``"clients"``, of one
+    order to each of these. Where noise is drawn anew each time, a round that is run again after a resume
+    is charged again.
+    """
+
+    def __init__(self, folder: Path, privacy: Privacy, num_clients: int) -> None:
+        self.path = folder / FILE
+        self.privacy, self.num_clients = privacy, num_clients
+        self.rounds = 0
+        self._orders: Counter[int] = Counter()
+
+    def begin(self) -> None:
+        """Begin the ledger of a new run.
+
+        Raises
+        ------
+        ConfigError
+            ``max-epsilon`` is below the cost of one charge.
+        """
+        one, most = self.privacy.after(1, self.num_clients), self.privacy.max_epsilon
+        if most and one > most:
+            raise ConfigError(
+                f"max-epsilon = {most:g}: one round alone costs epsilon = {one:.4g} at delta = "
+                f"{self.privacy.delta_of(self.num_clients):.3g}. Raise max-epsilon or noise, or lower "
+                "fraction-train."
+            )
+        write_atomically(self.path, b"")
+
+    def resume(self, last: int) -> None:
+        """Take up the ledger of a run that goes on after round ``last``.
+
+        Raises
+        ------
+        CheckpointError
+            There is none, or a line of it is damaged.
+        """
+        if not self.path.exists():
+            raise CheckpointError(
+                f"{self.path.parent} holds a private run without {FILE}: an earlier version made it, "
+                "which drew and accounted for its clients in another way, so what it has spent is not "
+                "known. Begin another run, in another run-dir."
+            )
+        charges = [c for c in self._read() if not (self.privacy.repeatable and c["round"] > last)]
+        write_atomically(self.path, "".join(json.dumps(c) + "\n" for c in charges).encode())
+        for charge in charges:
+            self._count(charge)
+
+    def _read(self) -> list[Record]:
+        """Return the charges; a last line that was cut off belongs to orders that never left."""
+        lines = self.path.read_text().splitlines()
+        charges: list[Record] = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                charge = json.loads(line)
+                charges.append({**charge, "round": int(charge["round"])})
+            except (ValueError, KeyError, TypeError) as error:
+                if number < len(lines):
+                    raise CheckpointError(
+                        f"{self.path}, line {number}, is damaged: {what_is_wrong(error)}. What the run "
+                        "has spent is not known without it: put back a copy, or begin another run, in "
+                        "another run-dir."
+                    ) from error
+        return charges
+
+    def say(self) -> None:
+        """Log what the run promises, or why it promises nothing."""
+        privacy, delta = self.privacy, self.privacy.delta_of(self.num_clients)
+        if privacy.noise == 0:
+            log(WARNING, "Not private: the noise is 0, so epsilon is infinite")
+        if privacy.repeatable:
+            log(
+                WARNING,
+                "Not private: entropy is 'seed'. Every node and whoever reads the configuration knows "
+                "the seed and can draw the noise, and a round that is run again with other replies has "
+                "the same noise. Set entropy='system'",
+            )
+        log(
+            INFO,
+            "Privacy: neighbours are runs that %s, of K = %d; delta = %.3g; %s costs epsilon = %.4g",
+            privacy.adjacency,
+            self.num_clients,
+            delta,
+            "an order" if privacy.by_client else "a round",
+            privacy.after(1, self.num_clients),
+        )
+        if privacy.rate == 1 and not privacy.by_client:
+            log(
+                INFO,
+                "fraction-train = 1: every client takes part in every round; sampling adds no privacy",
+            )
+
+    def allows(self, clients: Callable[[], Sequence[int]]) -> bool:
+        """Return whether the next round, with these ``clients``, stays within ``max-epsilon``."""
+        if not self.privacy.max_epsilon:
+            return True
+        spent = self.spent
+        if self.privacy.by_client:
+            spent = max((self._orders[client] for client in clients()), default=0)
+        return self.privacy.after(spent + 1, self.num_clients) <= self.privacy.max_epsilon
+
+    def charge(self, round_: int, clients: Sequence[int]) -> None:
+        """Write down a round, or an order to each of ``clients``, before any order leaves.
+
+        Raises
+        ------
+        RunError
+            It cannot be written; no order may leave.
+        """
+        charge: dict[str, Any] = {
+            "round": round_,
+            "q": self.privacy.rate,
+            "noise": self.privacy.noise,
+        }
+        if self.privacy.by_client:
+            charge["clients"] = list(clients)
+        try:
+            append_whole(self.path, json.dumps(charge) + "\n")
+            keep_written(self.path)
+        except OSError as error:
+            raise RunError(
+                f"{self.path} cannot be written ({error.strerror}), and round {round_} may not begin "
+                "before it is charged. Make room, and go on with `fedapp run --resume`."
+            ) from error
+        self._count(charge)
+
+    def _count(self, charge: Record) -> None:
+        self.rounds += 1
+        self._orders.update(charge.get("clients", ()))
+
+    @property
+    def spent(self) -> int:
+        """How many charges epsilon is of: the rounds', or those of the client with the most orders."""
+        if self.privacy.by_client:
+            return max(self._orders.values(), default=0)
+        return self.rounds
+
+    def report(self) -> dict[str, float | str]:
+        """Return what a round's record says: epsilon, delta, and between which neighbours."""
+        epsilon = self.privacy.after(self.spent, self.num_clients)
+        return {
+            "epsilon": epsilon if math.isfinite(epsilon) else math.nan,
+            "delta": self.privacy.delta_of(self.num_clients),
+            "adjacency": self.privacy.adjacency,
+        }

@@ -1,0 +1,217 @@
+"""What an attacker finds out about one client from many short private runs, against the bound.
+
+Client 0, the canary, sends an update of length S along the first coordinate in one world and none (or
+with local noise the opposite one) in the other. The attacker knows all but that: what the others
+sent, who of them took part, and every model. From the share of runs that it tells apart follows, at
+99 %, a lower bound on epsilon: above what the run reports, the report is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from fedapp.client_app import app as client_app
+from fedapp.config import read_config
+from fedapp.engines.inline import InlineGrid
+from fedapp.server_app import run as run_server
+from fedapp.training.algorithm import Turn
+from strategies.callbacks import Callback, Record, ServerState
+from strategies.dp_fedavg import DPFedAvg
+from strategies.noise import Private
+from tests.conftest import metrics_of
+
+RUNS, ROUNDS, DELTA = 800, 10, 0.01
+SETTINGS: dict[str, Any] = {
+    "dataset": "quadratic",
+    "model": "quadratic",
+    "partitioner": "natural",
+    "local-epochs": 1,
+    "batch-size": 0,
+    "precision": "float64",
+    "weighting": "uniform",
+    "pictures": False,
+    "eval-every": 0,
+    "checkpoint-every": 0,
+    "num-server-rounds": ROUNDS,
+    "max-update-norm": 0.0,
+}
+CENTRAL: dict[str, Any] = {
+    "algorithm": "dp-fedavg",
+    "num-clients": 10,
+    "quadratic.clients": 10,
+    "fraction-train": 0.1,
+    "dp-fedavg.noise": 1.0,
+    "dp-fedavg.delta": DELTA,
+    "dp-fedavg.entropy": "seed",
+}
+LOCAL: dict[str, Any] = {
+    "algorithm": "local-dp",
+    "num-clients": 1,
+    "quadratic.clients": 1,
+    "fraction-train": 1.0,
+    "local-dp.noise": 8.0,
+    "local-dp.delta": DELTA,
+    "local-dp.entropy": "seed",
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel("ERROR")
+    yield
+    logger.setLevel(level)
+
+
+class Watch(Callback):
+    """Notes how far the first coordinate moves in each round, and who took part."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, list[int]]] = []
+        self._at = 0.0
+
+    def on_round(self, record: Record, state: ServerState) -> bool:
+        at = float(state.theta["x"][0])
+        if record["round"]:
+            self.seen.append((at - self._at, record["clients"]))
+        self._at = at
+        return False
+
+
+def releases(settings: dict[str, Any], folder: Path, seed: int) -> list[tuple[float, list[int]]]:
+    values = {**SETTINGS, **settings, "seed": seed, "run-dir": str(folder / str(seed))}
+    watch = Watch()
+    run_server(InlineGrid(client_app, values, [{}]), read_config(values), [watch])
+    return watch.seen
+
+
+def send(monkeypatch: pytest.MonkeyPatch, canary: float, draw: Any = None) -> None:
+    """Let client 0 descend along ``canary`` times the first coordinate, the others against it."""
+    own = Private.draw
+
+    def drawn(self: Private, turn: Turn, seed: int, client: int) -> dict[str, torch.Tensor]:
+        noise = own(self, turn, seed, client) if draw is None else draw(self, turn, seed, client)
+        path = torch.zeros(2, dtype=torch.float64)
+        path[0] = canary if client == 0 else -1.0
+        return {**noise, "path": path}
+
+    for kind in Private.__subclasses__():
+        monkeypatch.setattr(kind, "draw", drawn)
+        monkeypatch.setattr(
+            kind,
+            "gradient",
+            lambda self, differentiate, params, batch, turn: (
+                {"x": -100 * turn.drawn["path"]},
+                differentiate(params, batch)[1],
+            ),
+        )
+
+
+def lower_bound(inside: NDArray[np.float64], outside: NDArray[np.float64]) -> float:
+    """Return what epsilon is at least, at 99 %: log((true positives - delta) / false positives).
+
+    The threshold is the best for one half of the scores, and the bound is from the other half, by
+    Clopper and Pearson's intervals; whichever world is taken for the positive one.
+    """
+
+    def bound(first: NDArray[np.float64], second: NDArray[np.float64], at: float) -> float:
+        hits, alarms, n = int((first > at).sum()), int((second > at).sum()), len(first)
+        least = beta.ppf(0.0025, hits, n - hits + 1) if hits else 0.0
+        most = beta.ppf(0.9975, alarms + 1, n - alarms) if alarms < n else 1.0
+        return math.log(max(least - DELTA, 1e-300) / most)
+
+    found, half = [], len(inside) // 2
+    for first, second in ((inside, outside), (-outside, -inside)):
+        at = max(np.unique(second[:half]), key=lambda t: bound(first[:half], second[:half], t))
+        found.append(bound(first[half:], second[half:], float(at)))
+    return max(found)
+
+
+def central_score(seen: list[tuple[float, list[int]]], fixed: int | None) -> float:
+    """Return the log of how likelier it is that the canary was there, for z = S = q K = 1.
+
+    Of a ``fixed`` number of clients, the others say whether it took part; by coins, they do not.
+    """
+    score = 0.0
+    for moved, clients in seen:
+        others = len([client for client in clients if client != 0])
+        joined = 0.1 if fixed is None else float(others < fixed)
+        score += math.log1p(joined * math.expm1(min(moved + others - 0.5, 500.0)))
+    return score
+
+
+def scores(
+    settings: dict[str, Any], folder: Path, first: int, score: Any, runs: int
+) -> NDArray[np.float64]:
+    return np.array([score(releases(settings, folder, first + i)) for i in range(runs)])
+
+
+def attack(monkeypatch: pytest.MonkeyPatch, folder: Path, fixed: int | None = None) -> float:
+    """Return the lower bound that the attacker finds on DP-FedAvg."""
+    worlds = []
+    for canary, first in ((1.0, 0), (0.0, RUNS)):
+        send(monkeypatch, canary, draw=lambda *_: {})
+        worlds.append(scores(CENTRAL, folder, first, lambda s: central_score(s, fixed), RUNS))
+    return lower_bound(*worlds)
+
+
+def reported(folder: Path) -> float:
+    return float(metrics_of(folder / "0")[-1]["epsilon"])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_coins_and_noise_leave_no_more_than_epsilon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = attack(monkeypatch, tmp_path)
+    assert reported(tmp_path) == pytest.approx(0.887, abs=0.001)
+    assert found <= reported(tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_a_fixed_number_of_clients_is_found_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The negative control: m = q K of K clients, drawn without replacement, and the same report."""
+    monkeypatch.setattr(DPFedAvg, "by_coin", False)
+    assert attack(monkeypatch, tmp_path, fixed=1) > 1.3 * reported(tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_missing_noise_is_found_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The other negative control: a run that reports z = 1 and adds nothing."""
+    monkeypatch.setattr(
+        "strategies.dp_fedavg.gaussian",
+        lambda like, *_: {name: torch.zeros_like(tensor) for name, tensor in like.items()},
+    )
+    assert attack(monkeypatch, tmp_path) > 1.3 * reported(tmp_path)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+def test_local_noise_leaves_no_more_than_epsilon(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """z = 8, ten orders: two worlds 2 S apart. The attacker comes near what is reported."""
+    from strategies.local_dp import LocalDP
+
+    own, worlds = LocalDP.draw, []
+    for canary, first in ((1.0, 0), (-1.0, RUNS)):
+        send(monkeypatch, canary, draw=own)
+        total = scores(LOCAL, tmp_path, first, lambda seen: sum(moved for moved, _ in seen), RUNS)
+        worlds.append(total)
+    assert 0.2 * reported(tmp_path) < lower_bound(*worlds) <= reported(tmp_path)
