@@ -110,7 +110,7 @@ class BatchedTrainer:
         mode: Mode = "record",
     ) -> None:
         self.network = PureNetwork(module.to(device=device, dtype=dtype).train(), model)
-        self.normalisation = normalisation_names(module)
+        self.normalisation, self.statistics = normalisation_names(module), {}
         alone = together.clients == 1
         self.format = memory_format(module) if alone else torch.contiguous_format
         self.algorithm, self.transform = algorithm, transform
