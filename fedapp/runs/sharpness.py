@@ -32,7 +32,13 @@ from fedapp.training.batches import to_device
 from fedapp.training.evaluation import sample
 from fedapp.training.layout import laid_out, lay_out
 from fedapp.training.networks import PureNetwork
-from fedapp.training.setup import DTYPES, choose_device, make_model, make_module, require_whole_model
+from fedapp.training.setup import (
+    DTYPES,
+    choose_device,
+    make_model,
+    make_module,
+    require_whole_model,
+)
 
 BATCH = 250
 """Examples whose graph of first and second derivatives is held at a time."""

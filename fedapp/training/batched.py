@@ -110,7 +110,8 @@ class BatchedTrainer:
         mode: Mode = "record",
     ) -> None:
         self.network = PureNetwork(module.to(device=device, dtype=dtype).train(), model)
-        self.normalisation, self.statistics = normalisation_names(module), {}
+        self.normalisation = normalisation_names(module)
+        self.statistics: Tensors = {}
         alone = together.clients == 1
         self.format = memory_format(module) if alone else torch.contiguous_format
         self.algorithm, self.transform = algorithm, transform

@@ -55,7 +55,9 @@ NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.
 def normalisation_names(module: nn.Module) -> frozenset[str]:
     """Return the names of the parameters and running statistics of normalisation layers."""
     layers = {name for name, layer in module.named_modules() if isinstance(layer, NORMALISATION)}
-    parameters = {name for name, _ in module.named_parameters() if name.rpartition(".")[0] in layers}
+    parameters = {
+        name for name, _ in module.named_parameters() if name.rpartition(".")[0] in layers
+    }
     return frozenset(parameters | running_statistics(module).keys())
 
 
@@ -83,7 +85,9 @@ def needs_two(module: nn.Module, example: Tensor) -> str:
 
     BatchNorm of one value a channel. The module, in training mode, sees the batch.
     """
-    layers = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+    layers = [
+        layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    ]
     try:
         if layers:
             module.train()(example)

@@ -15,14 +15,13 @@ from fedapp.seeds import generator
 
 
 class SkewedDigits(Embedded):
-    """The embedded digits with feature skew: each client sees them in a contrast and brightness of its own.
+    """The digits with feature skew: in a contrast and a brightness of each client's own.
 
-    Client k's images are a_k x + b_k, in training and in test: |a_k| is drawn log-uniformly from
-    [1 / (1 + skew), 1 + skew], its sign at random (negative: light and dark change places), b_k
-    uniformly from [-skew, skew]. Labels are dealt out evenly: only what an image looks like differs,
-    as between the five sources of digits of Li et al. 2021 (FedBN). `skew = 0` leaves the digits as
-    they are. The column ``client`` says whose an example is: use partitioner = "natural" with as many
-    clients.
+    Client k's images are a_k x + b_k, in training and in test: a_k is drawn log-uniformly from
+    [1 / (1 + skew), 1 + skew] and b_k uniformly from [-skew, skew]. Examples are dealt out evenly
+    and at random: only what an image looks like differs between clients, as between the five sources
+    of digits of Li et al. 2021 (FedBN). `skew = 0` leaves the digits as they are. The column
+    ``client`` says whose an example is: use partitioner = "natural" with as many clients.
     """
 
     name: ClassVar[str] = "skewed-digits"
@@ -49,10 +48,8 @@ class SkewedDigits(Embedded):
 
     def _seen(self, images: NDArray[Any], owner: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the images [n, 1, 8, 8] as their owners [n] see them."""
-        draws = np.stack([generator(0, "skewed-digits", 0, k).random(3) for k in range(self.clients)])
-        contrast = (1 + self.skew) ** (2 * draws[:, 0] - 1)
-        if self.skew:
-            contrast *= np.where(draws[:, 1] < 0.5, -1, 1)
-        brightness = self.skew * (2 * draws[:, 2] - 1)
+        drawn = [generator(0, "skewed-digits", 0, k).random(2) for k in range(self.clients)]
+        places = 2 * np.stack(drawn) - 1
+        contrast, brightness = (1 + self.skew) ** places[:, 0], self.skew * places[:, 1]
         gain, shift = (each[owner, None, None, None] for each in (contrast, brightness))
-        return (gain * images + shift).astype(np.float32)
+        return np.asarray(gain * images + shift, np.float32)
