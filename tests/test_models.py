@@ -64,6 +64,9 @@ SMALL = [
     (WordLSTM(embedding=3, hidden=4), Task("tokens", (6,), 5)),
 ]
 
+STACKED = [pair for pair in SMALL if pair[0].name != "cnn-bn"]
+"""Those of which several clients can train in one program."""
+
 
 def identifier(value: object) -> str:
     return value.name if isinstance(value, Model) else ""
@@ -190,9 +193,7 @@ def test_initial_weights_without_a_layer_to_draw_are_refused():
         draw(network, "he", 0, "quadratic")
 
 
-@pytest.mark.parametrize(
-    ("model", "task"), [(m, t) for m, t in SMALL if m.name != "cnn-bn"], ids=identifier
-)
+@pytest.mark.parametrize(("model", "task"), STACKED, ids=identifier)
 def test_stacked_clients_under_vmap_equal_single_calls(model, task):
     """Outputs and gradients of two clients with their own parameters and data, in float64."""
     clients = [initialise(model, task, seed).double() for seed in (0, 1)]
