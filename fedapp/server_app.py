@@ -136,7 +136,7 @@ def _prepare(
     nodes = _nodes(config, holdings)
     present = nodes.wait(grid)
     partition = holdings.partition
-    sizes = partition.sizes if partition else list(nodes.sizes(nodes.clients).values())
+    sizes = list(nodes.sizes(nodes.clients).values()) if partition is None else partition.sizes
     require_batches(config, task, sizes)
     algorithm = make_algorithm(config, task)
     if state is None:
