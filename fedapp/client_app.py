@@ -83,7 +83,8 @@ def evaluate(message: Message, context: Context) -> Message:
     exam, theta = decode_exam(message.content)
     _set_threads(exam.threads)
     evaluator = make_evaluator(config, holdings.dataset.task, holdings.test(exam.clients[0]))
-    turn = Turn(theta, normalisation=normalisation_names(evaluator.module))
+    names = normalisation_names(evaluator.module)
+    turn = Turn({**theta, **evaluator.statistics}, normalisation=names)
     states = _states(exam.states, exam.round + 1, holdings, context)
     algorithm = make_algorithm(config)
     scores: dict[int, Score] = {}

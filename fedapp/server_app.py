@@ -45,6 +45,8 @@ from fedapp.training.setup import (
     is_batched,
     make_algorithm,
     make_score,
+    require_batches,
+    require_whole_model,
     sources,
 )
 from fedapp.training.threads import measured_threads
@@ -83,6 +85,12 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         _check_nodes(grid, config)
     holdings = read_holdings(config, None)
     theta = initial_parameters(config, holdings.dataset.task)
+    if config.evaluation != "clients":
+        require_whole_model(
+            config,
+            holdings.dataset.task,
+            because=f"evaluation = {config.evaluation!r} would test it. Set evaluation='clients'.",
+        )
     if config.initial_model and not config.resume:
         theta = begin_with(config, theta)
     directory, found = _open(config, holdings)
@@ -128,6 +136,9 @@ def _prepare(
     task = holdings.dataset.task
     nodes = _nodes(config, holdings)
     present = nodes.wait(grid)
+    partition = holdings.partition
+    sizes = list(nodes.sizes(nodes.clients).values()) if partition is None else partition.sizes
+    require_batches(config, task, sizes)
     algorithm = make_algorithm(config, task)
     if state is None:
         state = ServerState(0, theta, algorithm.start(theta))

@@ -136,10 +136,11 @@ def _graph_of(watch: Watch) -> Callable[..., tuple[Callable[[], None], list[Tens
 
 
 def _moved(module: nn.Module, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-    """Apply ``fn`` to all parameters; PyTorch's own way swaps them, which fake ones refuse."""
+    """Apply ``fn`` to parameters and buffers; PyTorch's own way swaps them, which fake ones refuse."""
     for child in module.children():
         child._apply(fn)
     for name, parameter in module._parameters.items():
         if parameter is not None:
             module._parameters[name] = nn.Parameter(fn(parameter.detach()))
+    module._buffers.update({name: b if b is None else fn(b) for name, b in module._buffers.items()})
     return module

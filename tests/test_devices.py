@@ -37,6 +37,7 @@ SOME = (
     ("scaffold", "sequential"),
     ("scaffold", "alone"),
     ("moon", "together"),
+    ("fedbn", "sequential"),
 )
 """Algorithms with and without a state and a broadcast, and who executes them."""
 
@@ -82,6 +83,10 @@ def test_no_tensor_of_a_round_is_on_another_device(
     values = settings(name, precision="float32") | KINDS[kind]
     if values["dataset"] == "digits":
         values["batch-size"] = 200
+    if name == "fedbn":
+        values |= {"dataset": "skewed-digits", "model": "cnn-bn", "evaluation": "clients"}
+        values = {k: v for k, v in values.items() if not k.startswith("quadratic")}
+        values |= {"skewed-digits.clients": 4, "cnn-bn.width": 1}
     with fake_gpu(monkeypatch) as watch:
         reply = two_rounds(values, clients=4)
     assert not reply.failures

@@ -16,6 +16,7 @@ from fedapp.errors import ConfigError
 from fedapp.models.base import Model, initialise
 from fedapp.models.cifar_tf import CifarTF
 from fedapp.models.cnn import MnistCNN, PflCNN, SeoCNN
+from fedapp.models.cnn_bn import CnnBN
 from fedapp.models.initial import draw
 from fedapp.models.linear import Linear
 from fedapp.models.lstm import CharLSTM, WordLSTM
@@ -23,6 +24,7 @@ from fedapp.models.mlp import TwoNN
 from fedapp.models.peephole import PeepholeLSTM
 from fedapp.models.resnet import ResNet18GN
 from fedapp.registry import FAMILIES
+from fedapp.training.networks import keeps_statistics, running_statistics
 from fedapp.training.setup import initial_parameters
 
 MNIST = Task("image", (1, 28, 28), 10)
@@ -40,6 +42,7 @@ COUNTS = [
     (CifarTF(), CIFAR, 1_756_426),
     (SeoCNN(), CIFAR, 2_156_490),
     (PflCNN(), CIFAR, 1_626_442),
+    (CnnBN(), Task("image", (3, 28, 28), 10), 14_219_210),
     (ResNet18GN(), CIFAR, 11_173_962),
     (ResNet18GN(stem="imagenet"), CIFAR, 11_181_642),
     (CharLSTM(), CHARACTERS, 866_578),
@@ -55,10 +58,14 @@ SMALL = [
     (CifarTF(), Task("image", (3, 9, 6), 3)),
     (SeoCNN(hidden=8), Task("image", (1, 8, 4), 3)),
     (PflCNN(), Task("image", (3, 7, 6), 3)),
+    (CnnBN(width=1), Task("image", (2, 5, 9), 3)),
     (ResNet18GN(), Task("image", (1, 8, 8), 3)),
     (CharLSTM(embedding=3, hidden=4), Task("tokens", (6,), 5)),
     (WordLSTM(embedding=3, hidden=4), Task("tokens", (6,), 5)),
 ]
+
+STACKED = [pair for pair in SMALL if pair[0].name != "cnn-bn"]
+"""Those of which several clients can train in one program."""
 
 
 def identifier(value: object) -> str:
@@ -82,7 +89,9 @@ def targets_of(task: Task, *batch: int) -> Tensor:
 def test_parameter_counts(model, task, count):
     network = model.build(task)
     assert sum(p.numel() for p in network.parameters()) == count
-    assert not list(network.buffers())  # nothing but parameters is averaged
+    # Nothing but parameters is averaged, and nothing but these stays with the clients.
+    assert dict(network.named_buffers()).keys() == running_statistics(network).keys()
+    assert bool(keeps_statistics(network)) == (model.name == "cnn-bn")
 
 
 def test_every_component_is_tested_for_its_count():
@@ -184,7 +193,7 @@ def test_initial_weights_without_a_layer_to_draw_are_refused():
         draw(network, "he", 0, "quadratic")
 
 
-@pytest.mark.parametrize(("model", "task"), SMALL, ids=identifier)
+@pytest.mark.parametrize(("model", "task"), STACKED, ids=identifier)
 def test_stacked_clients_under_vmap_equal_single_calls(model, task):
     """Outputs and gradients of two clients with their own parameters and data, in float64."""
     clients = [initialise(model, task, seed).double() for seed in (0, 1)]
@@ -438,7 +447,8 @@ def test_too_small_images():
     assert str(error.value) == (
         "model = 'pfl-cnn': takes images of at least 6 x 6 pixels, and this data set holds images "
         "of shape (3, 5, 9). "
-        "Set model to one that fits: 2nn, cifar-tf, linear, mnist-cnn, resnet18-gn, seo-cnn."
+        "Set model to one that fits: 2nn, cifar-tf, cnn-bn, linear, mnist-cnn, resnet18-gn, "
+        "seo-cnn."
     )
 
 

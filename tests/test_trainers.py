@@ -45,8 +45,7 @@ from strategies.fedavg import FedAvg
 from tests.conftest import Run, largest_difference, model_of
 from tests.data_files import image_features, png, write_parquet
 from tests.test_algorithms import ALGORITHMS, EVERY, settings
-from tests.test_models import SMALL as SMALL_MODELS
-from tests.test_models import identifier
+from tests.test_models import STACKED, identifier
 
 CPU = torch.device("cpu")
 SIZES = (12, 7, 0, 1)
@@ -201,7 +200,7 @@ def test_what_a_client_remembers_is_of_its_own_steps(name: str) -> None:
 
 
 @pytest.mark.parametrize("together", [1, 2])
-@pytest.mark.parametrize(("model", "task"), SMALL_MODELS, ids=identifier)
+@pytest.mark.parametrize(("model", "task"), STACKED, ids=identifier)
 def test_every_model(
     model: Model, task: Task, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,7 +394,7 @@ def test_every_client_rule_on_a_gpu(name: str, together: int, cuda: torch.device
     check_equal(outcomes({**there, "trainer": "sequential"}), wanted, tolerance=1e-9)
 
 
-@pytest.mark.parametrize(("model", "task"), SMALL_MODELS, ids=identifier)
+@pytest.mark.parametrize(("model", "task"), STACKED, ids=identifier)
 def test_every_model_on_a_gpu(model: Model, task: Task, cuda: torch.device) -> None:
     """Two clients in one CUDA graph, and one after the other, as on the CPU; to 1e-9 in float64."""
     compute_exactly(cuda)

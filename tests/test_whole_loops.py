@@ -367,6 +367,11 @@ class FedBN(FedAvg):
         w[NORMALISATION] = self.kept.get(k, theta[NORMALISATION])
         return w
 
+    def client(self, k: int, theta: Vector, batches: Sequence[Batch]) -> tuple[Any, ...]:
+        (sent,) = super().client(k, theta, batches)
+        sent[NORMALISATION] = 0
+        return (sent,)
+
     def keep(self, k: int, w: Vector, theta: Vector) -> None:
         self.kept[k] = w[NORMALISATION]
 
@@ -550,7 +555,7 @@ CASES: list[tuple[str, type[FedAvg], dict[str, Any], dict[str, Any]]] = [
     ("feddyn", FedDyn, {"alpha": 0.3}, SOME),
     ("fedsmoo", FedSMOO, {"alpha": 0.3, "rho": 0.2}, SOME),
     ("moon", Moon, {"mu": 2.0, "temperature": 0.5}, SOME),
-    ("fedbn", FedBN, {}, SOME),
+    ("fedbn", FedBN, {}, SOME | {"evaluation": "clients"}),
     ("fedlc", FedLC, {"tau": 1.0}, SOME),
     ("fedntd", FedNTD, {"beta": 0.6, "temperature": 3.0}, SOME),
     ("fedsam", FedSAM, {"rho": 0.3}, SOME),

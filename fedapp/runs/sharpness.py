@@ -32,7 +32,13 @@ from fedapp.training.batches import to_device
 from fedapp.training.evaluation import sample
 from fedapp.training.layout import laid_out, lay_out
 from fedapp.training.networks import PureNetwork
-from fedapp.training.setup import DTYPES, choose_device, make_model, make_module
+from fedapp.training.setup import (
+    DTYPES,
+    choose_device,
+    make_model,
+    make_module,
+    require_whole_model,
+)
 
 BATCH = 250
 """Examples whose graph of first and second derivatives is held at a time."""
@@ -111,7 +117,7 @@ def sharpness_of(folder: Path, how: Measurement, dataset: str = "") -> Sharpness
     CheckpointError
         There is no run, or it has no final model.
     ConfigError
-        The data are not those of the run.
+        The data are not those of the run, or the clients have a part of the model to themselves.
     """
     config, found = read_stored(folder)
     config = config.model_copy(update={"dataset": dataset}) if dataset else config
@@ -122,6 +128,8 @@ def sharpness_of(folder: Path, how: Measurement, dataset: str = "") -> Sharpness
             f"dataset = {config.dataset!r}: these are not the data of the run in {folder}. Name "
             "those with --dataset."
         )
+    because = "Sharpness is measured of whole models: of a run with algorithm='fedavg', say."
+    require_whole_model(config, data.task, because=because)
     examples = sample(data.train, how.examples or len(data.train), config.seed)
     terms = TrainingLoss(config, data, examples)
     return _measure(terms, theta, config, how, len(examples), last_round(folder))

@@ -69,7 +69,8 @@ class Network(Protocol):
 class Turn:
     """What is fixed while one client trains in one round.
 
-    ``anchor`` is theta as received; ``broadcast`` what the server sends besides it; ``state`` what
+    ``anchor`` is theta as received, and beside it the running statistics with which a network
+    begins, if it keeps any; ``broadcast`` what the server sends besides it; ``state`` what
     this client kept from its last turn (``Algorithm.first_state`` before the first). ``memory`` is
     what ``Algorithm.remember`` carries from one local step to the next. ``learning_rate``,
     ``momentum`` and ``nesterov`` are the local optimizer's (eta is a tensor where several clients
@@ -77,8 +78,8 @@ class Turn:
     ``draw`` and ``finish``: a local step must not depend on them, since its program is recorded once
     for all rounds and clients. ``label_counts`` [C] says how many
     targets of each class the client holds; it is there for algorithms that need it.
-    ``normalisation`` names the parameters of normalisation layers. ``drawn`` is what
-    ``Algorithm.draw`` drew for this turn.
+    ``normalisation`` names the parameters and running statistics of normalisation layers. ``drawn``
+    is what ``Algorithm.draw`` drew for this turn.
     """
 
     anchor: Mapping[str, Tensor]
@@ -166,6 +167,12 @@ class Algorithm(Component):
 
     keeps_state: ClassVar[bool] = False
     """Whether clients keep tensors from one turn to the next."""
+
+    own_normalisation: ClassVar[bool] = False
+    """Whether normalisation layers stay with the clients, weights and running statistics.
+
+    Then no change of theirs is sent, a network may have BatchNorm, and the clients test it.
+    """
 
     infinite: ClassVar[frozenset[str]] = frozenset()
     """Names of the server's state that may be infinite; where another is, the round changes nothing."""

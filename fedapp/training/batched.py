@@ -111,6 +111,7 @@ class BatchedTrainer:
     ) -> None:
         self.network = PureNetwork(module.to(device=device, dtype=dtype).train(), model)
         self.normalisation = normalisation_names(module)
+        self.statistics: Tensors = {}
         alone = together.clients == 1
         self.format = memory_format(module) if alone else torch.contiguous_format
         self.algorithm, self.transform = algorithm, transform

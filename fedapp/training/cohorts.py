@@ -143,7 +143,7 @@ def train_cohort(
             continue
         outcome = turn.result
         weight = _weight(config, trainer.algorithm, outcome.examples)
-        update = outcome.finish.update or _update(config, outcome.params, shared.anchor)
+        update = outcome.finish.update or _update(config, outcome.params, shared, trainer.algorithm)
         if order.reply == "each":
             each[turn.client] = update
         else:
@@ -171,8 +171,9 @@ def _turn(
     plan: LocalPlan,
 ) -> Turn:
     """Return what is the same in the turns of all clients of the cohort, on the device."""
+    anchor = {n: laid_out(tensor.to(trainer.device), trainer.format) for n, tensor in theta.items()}
     turn = Turn(
-        {n: laid_out(tensor.to(trainer.device), trainer.format) for n, tensor in theta.items()},
+        {**anchor, **trainer.statistics},
         {n: tensor.to(trainer.device) for n, tensor in broadcast.items()},
         learning_rate=plan.learning_rate,
         round=order.round,
@@ -317,8 +318,15 @@ def _label_counts(trainer: Trainer, examples: Examples) -> Tensor:
     return torch.as_tensor(counts, dtype=trainer.dtype, device=trainer.device)
 
 
-def _update(config: RunConfig, params: Tensors, anchor: Mapping[str, Tensor]) -> Tensors:
-    """Return Delta_k = theta_k - theta (Option I) or theta_k (Option II)."""
+def _update(config: RunConfig, params: Tensors, turn: Turn, algorithm: Algorithm) -> Tensors:
+    """Return Delta_k = theta_k - theta (Option I) or theta_k (Option II).
+
+    Normalisation layers that stay with the client are as they were in theta.
+    """
+    anchor = turn.anchor
+    if algorithm.own_normalisation:
+        own = params.keys() & turn.normalisation
+        params = {name: anchor[name] if name in own else params[name] for name in params}
     if config.update == "model":
         return params
     differences = torch._foreach_sub(list(params.values()), [anchor[name] for name in params])

@@ -17,6 +17,7 @@ from fedapp.models.base import Model
 from fedapp.seeds import generator
 from fedapp.training.batches import ends, to_device
 from fedapp.training.layout import laid_out, lay_out
+from fedapp.training.networks import running_statistics
 from fedapp.training.products import LinearByOnednn
 from fedapp.training.subnormal import flushed
 
@@ -60,7 +61,9 @@ class Evaluator:
         self.format = lay_out(self.module)
         self.model = model
         self.measures = type(model).metrics is not Model.metrics
-        self.params = dict(self.module.named_parameters())
+        statistics = running_statistics(self.module)
+        self.statistics = {name: tensor.clone() for name, tensor in statistics.items()}
+        self.params = {**dict(self.module.named_parameters()), **statistics}
         self.batch_size = batch_size
         self.transform = transform
         self.device = device
@@ -86,7 +89,7 @@ class Evaluator:
     @flushed()
     @torch.no_grad()
     def score(self, params: Mapping[str, Tensor]) -> Score:
-        """Return the score of ``params``; nan where nothing counts."""
+        """Return the score of ``params``, with running statistics if any; nan where nothing counts."""
         torch._foreach_copy_(list(self.params.values()), [params[name] for name in self.params])
         losses, hits, counts = [], [], []
         kept: list[Tensor] = []

@@ -48,22 +48,52 @@ class LiveNetwork(PureNetwork):
         return super().outputs(params, inputs)
 
 
+NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+"""The kinds of normalisation layers."""
+
+
 def normalisation_names(module: nn.Module) -> frozenset[str]:
-    """Return the names of the parameters that belong to normalisation layers."""
-    kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-    return frozenset(
-        f"{prefix}.{name}" if prefix else name
+    """Return the names of the parameters and running statistics of normalisation layers."""
+    layers = {name for name, layer in module.named_modules() if isinstance(layer, NORMALISATION)}
+    parameters = {
+        name for name, _ in module.named_parameters() if name.rpartition(".")[0] in layers
+    }
+    return frozenset(parameters | running_statistics(module).keys())
+
+
+def running_statistics(module: nn.Module) -> Tensors:
+    """Return the buffers of normalisation layers, by name: those of the module itself, no copies.
+
+    A forward pass in training mode changes them in place: mean, variance and count of batches.
+    """
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer
         for prefix, layer in module.named_modules()
-        if isinstance(layer, kinds)
-        for name, _ in layer.named_parameters(recurse=False)
-    )
+        if isinstance(layer, NORMALISATION)
+        for name, buffer in layer.named_buffers(recurse=False)
+    }
 
 
-def running_statistics(module: nn.Module) -> str:
+def keeps_statistics(module: nn.Module) -> str:
     """Return the kind of a layer that keeps running statistics, or "" if none does."""
-    kinds = (nn.modules.batchnorm._NormBase,)
-    layers = (layer for layer in module.modules() if isinstance(layer, kinds))
-    return next((type(layer).__name__ for layer in layers if layer.running_mean is not None), "")
+    names = running_statistics(module)
+    return type(module.get_submodule(min(names).rpartition(".")[0])).__name__ if names else ""
+
+
+def needs_two(module: nn.Module, example: Tensor) -> str:
+    """Return the kind of a layer that cannot train on the batch ``example`` of one, or "".
+
+    BatchNorm of one value a channel. The module, in training mode, sees the batch.
+    """
+    layers = [
+        layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    ]
+    try:
+        if layers:
+            module.train()(example)
+    except ValueError:
+        return type(layers[0]).__name__
+    return ""
 
 
 def shared_draws(module: nn.Module) -> str:
@@ -77,7 +107,7 @@ def shared_draws(module: nn.Module) -> str:
     for layer in module.modules():
         if isinstance(layer, kinds) or (isinstance(layer, inside) and layer.dropout):
             return type(layer).__name__
-    return ""
+    return keeps_statistics(module)
 
 
 def with_features(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:

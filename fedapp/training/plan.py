@@ -104,6 +104,13 @@ class LocalPlan:
         """Return the size of a full mini-batch for a client of ``n`` examples."""
         return min(self.batch_size, n) if self.batch_size else n
 
+    def smallest_batch(self, n: int) -> int:
+        """Return the size of the smallest mini-batch of a client of ``n`` examples."""
+        size = self.batch(n)
+        left = n % size if size else 0
+        whole = self.sampling == "uniform" or (self.steps and self.steps * size < n)
+        return left if left and not whole else size
+
     def num_steps(self, n: int) -> int:
         """Return the local steps of a client of ``n`` examples."""
         if n == 0:

@@ -23,7 +23,7 @@ from fedapp.training.algorithm import (
 )
 from fedapp.training.batches import batches
 from fedapp.training.layout import lay_out
-from fedapp.training.networks import LiveNetwork, normalisation_names
+from fedapp.training.networks import LiveNetwork, normalisation_names, running_statistics
 from fedapp.training.plan import LocalPlan
 from fedapp.training.subnormal import flushed
 from fedapp.training.trainer import ClientTask, Outcome
@@ -98,6 +98,8 @@ class SequentialTrainer:
         self.format = lay_out(module)
         self.network, self.model = LiveNetwork(module, model), model
         self.normalisation = normalisation_names(module)
+        self.held = {**self.network.params, **running_statistics(module)}
+        self.statistics = {n: t.clone() for n, t in running_statistics(module).items()}
         self.together = 1
         self.algorithm = algorithm
         self.transform = transform
@@ -122,13 +124,14 @@ class SequentialTrainer:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) and return theta_k.
 
         ``turn.anchor`` is theta; ``examples`` the client's own; ``rng`` its generator of this
-        round, from which the order of the examples and the transform's draws come.
+        round, from which the order of the examples and the transform's draws come. Where the network
+        keeps running statistics, the algorithm begins and finishes with them beside the parameters.
         """
         live = self.network.params
         values = list(live.values())
         with torch.no_grad():
             start = self.algorithm.begin(turn)
-            torch._foreach_copy_(values, [start[name] for name in live])
+            torch._foreach_copy_(list(self.held.values()), [start[name] for name in self.held])
         optimizer = LocalOptimizer(plan)
         losses: list[Tensor] = []
         sizes: list[int] = []
@@ -144,11 +147,12 @@ class SequentialTrainer:
             losses.append(loss)
             sizes.append(len(batch.targets))
         with torch.no_grad():
-            params = {
+            ended = {
                 name: tensor.detach().clone(memory_format=torch.contiguous_format)
-                for name, tensor in live.items()
+                for name, tensor in self.held.items()
             }
-            finish = self.algorithm.finish(params, turn, len(sizes))
+            finish = self.algorithm.finish(ended, turn, len(sizes))
+        params = {name: ended[name] for name in live}
         return Outcome(params, len(examples), len(sizes), _mean_loss(losses, sizes), finish)
 
     def _differentiate(self, turn: Turn) -> Differentiate:

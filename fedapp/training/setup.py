@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import nn
 
 from fedapp.config import RunConfig
@@ -20,7 +22,13 @@ from fedapp.registry import source_of
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.batched import FEW, WHOLE_COHORT, BatchedTrainer, Together
 from fedapp.training.evaluation import Evaluator, Score, sample
-from fedapp.training.networks import running_statistics, shared_draws
+from fedapp.training.networks import (
+    keeps_statistics,
+    needs_two,
+    normalisation_names,
+    shared_draws,
+)
+from fedapp.training.plan import LocalPlan, Work
 from fedapp.training.program import Mode, can_compile
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import Trainer
@@ -95,16 +103,17 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
     ------
     ConfigError
         It has layers that the run cannot train: running statistics, which are no parameters and would
-        not be averaged, or what the batched trainer cannot do if that is asked for. Or it has none
-        that ``initial-weights`` is about.
+        not be averaged, unless the algorithm leaves them with the clients; or what the batched
+        trainer cannot do if that is asked for. Or it has none that ``initial-weights`` is about.
     """
     module = initialise(make_model(config), network_task(config, task), config.seed)
     draw(module, config.initial_weights, config.seed, config.model)
-    if layer := running_statistics(module):
+    if (layer := keeps_statistics(module)) and not make_algorithm(config).own_normalisation:
         raise ConfigError(
             f"model = {config.model!r}: its {layer} keeps running statistics, which are no parameters: "
-            "nobody would average them, and the model would be tested with those that it began with. "
-            "Build the network with nn.GroupNorm, or with track_running_stats=False."
+            f"with algorithm = {config.algorithm!r} nobody would average them, and the model would be "
+            "tested with those that it began with. Set algorithm='fedbn', which leaves them with the "
+            "clients, or build the network with nn.GroupNorm, or with track_running_stats=False."
         )
     if config.trainer == "batched" and (layer := shared_draws(module)):
         raise ConfigError(
@@ -113,6 +122,53 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
             "trainer='sequential' or 'auto' (and leave out --stacked)."
         )
     return module.to(DTYPES[config.precision])
+
+
+def require_whole_model(config: RunConfig, task: Task, *, because: str) -> None:
+    """Refuse what needs the server's model, where its normalisation layers stay with the clients.
+
+    Raises
+    ------
+    ConfigError
+        They do, and ``because`` says what needs it, and what to do.
+    """
+    own = make_algorithm(config).own_normalisation
+    if own and normalisation_names(make_module(config, task)):
+        raise ConfigError(
+            f"algorithm = {config.algorithm!r}: the normalisation layers of model = {config.model!r} "
+            f"stay with the clients, and the server's model has none that are trained. {because}"
+        )
+
+
+def require_batches(config: RunConfig, task: Task, sizes: ArrayLike) -> None:
+    """Refuse batches of one example, where the network cannot train on one; ``sizes``: n_k [K].
+
+    Raises
+    ------
+    ConfigError
+        A client has such a batch, in some round, and a layer of the network that is BatchNorm there.
+    """
+    rounds = range(1, config.num_server_rounds + 1)
+    plans = {LocalPlan.of(config, 1.0, 0, Work.of(config, t).batch_size) for t in rounds}
+    found: list[int] = np.unique(np.asarray(sizes, np.int64)).tolist()
+    alone = [n for n in found if any(plan.smallest_batch(n) == 1 for plan in plans)]
+    if not alone or not (layer := _needs_two(config, task)):
+        return
+    mend = "Set batch-sampling='uniform', whose batches are all full, or another batch-size."
+    if alone[0] == 1 or config.batch_size == 1:
+        mend = "Set a batch-size of 2 or more, and give every client at least 2 training examples."
+    raise ConfigError(
+        f"batch-size = {config.batch_size}: a client of {alone[0]} training examples has a batch of a "
+        f"single one, on which a {layer} of model = {config.model!r} cannot train, because it "
+        f"normalises by the variance of a batch. {mend}"
+    )
+
+
+def _needs_two(config: RunConfig, task: Task) -> str:
+    """Return the kind of a layer of the run's network that cannot train on one example, or ""."""
+    kind = torch.long if task.kind == "tokens" else DTYPES[config.precision]
+    example = torch.zeros((1, *network_task(config, task).input_shape), dtype=kind)
+    return needs_two(make_module(config, task), example)
 
 
 def initial_parameters(config: RunConfig, task: Task) -> Tensors:

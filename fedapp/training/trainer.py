@@ -42,13 +42,18 @@ class Outcome:
 
 
 class Trainer(Protocol):
-    """Executes ClientUpdate (McMahan et al. 2017, Algorithm 1), for ``together`` clients at a time."""
+    """Executes ClientUpdate (McMahan et al. 2017, Algorithm 1), for ``together`` clients at a time.
+
+    ``normalisation``: see ``Turn``; ``statistics``: the running statistics with which the network
+    begins, by name.
+    """
 
     algorithm: Algorithm
     device: torch.device
     dtype: torch.dtype
     num_classes: int
     normalisation: frozenset[str]
+    statistics: Tensors
     format: torch.memory_format
     together: int
 
