@@ -158,8 +158,13 @@ def run(
         typer.Option(min=0, help="Train in this many processes, one node each. 0: in this one."),
     ] = 0,
     ray_address: Annotated[
-        str, typer.Option(help="Ray cluster of the workers. Empty: one on this machine.")
+        str,
+        typer.Option(help="Ray cluster of the workers. Empty: $RAY_ADDRESS, else this machine."),
     ] = "",
+    worker_timeout: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Seconds that workers wait for room; 60 unless told."),
+    ] = None,
 ) -> None:
     """Run federated averaging, in this process or in workers; the run directory is printed first.
 
@@ -174,12 +179,14 @@ def run(
     values = parse_settings(in_words(run_config, settings))
     if resume is not None:
         values, nodes, workers = _resumed(resume, values, nodes, workers)
-    _check_places(nodes, workers, ray_address)
+    _check_places(nodes, workers, ray_address, worker_timeout)
     read_config(values)
     if workers:
+        from fedapp.engines.cluster import TIMEOUT, Cluster
         from fedapp.engines.workers import run_workers
 
-        run_workers(server_app, values, workers, ray_address)
+        seconds = TIMEOUT if worker_timeout is None else worker_timeout
+        run_workers(server_app, values, workers, Cluster.chosen(ray_address), seconds)
     else:
         run_inline(server_app, client_app, values, nodes or 1)
     _check_effect(ended)
@@ -200,18 +207,24 @@ def _check_effect(ended: list[RunDirectory]) -> None:
             raise typer.Exit(1)
 
 
-def _check_places(nodes: int | None, workers: int, ray_address: str) -> None:
+def _check_places(
+    nodes: int | None, workers: int, ray_address: str, worker_timeout: float | None
+) -> None:
     """Refuse options of the places that training is spread over where they would have no effect."""
     if workers and nodes not in (None, workers):
         raise ConfigError(
             f"--nodes {nodes}: each of the {workers} workers is one node. Leave the option out, or "
             f"set --workers {nodes}."
         )
-    if ray_address and not workers:
-        raise ConfigError(
-            f"--ray-address {ray_address}: has no effect, because the run has no workers. Start one "
-            "with --workers N, or leave the option out."
-        )
+    for option, given in (
+        ("--ray-address", ray_address or None),
+        ("--worker-timeout", worker_timeout),
+    ):
+        if given is not None and not workers:
+            raise ConfigError(
+                f"{option} {given}: has no effect, because the run has no workers. Start one with "
+                "--workers N, or leave the option out."
+            )
 
 
 def _resumed(

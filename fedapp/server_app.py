@@ -87,6 +87,8 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     directory, found = _open(config, holdings)
     with occupied(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)
+        if isinstance(grid, LocalGrid) and grid.where:
+            log(INFO, "Workers: %s", grid.where)
         state = _resumed(config, directory, theta)
         strategy = _prepare(grid, config, directory, found, holdings, theta, state)
         strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
