@@ -47,7 +47,7 @@ def fedapp_run(monkeypatch, *options, **settings):
     monkeypatch.setattr(sys, "argv", ["fedapp", "run", *options, *small, *words])
     with pytest.raises(SystemExit) as ended:
         cli.main()
-    return ended.value.code
+    return ended.value.code or 0
 
 
 def log_of(folder):

@@ -11,6 +11,7 @@ from conftest import largest_difference
 from in_process import SMALL, metrics, model, run
 from typer.testing import CliRunner
 
+from deploy.processes import free_port
 from fedapp.cli import _resumed, app
 from fedapp.engines.cluster import HERE, Cluster, Share, connected
 from fedapp.engines.workers import run_workers
@@ -113,16 +114,14 @@ def test_a_cluster_that_is_there_already(cluster, tmp_path):
     assert largest_difference(model(folder), model(reference)) <= 1e-9
 
 
-def test_an_address_without_a_cluster(monkeypatch):
-    def refuse(address, **_):
-        raise ConnectionError(f"nothing at {address}")
-
+@pytest.mark.parametrize("kind", ["", "ray://"])
+def test_an_address_without_a_cluster(kind, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", refuse)
+    there = Cluster(f"{kind}127.0.0.1:{free_port()}", "RAY_ADDRESS")
     with (
         pytest.raises(
-            RunError, match=r"^RAY_ADDRESS .*there is no Ray cluster \(nothing at 10\.0\.0\.1:6379"
+            RunError, match=rf"^RAY_ADDRESS '{there.address}': there is no Ray cluster \("
         ),
-        connected(Cluster("10.0.0.1:6379", "RAY_ADDRESS")),
+        connected(there),
     ):
         pass

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ KINDS = (
 
 TIMEOUT = 60.0
 """Seconds that workers wait for room unless told otherwise."""
+KNOCK_SECONDS = 10.0
+"""Seconds that a cluster's head has to take a connection."""
 SAY_AFTER = 2.0
 """Seconds without room after which the log says that the run waits."""
 MOST_NODES = 20
@@ -100,6 +103,7 @@ def connected(cluster: Cluster) -> Iterator[None]:
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
     try:
+        _knock(cluster.address)
         address = cluster.address or "local"
         ray.init(address, include_dashboard=None, logging_level=logging.WARNING)
     except Exception as error:  # Ray has no class of its own for it
@@ -113,6 +117,13 @@ def connected(cluster: Cluster) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if nothing listens at the address; Ray itself tries for minutes."""
+    if ADDRESS.fullmatch(address):
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_SECONDS).close()
 
 
 @dataclass(frozen=True)
