@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from logging import INFO
 from typing import Any
 
@@ -14,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedapp.arrays import to_arrays
 from fedapp.config import RunConfig, read_config
 from fedapp.engines.local import LocalGrid
-from fedapp.errors import CheckpointError, ConfigError
+from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.holdings import Holdings, read_holdings
 from fedapp.machine import keep_memory
 from fedapp.nodes import Nodes
@@ -35,6 +34,7 @@ from fedapp.runs.directory import RunDirectory, create, reopen, write_config
 from fedapp.runs.occupancy import logged, occupied
 from fedapp.runs.partition import write_partition
 from fedapp.runs.states import open_states
+from fedapp.runs.status import without_effect
 from fedapp.runs.weights import begin_with, weights_digest
 from fedapp.training.algorithm import Tensors
 from fedapp.training.setup import (
@@ -55,19 +55,18 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run federated averaging as the run-config says."""
-    run(grid, read_config(context.run_config))
+    """Run federated averaging as the run-config says.
 
-
-def app_that_tells(ended: Callable[[RunDirectory], None]) -> ServerApp:
-    """Return the ServerApp that, when its run has ended, also tells where it is."""
-    telling = ServerApp()
-
-    @telling.main()
-    def tell(grid: Grid, context: Context) -> None:
-        ended(run(grid, read_config(context.run_config)))
-
-    return telling
+    Raises
+    ------
+    RunError
+        No round changed the model: for Flower, too, the run failed.
+    """
+    directory = run(grid, read_config(context.run_config))
+    if reason := without_effect(directory):
+        raise RunError(
+            f"No round changed the model: {reason}. What happened: fedapp status {directory.path}"
+        )
 
 
 def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) -> RunDirectory:
