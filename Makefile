@@ -17,7 +17,7 @@ run: $(VENV)/.installed
 	$(BIN)/fedapp run
 
 simulation: $(VENV)/.installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 $(BIN)/flwr run . --stream
+	PATH="$(CURDIR)/$(BIN):$$PATH" FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 $(BIN)/python -m deploy.run
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest

@@ -43,27 +43,31 @@ def main(
     workers: Annotated[int, typer.Option(min=1, help="Processes of the rows with several.")] = 2,
     steps: Annotated[int, typer.Option(min=0, help="Local steps a client. 0: all.")] = 0,
 ) -> None:
-    """Print a table a workload."""
+    """Print a table a workload; end with 1 where one that is named has no data."""
+    if unknown := [name for name in names or [] if name not in ("W0", *WORKLOADS)]:
+        raise SystemExit(f"{', '.join(unknown)}: must be of W0, {', '.join(WORKLOADS)}.")
     logging.getLogger("flwr").setLevel(logging.WARNING)
     torch.set_num_threads(1)
     console.print(conditions(turns), highlight=False)
+    left_out = []
     for name in names or ["W0", *WORKLOADS]:
         if name == "W0":
             measure_idle(turns, workers)
-        elif name in WORKLOADS:
-            measure(name, WORKLOADS[name], turns, workers, steps)
-        else:
-            raise typer.BadParameter(f"{name!r}: one of W0, {', '.join(WORKLOADS)}.")
+        elif not measure(name, WORKLOADS[name], turns, workers, steps):
+            left_out.append(f"{name} is left out: it needs FEDAPP_DATA with {WORKLOADS[name].data}")
     console.print("Others: " + ", ".join(f"python -m benchmarks.{other}" for other in OTHERS))
+    for why in left_out:
+        console.print(why, highlight=False)
+    if left_out and names:
+        raise typer.Exit(1)
 
 
-def measure(name: str, workload: Workload, turns: int, workers: int, steps: int) -> None:
-    """Print the rows of one workload as ratios to its bare loop."""
+def measure(name: str, workload: Workload, turns: int, workers: int, steps: int) -> bool:
+    """Print the rows of one workload as ratios to its bare loop; return whether its data are there."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         config = workload.config(folder, 1, steps)
         if config is None:
-            console.print(f"{name} is left out: it needs FEDAPP_DATA with {workload.data}")
-            return
+            return False
         holdings = read_holdings(config, None)
         times = take_turns(dict(rows(config, holdings, workers, stack)), turns)
     cut = f", {steps} local steps" if steps else ""
@@ -75,6 +79,7 @@ def measure(name: str, workload: Workload, turns: int, workers: int, steps: int)
         ratios = (f"{ratio(taken, base):.2f}" for base in bare)
         table.add_row(row, f"{statistics.median(taken):.4f}", *ratios)
     console.print(table)
+    return True
 
 
 def measure_idle(turns: int, workers: int) -> None:

@@ -73,11 +73,12 @@ def workers_round(
     config: RunConfig, holdings: Holdings, workers: int, app: str = ""
 ) -> Iterator[Round]:
     """Yield a whole round on Ray workers; those of several rows are there at the same time."""
-    from fedapp.engines.workers import CLIENT_APP, Share, WorkerGrid, connected
+    from fedapp.engines.cluster import HERE, TIMEOUT, Share, connected, room
+    from fedapp.engines.workers import CLIENT_APP, WorkerGrid
 
-    with connected(""):
-        share = Share(cpus=0.1, gpus=0.0)
-        grid = WorkerGrid(config.to_run_config(), [{}] * workers, share, app or CLIENT_APP)
+    share = Share(cpus=0.1, gpus=0.0)
+    with connected(HERE), room(HERE, share, workers, TIMEOUT) as found:
+        grid = WorkerGrid(config.to_run_config(), [{}] * workers, found, app or CLIENT_APP)
         yield _whole_round(config, holdings, grid, [])
 
 

@@ -154,11 +154,15 @@ def main() -> int:
         return 130
     except RuntimeError as error:
         print(error, file=sys.stderr)
+        say(f"failed: {str(error).splitlines()[0]}")
         return 1
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     first, last = records[0]["test_accuracy"], records[-1]["test_accuracy"]
     say(f"accuracy {first:.4f} -> {last:.4f}; the run is in {run}")
-    return 0 if last > first else 1
+    if last <= first:
+        say("failed: the accuracy did not rise")
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
+        "RAY_ADDRESS": "local",
         "PYTHONUNBUFFERED": "1",
     }
 

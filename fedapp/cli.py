@@ -7,8 +7,9 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
+import click
 import typer
 from rich.console import Console
 from rich.markup import escape
@@ -17,9 +18,6 @@ from rich.table import Table
 import fedapp
 from fedapp.config import Scalar, defaults, field_of, read_config
 from fedapp.errors import ConfigError, FedappError
-
-if TYPE_CHECKING:
-    from fedapp.runs.directory import RunDirectory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,16 +44,31 @@ WORD = re.compile(rf"[^\s=]+=(?:{QUOTED}|\[(?:{QUOTED}|[^\]])*\])(?!\S)|\S+")
 
 
 def main() -> None:
-    """Run the command line; a problem that the user can mend is printed without a traceback."""
+    """Run the command line; of a problem that the user can mend the last line is the reason."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except click.ClickException as error:
+        error.show()  # typer would draw a box around it, whose last line says nothing
+        sys.exit(error.exit_code)
     except FedappError as error:
-        Console(stderr=True).print(
-            f"[bold red]Error[/]: {escape(str(error))}", highlight=False, soft_wrap=True
-        )
+        _say_why(str(error))
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _say_why(problem: str) -> None:
+    """Print the last line of a command that did not do what was asked for."""
+    Console(stderr=True).print(
+        f"[bold red]Error[/]: {escape(problem)}", highlight=False, soft_wrap=True
+    )
+
+
+def _end_with(problem: str) -> None:
+    """End with exit code 1 and the problem, if there is one."""
+    if problem:
+        _say_why(problem)
+        raise typer.Exit(1)
 
 
 def _say_version(wanted: bool) -> None:
@@ -158,60 +171,55 @@ def run(
         typer.Option(min=0, help="Train in this many processes, one node each. 0: in this one."),
     ] = 0,
     ray_address: Annotated[
-        str, typer.Option(help="Ray cluster of the workers. Empty: one on this machine.")
+        str,
+        typer.Option(help="Ray cluster of the workers. Empty: $RAY_ADDRESS, else this machine."),
     ] = "",
+    worker_timeout: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Seconds that workers wait for room; 60 unless told."),
+    ] = None,
 ) -> None:
     """Run federated averaging, in this process or in workers; the run directory is printed first.
 
-    Ends with exit code 1 where no round changed the model.
+    Ends with an error where no round changed the model.
     """
     from fedapp.client_app import app as client_app
     from fedapp.engines.inline import run_inline
-    from fedapp.server_app import app_that_tells
+    from fedapp.server_app import app as server_app
 
-    ended: list[RunDirectory] = []
-    server_app = app_that_tells(ended.append)
     values = parse_settings(in_words(run_config, settings))
     if resume is not None:
         values, nodes, workers = _resumed(resume, values, nodes, workers)
-    _check_places(nodes, workers, ray_address)
+    _check_places(nodes, workers, ray_address, worker_timeout)
     read_config(values)
     if workers:
+        from fedapp.engines.cluster import TIMEOUT, Cluster
         from fedapp.engines.workers import run_workers
 
-        run_workers(server_app, values, workers, ray_address)
+        seconds = TIMEOUT if worker_timeout is None else worker_timeout
+        run_workers(server_app, values, workers, Cluster.chosen(ray_address), seconds)
     else:
         run_inline(server_app, client_app, values, nodes or 1)
-    _check_effect(ended)
 
 
-def _check_effect(ended: list[RunDirectory]) -> None:
-    """End with exit code 1 where no round of the run changed the model."""
-    from fedapp.runs.status import without_effect
-
-    for directory in ended:
-        if reason := without_effect(directory):
-            Console(stderr=True).print(
-                f"[bold red]No round changed the model[/]: {escape(reason)}. What happened: fedapp "
-                f"status {escape(str(directory.path))}",
-                highlight=False,
-                soft_wrap=True,
-            )
-            raise typer.Exit(1)
-
-
-def _check_places(nodes: int | None, workers: int, ray_address: str) -> None:
+def _check_places(
+    nodes: int | None, workers: int, ray_address: str, worker_timeout: float | None
+) -> None:
     """Refuse options of the places that training is spread over where they would have no effect."""
     if workers and nodes not in (None, workers):
         raise ConfigError(
             f"--nodes {nodes}: each of the {workers} workers is one node. Leave the option out, or "
             f"set --workers {nodes}."
         )
-    if ray_address and not workers:
-        raise ConfigError(
-            f"--ray-address {ray_address}: has no effect, because the run has no workers. Start one "
-            "with --workers N, or leave the option out."
-        )
+    for option, given in (
+        ("--ray-address", ray_address or None),
+        ("--worker-timeout", worker_timeout),
+    ):
+        if given is not None and not workers:
+            raise ConfigError(
+                f"{option} {given}: has no effect, because the run has no workers. Start one with "
+                "--workers N, or leave the option out."
+            )
 
 
 def _resumed(
@@ -271,8 +279,8 @@ def sweep(
     from fedapp.sweeps.schedule import Effort
 
     effort = Effort(jobs, stacked, retry, hours)
-    if not sweep_settings(in_words(run_config, settings), runs, to, best_of, effort, console):
-        raise typer.Exit(1)
+    words = in_words(run_config, settings)
+    _end_with(sweep_settings(words, runs, to, best_of, effort, console))
 
 
 @app.command(epilog="Items: mcmahan-table1 ... seo-fig13, the start of such names, or all.")
@@ -305,7 +313,7 @@ def reproduce(
 ) -> None:
     """Run what the papers ran; write each table and figure with the published numbers beside.
 
-    Ends with exit code 1 where a run failed.
+    Ends with exit code 1 where a run failed, or results were not written.
     """
     from fedapp.papers.catalogue import as_scale
     from fedapp.papers.reproduce import Order, data_folder, show_costs
@@ -318,8 +326,8 @@ def reproduce(
     order = Order(as_scale(scale), place, runs, to, effort, overrides, recorded, chosen)
     if listed or not items:
         show_costs(items or ["all"], order, console)
-    elif not carry_out(items, order, console):
-        raise typer.Exit(1)
+    else:
+        _end_with(carry_out(items, order, console))
 
 
 @app.command(epilog=SETTINGS_HELP)
@@ -396,17 +404,20 @@ def sharpness(
 
 @app.command()
 def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> None:
-    """Write the summary, the curves and the report of a run again, and draw what it has not drawn."""
+    """Write the summary, the curves and the report of a run again, and draw what it has not drawn.
+
+    Ends with exit code 1 where the picture of the partition is missing and cannot be drawn.
+    """
     from fedapp.runs.artefacts import write_report, write_summary
     from fedapp.runs.directory import RunDirectory, read_stored
     from fedapp.runs.partition import draw_later
 
     config, found = read_stored(run_dir)
     directory = RunDirectory(run_dir.absolute())
-    if problem := draw_later(directory.path, config, found):
-        console.print(f"no picture of the partition: {problem}", markup=False, soft_wrap=True)
+    problem = draw_later(directory.path, config, found)
     write_report(directory, config, write_summary(directory, config))
     console.print(str(directory.path / "report.html"), highlight=False, soft_wrap=True)
+    _end_with(f"no picture of the partition: {problem}" if problem else "")
 
 
 @app.command()

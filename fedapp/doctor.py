@@ -40,6 +40,10 @@ def facts(config: RunConfig) -> list[tuple[str, str]]:
     rows.append(("device", f"{choose_device(config)} (device = {config.device!r})"))
     rows.append(("flwr command", shutil.which("flwr") or "not on PATH: activate the environment"))
     rows.append(("Flower's state", os.environ.get("FLWR_HOME", "~/.flwr")))
+    cluster = os.environ.get("RAY_ADDRESS", "")
+    rows.append(
+        ("workers", f"in the Ray cluster at {cluster} (RAY_ADDRESS)" if cluster else "here")
+    )
     return rows
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from logging import INFO
 from typing import Any
 
@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedapp.arrays import to_arrays
 from fedapp.config import RunConfig, read_config
 from fedapp.engines.local import LocalGrid
-from fedapp.errors import CheckpointError, ConfigError
+from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.holdings import Holdings, read_holdings
 from fedapp.machine import keep_memory
 from fedapp.nodes import Nodes
@@ -36,6 +36,7 @@ from fedapp.runs.occupancy import logged, occupied
 from fedapp.runs.partition import write_partition
 from fedapp.runs.privacy import PrivacyLedger
 from fedapp.runs.states import open_states
+from fedapp.runs.status import without_effect
 from fedapp.runs.weights import begin_with, weights_digest
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.setup import (
@@ -58,19 +59,18 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run federated averaging as the run-config says."""
-    run(grid, read_config(context.run_config))
+    """Run federated averaging as the run-config says.
 
-
-def app_that_tells(ended: Callable[[RunDirectory], None]) -> ServerApp:
-    """Return the ServerApp that, when its run has ended, also tells where it is."""
-    telling = ServerApp()
-
-    @telling.main()
-    def tell(grid: Grid, context: Context) -> None:
-        ended(run(grid, read_config(context.run_config)))
-
-    return telling
+    Raises
+    ------
+    RunError
+        No round changed the model: for Flower, too, the run failed.
+    """
+    directory = run(grid, read_config(context.run_config))
+    if reason := without_effect(directory):
+        raise RunError(
+            f"No round changed the model: {reason}. What happened: fedapp status {directory.path}"
+        )
 
 
 def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) -> RunDirectory:
@@ -96,6 +96,8 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     directory, found = _open(config, holdings)
     with occupied(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)
+        if isinstance(grid, LocalGrid) and grid.where:
+            log(INFO, "Workers: %s", grid.where)
         state = _resumed(config, directory, theta)
         strategy = _prepare(grid, config, directory, found, holdings, theta, state)
         strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]

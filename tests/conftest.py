@@ -47,6 +47,7 @@ SMALL = {
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDAPP_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     torch.set_num_threads(1)
 
 

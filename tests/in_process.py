@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from flwr.app import Context, Message, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.app import Context, Message
 
 from fedapp.client_app import app as client_app
-from fedapp.config import Scalar
+from fedapp.config import Scalar, read_config
 from fedapp.engines.inline import InlineGrid
-from fedapp.engines.local import RUN_ID
-from fedapp.server_app import app as server_app
+from fedapp.server_app import run as run_server
 
 ClientCall = Callable[[Message, Context], Message]
 
@@ -54,11 +52,13 @@ def run(
     grid: type[InlineGrid] = InlineGrid,
     **settings: Scalar,
 ) -> Path:
-    """Run to the end in `folder` and return it; settings have underscores for hyphens."""
+    """Run to the end in `folder` and return it; settings have underscores for hyphens.
+
+    A run without effect is returned as well, which the ServerApp calls failed.
+    """
     given = {key.replace("_", "-"): value for key, value in settings.items()}
     values = {**SMALL, "run-dir": str(folder), **given}
-    context = Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values)
-    server_app(grid(call, values, [{}] * nodes), context)
+    run_server(grid(call, values, [{}] * nodes), read_config(values))
     return folder
 
 

@@ -143,12 +143,12 @@ PAGE_PARTS = ("pyproject.toml", "README.md", "LICENSE", "fedapp", "strategies", 
 
 
 class Page(Processes):
-    """The commands of docs/deploy.md, in a folder and a home of their own, on free ports."""
+    """The commands of a page, in a folder and a home of their own, on free ports."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, file):
         home = folder / "home"
         super().__init__(folder, {**environment(home / ".flwr"), "HOME": str(home)})
-        text = (ROOT / "docs" / "deploy.md").read_text()
+        text = (ROOT / file).read_text()
         for port in ("8000", "9094", "9095"):
             text = re.sub(rf"\b{port}\b", str(free_port()), text)
         text = text.replace("/absolute/path/to", str(folder))
@@ -178,8 +178,8 @@ class Page(Processes):
 
 
 @contextlib.contextmanager
-def page(folder):
-    followed = Page(folder)
+def page(folder, file):
+    followed = Page(folder, file)
     try:
         yield followed
     finally:
@@ -187,7 +187,7 @@ def page(folder):
 
 
 def test_the_page_on_real_devices_works_as_it_stands(tmp_path):
-    with page(tmp_path) as followed:
+    with page(tmp_path, "docs/deploy.md") as followed:
         followed.do("credentials", "deploy/credentials.py")
         superlink = followed.begin("superlink", "flower-superlink")
         followed.wait_for("superlink", "Uvicorn running on https://")
@@ -214,3 +214,17 @@ def test_the_page_on_real_devices_works_as_it_stands(tmp_path):
     assert not (tmp_path / "runs" / "first").stat().st_mode & others
     assert metrics(tmp_path / "runs" / "first")[-1]["test_accuracy"] > 0.9
     assert metrics(tmp_path / "runs" / "private")[-1]["epsilon"] > 0
+
+
+def test_readmes_first_deployment_works_as_it_is_printed(tmp_path):
+    """Each command has a terminal of its own; the home has no configuration of Flower's before."""
+    with page(tmp_path, "README.md") as followed:
+        followed.do("connection", "[superlink.deployment]")
+        *servers, run = followed.block("flower-superlink").splitlines()
+        assert len(servers) == 3
+        for number, command in enumerate(servers):
+            followed.start(f"terminal-{number}", "/bin/bash", "-ec", command)
+        followed.wait_for("terminal-0", "Uvicorn running")
+        assert followed.start("run", "/bin/bash", "-ec", run).wait(600) == 0, followed.logs()
+        assert "round 5/5" in followed.log("run"), followed.logs()
+    assert len(list((tmp_path / "runs").glob("*/summary.json"))) == 1

@@ -28,6 +28,16 @@ def test_on_gpus_there_is_a_process_for_each(gpus: int, monkeypatch: pytest.Monk
     assert "16" not in commands
 
 
+@pytest.mark.parametrize(
+    ("address", "where"), [("", "here"), ("head:6379", "cluster at head:6379")]
+)
+def test_it_says_where_workers_are(
+    address: str, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert where in dict(doctor.facts(read_config({"device": "cpu"})))["workers"]
+
+
 @pytest.mark.parametrize(("gpus", "device"), [(0, "auto"), (2, "cpu")])
 def test_on_the_cpu_there_is_a_process_for_each_core(
     gpus: int, device: str, monkeypatch: pytest.MonkeyPatch

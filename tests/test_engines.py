@@ -11,7 +11,8 @@ from in_process import SMALL, TWENTY, metrics, model
 
 from deploy.federation import federation
 from fedapp.data.embedded.digits import Digits
-from fedapp.engines.workers import connected, run_workers
+from fedapp.engines.cluster import HERE, connected
+from fedapp.engines.workers import run_workers
 from fedapp.server_app import app as server_app
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
@@ -63,7 +64,7 @@ class Workers:
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
     """Return what runs on Ray workers."""
-    with connected(""):
+    with connected(HERE):
         yield Workers(tmp_path_factory.mktemp("workers"))
 
 

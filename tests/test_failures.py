@@ -210,8 +210,8 @@ def test_an_exception_in_an_algorithm_is_named_with_its_line_and_ends_the_comman
     place = f"KeyError: 'weights' (tests/test_failures.py, line {line}, in loss)"
     assert set(metrics(tmp_path / "run")[1]["failures"].values()) == {place}
     assert result.exit_code == 1
-    assert "No round changed the model" in result.output
-    assert f"fedapp status {tmp_path / 'run'}" in result.output.replace("\n", "")
+    assert str(result.exception).startswith("No round changed the model: KeyError: 'weights'")
+    assert str(result.exception).endswith(f"fedapp status {tmp_path / 'run'}")
 
 
 @pytest.mark.parametrize(

@@ -212,8 +212,10 @@ def test_a_report_whose_data_is_gone_says_so_and_is_written(tmp_path: Path) -> N
     content = json.loads((folder / "config.json").read_text())
     content["found"]["fingerprint"] = "another"
     (folder / "config.json").write_text(json.dumps(content))
-    said = CliRunner().invoke(app, ["report", str(folder)], catch_exceptions=False).output
-    assert "no picture of the partition: dataset = 'digits': is not the data" in said
+    ended = CliRunner().invoke(app, ["report", str(folder)], catch_exceptions=False)
+    assert ended.exit_code == 1
+    problem = "Error: no picture of the partition: dataset = 'digits': is not the data"
+    assert ended.output.splitlines()[-1].startswith(problem)
     assert (folder / "report.html").exists()
 
 

@@ -92,8 +92,8 @@ def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) 
         only=("C = 0.0 | IID, B = 10",),
     )
     console = Console(file=io.StringIO(), width=400)
-    reproduce(["mcmahan-table1-2nn"], others, console)
-    assert "has results of 1 cells whose runs are neither in" in console.file.getvalue()
+    problem = reproduce(["mcmahan-table1-2nn"], others, console)
+    assert "has results of 1 cells whose runs are neither in" in problem
     assert (tmp_path / "out" / "mcmahan-table1-2nn" / "smoke.json").read_bytes() == kept
     damaged = tmp_path / "out" / "seo-fig11" / "smoke.json"
     damaged.parent.mkdir()

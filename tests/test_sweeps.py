@@ -578,9 +578,10 @@ def test_a_run_that_failed_before_is_shown_with_its_reason_and_the_remedy(tmp_pa
     store.keep(broken)
     said = Console(file=io.StringIO(), width=200)
     settings = [f"{key}={value}" for key, value in values.items()]
-    assert not sweep_settings(settings, tmp_path, tmp_path / "to", "", Effort(jobs=1), said)
-    for part in (broken.run, "NameError: [x]", "--retry"):
-        assert part in said.file.getvalue()  # type: ignore[attr-defined]
+    problem = sweep_settings(settings, tmp_path, tmp_path / "to", "", Effort(jobs=1), said)
+    assert problem.startswith(f"1 run failed: {broken.run}: NameError: [x]. ")
+    assert "--retry" in problem
+    assert f"{broken.run}: NameError: [x]" in said.file.getvalue()  # type: ignore[attr-defined]
 
 
 SHORT = {**BASE, "local-epochs": 1, "2nn.hidden": 8, "device": "cpu", "checkpoint-every": 1}

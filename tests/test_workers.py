@@ -11,8 +11,10 @@ from conftest import largest_difference
 from in_process import SMALL, metrics, model, run
 from typer.testing import CliRunner
 
+from deploy.processes import free_port
 from fedapp.cli import _resumed, app
-from fedapp.engines.workers import Share, connected, run_workers
+from fedapp.engines.cluster import HERE, Cluster, Share, connected
+from fedapp.engines.workers import run_workers
 from fedapp.errors import ConfigError, RunError
 from fedapp.server_app import app as server_app
 
@@ -59,6 +61,7 @@ def test_a_resumed_run_keeps_its_workers(tmp_path):
     [
         (["--workers", "2", "--nodes", "5"], "--nodes 5: each of the 2 workers is one node"),
         (["--ray-address", "here:1"], "--ray-address here:1: has no effect"),
+        (["--worker-timeout", "5"], "--worker-timeout 5.0: has no effect"),
     ],
 )
 def test_options_without_effect_are_refused(options, said):
@@ -72,7 +75,7 @@ def cluster():
     """Return the address of a local Ray cluster, to which this process is connected."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # Ray's workers need dying_client
-        with connected(""):
+        with connected(HERE):
             yield ray.get_runtime_context().gcs_address
 
 
@@ -111,14 +114,14 @@ def test_a_cluster_that_is_there_already(cluster, tmp_path):
     assert largest_difference(model(folder), model(reference)) <= 1e-9
 
 
-def test_an_address_without_a_cluster(monkeypatch):
-    def refuse(address, **_):
-        raise ConnectionError(f"nothing at {address}")
-
+@pytest.mark.parametrize("kind", ["", "ray://"])
+def test_an_address_without_a_cluster(kind, monkeypatch):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", refuse)
+    there = Cluster(f"{kind}127.0.0.1:{free_port()}", "RAY_ADDRESS")
     with (
-        pytest.raises(RunError, match=r"there is no Ray cluster \(nothing at 10\.0\.0\.1:6379"),
-        connected("10.0.0.1:6379"),
+        pytest.raises(
+            RunError, match=rf"^RAY_ADDRESS '{there.address}': there is no Ray cluster \("
+        ),
+        connected(there),
     ):
         pass

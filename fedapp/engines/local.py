@@ -27,6 +27,8 @@ class LocalGrid(Grid):
 
     here = True
     """Whether all nodes are on this machine."""
+    where = ""
+    """Where they are, in a line for the log, where that is worth one."""
     option = "--nodes"
     """The option of ``fedapp run`` that says how many there are."""
 

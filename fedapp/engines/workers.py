@@ -6,14 +6,10 @@ where each machine's workers read it. A reply is taken when it comes; nothing po
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import logging
-import os
 import pkgutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from logging import WARNING
 from typing import Any
 
@@ -23,10 +19,11 @@ from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 from flwr.serverapp import ServerApp
 from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedapp.config import Scalar
+from fedapp.engines.cluster import HERE, TIMEOUT, Cluster, Room, Share, connected, room
 from fedapp.engines.local import LocalGrid, answer, failed, identify, places, run_server
-from fedapp.errors import RunError
 
 CLIENT_APP = "fedapp.client_app:app"
 
@@ -35,11 +32,6 @@ LONGEST_WAIT = 3600.0
 
 SMALL = 100_000
 """Bytes up to which Ray sends an argument with the call."""
-
-ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is reported to anybody
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default; without it, it warns
-}
 
 
 class Worker:
@@ -56,29 +48,6 @@ class Worker:
         return answer(self.client_app, message, self.context)
 
 
-@dataclass(frozen=True)
-class Share:
-    """What a worker has of a machine: cores and GPUs, or parts of one."""
-
-    cpus: float
-    gpus: float
-
-    @classmethod
-    def of(cls, resources: Mapping[str, float], workers: int, *, gpu: bool) -> Share:
-        """Return the largest share with which all ``workers`` find a place in the cluster.
-
-        A whole core if there is one for each, else a half, a third ... so that as many share each
-        core; of the GPUs, where the run may use them, the same.
-        """
-        gpus = resources.get("GPU", 0.0) if gpu else 0.0
-        return cls(_part(resources.get("CPU", 1.0), workers), _part(gpus, workers) if gpus else 0.0)
-
-
-def _part(units: float, workers: int) -> float:
-    sharing = -(-workers // max(int(units), 1))
-    return int(10_000 / sharing) / 10_000  # Ray counts in ten-thousandths
-
-
 class WorkerGrid(LocalGrid):
     """Nodes that are Ray actors; one that dies is replaced, and its reply counts as failed."""
 
@@ -88,14 +57,13 @@ class WorkerGrid(LocalGrid):
         self,
         run_config: Mapping[str, Scalar],
         node_configs: Sequence[Mapping[str, Scalar]],
-        share: Share,
+        room: Room,
         client_app: str = CLIENT_APP,
     ) -> None:
         super().__init__(run_config, node_configs)
         self.client_app = client_app
-        self._actor = ray.remote(Worker).options(
-            num_cpus=share.cpus, num_gpus=share.gpus, scheduling_strategy="SPREAD"
-        )
+        self.where = room.where
+        self._room = room
         self._workers = {node: self._start(node) for node in self.contexts}
         self._sent: dict[str, tuple[Message, Any]] = {}
         self._stored: dict[int, Any] = {}
@@ -147,7 +115,12 @@ class WorkerGrid(LocalGrid):
         return reply
 
     def _start(self, node: int) -> Any:
-        return self._actor.remote(self.client_app, self.contexts[node])
+        actor = ray.remote(Worker).options(
+            num_cpus=self._room.share.cpus,
+            num_gpus=self._room.share.gpus,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._room.group, node - 1),
+        )
+        return actor.remote(self.client_app, self.contexts[node])
 
     def _store(self, record: ArrayRecord) -> Any:
         """Return the record's place in the object store; a small one is quicker sent by itself."""
@@ -165,42 +138,12 @@ class WorkerGrid(LocalGrid):
                 del self._sent[key]
 
 
-@contextlib.contextmanager
-def connected(address: str) -> Iterator[None]:
-    """Be connected to the Ray cluster at ``address``; empty: one of this process, on this machine.
-
-    A connection that is there already is used, and left as it is.
-
-    Raises
-    ------
-    RunError
-        There is no cluster at the address, or none starts here.
-    """
-    if ray.is_initialized():
-        yield
-        return
-    for key, value in ENVIRONMENT.items():
-        os.environ.setdefault(key, value)
-    try:
-        ray.init(address or "local", include_dashboard=None, logging_level=logging.WARNING)
-    except Exception as error:  # Ray has no class of its own for it
-        raise RunError(
-            f"--ray-address {address!r}: there is no Ray cluster ({error}). Start one with `ray start "
-            "--head`, use the address that it prints, or leave the option out."
-            if address
-            else f"--workers: Ray does not start on this machine ({error}). Leave the option out."
-        ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
 def run_workers(
     server_app: ServerApp,
     run_config: Mapping[str, Scalar],
     workers: int,
-    address: str = "",
+    cluster: Cluster = HERE,
+    seconds: float = TIMEOUT,
     client_app: str = CLIENT_APP,
 ) -> None:
     """Run the ServerApp over ``workers`` Ray actors to its end.
@@ -208,11 +151,12 @@ def run_workers(
     Raises
     ------
     RunError
-        There is no cluster at ``address``.
+        There is no cluster at the address, or within ``seconds`` no room in it for all workers.
     """
-    with connected(address):
+    with connected(cluster):
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         share = Share.of(resources, workers, gpu=run_config.get("device") != "cpu")
-        grid = WorkerGrid(run_config, places(workers), share, client_app)
-        grid.here = not address
-        run_server(server_app, grid, run_config)
+        with room(cluster, share, workers, seconds) as found:
+            grid = WorkerGrid(run_config, places(workers), found, client_app)
+            grid.here = not cluster.address
+            run_server(server_app, grid, run_config)

@@ -31,7 +31,7 @@ from fedapp.papers.results import (
 )
 from fedapp.papers.schema import Claims, Cut, Item, ScaleName, Sharpness, Table
 from fedapp.sweeps.archive import Archive
-from fedapp.sweeps.command import failures, run_plans
+from fedapp.sweeps.command import failure, run_plans
 from fedapp.sweeps.identity import LENGTH
 from fedapp.sweeps.plans import Outcome, Steps, stage
 from fedapp.sweeps.record import RunRecord
@@ -61,10 +61,11 @@ class Order:
     only: tuple[str, ...] = ()
 
 
-def reproduce(names: Sequence[str], order: Order, console: Console) -> bool:
+def reproduce(names: Sequence[str], order: Order, console: Console) -> str:
     """Run the items' cells, all in one queue, and write each item's results, picture and page.
 
-    Returns whether no run failed; one that diverged is a result.
+    Returns which runs failed and why, or which results were not written, or nothing; a run that
+    diverged is a result.
 
     Where the time is limited the cells that cost least come first, and those that are not done when
     it is up count as not run; an item of which none is done is left as it is, and so is one that has
@@ -94,18 +95,19 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> bool:
             outcomes[name] = there
     if order.scale != "smoke":
         Archive(order.to).keep(store.known)
+    problems = [failure(outcomes.values(), store)]
     for name, item in items.items():
         own = {label: outcomes.get(_plan_name(name, label)) for label in cells[name]}
         if own and not any(own.values()):
             continue  # nothing of it is run, at this scale or yet
         results = _results(name, item, cells[name], own, makers[name], order)
         if lost := _lost(results, earlier[name], order):
-            console.print(lost, highlight=False, soft_wrap=True)
+            problems.append(lost)
             continue
         for path in publish(item, results, makers[name], order.to.absolute()):
             console.print(str(path), highlight=False, soft_wrap=True)
     console.print(str(write_index(order.to.absolute())), highlight=False, soft_wrap=True)
-    return not failures(outcomes.values())
+    return " ".join(filter(None, problems))
 
 
 def _check_overrides(overrides: Mapping[str, Scalar]) -> None:

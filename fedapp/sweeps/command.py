@@ -15,7 +15,6 @@ from fedapp.sweeps.again import outdated, retry_failures
 from fedapp.sweeps.grid import expand, make_rows, request_for, show, split_grid, write_rows
 from fedapp.sweeps.identity import EXECUTION, LENGTH
 from fedapp.sweeps.plans import Outcome, Steps, fixed
-from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.schedule import Effort, carry_out
 from fedapp.sweeps.store import Store, as_folder
 
@@ -27,11 +26,11 @@ def sweep_settings(
     best_of: str,
     effort: Effort,
     console: Console,
-) -> bool:
+) -> str:
     """Run the grid that ``settings`` span, show the table and write it into ``to``.
 
-    Points that are not done when the time is up are not in the table. Returns whether no run
-    failed; one that diverged is a result.
+    Points that are not done when the time is up are not in the table. Returns which runs failed and
+    why, or nothing; one that diverged is a result.
 
     Raises
     ------
@@ -71,7 +70,7 @@ def sweep_settings(
     console.print(show(rows))
     for path in write_rows(rows, to, base):
         console.print(str(path), highlight=False, soft_wrap=True)
-    return not failures(outcomes.values())
+    return failure(outcomes.values(), store)
 
 
 def run_plans(
@@ -84,16 +83,8 @@ def run_plans(
     if effort.retry:
         retry_failures(plans, store)
     outcomes, problems = carry_out(plans, store, effort, console)
-    failed = {record.run: record.problem for record in failures(outcomes.values())}
-    for run, problem in {**problems, **failed}.items():
+    for run, problem in {**problems, **_failed(outcomes.values())}.items():
         console.print(f"[yellow]{run}[/]: {escape(problem)}", highlight=False, soft_wrap=True)
-    if failed:
-        console.print(
-            f"{len(failed)} failed, and stay so until they are tried again: add --retry. Their folders "
-            f"are in {store.root}.",
-            highlight=False,
-            soft_wrap=True,
-        )
     _warn_of(outdated(plans, store), store.root, console)
     return outcomes
 
@@ -111,15 +102,28 @@ def _warn_of(outdated: Mapping[str, str], root: Path, console: Console) -> None:
         )
 
 
-def failures(outcomes: Iterable[Outcome]) -> list[RunRecord]:
-    """Return the records of the runs that failed, among all that the plans had."""
-    records = [
-        record
+def failure(outcomes: Iterable[Outcome], store: Store) -> str:
+    """Return how many of the plans' runs failed, why the first did and what to do, or nothing."""
+    failed = _failed(outcomes)
+    if not failed:
+        return ""
+    run, problem = next(iter(failed.items()))
+    number = "1 run failed" if len(failed) == 1 else f"{len(failed)} runs failed; the first"
+    return (
+        f"{number}: {run}: {problem.removesuffix('.')}. What failed stays so until it is tried again: "
+        f"add --retry. The folders are in {store.root}."
+    )
+
+
+def _failed(outcomes: Iterable[Outcome]) -> dict[str, str]:
+    """Return the runs that failed, among all that the plans had, and why."""
+    return {
+        record.run: record.problem
         for outcome in outcomes
         for each in (outcome.runs, *(candidate.records for candidate in outcome.tried))
         for record in each
-    ]
-    return [record for record in records if record.status == "failed"]
+        if record.status == "failed"
+    }
 
 
 def _title(point: Mapping[str, object]) -> str:

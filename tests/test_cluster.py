@@ -1,0 +1,138 @@
+"""Workers on a Ray cluster of two nodes, which RAY_ADDRESS names, and one that has no room."""
+
+import json
+import os
+import re
+import sys
+
+import pytest
+import ray
+from conftest import largest_difference
+from in_process import SMALL, metrics, model, run
+from ray.cluster_utils import Cluster as RayCluster
+from ray.util import placement_group, remove_placement_group
+
+from fedapp import cli
+from fedapp.engines.cluster import ENVIRONMENT, HERE, Cluster
+from fedapp.errors import ConfigError
+
+NODE = {
+    "num_cpus": 1,
+    "num_gpus": 0,
+    "object_store_memory": 80 * 2**20,
+    "include_dashboard": False,
+}
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory):
+    """Return the address of a Ray cluster of two nodes with one CPU each."""
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in ENVIRONMENT.items():
+            patch.setenv(key, value)
+        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        patch.setenv("FEDAPP_CACHE", str(tmp_path_factory.mktemp("cache")))
+        started = RayCluster(initialize_head=True, head_node_args=NODE)
+        try:
+            started.add_node(**NODE)
+            yield started.address
+        finally:
+            started.shutdown()
+
+
+def fedapp_run(monkeypatch, *options, **settings):
+    """Call `fedapp run` in this process and return its exit status."""
+    words = [f"{k.replace('_', '-')}={json.dumps(v)}" for k, v in settings.items()]
+    small = [f"{k}={json.dumps(v)}" for k, v in SMALL.items()]
+    monkeypatch.setattr(sys, "argv", ["fedapp", "run", *options, *small, *words])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    return ended.value.code or 0
+
+
+def log_of(folder):
+    return [json.loads(line)["message"] for line in (folder / "log.jsonl").open()]
+
+
+@pytest.mark.process
+def test_both_nodes_train_and_the_numbers_are_those_of_one_process(address, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    folder = tmp_path / "there"
+    assert fedapp_run(monkeypatch, "--workers", "2", min_nodes=2, run_dir=str(folder)) == 0
+    (said,) = (line for line in log_of(folder) if line.startswith("Workers: "))
+    nodes = re.findall(r"1 on [\d.]+ \(node (\w{8})\)", said)
+    assert len(set(nodes)) == 2
+    assert f"2 workers in the Ray cluster at {address} (RAY_ADDRESS): " in said
+    assert said.endswith(", each with 1 CPU and 0 GPU")
+    assert sorted(places_of_actors(address)) == sorted(nodes)
+
+    reference = run(tmp_path / "here")
+    assert all(record["replied"] == len(record["clients"]) for record in metrics(folder)[1:])
+    assert [r.get("clients") for r in metrics(folder)] == [
+        r.get("clients") for r in metrics(reference)
+    ]
+    assert largest_difference(model(folder), model(reference)) <= 1e-6
+
+
+def places_of_actors(address):
+    """Return the beginnings of the ids of the nodes on which workers ran."""
+    ray.init(address, logging_level="ERROR")
+    try:
+        actors = ray._private.state.actors().values()
+        return [a["Address"]["NodeID"][:8] for a in actors if a["ActorClassName"] == "Worker"]
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.process
+def test_without_room_the_error_says_what_each_node_has(address, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    ray.init(address, logging_level="ERROR")
+    taken = placement_group([{"CPU": 1}])
+    try:
+        assert taken.wait(30)
+        options = ("--workers", "2", "--worker-timeout", "3")
+        assert fedapp_run(monkeypatch, *options, run_dir=str(tmp_path / "run")) == 2
+        assert fedapp_run(monkeypatch, "--workers", "1", run_dir=str(tmp_path / "one")) == 0
+    finally:
+        remove_placement_group(taken)
+        ray.shutdown()
+    (last,) = (line for line in capsys.readouterr().err.splitlines() if "Error" in line)
+    assert f"--workers 2: no room in the Ray cluster at {address} (RAY_ADDRESS) within 3 s" in last
+    assert "Each asks for 1 CPU and 0 GPU" in last
+    nodes = re.findall(r"[\d.]+ \(node \w+\) 1 CPU \((\d) free\) and 0 GPU \(0 free\)", last)
+    assert sorted(nodes) == ["0", "1"]
+    assert "--worker-timeout SECONDS" in last
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "expected"),
+    [
+        ("", "", HERE.address),
+        ("", "10.0.0.1:6379", "10.0.0.1:6379"),
+        ("10.0.0.2:6379", "10.0.0.1:6379", "10.0.0.2:6379"),
+        ("local", "10.0.0.1:6379", HERE.address),
+        ("", "local", HERE.address),
+        ("", "auto", "auto"),
+        ("ray://head:10001", "http://head:8265", "ray://head:10001"),
+    ],
+)
+def test_the_option_wins_over_the_variable(option, variable, expected, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", variable)
+    assert Cluster.chosen(option).address == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("http://head:8265", "where `ray job submit` sends jobs"),
+        ("head", "no address of a Ray cluster"),
+        ("grpc://head:1", "no address of a Ray cluster"),
+        ("ray://head", "no address of a Ray cluster"),
+    ],
+)
+def test_other_addresses_are_refused_with_those_that_are_meant(address, said, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(ConfigError, match=rf"^RAY_ADDRESS '{address}': .*{said}.*ray://HOST:10001"):
+        Cluster.chosen("")
