@@ -9,6 +9,7 @@ from fedapp.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
+    from fedapp.training.algorithm import Algorithm
 
 TEXT = (
     "client_key",
@@ -97,6 +98,18 @@ def of_texts(config: RunConfig, *, one_label: bool) -> Iterator[str]:
 def of_local_optimizer(config: RunConfig, because: str) -> Iterator[str]:
     """Say which keys are of local steps, where clients take none."""
     yield from _said(config, LOCAL_OPTIMIZER, f"{because}. Set algorithm='fedavg'")
+
+
+def of_option_two(config: RunConfig, algorithm: Algorithm) -> Iterator[str]:
+    """Say if the mean model, which Option II takes, is to be scaled: by more than the algorithm's own."""
+    rate, own = config.server_learning_rate, algorithm.own_server_learning_rate
+    if config.update == "model" and rate not in (1, own):
+        only = " or ".join(f"{value:g}" for value in dict.fromkeys((own, 1.0)))
+        yield (
+            f"server-learning-rate = {rate}: with update = 'model' (Option II) "
+            f"the server takes the mean model as it is, so only {only} is allowed. "
+            f"Set update='delta' (Option I), or leave server-learning-rate out."
+        )
 
 
 def of_falling_epochs(config: RunConfig) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -32,6 +32,7 @@ class DPFedAvg(Algorithm):
     """
 
     name: ClassVar[str] = "dp-fedavg"
+    own_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
     source: ClassVar[str] = "McMahan et al. 2018, Algorithm 1; Andrew et al. 2021, Algorithm 1"
     infinite: ClassVar[frozenset[str]] = frozenset({"cost"})
     sends: ClassVar[str] = "Δ_k clipped; with adaptive, whether ‖Δ_k‖ ≤ S; gets θ, S"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -27,6 +27,7 @@ class LocalDP(Algorithm):
     """
 
     name: ClassVar[str] = "local-dp"
+    own_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
     source: ClassVar[str] = "Dwork and Roth 2014, Theorem A.1"
     infinite: ClassVar[frozenset[str]] = frozenset({"cost"})
     sends: ClassVar[str] = "Δ_k clipped, with noise"

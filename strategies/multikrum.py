@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from flwr.serverapp.strategy import MultiKrum as Rule
 from flwr.serverapp.strategy import Strategy
@@ -20,6 +20,7 @@ class MultiKrum(RobustRule):
     """
 
     name: ClassVar[str] = "multikrum"
+    own_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
     source: ClassVar[str] = "Blanchard et al. 2017, section 4"
 
     num_malicious: int = Field(1, ge=0, description="Malicious clients a round to withstand, f.")

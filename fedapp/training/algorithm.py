@@ -161,6 +161,12 @@ class Algorithm(Component):
     It is treated as an update, not as a model: the server rule sees ``step.update = "delta"``.
     """
 
+    own_weighting: ClassVar[Literal["examples", "uniform"]] = "examples"
+    """What ``weighting = "auto"`` stands for."""
+
+    own_server_learning_rate: ClassVar[float] = 1.0
+    """What ``server-learning-rate = 0`` stands for."""
+
     keeps_state: ClassVar[bool] = False
     """Whether clients keep tensors from one turn to the next."""
 
