@@ -84,7 +84,7 @@ class RunConfig(BaseModel):
         description="What to do when a client fails or a round has too few good replies.",
     )
     # --- ClientUpdate
-    local_epochs: int = Field(5, ge=1, description="Local epochs, E.")
+    local_epochs: int = Field(5, ge=1, description="Local epochs, E; 1 with fedsgd.")
     local_epochs_decay: float = Field(
         1.0, gt=0, le=1, description="Factor on E after every round; E is rounded, and at least 1."
     )
@@ -344,6 +344,8 @@ def _with_own(config: RunConfig) -> RunConfig:
     """Return ``config`` with the algorithm's own value of each key that is left to it."""
     algorithm = cast("Algorithm", config.component("algorithm"))
     own = {field: getattr(algorithm, f"own_{field}") for field in LEFT_TO_THE_ALGORITHM}
+    if algorithm.one_gradient:
+        own["local_epochs"] = 1
     unset = {k: v for k, v in own.items() if getattr(config, k) == _default(k)}
     return config.model_copy(update=unset)
 

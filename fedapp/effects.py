@@ -32,11 +32,12 @@ READING = (
 """What, beside their content, the arrays of a data set that is read depend on."""
 BATCHED = ("program", "clients_together")
 """What is said of how clients train together."""
-LOCAL_OPTIMIZER = (
+LOCAL_STEPS = (
+    *("local_steps", "batch_sampling"),
     *("momentum", "nesterov", "weight_decay", "clip_norm"),
     *("local_epochs_decay", "batch_size_growth"),
 )
-"""What is said of a local step beside its rate, and of how many there are beside E and B."""
+"""What is said of local steps beside their rate, and of how many there are beside E and B."""
 
 
 def refuse(said: Iterable[str]) -> None:
@@ -95,9 +96,14 @@ def of_texts(config: RunConfig, *, one_label: bool) -> Iterator[str]:
         yield from _said(config, ("text_vocabulary",), words)
 
 
-def of_local_optimizer(config: RunConfig, because: str) -> Iterator[str]:
-    """Say which keys are of local steps, where clients take none."""
-    yield from _said(config, LOCAL_OPTIMIZER, f"{because}. Set algorithm='fedavg'")
+def of_local_steps(config: RunConfig, because: str) -> Iterator[str]:
+    """Say which keys are of local steps, where clients compute one gradient instead: E is 1."""
+    if config.local_epochs != 1:
+        yield (
+            f"local-epochs = {config.local_epochs}: has no effect, because {because}, but compute one "
+            "gradient. Set algorithm='fedavg', or local-epochs=1."
+        )
+    yield from _said(config, LOCAL_STEPS, f"{because}. Set algorithm='fedavg'")
 
 
 def of_option_two(config: RunConfig, algorithm: Algorithm) -> Iterator[str]:

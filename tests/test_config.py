@@ -128,6 +128,15 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         ["initial-weights = 'he': has no effect", "initial-model = 'runs/first' has the weights"],
     ),
     ({"algorithm": "fedsgd", "clip-norm": 1.0}, ["clip-norm = 1.0: has no effect"]),
+    (
+        {"algorithm": "fedsgd", "local-epochs": 3},
+        ["local-epochs = 3: has no effect", "compute one gradient", "local-epochs=1"],
+    ),
+    ({"algorithm": "fedsgd", "local-steps": 3}, ["local-steps = 3: has no effect"]),
+    (
+        {"algorithm": "fedsgd", "batch-sampling": "uniform"},
+        ["batch-sampling = 'uniform': has no effect"],
+    ),
     # keys that break an algorithm's rule
     ({"algorithm": "fednova", "clip-norm": 1.0}, ["clip-norm = 1.0", "||a_k||_1"]),
     ({"algorithm": "scaffold", "clip-norm": 1.0}, ["clip-norm = 1.0", "scaffold.option='I'"]),

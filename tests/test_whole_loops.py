@@ -529,7 +529,7 @@ ADAPTIVE = {"clip": 0.5, "noise": 0.2, "quantile": 0.3, "clip-rate": 0.5, "adapt
 MOMENTS = {"beta1": 0.6, "beta2": 0.7, "tau": 0.01}
 CASES: list[tuple[str, type[FedAvg], dict[str, Any], dict[str, Any]]] = [
     ("fedavg", FedAvg, {}, SOME),
-    ("fedsgd", FedSGD, {}, SOME | PLAIN),
+    ("fedsgd", FedSGD, {}, SOME | PLAIN | {"local_epochs": 1}),
     ("fedavgm", FedAvgM, {"momentum": 0.6}, SOME),
     ("fedavgm", FedAvgM, {"momentum": 0.6, "nesterov": True}, SOME),
     ("fedadam", FedAdam, MOMENTS, SOME),
