@@ -20,7 +20,7 @@ from fedapp.registry import source_of
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.batched import FEW, WHOLE_COHORT, BatchedTrainer, Together
 from fedapp.training.evaluation import Evaluator, Score, sample
-from fedapp.training.networks import running_statistics, shared_draws
+from fedapp.training.networks import has_representation, running_statistics, shared_draws
 from fedapp.training.program import Mode, can_compile
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import Trainer
@@ -96,7 +96,7 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
     ConfigError
         It has layers that the run cannot train: running statistics, which are no parameters and would
         not be averaged, or what the batched trainer cannot do if that is asked for. Or it has none
-        that ``initial-weights`` is about.
+        that ``initial-weights`` is about, or no representation, and the algorithm needs one.
     """
     module = initialise(make_model(config), network_task(config, task), config.seed)
     draw(module, config.initial_weights, config.seed, config.model)
@@ -106,6 +106,7 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
             "nobody would average them, and the model would be tested with those that it began with. "
             "Build the network with nn.GroupNorm, or with track_running_stats=False."
         )
+    _require_representation(config, module)
     if config.trainer == "batched" and (layer := shared_draws(module)):
         raise ConfigError(
             f"trainer = 'batched': model = {config.model!r} has a {layer}, which draws at random or "
@@ -113,6 +114,16 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
             "trainer='sequential' or 'auto' (and leave out --stacked)."
         )
     return module.to(DTYPES[config.precision])
+
+
+def _require_representation(config: RunConfig, module: nn.Module) -> None:
+    """Refuse a network without a representation where the algorithm compares them."""
+    if "features" in make_algorithm(config).needs and not has_representation(module):
+        raise ConfigError(
+            f"algorithm = {config.algorithm!r}: compares representations, what a network makes of its "
+            f"input before the last linear layer, and model = {config.model!r} has none that is "
+            "trained. Choose another model, for example model='2nn', or algorithm='fedavg'."
+        )
 
 
 def initial_parameters(config: RunConfig, task: Task) -> Tensors:
