@@ -69,7 +69,7 @@ OWN: dict[str, dict[str, Any]] = {
     "fedyogi": {"server-learning-rate": 0.05},
     "fedadagrad": {"server-learning-rate": 0.2},
     "fedavgm": {"fedavgm.momentum": 0.3},
-    "moon": {"model": "2nn", "2nn.hidden": 4},
+    "moon": {"model": "2nn", "2nn.hidden": 32},
     "dp-fedavg": {"dp-fedavg.noise": 0.01, "weighting": "uniform"},
     "local-dp": {"local-dp.noise": 0.01},
 }

@@ -106,7 +106,7 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
             "nobody would average them, and the model would be tested with those that it began with. "
             "Build the network with nn.GroupNorm, or with track_running_stats=False."
         )
-    _require_representation(config, module)
+    _require_representation(config, task, module)
     if config.trainer == "batched" and (layer := shared_draws(module)):
         raise ConfigError(
             f"trainer = 'batched': model = {config.model!r} has a {layer}, which draws at random or "
@@ -116,9 +116,9 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
     return module.to(DTYPES[config.precision])
 
 
-def _require_representation(config: RunConfig, module: nn.Module) -> None:
+def _require_representation(config: RunConfig, task: Task, module: nn.Module) -> None:
     """Refuse a network without a representation where the algorithm compares them."""
-    if "features" in make_algorithm(config).needs and not has_representation(module):
+    if "features" in make_algorithm(config, task).needs and not has_representation(module):
         raise ConfigError(
             f"algorithm = {config.algorithm!r}: compares representations, what a network makes of its "
             f"input before the last linear layer, and model = {config.model!r} has none that is "
