@@ -18,7 +18,7 @@ from fedapp.sweeps.store import Store
 
 PRIVATE = {"dp-fedavg", "local-dp"}
 """With noise that protects somebody among 20 clients they need not learn."""
-AFTER_FIVE_ROUNDS: Mapping[str, float] = {"fedsgd": 0.3, "krum": 0.7, "fedadagrad": 0.7}
+AFTER_FIVE_ROUNDS: Mapping[str, float] = {"fedsgd": 0.25, "krum": 0.7, "fedadagrad": 0.7}
 AFTER_FIFTY: Mapping[str, float] = {"fedsgd": 0.8}
 
 
