@@ -22,11 +22,12 @@ LARGEST_BATCH = 2**31
 
 @dataclass(frozen=True)
 class Work:
-    """What may change from round to round: eta, E and B (0: infinity)."""
+    """What may change from round to round: eta, E and B (0: infinity); and whether u is 1 (FedSGD)."""
 
     learning_rate: float
     epochs: int
     batch_size: int
+    one_gradient: bool = False
 
     @classmethod
     def of(cls, config: RunConfig, round_: int) -> Work:
@@ -42,6 +43,7 @@ class Work:
             config.learning_rate * config.learning_rate_decay ** (round_ - 1),
             max(math.floor(falling + 0.5), 1),
             _grown(config.batch_size, config.batch_size_growth, round_ - 1),
+            cast("Algorithm", config.component("algorithm")).one_gradient,
         )
 
     def updates(self, config: RunConfig, n: int) -> float:
@@ -50,7 +52,7 @@ class Work:
         A batch of more than a client's examples is one of all of them, as with B = infinity. It is 1
         where clients compute one gradient: FedSGD.
         """
-        if cast("Algorithm", config.component("algorithm")).one_gradient:
+        if self.one_gradient:
             return float(n > 0)
         if config.local_steps or n == 0:
             return float(config.local_steps if n else 0)
