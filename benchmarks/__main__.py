@@ -30,7 +30,7 @@ from benchmarks.workloads import WORKLOADS, Workload, idle
 from fedapp.config import RunConfig
 from fedapp.holdings import read_holdings
 
-OTHERS = ("simulation", "peers", "memory", "gpu", "lstm", "data_cache FOLDER")
+OTHERS = ("simulation", "peers", "memory", "gpu", "lstm", "data_cache FOLDER", "defaults")
 IDLE_ROUNDS = 100
 """Rounds of a millisecond that make one measurement."""
 

@@ -64,16 +64,39 @@ COLUMNS = (
 )
 
 
-def algorithms_page() -> str:
-    """Return the table of algorithms, their descriptions, and the line of descent, as Markdown."""
+ALONE = """## By its name alone
+
+`fedapp run algorithm=NAME` with no other key: test accuracy on the digits after the default 50 rounds,
+over three seeds, and what the algorithm's own values of `weighting`, `server-learning-rate` and the
+like are where they are not FedAvg's. `python -m benchmarks.defaults` makes the table.
+"""
+BEGIN, END = "<!-- written by benchmarks.defaults -->", "<!-- end -->"
+
+
+def with_accuracy(page: str, table: str) -> str:
+    """Return the page with another table of accuracies by the algorithms' names alone."""
+    head, rest = page.split(BEGIN)
+    return f"{head}{BEGIN}\n{table}\n{END}{rest.split(END, 1)[1]}"
+
+
+def algorithms() -> dict[str, type[Algorithm]]:
+    """Return all algorithms by name."""
     family = next(family for family in FAMILIES if family.key == "algorithm")
-    found = cast("dict[str, type[Algorithm]]", dict(family.components()))
+    return cast("dict[str, type[Algorithm]]", dict(family.components()))
+
+
+def algorithms_page(before: str = "") -> str:
+    """Return the page of all algorithms as Markdown, with the table of accuracies of that ``before``."""
+    found = algorithms()
+    table = before.split(BEGIN)[1].split(END)[0].strip("\n") if BEGIN in before else ""
     trainers = [t for t in get_args(RunConfig.model_fields["trainer"].annotation) if t != "auto"]
     lines = [
         HEAD.format(trainers=", ".join(f"`{trainer}`" for trainer in trainers)),
         f"| {' | '.join(COLUMNS)} |",
         "| --- " * len(COLUMNS) + "|",
         *(_row(name, algorithm) for name, algorithm in found.items()),
+        "",
+        with_accuracy(f"{ALONE}\n{BEGIN}{END}", table),
         "",
         "## What each does, and where implementations differ",
         "",

@@ -10,7 +10,7 @@ import difflib
 import functools
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from pydantic import (
     BaseModel,
@@ -28,7 +28,13 @@ from fedapp import effects
 from fedapp.errors import ConfigError
 from fedapp.registry import FAMILIES, Component, Family, number_as_text
 
+if TYPE_CHECKING:
+    from fedapp.training.algorithm import Algorithm
+
 Scalar = bool | int | float | str
+
+LEFT_TO_THE_ALGORITHM = ("weighting", "server_learning_rate")
+"""Fields whose default stands for the algorithm's own value, ``own_<field>`` of its class."""
 
 
 def kebab(name: str) -> str:
@@ -78,7 +84,7 @@ class RunConfig(BaseModel):
         description="What to do when a client fails or a round has too few good replies.",
     )
     # --- ClientUpdate
-    local_epochs: int = Field(5, ge=1, description="Local epochs, E.")
+    local_epochs: int = Field(5, ge=1, description="Local epochs, E; 1 with fedsgd.")
     local_epochs_decay: float = Field(
         1.0, gt=0, le=1, description="Factor on E after every round; E is rounded, and at least 1."
     )
@@ -109,15 +115,17 @@ class RunConfig(BaseModel):
     )
     # --- server
     algorithm: str = Field("fedavg", description="Algorithm: a file in strategies/.")
-    weighting: Literal["examples", "uniform"] = Field(
-        "examples", description="'examples': n_k / sum n (FedAvg); 'uniform': naive averaging."
+    weighting: Literal["auto", "examples", "uniform"] = Field(
+        "auto",
+        description="'examples': n_k / sum n (FedAvg); 'uniform': naive averaging. 'auto': the "
+        "algorithm's own.",
     )
     update: Literal["delta", "model"] = Field(
         "delta",
         description="'delta': clients send theta_k - theta (Option I); 'model': theta_k (II).",
     )
     server_learning_rate: float = Field(
-        1.0, gt=0, description="Server learning rate, eta_g (Option I only)."
+        0.0, ge=0, description="Server learning rate, eta_g. 0: the algorithm's own."
     )
     # --- data and model
     dataset: str = Field(
@@ -271,12 +279,6 @@ class RunConfig(BaseModel):
 def _senseless(config: RunConfig) -> Iterator[str]:
     if config.nesterov and config.momentum == 0:
         yield "nesterov = true: needs momentum above 0. Set momentum=0.9, or nesterov=false."
-    if config.update == "model" and config.server_learning_rate != 1:
-        yield (
-            f"server-learning-rate = {config.server_learning_rate}: with update = 'model' (Option II) "
-            "the server takes the mean model as it is, so only 1 is allowed. "
-            "Set update='delta' (Option I), or server-learning-rate=1.0."
-        )
     if config.local_steps and config.local_epochs != RunConfig.model_fields["local_epochs"].default:
         yield (
             f"local-steps = {config.local_steps}: counts steps instead of epochs, so it excludes "
@@ -310,6 +312,8 @@ def participants(fraction: float, clients: int) -> int:
 def read_config(values: Mapping[str, Any]) -> RunConfig:
     """Build the configuration from Flower's run-config (kebab-case keys, dotted for components).
 
+    What the run-config leaves to the algorithm is the algorithm's own value in what is returned.
+
     Raises
     ------
     ConfigError
@@ -328,10 +332,22 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
         problems += [_describe(detail, RunConfig) for detail in error.errors()]
     if config is not None:
         problems += _component_problems(config)
-        problems += _misfits(config) if not problems else ()
+        if not problems:
+            config = _with_own(config)
+            problems += _misfits(config)
     if problems or config is None:
         raise ConfigError("\n".join(problems))
     return config
+
+
+def _with_own(config: RunConfig) -> RunConfig:
+    """Return ``config`` with the algorithm's own value of each key that is left to it."""
+    algorithm = cast("Algorithm", config.component("algorithm"))
+    own = {field: getattr(algorithm, f"own_{field}") for field in LEFT_TO_THE_ALGORITHM}
+    if algorithm.one_gradient:
+        own["local_epochs"] = 1
+    unset = {k: v for k, v in own.items() if getattr(config, k) == _default(k)}
+    return config.model_copy(update=unset)
 
 
 def without_others(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -349,8 +365,16 @@ def without_others(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def defaults() -> dict[str, Scalar]:
-    """Return every key with its default, the components' parameters included."""
-    return read_config({}).to_run_config()
+    """Return every key with its default as it is written, the components' parameters included.
+
+    What is left to the algorithm stands there as "auto" and 0.
+    """
+    left = {kebab(field): _default(field) for field in LEFT_TO_THE_ALGORITHM}
+    return {**read_config({}).to_run_config(), **left}
+
+
+def _default(field: str) -> Scalar:
+    return cast("Scalar", RunConfig.model_fields[field].default)
 
 
 @functools.cache
@@ -413,6 +437,7 @@ def _component_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _misfits(config: RunConfig) -> Iterator[str]:
+    yield from effects.of_option_two(config, cast("Algorithm", config.component("algorithm")))
     for family in FAMILIES:
         if getattr(config, family.key) in family.components():
             yield from config.component(family.key).misfits(config)

@@ -9,6 +9,7 @@ from fedapp.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedapp.config import RunConfig
+    from fedapp.training.algorithm import Algorithm
 
 TEXT = (
     "client_key",
@@ -31,11 +32,12 @@ READING = (
 """What, beside their content, the arrays of a data set that is read depend on."""
 BATCHED = ("program", "clients_together")
 """What is said of how clients train together."""
-LOCAL_OPTIMIZER = (
+LOCAL_STEPS = (
+    *("local_steps", "batch_sampling"),
     *("momentum", "nesterov", "weight_decay", "clip_norm"),
     *("local_epochs_decay", "batch_size_growth"),
 )
-"""What is said of a local step beside its rate, and of how many there are beside E and B."""
+"""What is said of local steps beside their rate, and of how many there are beside E and B."""
 
 
 def refuse(said: Iterable[str]) -> None:
@@ -94,9 +96,26 @@ def of_texts(config: RunConfig, *, one_label: bool) -> Iterator[str]:
         yield from _said(config, ("text_vocabulary",), words)
 
 
-def of_local_optimizer(config: RunConfig, because: str) -> Iterator[str]:
-    """Say which keys are of local steps, where clients take none."""
-    yield from _said(config, LOCAL_OPTIMIZER, f"{because}. Set algorithm='fedavg'")
+def of_local_steps(config: RunConfig, because: str) -> Iterator[str]:
+    """Say which keys are of local steps, where clients compute one gradient instead: E is 1."""
+    if config.local_epochs != 1:
+        yield (
+            f"local-epochs = {config.local_epochs}: has no effect, because {because}, but compute one "
+            "gradient. Set algorithm='fedavg', or local-epochs=1."
+        )
+    yield from _said(config, LOCAL_STEPS, f"{because}. Set algorithm='fedavg'")
+
+
+def of_option_two(config: RunConfig, algorithm: Algorithm) -> Iterator[str]:
+    """Say if the mean model, which Option II takes, is to be scaled: by more than the algorithm's own."""
+    rate, own = config.server_learning_rate, algorithm.own_server_learning_rate
+    if config.update == "model" and rate not in (1, own):
+        only = " or ".join(f"{value:g}" for value in dict.fromkeys((own, 1.0)))
+        yield (
+            f"server-learning-rate = {rate}: with update = 'model' (Option II) "
+            f"the server takes the mean model as it is, so only {only} is allowed. "
+            f"Set update='delta' (Option I), or leave server-learning-rate out."
+        )
 
 
 def of_falling_epochs(config: RunConfig) -> Iterator[str]:

@@ -132,7 +132,7 @@ def targets() -> dict[Path, list[Callable[[str], str]]]:
             _between("pins of constraints.txt", uv_constraints),
         ],
         ROOT / "docs" / "configuration.md": [lambda _: configuration_page()],
-        ROOT / "docs" / "algorithms.md": [lambda _: algorithms_page()],
+        ROOT / "docs" / "algorithms.md": [algorithms_page],
         **{path: [_whole(text)] for path, text in result_pages(ROOT / "docs" / "results").items()},
     }
 

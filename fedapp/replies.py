@@ -65,7 +65,7 @@ class Expected:
     steps: Mapping[int, int] = field(default_factory=dict)
     upload: Mapping[str, Tensor] = field(default_factory=dict)
     largest: Mapping[str, float] = field(default_factory=dict)
-    weighting: Literal["examples", "uniform"] = "examples"
+    weighting: str = "examples"
     update: Literal["delta", "model"] = "delta"
     max_norm: float = 0.0
 

@@ -28,9 +28,10 @@ class FedNTD(Algorithm):
     """Not-true distillation: what theta says of the classes that are not the label is kept.
 
     Lee et al. 2022 (NeurIPS), section 4: the loss gains beta times the KL divergence from theta's
-    to the local model's softmax over the classes other than the true one, at temperature tau. The
-    authors' code multiplies by tau^2, as distillation does to keep gradients of one size, and takes
-    tau = 3 in it; at the paper's tau = 1 there is no difference, and so it is done here.
+    to the local model's softmax over the classes other than the true one, at temperature tau. As in
+    the authors' code it is multiplied by tau^2, as distillation does to keep gradients of one size.
+    The code's configuration sets tau = beta = 1 (3 is only what its loss takes if nothing is given),
+    where that makes no difference.
     """
 
     name: ClassVar[str] = "fedntd"

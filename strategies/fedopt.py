@@ -20,9 +20,9 @@ class FedOpt(Algorithm):
     Reddi et al. 2021 (ICLR), Algorithm 2: m <- beta1 m + (1 - beta1) Delta, v by the subclass,
     x <- x + eta m / (sqrt(v) + tau), eta being server-learning-rate, m_0 = 0, v_0 = tau^2. There is
     no correction of bias. Flower's own start v at 0, and its FedAdam multiplies eta by
-    sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)), so that they give other numbers. Moves are
-    about eta an entry whatever the client learning rate is: start from server-learning-rate = 0.01
-    (with update = "delta": Option II knows no rate but 1).
+    sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)), so that they give other numbers. Moves are about eta
+    an entry whatever the client learning rate is, so 1 is far too much; the paper tunes eta on a
+    grid of 10^(1/2) (Appendix D). Here it is 0.01, and 0.03 for Adagrad, unless it is set.
     """
 
     source: ClassVar[str] = "Reddi et al. 2021, Algorithm 2"

@@ -17,6 +17,7 @@ from fedapp.training.algorithm import (
     ServerStep,
     Tensors,
     Turn,
+    which_count,
 )
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 
@@ -24,33 +25,35 @@ from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 class FedSGD(Algorithm):
     """Clients send the gradient of their mean loss at theta; the server takes the step.
 
-    McMahan et al. 2017, section 2: w <- w - eta sum of n_k / n g_k. Batches only divide the work:
-    the gradients of all examples that a client visits are averaged, all at theta, so that with
-    whole epochs g_k is the full-batch gradient whatever E and B are. The local optimizer's other
-    settings (momentum, nesterov, weight-decay, clip-norm) have no part in it, and are refused.
+    McMahan et al. 2017, section 2: w <- w - eta sum of n_k / n g_k, with g_k the gradient of all n_k
+    examples, computed once: E is 1, and so is u. B only divides the work: the gradients of a client's
+    batches, all at theta, are averaged by the targets that count in each. The settings of local steps
+    (local-steps, batch-sampling, momentum, nesterov, weight-decay, clip-norm) and another E have no
+    part in it, and are refused.
     """
 
     name: ClassVar[str] = "fedsgd"
     source: ClassVar[str] = "McMahan et al. 2017, section 2"
     sends: ClassVar[str] = "∇F_k(θ)"
     own_update: ClassVar[bool] = True
+    one_gradient: ClassVar[bool] = True
 
     def misfits(self, config: RunConfig) -> Iterator[str]:
         """Say which settings of local steps would have no effect."""
         yield from super().misfits(config)
-        yield from effects.of_local_optimizer(config, "the clients of 'fedsgd' take no steps")
+        yield from effects.of_local_steps(config, "the clients of 'fedsgd' take no steps")
 
     def gradient(
         self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn
     ) -> tuple[Tensors, Tensor]:
         """Return a direction of zero, and the batch's gradient at theta for ``remember``."""
         gradient, loss = differentiate(turn.anchor, batch)
-        size = batch.targets.shape[0] if batch.mask is None else batch.mask.sum()
+        size = which_count(batch).sum().to(loss.dtype)
         summed = prefixed("sum", scaled(gradient, size))
-        return zeros_like(gradient) | summed | {"size": loss * 0 + size}, loss
+        return zeros_like(gradient) | summed | {"size": size}, loss
 
     def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
-        """Return the sum of the examples' gradients, and their number."""
+        """Return the sum of the targets' gradients, and their number."""
         seen = {name: tensor for name, tensor in direction.items() if name not in params}
         return add(seen, turn.memory) if turn.memory else seen
 
@@ -58,7 +61,8 @@ class FedSGD(Algorithm):
         """Return g_k in place of an update."""
         if not turn.memory:
             return Finish(update=zeros_like(params))
-        return Finish(update=scaled(part("sum", turn.memory), 1 / turn.memory["size"]))
+        size = turn.memory["size"].clamp(min=1)
+        return Finish(update=scaled(part("sum", turn.memory), 1 / size))
 
     def apply(
         self,

@@ -19,8 +19,9 @@ class FedSMOO(FedDyn):
     Sun et al. 2023 (ICML), Algorithm 1: FedDyn whose gradients are taken at w + s_k, with
     s_k = r u / ||u||, u = g - mu_k - s, mu_k <- mu_k + s_k - s at every step; clients send
     mu_k - s_k, of which the server makes the next s = r * mean / ||mean||. The paper's 1 / beta is
-    alpha here, as in ``feddyn``. (The authors' code leaves s_k out of what is sent, since it is
-    small; here it is the paper's.)
+    alpha here, as in ``feddyn``. The mean that s is made of is weighted as the updates are; the
+    paper's counts clients equally, as with weighting='uniform'. (The authors' code leaves s_k out of
+    what is sent, since it is small; here it is the paper's.)
     """
 
     name: ClassVar[str] = "fedsmoo"

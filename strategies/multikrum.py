@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from flwr.serverapp.strategy import MultiKrum as Rule
 from flwr.serverapp.strategy import Strategy
@@ -14,12 +14,14 @@ from strategies.robust import RobustRule
 class MultiKrum(RobustRule):
     """The mean of the updates that are nearest to the others, of f clients that may be malicious.
 
-    Blanchard et al. 2017 (NeurIPS), section 4: the mean, by `weighting`, of the updates with the
-    least Krum scores. It needs n >= 2 f + 3, and for the updates that it averages to stay among
-    those that Krum vouches for, at most n - f - 2 of them (Damaskinos et al. 2019, AggregaThor).
+    Blanchard et al. 2017 (NeurIPS), section 4: the plain mean of the updates with the least Krum
+    scores; with weighting='examples', weighted by what the clients say that they hold. It needs
+    n >= 2 f + 3, and for the updates that it averages to stay among those that Krum vouches for, at
+    most n - f - 2 of them (Damaskinos et al. 2019, AggregaThor).
     """
 
     name: ClassVar[str] = "multikrum"
+    own_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
     source: ClassVar[str] = "Blanchard et al. 2017, section 4"
 
     num_malicious: int = Field(1, ge=0, description="Malicious clients a round to withstand, f.")

@@ -21,6 +21,7 @@ Entropy = Literal["seed", "system"]
 class Private(Algorithm):
     """What the private algorithms have in common: their noise, and what it promises."""
 
+    own_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
     own_update: ClassVar[bool] = True
     exact: ClassVar[bool] = False
     neutral: ClassVar[Mapping[str, float]] = {"clip": 0.0, "noise": 0.0}

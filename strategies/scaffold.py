@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -21,6 +20,7 @@ from fedapp.training.algorithm import (
     Tensors,
     Turn,
     mean_update,
+    which_count,
 )
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 from strategies.local_steps import steps_in_all
@@ -72,19 +72,19 @@ class Scaffold(Algorithm):
         direction = add(add(gradient, turn.state, -1.0), turn.broadcast)
         if self.option == "I":
             at_theta, _ = differentiate(turn.anchor, batch)
-            direction |= prefixed("at-theta", scaled(at_theta, _size(batch)))
-            direction["size"] = _size(batch).to(loss.dtype)
+            size = which_count(batch).sum().to(loss.dtype)
+            direction |= prefixed("at-theta", scaled(at_theta, size)) | {"size": size}
         return direction, loss
 
     def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
-        """Return the sum of the examples' gradients at theta, and their number (Option I)."""
+        """Return the sum of the targets' gradients at theta, and their number (Option I)."""
         seen = {name: g for name, g in direction.items() if name not in params}
         return add(seen, turn.memory) if turn.memory else seen
 
     def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
         """Return c_k+ to keep and c_k+ - c_k to send; c_k and 0 of a client without examples."""
         if self.option == "I" and turn.memory:
-            variate = scaled(part("at-theta", turn.memory), 1 / turn.memory["size"])
+            variate = scaled(part("at-theta", turn.memory), 1 / turn.memory["size"].clamp(min=1))
         else:
             walked = add(turn.anchor, params, -1.0)
             taken = steps_in_all(next(iter(params.values())), turn, steps)
@@ -111,10 +111,3 @@ class Scaffold(Algorithm):
         """Return x + eta_g * mean of y_k - x, and c + share * mean of c_k+ - c_k."""
         update = mean_update(theta, mean, step)
         return add(theta, update, step.server_learning_rate), add(state, upload, step.share)
-
-
-def _size(batch: Batch) -> Tensor:
-    """Return the number of examples in the batch: a scalar."""
-    if batch.mask is not None:
-        return batch.mask.sum()
-    return torch.as_tensor(batch.targets.shape[0])

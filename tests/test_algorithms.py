@@ -69,8 +69,9 @@ OWN: dict[str, dict[str, Any]] = {
     "fedyogi": {"server-learning-rate": 0.05},
     "fedadagrad": {"server-learning-rate": 0.2},
     "fedavgm": {"fedavgm.momentum": 0.3},
+    "moon": {"model": "2nn", "2nn.hidden": 32},
     "dp-fedavg": {"dp-fedavg.noise": 0.01, "dp-fedavg.entropy": "seed", "weighting": "uniform"},
-    "local-dp": {"local-dp.noise": 0.01, "local-dp.entropy": "seed"},
+    "local-dp": {"local-dp.noise": 0.01, "local-dp.entropy": "seed", "weighting": "uniform"},
 }
 """What suits the quadratic, or what the algorithm asks for, where the default does not."""
 

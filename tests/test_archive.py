@@ -103,7 +103,8 @@ def test_published_runs_still_have_the_names_that_their_settings_give(
     for path in PUBLISHED:
         found = archive.find(path.name.removesuffix(".json.gz"))
         assert found is not None
-        assert Request.of(found.settings, 1).run == found.run
+        settings = {"weighting": "examples", "server-learning-rate": 1.0, **found.settings}
+        assert Request.of(settings, 1).run == found.run
     assert len(PUBLISHED) > 100
 
 

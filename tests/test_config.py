@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -21,6 +21,7 @@ from fedapp.holdings import own_client
 from fedapp.keys import allowed
 from fedapp.registry import FAMILIES
 from fedapp.runs.callbacks import read_metrics
+from fedapp.training.algorithm import Algorithm
 from tests.conftest import SMALL, Run, metrics_of
 
 BAD: list[tuple[dict[str, Any], list[str]]] = [
@@ -39,7 +40,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"momentum": 1.0}, ["momentum = 1.0", "less than 1"]),
     ({"weight-decay": -1e-4}, ["weight-decay = -0.0001"]),
     ({"clip-norm": -1.0}, ["clip-norm = -1.0"]),
-    ({"server-learning-rate": 0.0}, ["server-learning-rate = 0.0"]),
+    ({"server-learning-rate": -0.1}, ["server-learning-rate = -0.1"]),
     ({"seed": -1}, ["seed = -1"]),
     ({"threads": -1}, ["threads = -1"]),
     ({"eval-every": -1}, ["eval-every = -1"]),
@@ -56,7 +57,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"nesterov": 1}, ["nesterov = 1", "boolean"]),
     ({"learning-rate": "fast"}, ["learning-rate = 'fast'", "number"]),
     # choices that do not exist
-    ({"weighting": "sizes"}, ["weighting = 'sizes'", "'examples' or 'uniform'"]),
+    ({"weighting": "sizes"}, ["weighting = 'sizes'", "'auto', 'examples' or 'uniform'"]),
     ({"update": "gradient"}, ["update = 'gradient'", "'delta' or 'model'"]),
     ({"batch-sampling": "shuffle"}, ["batch-sampling = 'shuffle'", "'epoch' or 'uniform'"]),
     ({"precision": "float16"}, ["precision = 'float16'", "'float32' or 'float64'"]),
@@ -127,6 +128,15 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         ["initial-weights = 'he': has no effect", "initial-model = 'runs/first' has the weights"],
     ),
     ({"algorithm": "fedsgd", "clip-norm": 1.0}, ["clip-norm = 1.0: has no effect"]),
+    (
+        {"algorithm": "fedsgd", "local-epochs": 3},
+        ["local-epochs = 3: has no effect", "compute one gradient", "local-epochs=1"],
+    ),
+    ({"algorithm": "fedsgd", "local-steps": 3}, ["local-steps = 3: has no effect"]),
+    (
+        {"algorithm": "fedsgd", "batch-sampling": "uniform"},
+        ["batch-sampling = 'uniform': has no effect"],
+    ),
     # keys that break an algorithm's rule
     ({"algorithm": "fednova", "clip-norm": 1.0}, ["clip-norm = 1.0", "||a_k||_1"]),
     ({"algorithm": "scaffold", "clip-norm": 1.0}, ["clip-norm = 1.0", "scaffold.option='I'"]),
@@ -379,6 +389,36 @@ def test_defaults_are_a_run() -> None:
     assert read_config(defaults()) == read_config({})
 
 
+ALGORITHMS = next(family for family in FAMILIES if family.key == "algorithm").components()
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_what_is_left_to_the_algorithm_is_its_own(name: str) -> None:
+    """`flwr run` sends every key, as pyproject.toml has it; `fedapp run` those that are set."""
+    algorithm = cast("type[Algorithm]", ALGORITHMS[name])
+    config = read_config({"algorithm": name})
+    assert config.weighting == algorithm.own_weighting
+    assert config.server_learning_rate == algorithm.own_server_learning_rate
+    assert read_config({**defaults(), "algorithm": name}) == config
+    assert read_config(config.to_run_config()) == config
+
+
+def test_what_is_set_is_obeyed() -> None:
+    values = {"algorithm": "fedadam", "server-learning-rate": 1.0, "weighting": "uniform"}
+    config = read_config(values)
+    assert (config.server_learning_rate, config.weighting) == (1.0, "uniform")
+    assert read_config({"algorithm": "multikrum", "weighting": "examples"}).weighting == "examples"
+
+
+def test_option_two_takes_the_algorithms_own_server_learning_rate_or_one() -> None:
+    two = {"update": "model", "algorithm": "fedadam"}
+    assert read_config(two).server_learning_rate == 0.01
+    assert read_config(read_config(two).to_run_config()) == read_config(two)
+    assert read_config({**two, "server-learning-rate": 1.0}).server_learning_rate == 1.0
+    with pytest.raises(ConfigError, match=r"so only 0\.01 or 1 is allowed"):
+        read_config({**two, "server-learning-rate": 0.1})
+
+
 def test_whole_numbers_are_numbers() -> None:
     """`learning-rate=1` in a run-config is an int; it means 1.0."""
     assert read_config({"learning-rate": 1}).learning_rate == 1.0
@@ -529,7 +569,7 @@ def test_a_file_of_settings_in_another_encoding_is_named(tmp_path: Path) -> None
         ("learning-rate-decay", "number > 0 and ≤ 1"),
         ("resume", "true or false"),
         ("batch-sampling", '"epoch", "uniform"'),
-        ("weighting", '"examples", "uniform"'),
+        ("weighting", '"auto", "examples", "uniform"'),
         ("scaffold.option", '"I", "II"'),
         ("run-dir", "text"),
     ],

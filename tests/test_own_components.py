@@ -84,6 +84,14 @@ def test_clients_with_draws_or_batches_of_their_own_train_one_by_one(
         make_trainer(read_config({"model": "own", "trainer": "batched"}), task)
 
 
+def test_moon_without_a_representation_is_refused_before_a_run_begins(run: Run) -> None:
+    with pytest.raises(ConfigError, match=r"algorithm = 'moon'.* model = 'linear' has none"):
+        run(algorithm="moon", model="linear", pictures=False)
+    task = read_holdings(read_config({"model": "2nn"}), None).dataset.task
+    assert make_module(read_config({"algorithm": "moon", "model": "2nn"}), task)
+    assert make_module(read_config({"algorithm": "fedavg", "model": "linear"}), task)
+
+
 def test_running_statistics_are_refused_before_a_run_begins(component: Component, run: Run) -> None:
     component("fedapp.models", "own", MODEL.format(layer="nn.BatchNorm1d(8)"))
     said = r"model = 'own'.*BatchNorm1d.*'fedavg' nobody.*algorithm='fedbn'.*nn\.GroupNorm"

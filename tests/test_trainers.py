@@ -117,7 +117,7 @@ def both(together: int, **given: Any) -> tuple[list[Outcome], list[Outcome]]:
 @pytest.mark.parametrize("together", [1, 3])
 def test_every_algorithm(name: str, together: int) -> None:
     """Unequal sizes, partial batches, a client with no examples; to 1e-9 in float64."""
-    given = settings(name, local_epochs=2)
+    given = settings(name, **local_work(name))
     if given["dataset"] == "digits":
         given["batch-size"] = 5
     check_equal(*both(together, **given), tolerance=1e-9)
@@ -130,13 +130,13 @@ def test_every_algorithm_stacked(name: str, together: int) -> None:
     check_stacked(name, together)
 
 
-def with_momentum(name: str) -> dict[str, float]:
-    """Return client momentum, but for FedSGD, whose clients take no steps."""
-    return {} if name == "fedsgd" else {"momentum": 0.5}
+def local_work(name: str) -> dict[str, Any]:
+    """Return two epochs with momentum, but for FedSGD, whose clients compute one gradient."""
+    return {"local_epochs": 1} if name == "fedsgd" else {"local_epochs": 2, "momentum": 0.5}
 
 
 def check_stacked(name: str, together: int, turns: int = 1) -> None:
-    given = settings(name, local_epochs=2, **with_momentum(name))
+    given = settings(name, **local_work(name))
     if given["dataset"] == "digits":
         given["batch-size"] = 5
     batched = {"trainer": "batched", "program": "record", "clients-together": together}
@@ -166,8 +166,9 @@ OWN_RULE = [
 def test_twenty_rounds_of_every_client_rule(name: str, run: Run) -> None:
     """Clients of unequal sizes, partial batches; to 1e-4 in float32."""
     given = settings(name, num_server_rounds=20, precision="float32", pictures=False)
-    unequal = {"dataset": "digits", "model": "linear", "partitioner": "sgm", "sgm.sigma": 0.5}
+    unequal = {"dataset": "digits", "partitioner": "sgm", "sgm.sigma": 0.5}
     given = {k: v for k, v in given.items() if not k.startswith("quadratic")} | unequal
+    given["model"] = "2nn" if name == "moon" else "linear"
     given |= {"batch-size": 200, "learning-rate": 0.05, "fraction-train": 1.0}
     reference = model_of(run("sequential", trainer="sequential", **given))
     together = {"program": "record", "clients-together": 2}
@@ -196,7 +197,8 @@ def test_what_a_client_remembers_is_of_its_own_steps(name: str) -> None:
     """Three clients in one program: those of 4 and 2 steps wait for the one of 6."""
     given = {"dataset": "digits", "2nn.hidden": 4, "precision": "float64", "batch_size": 5}
     more = {"scaffold.option": "I"} if name == "scaffold" else {}
-    check_equal(*both(3, algorithm=name, local_epochs=2, **given, **more), tolerance=1e-9)
+    epochs = local_work(name)["local_epochs"]
+    check_equal(*both(3, algorithm=name, local_epochs=epochs, **given, **more), tolerance=1e-9)
 
 
 @pytest.mark.parametrize("together", [1, 2])
@@ -370,7 +372,7 @@ def test_places_of_a_captured_program(
     """A CUDA graph reads and writes fixed places; two turns in them, with momentum."""
     monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
     monkeypatch.setattr("fedapp.training.setup.choose_program", lambda *_: "capture")
-    given = settings(name, local_epochs=2, **with_momentum(name))
+    given = settings(name, **local_work(name))
     if given["dataset"] == "digits":
         given["batch-size"] = 5
     batched = {**given, "trainer": "batched", "clients-together": together}
@@ -383,7 +385,7 @@ def test_places_of_a_captured_program(
 @pytest.mark.parametrize("name", OWN_RULE)
 def test_every_client_rule_on_a_gpu(name: str, together: int, cuda: torch.device) -> None:
     """Captured, and replayed in a second turn, as on the CPU; to 1e-9 in float64."""
-    given = settings(name, local_epochs=2, momentum=0.5)
+    given = settings(name, **local_work(name))
     if given["dataset"] == "digits":
         given["batch-size"] = 5
     wanted = outcomes({**given, "trainer": "sequential", "device": "cpu"})

@@ -79,6 +79,7 @@ BASE: dict[str, Any] = {
     "eval_every": 0,
 }
 BY_EXAMPLES: dict[str, Any] = {
+    "weighting": "examples",
     "learning_rate_decay": 0.8,
     "server_learning_rate": 0.7,
     "weight_decay": 0.05,
@@ -87,6 +88,7 @@ BY_EXAMPLES: dict[str, Any] = {
 """With a rate that falls, client momentum and a server's rate of its own: Option I."""
 UNIFORM: dict[str, Any] = {
     "weighting": "uniform",
+    "server_learning_rate": 1.0,
     "update": "model",
     "momentum": 0.3,
     "nesterov": True,
@@ -143,13 +145,13 @@ class FedAvg:
     """McMahan et al. 2017, Algorithm 1."""
 
     def __init__(self, theta: Vector, run: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        self.run: Mapping[str, float] = run
+        self.run = run
         self.own: Mapping[str, float] = own
         self.kept: dict[int, Vector] = {}
         self.state: Any = None
         self.second = np.zeros_like(theta)
         self.round = 0
-        self.eta_g: float = run.get("server_learning_rate", 1.0)
+        self.eta_g: float = run["server_learning_rate"]
 
     def begin(self, k: int, theta: Vector) -> Vector:
         return theta
@@ -191,7 +193,7 @@ class FedAvg:
         self.round += 1
         decay = self.run.get("learning_rate_decay", 1.0)
         self.eta = self.run["learning_rate"] * decay ** (self.round - 1)
-        sizes = np.array([1] * len(SIZES) if "weighting" in self.run else SIZES)
+        sizes = np.array([1] * len(SIZES) if self.run["weighting"] == "uniform" else SIZES)
         weights = sizes[cohort].astype(float)
         self.share, self.cohort = weights.sum() / sizes.sum(), cohort
         sent = [self.client(k, theta, self.batches(k, data)) for k in cohort]
@@ -542,7 +544,7 @@ ADAPTIVE: dict[str, Any] = {
 MOMENTS = {"beta1": 0.6, "beta2": 0.7, "tau": 0.01}
 CASES: list[tuple[str, type[FedAvg], dict[str, Any], dict[str, Any]]] = [
     ("fedavg", FedAvg, {}, SOME),
-    ("fedsgd", FedSGD, {}, SOME | PLAIN),
+    ("fedsgd", FedSGD, {}, SOME | PLAIN | {"local_epochs": 1}),
     ("fedavgm", FedAvgM, {"momentum": 0.6}, SOME),
     ("fedavgm", FedAvgM, {"momentum": 0.6, "nesterov": True}, SOME),
     ("fedadam", FedAdam, MOMENTS, SOME),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from fedapp.config import RunConfig, Scalar, defaults, kebab, read_config
+from fedapp.config import RunConfig, Scalar, kebab, read_config
 from fedapp.data import load_dataset
 from fedapp.data.embedded.base import Embedded
 from fedapp.effects import READING
@@ -65,7 +65,11 @@ class Request:
 
     @property
     def canonical(self) -> dict[str, Scalar]:
-        """The settings that make the run what it is, defaults left out, data by content."""
+        """The settings that make the run what it is, data by content.
+
+        Those are left out that are as in a run of federated averaging with no key set. What a run leaves
+        to its algorithm is the algorithm's own value here.
+        """
         return dict(_canonical(self.settings))
 
     @property
@@ -91,7 +95,7 @@ def _name(settings: tuple[tuple[str, Scalar], ...]) -> str:
 def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
     config = read_config(dict(settings))
     values = {**config.to_run_config(), **_chosen_parameters(config)}
-    standard = defaults()
+    standard = read_config({}).to_run_config()
     chosen = {k: v for k, v in values.items() if k not in EXECUTION and v != standard[k]}
     if config.initial_model:
         chosen["initial-model"] = weights_digest(config)[:12]

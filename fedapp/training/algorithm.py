@@ -37,6 +37,7 @@ __all__ = [
     "mean_over_targets",
     "mean_update",
     "weighted_mean",
+    "which_count",
 ]
 
 
@@ -164,6 +165,15 @@ class Algorithm(Component):
 
     It is treated as an update, not as a model: the server rule sees ``step.update = "delta"``.
     """
+
+    own_weighting: ClassVar[Literal["examples", "uniform"]] = "examples"
+    """What ``weighting = "auto"`` stands for."""
+
+    own_server_learning_rate: ClassVar[float] = 1.0
+    """What ``server-learning-rate = 0`` stands for."""
+
+    one_gradient: ClassVar[bool] = False
+    """Whether a client computes one gradient of all its examples, and u is 1; B only divides the work."""
 
     keeps_state: ClassVar[bool] = False
     """Whether clients keep tensors from one turn to the next."""
@@ -355,10 +365,21 @@ def mean_update(theta: Mapping[str, Tensor], mean: Tensors, step: ServerStep) ->
 
 def mean_over_targets(values: Tensor, batch: Batch) -> Tensor:
     """Return the mean of ``values`` [b] or [b, T] over the targets that count: a scalar."""
-    counted = (batch.targets != IGNORE).to(values.dtype)
-    if batch.mask is not None:
-        counted = counted * batch.mask.view(-1, *[1] * (counted.dim() - 1))
+    counted = which_count(batch).to(values.dtype)
     return (values * counted).sum() / counted.sum().clamp(min=1)
+
+
+def which_count(batch: Batch) -> Tensor:
+    """Return which targets a mean loss is taken over: [b] or [b, T], of bools.
+
+    Not padding: neither that of a text, IGNORE, nor that of a batch. Floats are all targets.
+    """
+    targets = batch.targets
+    whole = targets.is_floating_point()
+    counted = torch.ones_like(targets, dtype=torch.bool) if whole else targets != IGNORE
+    if batch.mask is None:
+        return counted
+    return counted & (batch.mask > 0).view(-1, *[1] * (targets.dim() - 1))
 
 
 class WeightedMean:

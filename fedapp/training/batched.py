@@ -402,7 +402,7 @@ def _copies(tensors: Tensors) -> Tensors:
 
 
 def _mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
-    """Return each client's mean loss, weighted by batch sizes: [steps][c] both to [c].
+    """Return each client's mean loss, weighted by the targets that count: [steps][c] both to [c].
 
     Later steps can be of fewer clients, the first ones.
     """
@@ -413,4 +413,4 @@ def _mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
         found = torch.stack([losses[step] for step in some]).double()
         total[:count] += (found.where(weights > 0, 0.0) * weights).sum(0)
         weight[:count] += weights.sum(0)
-    return [float(loss) for loss in (total / weight).cpu()]
+    return [float(loss) for loss in (total / weight.clamp(min=1)).cpu()]

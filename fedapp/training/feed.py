@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedapp.data.base import Examples
 from fedapp.data.transforms.base import Transform
+from fedapp.training.algorithm import Batch, which_count
 from fedapp.training.batches import Stored, as_targets, source_of_draws, stored
 from fedapp.training.plan import LocalPlan, passes
 
@@ -77,8 +78,9 @@ def quarters(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Step:
-    """One local step of c clients: [c, b, ...], mask [c, b] and its sums, and who has this step: [c].
+    """One local step of c clients: [c, b, ...] and mask [c, b].
 
+    For each client [c] ``sizes`` says how many targets count, ``active`` whether it has this step;
     ``together``: all clients of the turn have it.
     """
 
@@ -152,17 +154,19 @@ class Feed:
         """Yield as many steps as the client with the most steps takes."""
         inputs, targets, held = self._data()
         index, mask, draws = (part.to(self.device) for part in self._places(held))
-        masks = (mask.to(self.dtype), mask.sum(2), mask.any(2))
+        masks = (mask.to(self.dtype), mask.any(2))
         for start, end, rows in self._windows(inputs):
             part = (slice(start, end), slice(rows))
             places = index[part]
             taken, numbers = places.flatten(), draws[part].flatten(0, 2)
             shown = self.transform.train(inputs.index_select(0, taken), self.dtype, numbers)
-            drawn = (shown, as_targets(targets.index_select(0, taken)))
+            batch = Batch(shown, as_targets(targets.index_select(0, taken)), mask[part].flatten())
+            sizes = which_count(batch).unflatten(0, places.shape).flatten(2).sum(2)
+            drawn = (batch.inputs, batch.targets)
             whole = (*(t.unflatten(0, places.shape) for t in drawn), *(t[part] for t in masks))
-            every = zip(*(tensor.unbind() for tensor in whole), strict=True)
-            for step, (x, y, weight, sizes, active) in enumerate(every, start):
-                yield Step(x, y, weight, sizes, active, together=step < min(self.steps))
+            every = zip(*(tensor.unbind() for tensor in (*whole, sizes)), strict=True)
+            for step, (x, y, weight, active, size) in enumerate(every, start):
+                yield Step(x, y, weight, size, active, together=step < min(self.steps))
 
     def _windows(self, inputs: Tensor) -> Iterator[tuple[int, int, int]]:
         """Yield from which step to which batches are drawn at once, and of how many clients.

@@ -110,6 +110,13 @@ def shared_draws(module: nn.Module) -> str:
     return keeps_statistics(module)
 
 
+def has_representation(module: nn.Module) -> bool:
+    """Return whether parameters besides those of the last linear layer make what it is given."""
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    last = {id(parameter) for parameter in linear[-1].parameters()} if linear else set()
+    return bool(linear) and any(id(parameter) not in last for parameter in module.parameters())
+
+
 def with_features(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
     """Return what ``run`` returns, and what ``module``'s last linear layer was given meanwhile.
 

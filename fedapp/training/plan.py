@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,21 @@ from numpy.typing import NDArray
 from fedapp.config import RunConfig
 from fedapp.seeds import generator
 
+if TYPE_CHECKING:
+    from fedapp.training.algorithm import Algorithm
+
 LARGEST_BATCH = 2**31
 """Where B stops growing: no client has more examples."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What may change from round to round: eta, E and B (0: infinity)."""
+    """What may change from round to round: eta, E and B (0: infinity); and whether u is 1 (FedSGD)."""
 
     learning_rate: float
     epochs: int
     batch_size: int
+    one_gradient: bool = False
 
     @classmethod
     def of(cls, config: RunConfig, round_: int) -> Work:
@@ -39,13 +43,17 @@ class Work:
             config.learning_rate * config.learning_rate_decay ** (round_ - 1),
             max(math.floor(falling + 0.5), 1),
             _grown(config.batch_size, config.batch_size_growth, round_ - 1),
+            cast("Algorithm", config.component("algorithm")).one_gradient,
         )
 
     def updates(self, config: RunConfig, n: int) -> float:
         """Return u_k = E * n_k / B (McMahan et al. 2017, section 2); the steps if steps are given.
 
-        A batch of more than a client's examples is one of all of them, as with B = infinity.
+        A batch of more than a client's examples is one of all of them, as with B = infinity. It is 1
+        where clients compute one gradient: FedSGD.
         """
+        if self.one_gradient:
+            return float(n > 0)
         if config.local_steps or n == 0:
             return float(config.local_steps if n else 0)
         return self.epochs * max(n / self.batch_size if self.batch_size else 1.0, 1.0)

@@ -20,6 +20,7 @@ from fedapp.training.algorithm import (
     Objective,
     Tensors,
     Turn,
+    which_count,
 )
 from fedapp.training.batches import batches
 from fedapp.training.layout import lay_out
@@ -134,7 +135,7 @@ class SequentialTrainer:
             torch._foreach_copy_(list(self.held.values()), [start[name] for name in self.held])
         optimizer = LocalOptimizer(plan)
         losses: list[Tensor] = []
-        sizes: list[int] = []
+        sizes: list[Tensor] = []
         kinds = (self.transform, self.device, self.dtype, self.format)
         stream = batches(examples, plan, rng, *kinds, causal=self.model.causal)
         for batch in stream:
@@ -145,7 +146,7 @@ class SequentialTrainer:
             if memory:
                 turn = dataclasses.replace(turn, memory=memory)
             losses.append(loss)
-            sizes.append(len(batch.targets))
+            sizes.append(which_count(batch).sum())
         with torch.no_grad():
             ended = {
                 name: tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -170,8 +171,10 @@ class SequentialTrainer:
         return differentiate
 
 
-def _mean_loss(losses: list[Tensor], sizes: list[int]) -> float:
+def _mean_loss(losses: list[Tensor], sizes: list[Tensor]) -> float:
+    """Return the mean of the steps' losses, weighted by the targets that each is the mean of."""
     if not losses:
         return float("nan")
-    weights = torch.tensor(sizes, dtype=torch.float64)
-    return float((torch.stack(losses).double().cpu() * weights).sum() / weights.sum())
+    weights = torch.stack(sizes).double().cpu()
+    total = (torch.stack(losses).double().cpu() * weights).sum()
+    return float(total / weights.sum().clamp(min=1))

@@ -23,6 +23,7 @@ from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.batched import FEW, WHOLE_COHORT, BatchedTrainer, Together
 from fedapp.training.evaluation import Evaluator, Score, sample
 from fedapp.training.networks import (
+    has_representation,
     keeps_statistics,
     needs_two,
     normalisation_names,
@@ -104,7 +105,8 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
     ConfigError
         It has layers that the run cannot train: running statistics, which are no parameters and would
         not be averaged, unless the algorithm leaves them with the clients; or what the batched
-        trainer cannot do if that is asked for. Or it has none that ``initial-weights`` is about.
+        trainer cannot do if that is asked for. Or it has none that ``initial-weights`` is about, or no
+        representation, and the algorithm needs one.
     """
     module = initialise(make_model(config), network_task(config, task), config.seed)
     draw(module, config.initial_weights, config.seed, config.model)
@@ -115,6 +117,7 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
             "tested with those that it began with. Set algorithm='fedbn', which leaves them with the "
             "clients, or build the network with nn.GroupNorm, or with track_running_stats=False."
         )
+    _require_representation(config, task, module)
     if config.trainer == "batched" and (layer := shared_draws(module)):
         raise ConfigError(
             f"trainer = 'batched': model = {config.model!r} has a {layer}, which draws at random or "
@@ -169,6 +172,16 @@ def _needs_two(config: RunConfig, task: Task) -> str:
     kind = torch.long if task.kind == "tokens" else DTYPES[config.precision]
     example = torch.zeros((1, *network_task(config, task).input_shape), dtype=kind)
     return needs_two(make_module(config, task), example)
+
+
+def _require_representation(config: RunConfig, task: Task, module: nn.Module) -> None:
+    """Refuse a network without a representation where the algorithm compares them."""
+    if "features" in make_algorithm(config, task).needs and not has_representation(module):
+        raise ConfigError(
+            f"algorithm = {config.algorithm!r}: compares representations, what a network makes of its "
+            f"input before the last linear layer, and model = {config.model!r} has none that is "
+            "trained. Choose another model, for example model='2nn', or algorithm='fedavg'."
+        )
 
 
 def initial_parameters(config: RunConfig, task: Task) -> Tensors:

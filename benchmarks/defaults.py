@@ -1,0 +1,102 @@
+"""Every algorithm by its name alone on the digits: what `fedapp run algorithm=NAME` comes to.
+
+    python -m benchmarks.defaults            all, with three seeds; the table goes into docs/algorithms.md
+    python -m benchmarks.defaults fedadam    some; the table is printed and nothing is written
+
+No other key is set. Ends with exit code 1 where a run failed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedapp.algorithms_page import algorithms, with_accuracy
+from fedapp.config import RunConfig, kebab, read_config
+from fedapp.generate import ROOT
+from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.directory import RunDirectory
+from fedapp.sweeps.command import failure, run_plans
+from fedapp.sweeps.identity import Request
+from fedapp.sweeps.plans import Steps, fixed
+from fedapp.sweeps.record import RunRecord
+from fedapp.sweeps.schedule import Effort
+from fedapp.sweeps.store import Store
+
+ROUNDS = int(RunConfig.model_fields["num_server_rounds"].default)
+HEAD = ("| algorithm | test accuracy, mean | least and most | |", "| --- | --- | --- | --- |")
+
+console = Console()
+
+
+@dataclass(frozen=True)
+class Row:
+    """What an algorithm's runs, one a seed, came to: test accuracies, and epsilon where it says one."""
+
+    name: str
+    accuracies: Sequence[float]
+    epsilon: float | None = None
+
+    def __str__(self) -> str:
+        mean = sum(self.accuracies) / len(self.accuracies)
+        least, most = min(self.accuracies), max(self.accuracies)
+        numbers = f"{mean:.1%} | {least:.1%} to {most:.1%}".replace("%", " %")
+        said = [*own_values(self.name)]
+        if self.epsilon is not None:
+            said.append(f"ε = {self.epsilon:.3g}")
+        return f"| [`{self.name}`](#{self.name}) | {numbers} | {', '.join(said)} |"
+
+
+def own_values(name: str) -> list[str]:
+    """Return what the algorithm's run has other than plain FedAvg's, without a key being set."""
+    own, plain = read_config({"algorithm": name}), read_config({})
+    keys = ("weighting", "server_learning_rate", "local_epochs")
+    pairs = [(key, getattr(own, key)) for key in keys if getattr(own, key) != getattr(plain, key)]
+    return [f"`{kebab(key)} = {json.dumps(value)}`" for key, value in pairs]
+
+
+def row_of(name: str, records: Sequence[RunRecord], store: Store) -> Row:
+    """Return what the runs of an algorithm came to; epsilon is the largest of them."""
+    last = [read_metrics(RunDirectory(store.folder(record.run)).metrics)[-1] for record in records]
+    spent = [record["epsilon"] for record in last if "epsilon" in record]
+    accuracies = [record.final_accuracy() for record in records]
+    return Row(name, accuracies, max(spent, default=None))
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[ALGORITHM]...")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each run.")] = ROUNDS,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each algorithm.")] = 3,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs at a time. 0: one a core.")] = 0,
+) -> None:
+    """Run the algorithms at their defaults; write the table where all have run as it says."""
+    chosen = names or list(algorithms())
+    plans: dict[str, Callable[[], Steps]] = {}
+    for name in chosen:
+        wanted = [Request.of({"algorithm": name, "seed": seed}, rounds) for seed in range(seeds)]
+        plans[name] = functools.partial(fixed, wanted)
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(Path(folder))
+        outcomes = run_plans(plans, store, Effort(jobs), console)
+        rows = [row_of(name, outcomes[name].runs, store) for name in chosen if name in outcomes]
+    table = "\n".join([*HEAD, *map(str, rows)])
+    typer.echo(table)
+    missing = "" if len(rows) == len(chosen) else "not every algorithm has run"
+    if problem := failure(outcomes.values(), store) or missing:
+        typer.echo(problem, err=True)
+        raise typer.Exit(1)
+    if not names and (rounds, seeds) == (ROUNDS, 3):
+        page = ROOT / "docs" / "algorithms.md"
+        page.write_text(with_accuracy(page.read_text(), table))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,108 @@
+"""Padded targets: gradients of several batches, and the training loss, are means over targets."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedapp.config import read_config
+from fedapp.data.base import IGNORE, Examples, Task
+from fedapp.data.transforms.base import Transform
+from fedapp.models.base import Model
+from fedapp.training.algorithm import Algorithm, Batch, Turn, which_count
+from fedapp.training.batched import BatchedTrainer, Together
+from fedapp.training.plan import LocalPlan, Work
+from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.trainer import ClientTask, Outcome
+from strategies.fedsgd import FedSGD
+from strategies.scaffold import Scaffold
+from tests.conftest import Run, metrics_of
+
+TARGETS = np.array([[0, IGNORE, IGNORE], [1, 1, 1]])
+"""Two sequences, of one target and of three."""
+GRADIENT = 0.5
+"""At w = log 3 the classes have 3/4 and 1/4: (-1/4 + 3 * 3/4) / 4. By sequences it would be 1/4."""
+LOSS = (math.log(4 / 3) + 3 * math.log(4)) / 4
+PLAN = {"epochs": 1, "steps": 0, "batch_size": 1, "sampling": "epoch", "learning_rate": 0.1}
+TRAINERS = [SequentialTrainer, BatchedTrainer]
+
+
+class Constant(nn.Module):
+    """Logits (w, 0) at every step, with w = log 3."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(math.log(3), dtype=torch.float64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        logits = torch.stack([self.w, torch.zeros_like(self.w)])
+        return logits.view(1, 2, 1).expand(len(inputs), 2, inputs.shape[1])
+
+
+class OfText(Model):
+    """Cross-entropy over the targets that count."""
+
+    takes: ClassVar[frozenset[str]] = frozenset({"tokens"})
+
+    def build(self, task: Task) -> nn.Module:
+        return Constant()
+
+
+def trained(kind: Any, algorithm: Algorithm, copies: int = 1) -> list[Outcome]:
+    """Return what clients that hold the two sequences give, each in batches of one."""
+    more = {"together": Together(copies)} if kind is BatchedTrainer else {}
+    trainer = kind(
+        *(Constant(), OfText(), algorithm, Transform(), torch.device("cpu"), torch.float64, 2),
+        **more,
+    )
+    theta = {"w": torch.tensor(math.log(3), dtype=torch.float64)}
+    turn = Turn(theta, algorithm.broadcast(algorithm.start(theta)), learning_rate=0.1, steps=2)
+    turn = Turn(**{**vars(turn), "state": algorithm.first_state(turn)})
+    examples = Examples(np.zeros((2, 3)), TARGETS)
+    tasks = [ClientTask(turn, examples, np.random.default_rng(k)) for k in range(copies)]
+    found: list[Outcome] = trainer.client_updates(tasks, LocalPlan(**PLAN))
+    return found
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("kind", TRAINERS)
+def test_fedsgds_gradient_and_loss_are_means_over_targets(kind: Any, copies: int) -> None:
+    for outcome in trained(kind, FedSGD(), copies):
+        assert outcome.finish.update is not None
+        assert float(outcome.finish.update["w"]) == pytest.approx(GRADIENT, abs=1e-12)
+        assert outcome.loss == pytest.approx(LOSS, abs=1e-12)
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+@pytest.mark.parametrize("kind", TRAINERS)
+def test_the_gradient_that_scaffold_keeps_is_a_mean_over_targets(kind: Any, copies: int) -> None:
+    for outcome in trained(kind, Scaffold(option="I"), copies):
+        assert float(outcome.finish.state["w"]) == pytest.approx(GRADIENT, abs=1e-12)
+
+
+def test_which_targets_count() -> None:
+    inputs, mask = torch.zeros(2, 3), torch.tensor([1.0, 0.0])
+    batch = Batch(inputs, torch.from_numpy(TARGETS), mask)
+    assert which_count(batch).tolist() == [[True, False, False], [False] * 3]
+    floats = Batch(inputs, torch.tensor([float(IGNORE), 2.0]))
+    assert which_count(floats).tolist() == [True, True]
+
+
+def test_fedsgd_computes_one_gradient_whatever_e_and_b_are() -> None:
+    """72 examples in batches of 10: 8 parts of one gradient, and u = 1."""
+    config = read_config({"algorithm": "fedsgd"})
+    assert config.local_epochs == 1
+    assert LocalPlan.of(config, 0.1).num_steps(72) == 8
+    assert [Work.of(config, 1).updates(config, n) for n in (72, 1, 0)] == [1.0, 1.0, 0.0]
+    fedavg = read_config({})
+    assert Work.of(fedavg, 1).updates(fedavg, 72) == 36.0
+
+
+def test_a_round_of_fedsgd_is_one_update(run: Run) -> None:
+    record = metrics_of(run(algorithm="fedsgd", local_epochs=5, learning_rate=0.5))[1]
+    assert (record["updates"], record["effective_updates"]) == (1.0, 0.5)
