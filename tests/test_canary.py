@@ -48,9 +48,9 @@ SETTINGS: dict[str, Any] = {
 }
 CENTRAL: dict[str, Any] = {
     "algorithm": "dp-fedavg",
-    "num-clients": 10,
-    "quadratic.clients": 10,
-    "fraction-train": 0.1,
+    "num-clients": 20,
+    "quadratic.clients": 20,
+    "fraction-train": 0.05,
     "dp-fedavg.noise": 1.0,
     "dp-fedavg.delta": DELTA,
     "dp-fedavg.entropy": "seed",
