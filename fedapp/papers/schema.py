@@ -143,13 +143,16 @@ class Table(Base):
     """Rounds of communication to a target accuracy, in rows and columns.
 
     A cell may take ``allowed`` times its published rounds, where it has some, and never more than
-    ``rounds`` (0: always ``rounds``). Speed-ups are over the row ``baseline``.
+    ``rounds`` (0: always ``rounds``). Speed-ups are over the row ``baseline``. ``elsewhere`` names the
+    rows and columns whose published numbers are the text's or another table's: the index, which counts
+    the cells of all tables, leaves them out.
     """
 
     kind: Literal["table"]
     target: float
     allowed: float = 0.0
     baseline: str
+    elsewhere: tuple[str, ...] = ()
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
 
@@ -158,6 +161,8 @@ class Table(Base):
         labels = [column.label for column in self.columns]
         if self.baseline not in (row.label for row in self.rows):
             raise ValueError(f"baseline = {self.baseline!r}: there is no row that is called so")
+        if odd := set(self.elsewhere).difference(labels, (row.label for row in self.rows)):
+            raise ValueError(f"elsewhere: there is no row and no column {min(odd)!r}")
         for column in self.columns:
             if column.again and column.again not in labels:
                 raise ValueError(
