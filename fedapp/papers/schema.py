@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedapp.config import Scalar, kebab
 
-ScaleName = Literal["smoke", "cpu", "full"]
-SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "full")
+ScaleName = Literal["smoke", "cpu", "narrow", "full"]
+SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "narrow", "full")
+"""From the smallest to the paper's; an item need not have all of them."""
 Published = float | Literal["not reached", "not given"]
 Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
 
@@ -51,8 +52,10 @@ class Scale(Part):
     ``swap`` puts values in the place of others, for instance of a partition that the data does not
     have; ``rate-factor`` multiplies learning rates that are not tuned. ``noise`` replaces that of
     claims; ``pace`` is how many of the paper's rounds one is worth, by which their windows are divided.
+    ``as-in`` names an item whose scale of the same name says all that this one does not.
     """
 
+    as_in: str = ""
     note: str = ""
     settings: dict[str, Scalar] = {}
     swap: dict[str, Scalar] = {}
@@ -87,8 +90,8 @@ class Base(Part):
     scales: dict[ScaleName, Scale]
 
     def at(self, scale: ScaleName) -> Scale:
-        """Return what ``scale`` changes, which is nothing where the item does not say."""
-        return self.scales.get(scale) or Scale()
+        """Return what ``scale`` changes; nothing runs at one that the item does not have."""
+        return self.scales.get(scale) or Scale(only=())
 
 
 class Column(Part):

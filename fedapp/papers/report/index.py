@@ -16,8 +16,9 @@ HOW = "[Reproduce and sweep](../reproduce.md)"
 INTRODUCTION = f"""# The papers, reproduced
 
 Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the algorithms compared: each
-from one command, with what is published beside what was measured. `full` is as in the paper; `cpu` is
-what a processor does in hours; `smoke` only shows that the item can be made. What was not run says so.
+from one command, with what is published beside what was measured. `full` is as in the paper; `narrow`, of
+Seo et al., has a smaller network and all else as in `full`; `cpu` is what a processor does in hours;
+`smoke` only shows that the item can be made. What was not run says so.
 What was found is of the largest scale that was run: how many cells need the published rounds, within
 25 % both ways (0.8 to 1.25 times as many), claims that hold, the best algorithms, or how many lines of a
 figure are drawn.

@@ -20,9 +20,23 @@ from fedapp.papers.report.markdown import NOT_RUN, duration, number, table
 from fedapp.papers.report.sharpness import sharpness_section
 from fedapp.papers.report.tables import table_section
 from fedapp.papers.results import CellResult, Results, read_results
-from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Sharpness, Table, Updates
+from fedapp.papers.schema import (
+    SCALES,
+    Claims,
+    Comparison,
+    Item,
+    ScaleName,
+    Sharpness,
+    Table,
+    Updates,
+)
 
-HEADINGS = {"full": "Full scale", "cpu": "Processor scale", "smoke": "Smoke scale"}
+HEADINGS: Mapping[ScaleName, str] = {
+    "full": "Full scale",
+    "narrow": "Narrow scale",
+    "cpu": "Processor scale",
+    "smoke": "Smoke scale",
+}
 
 
 def write_page(folder: Path, name: str) -> list[Path]:
