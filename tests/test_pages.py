@@ -284,9 +284,9 @@ def test_a_line_is_in_numbers_the_mean_over_its_seeds() -> None:
     cells |= {"E | E = 1": cell(first, other), "E | E = 2": cell(first, second)}
     cells |= {"E | E = 5": cell(first, failed)}
     said = page(item, [Results(item="seo-fig4", scale="full", command="c", cells=cells)])
-    assert "| 2 | 100 | 55.00 % | 55.00 % | 1.5 (rounds 5 to 9) | 2 s |" in said
-    assert "| 2 | 100 | 55.00 % | 55.00 % | 1 (round 5) | 2 s |" in said
-    assert "| 2 | 100 | 55.00 % | 55.00 % |  | diverged |" in said
+    assert "| 2 | 100 of 200 | 55.00 % | 55.00 % | 1.5 (rounds 5 to 9) | 2 s |" in said
+    assert "| 2 | 100 of 200 | 55.00 % | 55.00 % | 1 (round 5) | 2 s |" in said
+    assert "| 2 | 100 of 200 | 55.00 % | 55.00 % |  | diverged |" in said
     assert "last training loss" not in said
 
 

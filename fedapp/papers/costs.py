@@ -14,9 +14,9 @@ from rich.table import Table
 from fedapp.config import RunConfig, Scalar, participants, read_config
 from fedapp.data.base import Examples, Task
 from fedapp.machine import keep_memory
-from fedapp.papers.cells import Cells, Maker, is_among, make_cells
+from fedapp.papers.cells import cells_without_data, is_among
 from fedapp.papers.report.markdown import duration
-from fedapp.papers.schema import Cut, Item, Picture, Scale, ScaleName
+from fedapp.papers.schema import Item, Picture, Scale, ScaleName
 from fedapp.papers.schema import Table as TableItem
 from fedapp.sweeps.tuning import Cell
 from fedapp.training.cohorts import TrainOrder, train_cohort
@@ -107,17 +107,6 @@ def costs_of_cells(
     own = item.at(scale)
     cells = cells_without_data(item, scale, overrides)
     return {label: _cell(cell, item, own) for label, cell in cells.items() if cell is not None}
-
-
-def cells_without_data(item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]) -> Cells:
-    """Return an item's cells, with names in the place of the folders that their data would be in."""
-    own = item.at(scale)
-    return make_cells(item, Maker(item, scale, own, overrides, _cut_name))
-
-
-def _cut_name(dataset: str, cut: Cut | None) -> str:
-    """Return a data set's name with what is cut of it, in place of a folder."""
-    return f"{dataset}:{cut.train}:{cut.test}" if cut else dataset
 
 
 def _cell(cell: Cell, item: Item, scale: Scale) -> Cost:

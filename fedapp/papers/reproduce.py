@@ -13,8 +13,16 @@ from rich.console import Console
 from fedapp.config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.papers.catalogue import choose_at
-from fedapp.papers.cells import Cells, Maker, cells_of, is_among, make_cells, parts_of
-from fedapp.papers.costs import cells_without_data, costs_of_cells, list_items
+from fedapp.papers.cells import (
+    Cells,
+    Maker,
+    cells_of,
+    cells_without_data,
+    is_among,
+    make_cells,
+    parts_of,
+)
+from fedapp.papers.costs import costs_of_cells, list_items
 from fedapp.papers.data import locate
 from fedapp.papers.drawing import draw, numbers_of
 from fedapp.papers.pictures.sharpness import measure_sharpness

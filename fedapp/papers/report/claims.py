@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedapp.papers.cells import cells_of
+from fedapp.papers.labels import AsRun
 from fedapp.papers.report.markdown import number, percent, rounds, table
 from fedapp.papers.report.measures import RATIOS, Measured, measure
 from fedapp.papers.results import CellResult, Results
@@ -134,7 +135,8 @@ def claims_section(item: Claims, results: Results) -> str:
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
     counts = [f"{found[verdict]} {verdict}" for verdict in verdicts if found[verdict]]
     why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if found[verdict]]
-    parts = [table(head, [_row(each) for each in checked]), f"{', '.join(counts)}."]
+    as_run = AsRun.of(item, results)
+    parts = [table(head, [_row(each, as_run) for each in checked]), f"{', '.join(counts)}."]
     parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
     parts += [NO_NUMBER] if found["no number"] else []
     scale = item.at(results.scale)
@@ -153,7 +155,15 @@ def _windows(item: Claims, pace: float) -> list[str]:
     return [f"One round counts as {pace:g} of the paper's: {'; '.join(said)}."]
 
 
-def _row(checked: Checked) -> list[str]:
+def _said(claim: Claim, as_run: AsRun) -> str:
+    """Return what a claim says, with the values that ran; of two cells that are compared, theirs."""
+    says = as_run.said(claim.says, *cells_of(claim))
+    compared = claim.cells[:2] if claim.measure in ("difference", "gain") else ()
+    values = [value for name in compared if (value := as_run.values(name))]
+    return f"{says}: {' against '.join(values)}" if len(values) > 1 and says == claim.says else says
+
+
+def _row(checked: Checked, as_run: AsRun) -> list[str]:
     claim = checked.claim
     bounds = [
         f"{sign} {_value(claim, bound)}"
@@ -161,7 +171,7 @@ def _row(checked: Checked) -> list[str]:
         if bound is not None
     ]
     return [
-        claim.says,
+        _said(claim, as_run),
         claim.where,
         "" if claim.published is None else _value(claim, claim.published),
         checked.verdict if checked.measured is None else _value(claim, checked.measured),

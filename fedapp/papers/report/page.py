@@ -13,6 +13,7 @@ from fedapp.files import write_atomically
 from fedapp.html import page as html_page
 from fedapp.papers.catalogue import all_items
 from fedapp.papers.cells import EVALUATIONS
+from fedapp.papers.labels import AsRun
 from fedapp.papers.report.agreement import agreement_section
 from fedapp.papers.report.claims import claims_section
 from fedapp.papers.report.comparisons import comparison_section
@@ -100,23 +101,27 @@ def _scale(item: Item, results: Results) -> list[str]:
         elif isinstance(item, Sharpness):
             parts += ["", sharpness_section(item, results)]
         elif results.cells:
-            parts += ["", _lines(results)]
+            parts += ["", _lines(results, AsRun.of(item, results))]
         if isinstance(item, Updates):
             parts += ["", agreement_section(item, results)]
     return [*parts, "", _colophon(results)]
 
 
-def _lines(results: Results) -> str:
-    """Return each line in numbers, with the last loss on the training set where it was measured."""
+def _lines(results: Results, as_run: AsRun) -> str:
+    """Return each line in numbers, with the last loss on the training set where it was measured.
+
+    A line of fewer rounds than at full scale says of how many.
+    """
     runs = [run for cell in results.cells.values() for run in cell.runs]
     losses = any(run.training_loss is not None for run in runs)
     head = ["line", "η", "seeds", "rounds", "final", "best", "least test loss"]
     head += [*(["last training loss"] if losses else []), "wall time"]
-    return table(head, [_line(name, cell, losses) for name, cell in results.cells.items()])
+    rows = [_line(name, cell, losses, as_run) for name, cell in results.cells.items()]
+    return table(head, rows)
 
 
-def _line(name: str, cell: CellResult, losses: bool) -> list[str]:
-    shown = name.replace(" | ", ": ", 1).replace(" | ", ", ")
+def _line(name: str, cell: CellResult, losses: bool, as_run: AsRun) -> list[str]:
+    shown = as_run.said(name.replace(" | ", ": ", 1).replace(" | ", ", "), name)
     if not cell.runs:
         return [shown, NOT_RUN, *[""] * (7 if losses else 6)]
     problems = (run.problem for run in cell.runs if run.problem)
@@ -124,13 +129,19 @@ def _line(name: str, cell: CellResult, losses: bool) -> list[str]:
         shown,
         number(cell.rate),
         str(len(cell.runs)),
-        str(max(run.rounds for run in cell.runs)),
+        _rounds(cell, as_run.planned(name)),
         f"{100 * cell.mean('final'):.2f} %",
         f"{100 * cell.mean('best'):.2f} %",
         _least_loss(cell),
         *([_training_loss(cell)] if losses else []),
         next(problems, duration(cell.mean("seconds"))),
     ]
+
+
+def _rounds(cell: CellResult, planned: int) -> str:
+    """Return how many rounds were run, and of how many at full scale where it is fewer."""
+    most = max(run.rounds for run in cell.runs)
+    return f"{most} of {planned}" if most < planned else str(most)
 
 
 def _least_loss(cell: CellResult) -> str:
