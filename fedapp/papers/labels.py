@@ -66,6 +66,13 @@ class AsRun:
         full = self.full.get(cell)
         return max(full.draw, full.rounds) if full else 0
 
+    def is_untuned(self, cell: str) -> bool:
+        """Return whether one rate ran alone where at full scale the best of several is looked for."""
+        full, ran = self.full.get(cell), self.ran.get(cell)
+        if full is None or ran is None or full.rates is None:
+            return False
+        return full.rates.width > 0 and (ran.rates is None or ran.rates.width == 0)
+
     def _value(self, found: re.Match[str], names: tuple[str, ...]) -> str:
         symbol, value = found.groups()
         key = KEYS[symbol]

@@ -365,7 +365,8 @@ class Claim(Part):
     found; ``accuracy`` and ``train_loss`` are means over the paper's rounds ``window``, both ends
     included, or of the last round without one; ``rounds_to_level`` are the rounds to nine tenths of the
     best accuracy that all its cells reach. It holds within the bounds ``low`` and ``high``, is
-    inconclusive as near to a bound as the noise, and fails beyond.
+    inconclusive as near to a bound as the noise, and fails beyond. What is said of where curves end,
+    ``to-the-end``, is judged of runs as long as at full scale alone.
     """
 
     says: str
@@ -374,6 +375,7 @@ class Claim(Part):
     of: Quantity = "final"
     cells: tuple[str, ...]
     window: tuple[int, int] | None = None
+    to_the_end: bool = False
     published: float | None = None
     low: float | None = None
     high: float | None = None
