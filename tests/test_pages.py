@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedapp.papers.cells import line_name
@@ -14,6 +16,7 @@ from fedapp.papers.report.tables import table_section
 from fedapp.papers.report.totals import totals
 from fedapp.papers.results import CellResult, Results, thin
 from fedapp.papers.schema import Claims, Comparison, Figure
+from fedapp.sweeps.archive import Archive
 from fedapp.sweeps.record import RunRecord
 from tests.paper_results import ITEMS, TABLES, cell, curve, recorded, run_result, table_results
 
@@ -347,3 +350,32 @@ def test_the_index_counts_verdicts_and_lines() -> None:
     lines = {"K | K = 1": cell(run_result()), "K | K = 5": CellResult()}
     figure = Results(item="seo-fig2", scale="cpu", command="c", cells=lines)
     assert in_short(ITEMS["seo-fig2"], [figure]) == "1 of 2 lines"
+
+
+def test_a_page_says_from_which_code_its_runs_are(tmp_path: Path) -> None:
+    """One of a commit, one of a changed one, one that names none, and one without a record."""
+    archive = Archive(tmp_path)
+    commits = {"a": "12ab", "b": "12ab-dirty", "c": ""}
+    archive.keep(
+        RunRecord(
+            run=run,
+            settings={},
+            status="complete",
+            rounds=[0],
+            gradients=[0],
+            **{key: [0.5] for key in ("accuracy", "loss", "train_loss")},
+            execution={"commit": commit} if commit else {},
+        )
+        for run, commit in commits.items()
+    )
+    runs = [run_result(50.0, seed=n, run=name) for n, name in enumerate("abcd")]
+    results = table_results({"E = 1, B = 10 | IID": cell(*runs)})
+    said = page(TABLES["mcmahan-table4"], [results], archive)
+    assert (
+        "Of the 4 runs whose numbers are shown: 1 from a commit as it is, 1 from a commit with changes, "
+        "1 from code that their record does not name, 1 without a record." in said
+    )
+    clean = table_results({"E = 1, B = 10 | IID": cell(runs[0])})
+    assert "Of the 1 runs" not in page(TABLES["mcmahan-table4"], [clean], archive)
+    smoke = results.model_copy(update={"scale": "smoke"})
+    assert "Of the 4 runs" not in page(TABLES["mcmahan-table4"], [smoke], archive)

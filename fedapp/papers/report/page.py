@@ -18,6 +18,7 @@ from fedapp.papers.report.agreement import agreement_section
 from fedapp.papers.report.claims import claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.markdown import NOT_RUN, duration, number, table
+from fedapp.papers.report.provenance import provenance
 from fedapp.papers.report.sharpness import sharpness_section
 from fedapp.papers.report.tables import table_section
 from fedapp.papers.results import CellResult, Results, read_results
@@ -31,6 +32,7 @@ from fedapp.papers.schema import (
     Table,
     Updates,
 )
+from fedapp.sweeps.archive import Archive
 
 HEADINGS: Mapping[ScaleName, str] = {
     "full": "Full scale",
@@ -51,7 +53,7 @@ def write_page(folder: Path, name: str) -> list[Path]:
 def page_files(folder: Path, name: str) -> dict[Path, str]:
     """Return ``folder/name/index.md`` and ``.html``, and what is in them."""
     item = all_items()[name]
-    text = page(item, list(results_of(folder, name)))
+    text = page(item, list(results_of(folder, name)), Archive(folder))
     files = folder / name / "index.md", folder / name / "index.html"
     return {files[0]: text, files[1]: html(text, item.title)}
 
@@ -63,12 +65,17 @@ def results_of(folder: Path, name: str) -> Iterator[Results]:
             yield found
 
 
-def page(item: Item, found: Sequence[Results]) -> str:
-    """Return the page as Markdown: what the paper shows, what was measured, what differs."""
+def page(item: Item, found: Sequence[Results], archive: Archive | None = None) -> str:
+    """Return the page as Markdown: what the paper shows, what was measured, what differs.
+
+    Above smoke scale it says from which code the runs are, with the records in ``archive``.
+    """
     parts = [f"# {item.title}", "", f"{item.source}.", "", item.about.strip()]
     for place, results in enumerate(found):
         section = _only_how if place and results.scale == "smoke" else _scale
         parts += ["", f"## {HEADINGS[results.scale]}", "", *section(item, results)]
+        if archive and results.scale != "smoke" and (said := provenance(results, archive)):
+            parts[-1] = f"{parts[-1]} {said}"
     if item.differs:
         parts += ["", "## What differs, and why", "", item.differs.strip()]
     return "\n".join(parts) + "\n"
