@@ -1,0 +1,74 @@
+"""The committed numbers of the pinned runs, and how they are compared."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.golden.driver import Run, execute, numbers
+from tests.golden.runs import BY_NAME, SAME, VARIANTS
+
+TABLE = Path(__file__).parent / "numbers.jsonl"
+RELATIVE, ABSOLUTE = 1e-9, 1e-12
+"""Differences that the order of additions makes: other BLAS, threads and instructions.
+
+In three to five rounds of float64 they stay below 1e-12 on what was tried; see ``tests/test_golden.py``.
+"""
+
+_OF_VARIANT = {run.name: name for name, runs in VARIANTS.items() for run in runs}
+
+
+def golden(name: str) -> str:
+    """Return the run whose numbers a run must give: mostly its own."""
+    same = SAME.get(name, name)
+    same = _OF_VARIANT.get(same, same)
+    return VARIANTS[same][0].name if same in VARIANTS else same
+
+
+def found(run: Run, folder: Path) -> dict[str, Any]:
+    """Carry out a run in float64, and what it begins with; return its numbers."""
+    exact = replace(run, settings={**run.settings, "precision": "float64"})
+    if run.after and not (folder / run.after).exists():
+        found(BY_NAME[run.after], folder)
+    return numbers(execute(exact, folder))
+
+
+def read() -> dict[str, Any]:
+    """Return the numbers by the name of their run."""
+    lines = map(json.loads, TABLE.read_text().splitlines())
+    return {line.pop("run"): line for line in lines}
+
+
+def write(pinned: Mapping[str, Any]) -> None:
+    """Write the numbers, a run a line."""
+    lines = (json.dumps({"run": name, **values}) for name, values in pinned.items())
+    TABLE.write_text("\n".join(lines) + "\n")
+
+
+def differences(pinned: Any, now: Any, where: str = "", scale: float = 0.0) -> Iterator[str]:
+    """Say where two runs' numbers differ by more than rounding; ``scale`` is that of a vector."""
+    if isinstance(pinned, dict) and isinstance(now, dict):
+        for key in [*pinned, *(key for key in now if key not in pinned)]:
+            if key not in pinned or key not in now:
+                yield f"{where}.{key}: only {'now' if key in now else 'before'}"
+            else:
+                norm = float(pinned["norm"]) if key == "projections" else scale
+                yield from differences(pinned[key], now[key], f"{where}.{key}", norm)
+    elif isinstance(pinned, list) and isinstance(now, list) and len(pinned) == len(now):
+        for index, (one, other) in enumerate(zip(pinned, now, strict=True)):
+            yield from differences(one, other, f"{where}[{index}]", scale)
+    elif isinstance(pinned, float) and isinstance(now, float):
+        if not _close(pinned, now, scale):
+            yield f"{where}: {now!r}, pinned is {pinned!r}"
+    elif pinned != now or isinstance(pinned, bool) != isinstance(now, bool):
+        yield f"{where}: {now!r}, pinned is {pinned!r}"
+
+
+def _close(pinned: float, now: float, scale: float) -> bool:
+    if math.isnan(pinned) or math.isnan(now):
+        return math.isnan(pinned) and math.isnan(now)
+    return math.isclose(pinned, now, rel_tol=RELATIVE, abs_tol=max(ABSOLUTE, RELATIVE * scale))
