@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.driver import command
-from tests.golden.numbers import differences, found, golden, read
+from tests.golden.numbers import differences, found, golden, read, tolerance
 from tests.golden.runs import ALGORITHMS, BY_NAME
 
 PINNED = read()
@@ -21,7 +21,7 @@ PINNED = read()
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_pinned_run_gives_its_numbers(name: str, tmp_path: Path) -> None:
     now = found(BY_NAME[name], tmp_path)
-    assert list(differences(PINNED[golden(name)], now)) == []
+    assert list(differences(PINNED[golden(name)], now, tolerance(name))) == []
 
 
 def test_every_algorithm_is_pinned() -> None:

@@ -204,6 +204,8 @@ def execute(run: Run, folder: Path) -> Result:
     for name in DATA:
         if f"/{name}" in str(settings.get("dataset", "")):
             write_data(name, folder / "data")
+    if "start.safetensors" in str(settings.get("initial-model", "")):
+        write_start(folder / "data")
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         error = _carry_out(run, settings)
     error = PLACE.sub("", error.replace(str(folder), "."))
@@ -341,6 +343,22 @@ def write_data(name: str, folder: Path) -> None:
     for split, columns in zip(("train", "test"), splits, strict=True):
         table = pa.table(columns).replace_schema_metadata({"huggingface": info})
         pq.write_table(table, folder / name / f"{split}.parquet")
+
+
+def write_start(folder: Path) -> None:
+    """Write initial weights of the 2NN with eight hidden units on 8x8 images of ten classes.
+
+    Every operation is exact or rounded once: they are the same on each machine.
+    """
+    rng = np.random.default_rng(7)
+    layers = (("1", 8, 64), ("3", 8, 8), ("5", 10, 8))
+    weights = {}
+    for layer, outputs, inputs in layers:
+        bound = 2 / math.sqrt(inputs)
+        weights[f"{layer}.weight"] = (rng.random((outputs, inputs)) - 0.5) * bound
+        weights[f"{layer}.bias"] = (rng.random(outputs) - 0.5) * bound
+    folder.mkdir(parents=True, exist_ok=True)
+    safetensors.numpy.save_file(weights, folder / "start.safetensors")
 
 
 # ---------------------------------------------------------------------- what is compared
