@@ -1,4 +1,7 @@
-"""Write the numbers of the pinned runs anew: ``python -m tests.golden [NAME ...]``."""
+"""Write what is pinned anew: ``python -m tests.golden [KIND [RUN ...]]``, of one kind or of all.
+
+The kinds are numbers (of all runs, or those named), errors, names, messages and datasets.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.golden.numbers import TABLE, found, golden, read, write
-from tests.golden.runs import BY_NAME
+from tests.golden import datasets, messages, mistakes, names, numbers
 
 logging.getLogger("flwr").setLevel(logging.ERROR)
-names = [name for name in BY_NAME if name == golden(name)]
-wanted = sys.argv[1:] or names
+KINDS = {
+    "errors": mistakes.write,
+    "names": names.write,
+    "messages": messages.write,
+    "datasets": datasets.write,
+}
+kind, *runs = sys.argv[1:] or ["all"]
 with tempfile.TemporaryDirectory() as folder:
-    pinned = read() if TABLE.exists() else {}
-    for name in wanted:
-        pinned[name] = found(BY_NAME[name], Path(folder))
-        print(name, flush=True)
-write({name: pinned[name] for name in names if name in pinned})
+    if kind in ("numbers", "all"):
+        numbers.write_anew(runs, Path(folder))
+    for name, write in KINDS.items():
+        if kind in (name, "all"):
+            write(Path(folder))

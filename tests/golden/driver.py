@@ -198,20 +198,31 @@ class ScriptedGrid(Grid):
 
 def execute(run: Run, folder: Path) -> Result:
     """Carry out a run in ``folder``/its name, once the run it begins with is there."""
-    where = folder / run.name
+    settings = prepared(run, folder)
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        error = _carry_out(run, settings)
+    return left_behind(folder / run.name, error)
+
+
+def prepared(run: Run, folder: Path) -> dict[str, Scalar]:
+    """Return a run's settings, and write the files that they name."""
     settings = {key: _placed(value, run, folder) for key, value in run.settings.items()}
-    settings |= {"run-dir": str(where), "data-cache": str(folder / "cache")}
+    settings |= {"run-dir": str(folder / run.name), "data-cache": str(folder / "cache")}
     for name in DATA:
         if f"/{name}" in str(settings.get("dataset", "")):
             write_data(name, folder / "data")
     if "start.safetensors" in str(settings.get("initial-model", "")):
         write_start(folder / "data")
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        error = _carry_out(run, settings)
-    error = PLACE.sub("", error.replace(str(folder), "."))
+    return settings
+
+
+def left_behind(where: Path, error: str = "") -> Result:
+    """Return what a run left in its folder; the folder that it is in stands as "."."""
+    around = str(where.parent)
+    error = PLACE.sub("", error.replace(around, "."))
     if not where.exists():
         return Result([], {}, error)
-    lines = (where / "metrics.jsonl").read_text().replace(str(folder), ".").splitlines()
+    lines = (where / "metrics.jsonl").read_text().replace(around, ".").splitlines()
     params = where / "model.safetensors"
     tensors = safetensors.numpy.load_file(params) if params.exists() else {}
     return Result([json.loads(PLACE.sub("", line)) for line in lines], tensors, error)

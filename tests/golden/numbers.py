@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,13 @@ def read() -> dict[str, Any]:
     return {line.pop("run"): line for line in lines}
 
 
-def write(pinned: Mapping[str, Any]) -> None:
-    """Write the numbers, a run a line."""
-    lines = (json.dumps({"run": name, **values}) for name, values in pinned.items())
+def write_anew(wanted: Sequence[str], folder: Path) -> None:
+    """Carry out the runs that are wanted, or all, and write their numbers, a run a line."""
+    names = [name for name in BY_NAME if name == golden(name)]
+    pinned = read() if wanted else {}
+    for name in wanted or names:
+        pinned[name] = found(BY_NAME[name], folder)
+    lines = (json.dumps({"run": name, **pinned[name]}) for name in names if name in pinned)
     TABLE.write_text("\n".join(lines) + "\n")
 
 
