@@ -33,6 +33,8 @@ DRIVER = ROOT / "tests/golden/driver.py"
 PRECISIONS = ("float32", "float64")
 BYTES = 0.02
 """The share by which the bytes of a round may differ."""
+SHOWN = 5
+"""Lines that are shown of a run; the first are of the first round that differs."""
 
 
 @contextlib.contextmanager
@@ -146,7 +148,8 @@ def main() -> None:
             exact = [replace(r, settings={**r.settings, "precision": precision}) for r in runs]
             for name, found in compare(trees, exact, where / precision).items():
                 different += bool(found)
-                for line in found:
+                more = [f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else []
+                for line in (*found[:SHOWN], *more):
                     table.add_row(name, precision, line)
     console = Console(soft_wrap=not sys.stdout.isatty())
     if different:
