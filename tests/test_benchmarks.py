@@ -207,9 +207,7 @@ def test_two_commits_may_differ_in_seconds_texts_and_few_bytes_alone(tmp_path: P
     before = left_behind(tmp_path / "before", 0.5, 1000, 2.0)
     same = left_behind(tmp_path / "same", 0.5, 1019, 2.0)
     assert list(same_numbers.differences(before, same)) == []
-    other = left_behind(
-        tmp_path / "other", 0.5, 1021, float(np.nextafter(np.float32(2), 3))
-    )
+    other = left_behind(tmp_path / "other", 0.5, 1021, float(np.nextafter(np.float32(2), 3)))
     assert list(same_numbers.differences(before, other)) == [
         "round 1: bytes_up = 1000, now 1021",
         "w: differs by up to 2.38e-07",
