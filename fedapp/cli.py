@@ -286,9 +286,12 @@ def sweep(
 @app.command(epilog="Items: mcmahan-table1 ... seo-fig13, the start of such names, or all.")
 def reproduce(
     items: Annotated[list[str] | None, typer.Argument(metavar="[ITEM | all]...")] = None,
-    scale: Annotated[str, typer.Option(help="smoke: minutes; cpu: hours; full: the paper.")] = (
-        "smoke"
-    ),
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="smoke: minutes; cpu: hours; narrow: Seo et al. but for the network; full: the paper."
+        ),
+    ] = "smoke",
     jobs: Jobs = 0,
     runs: Annotated[Path, typer.Option(help="The folder of all runs; done ones are kept.")] = STORE,
     data: Annotated[

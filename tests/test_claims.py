@@ -8,12 +8,13 @@ from fedapp.analysis.curves import beyond_plateau
 from fedapp.errors import ConfigError
 from fedapp.papers.catalogue import all_items, read_item
 from fedapp.papers.cells import Maker, cells_of, make_cells
-from fedapp.papers.report.claims import Checked, Noise, check, claims_section
+from fedapp.papers.report.claims import Checked, Noise, check, check_all, claims_section
 from fedapp.papers.results import CellResult, Results, RunResult, cell_result
-from fedapp.papers.schema import Claim, Claims, Scale
+from fedapp.papers.schema import Claim, Claims, Scale, ScaleName
 from fedapp.sweeps.plans import Outcome
 from fedapp.sweeps.record import RunRecord
 from fedapp.sweeps.tuning import Cell
+from tests.paper_results import ITEMS, cell, run_result
 
 ROUNDS = Noise(0.001, {"needed": 0.1, "rate": 0.47})
 
@@ -261,4 +262,30 @@ def test_speed_ups_are_shown_as_factors() -> None:
     row = claims_section(
         item, Results(item="x", scale="full", command="", cells=cells)
     ).splitlines()[2]
-    assert row.endswith("| 34.8× | 33.7× | 3.37× | ≥ 23.2× and ≤ 46.4× | **holds** |")
+    assert row.endswith("| 34.8× | 33.7× | 3.37× | ≥ 27.8× and ≤ 43.5× | **holds** |")
+
+
+def verdict_of(says: str, scale: ScaleName, rounds: int) -> str:
+    """Return the verdict of a claim of which the first cell ends at 0.6 and the second at 0.5."""
+    item = ITEMS["mcmahan-claims"]
+    assert isinstance(item, Claims)
+    claim = next(claim for claim in item.claims if claim.says == says)
+    runs = zip(claim.cells, (0.6, 0.5), strict=True)
+    cells = {name: cell(run_result(final=final, rounds=rounds)) for name, final in runs}
+    found = Results(item="mcmahan-claims", scale=scale, command="c", cells=cells)
+    return next(each.verdict for each in check_all(item, found) if each.claim is claim)
+
+
+@pytest.mark.parametrize(("rounds", "verdict"), [(300, "cut short"), (1200, "holds")])
+def test_where_curves_end_is_not_judged_of_shorter_ones(rounds: int, verdict: str) -> None:
+    says = "2NN, IID: FedAvg, B = 10 and E = 1, comes higher than FedSGD"
+    assert verdict_of(says, "cpu", rounds) == verdict
+    same = "Word LSTM (stand-in data): in the same rounds FedAvg comes higher than FedSGD"
+    assert verdict_of(same, "cpu", rounds) == "holds"
+
+
+@pytest.mark.parametrize(("scale", "verdict"), [("cpu", "one rate"), ("full", "holds")])
+def test_a_comparison_of_best_rates_is_not_judged_by_one(scale: ScaleName, verdict: str) -> None:
+    """Figure 4 has a search at full scale, and one rate for both at processor scale."""
+    says = "CIFAR-10: in the same rounds FedAvg comes higher than FedSGD"
+    assert verdict_of(says, scale, 3000) == verdict

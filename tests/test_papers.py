@@ -32,6 +32,7 @@ from fedapp.papers.pictures.landscapes import (
     local_path,
 )
 from fedapp.papers.schema import SCALES, Cut, Scale, Table
+from fedapp.sweeps.identity import Request
 from tests.paper_results import ITEMS, TABLES, maker
 
 
@@ -200,6 +201,78 @@ def test_a_smaller_scale_keeps_the_updates_of_a_round() -> None:
         full, cpu = (make_cells(item, maker(item, scale))[label] for scale in ("full", "cpu"))
         cut = item.scales["cpu"].cut
         assert cut.train / cpu.settings["batch-size"] == 50_000 / full.settings["batch-size"]
+
+
+SEO = [name for name, item in ITEMS.items() if name.startswith("seo-") and "narrow" in item.scales]
+"""The items of Seo et al. that train networks."""
+
+
+@pytest.mark.parametrize("name", SEO)
+def test_at_the_narrow_scale_only_the_network_is_another(name: str) -> None:
+    """K, E, B, η, the partition and the data are the full scale's, in every cell that runs."""
+    item = ITEMS[name]
+    full, narrow = (make_cells(item, maker(item, scale)) for scale in ("full", "narrow"))
+    others = {"seo-cnn.channels": 8, "seo-cnn.hidden": 64, "trainer": "batched"}
+    for label, cell in narrow.items():
+        if cell is None:
+            assert "E = 50" in label
+            continue
+        as_in_full = full[label]
+        assert as_in_full is not None
+        assert cell.settings == {**as_in_full.settings, **others}
+        assert cell.rounds == ITEMS["seo-base"].at("narrow").rounds
+    scale = item.at("narrow")
+    assert (scale.cut, scale.batch_divisor, scale.rate_factor, scale.pace) == (None, 1, 1.0, 1.0)
+
+
+def test_the_base_runs_of_the_narrow_scale_are_those_of_the_figures() -> None:
+    """One run each: with the seed that all have they are not trained again."""
+
+    def runs(name: str, *labels: str) -> list[tuple]:
+        cells = make_cells(ITEMS[name], maker(ITEMS[name], "narrow"))
+        found = [cells[label] for label in labels]
+        return [(Request.of(c.settings, c.rounds), c.seeds[0]) for c in found if c is not None]
+
+    base, centralised = runs("seo-base", "base | K = 10, B = 50", "base | K = 1, B = 500")
+    iid = [
+        *runs("seo-fig3", "B | K = 10, B = 50"),
+        *runs("seo-fig4", "E | E = 1", "B | B = 50", "eta | η = 0.005"),
+        *runs("seo-fig5", "PP | 10 of 10 clients"),
+        *runs("seo-sweeps", "iid | B = 50, η = 0.005"),
+    ]
+    assert [*iid, base] == [base] * 7
+    one = runs("seo-fig3", "B | K = 1, B = 500", "E | K = 1, E = 1", "eta | K = 1, η = 0.005")
+    assert [*one, *runs("seo-fig2", "K | K = 1")] == [centralised] * 4
+    apart = [
+        *runs("seo-fig9", "alpha | α = 0.1", "PP | 10 of 10 clients"),
+        *runs("seo-fig10", "E | E = 1", "B | B = 50", "eta | η = 0.005"),
+        *runs("seo-sweeps", "dirichlet | B = 50, η = 0.005"),
+    ]
+    assert apart == apart[:1] * 6
+
+
+def test_a_scale_takes_from_another_item_what_it_does_not_say_itself() -> None:
+    other = Scale(note="n", rounds=7, seeds=(0,), settings={"model": "2nn", "seed": 1})
+    own = Scale.model_validate({"as-in": "one", "seeds": [1], "settings": {"seed": 2}})
+    figure = ITEMS["seo-fig2"]
+    items = {
+        "one": figure.model_copy(update={"scales": {"cpu": other}}),
+        "two": figure.model_copy(update={"scales": {"cpu": own}}),
+    }
+    found = catalogue.with_scales_of_others(items)["two"].at("cpu")
+    assert (found.note, found.rounds, found.seeds) == ("n", 7, (1,))
+    assert found.settings == {"model": "2nn", "seed": 2}
+    with pytest.raises(
+        ConfigError, match=r"two\.toml: scales\.cpu\.as-in = 'one': .* One of: three"
+    ):
+        catalogue.with_scales_of_others({"two": items["two"], "three": items["one"]})
+
+
+def test_an_item_without_the_scale_is_left_out_and_by_itself_refused() -> None:
+    assert set(catalogue.choose_at(["all"], "narrow")) == set(SEO)
+    with pytest.raises(ConfigError, match=r"--scale narrow: mcmahan-table4: .*: smoke, cpu, full"):
+        catalogue.choose_at(["mcmahan-table4"], "narrow")
+    assert ITEMS["mcmahan-table4"].at("narrow").only == ()
 
 
 @pytest.mark.parametrize(

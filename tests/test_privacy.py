@@ -473,11 +473,12 @@ def test_local_epsilon_is_of_the_client_with_the_most_orders(run: Run) -> None:
 
 
 def test_orders_of_rounds_that_came_to_nothing_are_charged(
-    run: Run, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LocalDP, "gradient", lambda *_: 1 / 0)
-    folder = run(**LOCAL, num_server_rounds=2, fraction_train=1.0)
-    records = metrics_of(folder)[1:]
+    with pytest.raises(RunError, match="No round changed the model"):
+        run(**LOCAL, num_server_rounds=2, fraction_train=1.0)
+    records = metrics_of(tmp_path / "run")[1:]
     assert [record["model_changed"] for record in records] == [False, False]
     assert records[1]["epsilon"] == pytest.approx(epsilon(0.5, 1.0, 2, 6**-1.1))
 

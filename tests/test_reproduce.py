@@ -159,6 +159,21 @@ def test_every_item_has_a_cost_at_every_scale(name: str, monkeypatch: pytest.Mon
         assert (cost.runs == 0) == (cost.rounds == 0) == (cost.seconds == 0)
 
 
+def test_a_run_that_several_cells_and_items_share_costs_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The base run of Figure 5, 60 rounds of a second each, is that of Figure 4's three lines."""
+    monkeypatch.setattr(costs, "_round_seconds", lambda _: 1.0)
+    items = {name: ITEMS[name] for name in ("seo-fig4", "seo-fig5")}
+    four, five = (cost_of(item, "cpu", {}) for item in items.values())
+    assert (four.runs, four.rounds) == (12 * 3, 12 * 3 * 80)  # of 14 lines three are one
+    assert (five.runs, five.seconds) == (4 * 3, 4 * 3 * 80.0)
+    listed = costs.list_items(items, "cpu", 1, {})
+    assert [list(column.cells)[-1] for column in listed.columns] == [
+        *("in all", "each run once", "45", "3,600", "60 min")
+    ]
+
+
 def test_the_list_says_what_a_part_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "_example_seconds", lambda *_: 1e-3)
     for only, runs in (

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedapp.errors import ConfigError
-from fedapp.papers.schema import SCALES, Item, ScaleName
+from fedapp.papers.schema import SCALES, Item, Scale, ScaleName
 
 ITEMS = Path(__file__).parent / "items"
 _READER: TypeAdapter[Item] = TypeAdapter(Annotated[Item, Field(discriminator="kind")])
@@ -40,9 +40,45 @@ def read_item(name: str, text: str) -> Item:
 
 @cache
 def all_items() -> Mapping[str, Item]:
-    """Return every item by name, in the papers' order."""
+    """Return every item by name, in the papers' order, its scales with what they have of others."""
     files = sorted(ITEMS.glob("*.toml"), key=lambda file: _natural(file.stem))
-    return {file.stem: read_item(file.stem, file.read_text()) for file in files}
+    return with_scales_of_others({f.stem: read_item(f.stem, f.read_text()) for f in files})
+
+
+def with_scales_of_others(items: Mapping[str, Item]) -> dict[str, Item]:
+    """Return the items with what ``as-in`` of their scales takes from other items.
+
+    Raises
+    ------
+    ConfigError
+        There is no such item, or it has no such scale, or has it from another itself.
+    """
+    return {
+        name: item.model_copy(
+            update={
+                "scales": {k: _whole(f"{name}.toml", k, v, items) for k, v in item.scales.items()}
+            }
+        )
+        for name, item in items.items()
+    }
+
+
+def _whole(file: str, name: ScaleName, scale: Scale, items: Mapping[str, Item]) -> Scale:
+    """Return a scale with what it has of another item's of that name."""
+    if not scale.as_in:
+        return scale
+    held = [
+        key for key, item in items.items() if name in item.scales and not item.scales[name].as_in
+    ]
+    if scale.as_in not in held:
+        raise ConfigError(
+            f"{file}: scales.{name}.as-in = {scale.as_in!r}: no item of that name says itself what its "
+            f"scale {name!r} is. One of: {', '.join(held)}."
+        )
+    other = items[scale.as_in].scales[name]
+    given, own = (each.model_dump(exclude_unset=True, by_alias=True) for each in (other, scale))
+    settings = {**other.settings, **scale.settings}
+    return Scale.model_validate({**given, **own, "settings": settings})
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
@@ -63,6 +99,25 @@ def as_scale(name: str) -> ScaleName:
         if scale == name:
             return scale
     raise ConfigError(f"--scale {name}: there is no such scale. One of: {', '.join(SCALES)}.")
+
+
+def choose_at(names: list[str], scale: ScaleName) -> dict[str, Item]:
+    """Return the items that are named as for :func:`choose` and have the scale.
+
+    Raises
+    ------
+    ConfigError
+        A name fits nothing, or none of the items has the scale.
+    """
+    chosen = dict(choose(names))
+    found = {name: item for name, item in chosen.items() if scale in item.scales}
+    if not found:
+        known = dict.fromkeys(each for item in chosen.values() for each in item.scales)
+        raise ConfigError(
+            f"--scale {scale}: {', '.join(chosen)}: there is no such scale of it. One of: "
+            f"{', '.join(each for each in SCALES if each in known)}."
+        )
+    return found
 
 
 def choose(names: list[str]) -> Iterator[tuple[str, Item]]:

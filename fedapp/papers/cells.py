@@ -146,6 +146,17 @@ def make_cells(item: Item, maker: Maker) -> Cells:
     return cells
 
 
+def cells_without_data(item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]) -> Cells:
+    """Return an item's cells, with names in the place of the folders that their data would be in."""
+    own = item.at(scale)
+    return make_cells(item, Maker(item, scale, own, overrides, _cut_name))
+
+
+def _cut_name(dataset: str, cut: Cut | None) -> str:
+    """Return a data set's name with what is cut of it, in place of a folder."""
+    return f"{dataset}:{cut.train}:{cut.test}" if cut else dataset
+
+
 def _all_cells(item: Item, maker: Maker) -> Cells:
     match item:
         case Table():

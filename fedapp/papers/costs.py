@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +14,9 @@ from rich.table import Table
 from fedapp.config import RunConfig, Scalar, participants, read_config
 from fedapp.data.base import Examples, Task
 from fedapp.machine import keep_memory
-from fedapp.papers.cells import Cells, Maker, is_among, make_cells
+from fedapp.papers.cells import cells_without_data, is_among
 from fedapp.papers.report.markdown import duration
-from fedapp.papers.schema import Cut, Item, Picture, Scale, ScaleName
+from fedapp.papers.schema import Item, Picture, Scale, ScaleName
 from fedapp.papers.schema import Table as TableItem
 from fedapp.sweeps.tuning import Cell
 from fedapp.training.cohorts import TrainOrder, train_cohort
@@ -55,14 +55,45 @@ class Cost:
 def cost_of(
     item: Item, scale: ScaleName, overrides: Mapping[str, Scalar], only: Sequence[str] = ()
 ) -> Cost:
-    """Estimate what an item costs at a scale, each of its cells once, or only those chosen."""
-    cells = costs_of_cells(item, scale, overrides)
-    costs = [cost for label, cost in cells.items() if not only or is_among(label, only)]
+    """Estimate what an item costs at a scale, each of its runs once, or only of the cells chosen."""
+    return _sum(_runs_of("", item, scale, overrides, only).values())
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    each = list(costs)
     return Cost(
-        sum(cost.runs for cost in costs),
-        sum(cost.rounds for cost in costs),
-        sum(cost.seconds for cost in costs),
+        sum(cost.runs for cost in each),
+        sum(cost.rounds for cost in each),
+        sum(cost.seconds for cost in each),
     )
+
+
+def _runs_of(
+    name: str, item: Item, scale: ScaleName, overrides: Mapping[str, Scalar], only: Sequence[str]
+) -> dict[Hashable, Cost]:
+    """Return what each run of an item costs; a search, whose runs are not known yet, is one."""
+    cells, found = cells_without_data(item, scale, overrides), dict[Hashable, Cost]()
+    for label, cost in costs_of_cells(item, scale, overrides).items():
+        cell = cells[label]
+        if cell is None or (only and not is_among(label, only)):
+            continue
+        if cell.rates or cell.options:
+            found[name, label] = cost
+            continue
+        count = len(cell.seeds)
+        each = Cost(1, cost.rounds // count, cost.seconds / count)
+        runs = ((frozenset(cell.settings.items()), seed) for seed in cell.seeds)
+        found = _longest(found, dict.fromkeys(runs, each))
+    return found
+
+
+def _longest(first: dict[Hashable, Cost], second: dict[Hashable, Cost]) -> dict[Hashable, Cost]:
+    """Return the runs of both, of one that both have the longer: the shorter is a part of it."""
+    both = [first, second]
+    return {
+        run: max((each[run] for each in both if run in each), key=lambda cost: cost.rounds)
+        for run in {**first, **second}
+    }
 
 
 def costs_of_cells(
@@ -76,17 +107,6 @@ def costs_of_cells(
     own = item.at(scale)
     cells = cells_without_data(item, scale, overrides)
     return {label: _cell(cell, item, own) for label, cell in cells.items() if cell is not None}
-
-
-def cells_without_data(item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]) -> Cells:
-    """Return an item's cells, with names in the place of the folders that their data would be in."""
-    own = item.at(scale)
-    return make_cells(item, Maker(item, scale, own, overrides, _cut_name))
-
-
-def _cut_name(dataset: str, cut: Cut | None) -> str:
-    """Return a data set's name with what is cut of it, in place of a folder."""
-    return f"{dataset}:{cut.train}:{cut.test}" if cut else dataset
 
 
 def _cell(cell: Cell, item: Item, scale: Scale) -> Cost:
@@ -140,7 +160,7 @@ def _example_seconds(
 ) -> float:
     """Measure the seconds that a local step takes, by example of its batch.
 
-    Processor time of one thread, so that other work on the machine does not count.
+    Processor time of one thread, the least of several turns: other work on the machine slows some.
     """
     task, size = TASKS[data], min(batch, 500)
     config = read_config(
@@ -160,15 +180,14 @@ def _example_seconds(
     order = TrainOrder(1, (0,), config.learning_rate, "mean")
     keep_memory()
     torch.set_num_threads(1)
-    turns, began, spent = 0, time.process_time(), 0.0
-    while turns < 2 or spent < LEAST_SECONDS:
-        if turns == 1:
-            began = time.process_time()  # the first turn warms up
+    turns: list[float] = []
+    while len(turns) < 2 or sum(turns[1:]) < LEAST_SECONDS:
+        began = time.process_time()
         reply = train_cohort(config, trainer, order, theta, {}, lambda _: examples)
         if reply.failures:
             raise RuntimeError(f"a local step of {model} on {data} failed: {reply.failures[0]}")
-        turns, spent = turns + 1, time.process_time() - began
-    return spent / (turns - 1) / size
+        turns.append(time.process_time() - began)
+    return min(turns[1:]) / size  # the first warms up
 
 
 def random_examples(task: Task, count: int) -> Examples:
@@ -190,19 +209,24 @@ def list_items(
 ) -> Table:
     """Return the table of ``fedapp reproduce --list``."""
     table = Table("item", "what", "runs", "rounds", "time", box=None)
+    all_runs: dict[Hashable, Cost] = {}
     for name, item in items.items():
-        cost = cost_of(item, scale, overrides, only)
+        runs = _runs_of(name, item, scale, overrides, only)
+        all_runs = _longest(all_runs, runs)
         idle = "seconds" if isinstance(item, Picture) else "not run"
-        table.add_row(
-            name,
-            item.title,
-            f"{cost.runs:,}" if cost.runs else "-",
-            f"{cost.rounds:,}" if cost.rounds else "-",
-            duration(cost.seconds / jobs) if cost.runs else idle,
-        )
+        table.add_row(name, item.title, *_said(_sum(runs.values()), jobs, idle))
+    if len(items) > 1:
+        table.add_row("in all", "each run once", *_said(_sum(all_runs.values()), jobs, "not run"))
     device = choose_device(read_config({}))
     table.caption = (
         f"At --scale {scale}, with {jobs} runs at a time. Estimated from steps measured just now on "
-        f"{device}, one thread; runs that items share are counted with each of them."
+        f"{device}, one thread. A run that items share is counted with each of them, and once in all."
     )
     return table
+
+
+def _said(cost: Cost, jobs: int, idle: str) -> tuple[str, str, str]:
+    """Return runs, rounds and time for a row of the list."""
+    if not cost.runs:
+        return "-", "-", idle
+    return f"{cost.runs:,}", f"{cost.rounds:,}", duration(cost.seconds / jobs)

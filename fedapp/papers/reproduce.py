@@ -12,9 +12,17 @@ from rich.console import Console
 
 from fedapp.config import Scalar
 from fedapp.errors import ConfigError
-from fedapp.papers.catalogue import choose
-from fedapp.papers.cells import Cells, Maker, cells_of, is_among, make_cells, parts_of
-from fedapp.papers.costs import cells_without_data, costs_of_cells, list_items
+from fedapp.papers.catalogue import choose_at
+from fedapp.papers.cells import (
+    Cells,
+    Maker,
+    cells_of,
+    cells_without_data,
+    is_among,
+    make_cells,
+    parts_of,
+)
+from fedapp.papers.costs import costs_of_cells, list_items
 from fedapp.papers.data import locate
 from fedapp.papers.drawing import draw, numbers_of
 from fedapp.papers.pictures.sharpness import measure_sharpness
@@ -79,7 +87,7 @@ def reproduce(names: Sequence[str], order: Order, console: Console) -> str:
         or written.
     """
     _check_overrides(order.overrides)
-    items = dict(choose(list(names)))
+    items = choose_at(list(names), order.scale)
     as_folder(order.to, "--to")
     earlier = {name: read_results(order.to, name, order.scale) for name in items}
     makers = {name: maker_of(item, order) for name, item in items.items()}
@@ -188,7 +196,7 @@ def show_costs(names: Sequence[str], order: Order, console: Console) -> None:
         A name is unknown, or ``only`` names no cell, or an override is refused.
     """
     _check_overrides(order.overrides)
-    items = dict(choose(list(names)))
+    items = choose_at(list(names), order.scale)
     jobs = order.effort.processes([order.overrides.get("device", "auto")])
     cells = {
         name: cells_without_data(item, order.scale, order.overrides) for name, item in items.items()

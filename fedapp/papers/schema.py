@@ -9,8 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedapp.config import Scalar, kebab
 
-ScaleName = Literal["smoke", "cpu", "full"]
-SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "full")
+ScaleName = Literal["smoke", "cpu", "narrow", "full"]
+SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "narrow", "full")
+"""From the smallest to the paper's; an item need not have all of them."""
 Published = float | Literal["not reached", "not given"]
 Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
 
@@ -51,8 +52,10 @@ class Scale(Part):
     ``swap`` puts values in the place of others, for instance of a partition that the data does not
     have; ``rate-factor`` multiplies learning rates that are not tuned. ``noise`` replaces that of
     claims; ``pace`` is how many of the paper's rounds one is worth, by which their windows are divided.
+    ``as-in`` names an item whose scale of the same name says all that this one does not.
     """
 
+    as_in: str = ""
     note: str = ""
     settings: dict[str, Scalar] = {}
     swap: dict[str, Scalar] = {}
@@ -87,8 +90,8 @@ class Base(Part):
     scales: dict[ScaleName, Scale]
 
     def at(self, scale: ScaleName) -> Scale:
-        """Return what ``scale`` changes, which is nothing where the item does not say."""
-        return self.scales.get(scale) or Scale()
+        """Return what ``scale`` changes; nothing runs at one that the item does not have."""
+        return self.scales.get(scale) or Scale(only=())
 
 
 class Column(Part):
@@ -143,13 +146,16 @@ class Table(Base):
     """Rounds of communication to a target accuracy, in rows and columns.
 
     A cell may take ``allowed`` times its published rounds, where it has some, and never more than
-    ``rounds`` (0: always ``rounds``). Speed-ups are over the row ``baseline``.
+    ``rounds`` (0: always ``rounds``). Speed-ups are over the row ``baseline``. ``elsewhere`` names the
+    rows and columns whose published numbers are the text's or another table's: the index, which counts
+    the cells of all tables, leaves them out.
     """
 
     kind: Literal["table"]
     target: float
     allowed: float = 0.0
     baseline: str
+    elsewhere: tuple[str, ...] = ()
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
 
@@ -158,6 +164,8 @@ class Table(Base):
         labels = [column.label for column in self.columns]
         if self.baseline not in (row.label for row in self.rows):
             raise ValueError(f"baseline = {self.baseline!r}: there is no row that is called so")
+        if odd := set(self.elsewhere).difference(labels, (row.label for row in self.rows)):
+            raise ValueError(f"elsewhere: there is no row and no column {min(odd)!r}")
         for column in self.columns:
             if column.again and column.again not in labels:
                 raise ValueError(
@@ -357,7 +365,8 @@ class Claim(Part):
     found; ``accuracy`` and ``train_loss`` are means over the paper's rounds ``window``, both ends
     included, or of the last round without one; ``rounds_to_level`` are the rounds to nine tenths of the
     best accuracy that all its cells reach. It holds within the bounds ``low`` and ``high``, is
-    inconclusive as near to a bound as the noise, and fails beyond.
+    inconclusive as near to a bound as the noise, and fails beyond. What is said of where curves end,
+    ``to-the-end``, is judged of runs as long as at full scale alone.
     """
 
     says: str
@@ -366,6 +375,7 @@ class Claim(Part):
     of: Quantity = "final"
     cells: tuple[str, ...]
     window: tuple[int, int] | None = None
+    to_the_end: bool = False
     published: float | None = None
     low: float | None = None
     high: float | None = None

@@ -12,6 +12,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from fedapp.analysis.curves import band, least, monotone
 from fedapp.papers.cells import line_name
+from fedapp.papers.labels import AsRun
 from fedapp.papers.pictures.style import DASHES, log_scale, new_figure
 from fedapp.papers.results import CellResult, Curve, Envelope, Results
 from fedapp.papers.schema import Figure, Line, Metric, Panel
@@ -37,8 +38,9 @@ def draw_figure(item: Figure, results: Results) -> Drawing:
     figure, grid = new_figure(rows, across, WIDTHS.get(across, 3.7), 3.1 if across < 3 else 2.7)
     cells = [axes for row in grid for axes in row]
     drawn: dict[str, Artist] = {}
+    as_run = AsRun.of(item, results)
     for number, (axes, panel) in enumerate(zip(cells, item.panels, strict=False)):
-        _draw_panel(axes, item, panel, results)
+        _draw_panel(axes, item, panel, results, as_run)
         handles, labels = axes.get_legend_handles_labels()
         drawn |= zip(labels, handles, strict=True)
         following = item.panels[number + 1 : number + 2]
@@ -51,13 +53,15 @@ def draw_figure(item: Figure, results: Results) -> Drawing:
     return figure
 
 
-def _draw_panel(axes: Axes, item: Figure, panel: Panel, results: Results) -> None:
+def _draw_panel(axes: Axes, item: Figure, panel: Panel, results: Results, as_run: AsRun) -> None:
     was_run = any(results.cells[line_name(panel, line)].runs for line in item.lines[panel.lines])
     for number, line in enumerate(item.lines[panel.lines]):
-        cell = results.cells[line_name(panel, line)]
+        name = line_name(panel, line)
+        cell, shown = results.cells[name], as_run.said(line.label, name)
         curves = [run.curve for run in cell.runs if run.curve]
         if any(points(curve, panel)[0][1:] for curve in curves):
-            _draw_line(axes, panel, line, number, curves, _envelope(panel, cell))
+            own = line.model_copy(update={"label": shown})
+            _draw_line(axes, panel, own, number, curves, _envelope(panel, cell))
     _finish(axes, panel, results)
     if not was_run:
         axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=GREY)

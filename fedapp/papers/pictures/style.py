@@ -21,6 +21,7 @@ DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
 )
 SMALLER: dict[ScaleName, str] = {
     "smoke": "smoke scale: small stand-ins for data and networks, not the paper's",
+    "narrow": "narrow scale: the paper's data and optimisation, a smaller network",
     "cpu": "processor scale: less than the paper's; the page says what",
 }
 

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedapp.papers.cells import cells_of
+from fedapp.papers.labels import AsRun
 from fedapp.papers.report.markdown import number, percent, rounds, table
 from fedapp.papers.report.measures import RATIOS, Measured, measure
 from fedapp.papers.results import CellResult, Results
@@ -20,6 +21,8 @@ Verdict = Literal[
     "fails",
     "inconclusive",
     "one seed",
+    "one rate",
+    "cut short",
     "full scale only",
     "smoke: no evidence",
     "no number",
@@ -28,10 +31,13 @@ Verdict = Literal[
 NOT_JUDGED: Mapping[Verdict, str] = {
     "one seed": "of numbers other than accuracies only the seeds' range is known as noise, and "
     "one seed has none",
+    "one rate": "the best rate of each of the two is what is compared, and one rate alone was tried",
+    "cut short": "it is said of where curves end, and these have fewer rounds than at full scale",
     "full scale only": "an accuracy by itself is that of the paper's data and network",
     "smoke: no evidence": "other data, another network and a few rounds say nothing of the claim",
 }
 """Why a number is shown and not judged."""
+JUDGED: tuple[Verdict, ...] = ("holds", "fails", "inconclusive")
 NO_NUMBER = (
     "*no number*: the cells were run, and one of them has no such number: its target was not reached "
     "in the rounds that it may take, its training diverged, or it was not recorded."
@@ -63,13 +69,15 @@ def check(
     scale: ScaleName = "full",
     pace: float = 1.0,
     names: Sequence[str] | None = None,
+    lacks: Verdict | None = None,
 ) -> Checked:
     """Measure a claim on its cells, or on those called ``names``, and judge it, with evidence.
 
     ``noise`` is the least uncertainty; where the cells have several seeds, half of their widest range
     counts if it is more. Numbers of which it says nothing have only the seeds' range: of one seed
     they are shown, not judged. So is one cell's value at a smaller scale than the paper's, since it
-    is that of the data and network, and everything at the smoke scale. ``pace`` as in ``Scale``.
+    is that of the data and network, and everything at the smoke scale, and what ``lacks`` says is not
+    there to judge it by. ``pace`` as in ``Scale``.
     """
     own = [cells.get(name, CellResult()) for name in names or claim.cells]
     if not all(cell.runs for cell in own):
@@ -78,7 +86,8 @@ def check(
     if found is None:
         return Checked(claim, None, 0.0, "no number")
     doubt = _doubt(claim, found, noise)
-    verdict = _verdict(claim, found.value, doubt, scale)
+    judged = _verdict(claim, found.value, doubt, scale)
+    verdict = lacks if lacks and judged in JUDGED else judged
     return Checked(claim, found.value, doubt or 0.0, verdict)
 
 
@@ -120,10 +129,27 @@ def check_all(item: Claims, results: Results) -> list[Checked]:
     """Measure and judge all claims of an item."""
     scale = item.at(results.scale)
     noise = Noise(scale.noise or item.noise, item.relative_noise)
+    as_run = AsRun.of(item, results)
     return [
-        check(claim, results.cells, noise, results.scale, scale.pace, cells_of(claim))
+        check(
+            *(claim, results.cells, noise, results.scale, scale.pace, cells_of(claim)),
+            _lacking(claim, results.cells, as_run),
+        )
         for claim in item.claims
     ]
+
+
+def _lacking(claim: Claim, cells: Mapping[str, CellResult], as_run: AsRun) -> Verdict | None:
+    """Return what a claim's cells lack at this scale to be judged by, if anything."""
+    names = cells_of(claim)
+    ran = [(name, run) for name in names for run in cells.get(name, CellResult()).runs]
+    if claim.to_the_end and any(
+        run.rounds < as_run.planned(name) and not run.problem for name, run in ran
+    ):
+        return "cut short"
+    if claim.is_of_accuracy and claim.measure != "value" and any(map(as_run.is_untuned, names)):
+        return "one rate"
+    return None
 
 
 def claims_section(item: Claims, results: Results) -> str:
@@ -134,7 +160,8 @@ def claims_section(item: Claims, results: Results) -> str:
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
     counts = [f"{found[verdict]} {verdict}" for verdict in verdicts if found[verdict]]
     why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if found[verdict]]
-    parts = [table(head, [_row(each) for each in checked]), f"{', '.join(counts)}."]
+    as_run = AsRun.of(item, results)
+    parts = [table(head, [_row(each, as_run) for each in checked]), f"{', '.join(counts)}."]
     parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
     parts += [NO_NUMBER] if found["no number"] else []
     scale = item.at(results.scale)
@@ -153,7 +180,15 @@ def _windows(item: Claims, pace: float) -> list[str]:
     return [f"One round counts as {pace:g} of the paper's: {'; '.join(said)}."]
 
 
-def _row(checked: Checked) -> list[str]:
+def _said(claim: Claim, as_run: AsRun) -> str:
+    """Return what a claim says, with the values that ran; of two cells that are compared, theirs."""
+    says = as_run.said(claim.says, *cells_of(claim))
+    compared = claim.cells[:2] if claim.measure in ("difference", "gain") else ()
+    values = [value for name in compared if (value := as_run.values(name))]
+    return f"{says}: {' against '.join(values)}" if len(values) > 1 and says == claim.says else says
+
+
+def _row(checked: Checked, as_run: AsRun) -> list[str]:
     claim = checked.claim
     bounds = [
         f"{sign} {_value(claim, bound)}"
@@ -161,7 +196,7 @@ def _row(checked: Checked) -> list[str]:
         if bound is not None
     ]
     return [
-        claim.says,
+        _said(claim, as_run),
         claim.where,
         "" if claim.published is None else _value(claim, claim.published),
         checked.verdict if checked.measured is None else _value(claim, checked.measured),

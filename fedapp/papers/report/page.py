@@ -13,16 +13,33 @@ from fedapp.files import write_atomically
 from fedapp.html import page as html_page
 from fedapp.papers.catalogue import all_items
 from fedapp.papers.cells import EVALUATIONS
+from fedapp.papers.labels import AsRun
 from fedapp.papers.report.agreement import agreement_section
 from fedapp.papers.report.claims import claims_section
 from fedapp.papers.report.comparisons import comparison_section
 from fedapp.papers.report.markdown import NOT_RUN, duration, number, table
+from fedapp.papers.report.provenance import provenance
 from fedapp.papers.report.sharpness import sharpness_section
 from fedapp.papers.report.tables import table_section
 from fedapp.papers.results import CellResult, Results, read_results
-from fedapp.papers.schema import SCALES, Claims, Comparison, Item, Sharpness, Table, Updates
+from fedapp.papers.schema import (
+    SCALES,
+    Claims,
+    Comparison,
+    Item,
+    ScaleName,
+    Sharpness,
+    Table,
+    Updates,
+)
+from fedapp.sweeps.archive import Archive
 
-HEADINGS = {"full": "Full scale", "cpu": "Processor scale", "smoke": "Smoke scale"}
+HEADINGS: Mapping[ScaleName, str] = {
+    "full": "Full scale",
+    "narrow": "Narrow scale",
+    "cpu": "Processor scale",
+    "smoke": "Smoke scale",
+}
 
 
 def write_page(folder: Path, name: str) -> list[Path]:
@@ -36,7 +53,7 @@ def write_page(folder: Path, name: str) -> list[Path]:
 def page_files(folder: Path, name: str) -> dict[Path, str]:
     """Return ``folder/name/index.md`` and ``.html``, and what is in them."""
     item = all_items()[name]
-    text = page(item, list(results_of(folder, name)))
+    text = page(item, list(results_of(folder, name)), Archive(folder))
     files = folder / name / "index.md", folder / name / "index.html"
     return {files[0]: text, files[1]: html(text, item.title)}
 
@@ -48,12 +65,17 @@ def results_of(folder: Path, name: str) -> Iterator[Results]:
             yield found
 
 
-def page(item: Item, found: Sequence[Results]) -> str:
-    """Return the page as Markdown: what the paper shows, what was measured, what differs."""
+def page(item: Item, found: Sequence[Results], archive: Archive | None = None) -> str:
+    """Return the page as Markdown: what the paper shows, what was measured, what differs.
+
+    Above smoke scale it says from which code the runs are, with the records in ``archive``.
+    """
     parts = [f"# {item.title}", "", f"{item.source}.", "", item.about.strip()]
     for place, results in enumerate(found):
         section = _only_how if place and results.scale == "smoke" else _scale
         parts += ["", f"## {HEADINGS[results.scale]}", "", *section(item, results)]
+        if archive and results.scale != "smoke" and (said := provenance(results, archive)):
+            parts[-1] = f"{parts[-1]} {said}"
     if item.differs:
         parts += ["", "## What differs, and why", "", item.differs.strip()]
     return "\n".join(parts) + "\n"
@@ -86,23 +108,27 @@ def _scale(item: Item, results: Results) -> list[str]:
         elif isinstance(item, Sharpness):
             parts += ["", sharpness_section(item, results)]
         elif results.cells:
-            parts += ["", _lines(results)]
+            parts += ["", _lines(results, AsRun.of(item, results))]
         if isinstance(item, Updates):
             parts += ["", agreement_section(item, results)]
     return [*parts, "", _colophon(results)]
 
 
-def _lines(results: Results) -> str:
-    """Return each line in numbers, with the last loss on the training set where it was measured."""
+def _lines(results: Results, as_run: AsRun) -> str:
+    """Return each line in numbers, with the last loss on the training set where it was measured.
+
+    A line of fewer rounds than at full scale says of how many.
+    """
     runs = [run for cell in results.cells.values() for run in cell.runs]
     losses = any(run.training_loss is not None for run in runs)
     head = ["line", "η", "seeds", "rounds", "final", "best", "least test loss"]
     head += [*(["last training loss"] if losses else []), "wall time"]
-    return table(head, [_line(name, cell, losses) for name, cell in results.cells.items()])
+    rows = [_line(name, cell, losses, as_run) for name, cell in results.cells.items()]
+    return table(head, rows)
 
 
-def _line(name: str, cell: CellResult, losses: bool) -> list[str]:
-    shown = name.replace(" | ", ": ", 1).replace(" | ", ", ")
+def _line(name: str, cell: CellResult, losses: bool, as_run: AsRun) -> list[str]:
+    shown = as_run.said(name.replace(" | ", ": ", 1).replace(" | ", ", "), name)
     if not cell.runs:
         return [shown, NOT_RUN, *[""] * (7 if losses else 6)]
     problems = (run.problem for run in cell.runs if run.problem)
@@ -110,13 +136,19 @@ def _line(name: str, cell: CellResult, losses: bool) -> list[str]:
         shown,
         number(cell.rate),
         str(len(cell.runs)),
-        str(max(run.rounds for run in cell.runs)),
+        _rounds(cell, as_run.planned(name)),
         f"{100 * cell.mean('final'):.2f} %",
         f"{100 * cell.mean('best'):.2f} %",
         _least_loss(cell),
         *([_training_loss(cell)] if losses else []),
         next(problems, duration(cell.mean("seconds"))),
     ]
+
+
+def _rounds(cell: CellResult, planned: int) -> str:
+    """Return how many rounds were run, and of how many at full scale where it is fewer."""
+    most = max(run.rounds for run in cell.runs)
+    return f"{most} of {planned}" if most < planned else str(most)
 
 
 def _least_loss(cell: CellResult) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from fedapp.papers.labels import AsRun
 from fedapp.papers.pictures.sharpness import SYMBOLS, Point, points
 from fedapp.papers.report.markdown import NOT_RUN, number, percent, table
 from fedapp.papers.results import CellResult, Results
@@ -59,12 +60,14 @@ def _cells(item: Sharpness, results: Results) -> str:
         *("run", "η", "B", "rounds", "final", "training loss", "largest eigenvalue", "±"),
         *("times η", "times |θ|²", "rise of the loss"),
     )
-    rows = []
+    rows, as_run = [], AsRun.of(item, results)
     for panel in item.panels:
         for own in points(panel, results).values():
-            rows += [_row(name, point, results) for name, point in own.items()]
+            rows += [
+                _row(as_run.said(name, name), name, point, results) for name, point in own.items()
+            ]
     missing = [name for name in item.cells if not results.numbers.get(name)]
-    rows += [[name, _why(results.cells[name]), *[""] * 9] for name in missing]
+    rows += [[as_run.said(name, name), _why(results.cells[name]), *[""] * 9] for name in missing]
     return table(head, list(map(list, dict.fromkeys(map(tuple, rows)))))
 
 
@@ -72,10 +75,10 @@ def _why(cell: CellResult) -> str:
     return "no model" if cell.runs else NOT_RUN
 
 
-def _row(name: str, point: Point, results: Results) -> list[str]:
+def _row(shown: str, name: str, point: Point, results: Results) -> list[str]:
     cell, entry = results.cells[name], results.numbers[name][0]
     return [
-        name,
+        shown,
         f"{point.step:g}",
         str(entry["batch-size"]),
         str(entry["round"]),

@@ -6,8 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fedapp.papers.report.claims import check_all
+from fedapp.papers.report.entries import (
+    Entry,
+    counted,
+    counted_gains,
+    entries,
+    gains,
+    of_variant,
+    standings,
+    variants_of,
+)
 from fedapp.papers.report.markdown import NOT_RUN, percent
-from fedapp.papers.report.tables import WITHIN_ROUNDS, entries, numbered_among, of_variant
 from fedapp.papers.results import Results
 from fedapp.papers.schema import Claims, Comparison, Item, Table
 
@@ -16,12 +25,16 @@ FIRST = 3
 """How many algorithms of a comparison are named."""
 
 
+def evidence(found: Sequence[Results]) -> Results | None:
+    """Return the results of the largest scale, the first of those found; smoke is no evidence."""
+    return next((results for results in found if results.scale != "smoke"), None)
+
+
 def in_short(item: Item, found: Sequence[Results]) -> str:
     """Return what the results of the largest scale say; those of the smoke scale say nothing."""
-    evidence = [results for results in found if results.scale != "smoke"]
-    if not evidence:
+    results = evidence(found)
+    if results is None:
         return ONLY_SMOKE if found else NOT_RUN
-    results = evidence[0]
     if isinstance(item, Table):
         return _table(item, results)
     if isinstance(item, Claims):
@@ -33,15 +46,20 @@ def in_short(item: Item, found: Sequence[Results]) -> str:
 
 
 def _table(item: Table, results: Results) -> str:
-    """Speak of the table itself; what a variant of its columns gave is on the page."""
-    cells = of_variant(entries(item, results), "")
-    ran, published = numbered_among(cells), [e for e in cells if not isinstance(e.published, str)]
-    near = sum(e.is_near for e in ran)
-    said = f"{near} of {len(ran)} cells within {WITHIN_ROUNDS} times the published rounds"
-    if gains := [e for e in ran if e.gain_over_published]:
-        said += f", {sum(e.gains_alike for e in gains)} of {len(gains)} speed-ups within a third"
-    left = len(published) - len(ran)
-    return f"{said}; {left} cells {NOT_RUN}" if left else said
+    """Speak of the table itself, then of each variant of its columns that was run."""
+    cells = entries(item, results)
+    return "; ".join(
+        said
+        for variant in variants_of(item)
+        if (said := _variant(of_variant(cells, variant), variant))
+    )
+
+
+def _variant(cells: Sequence[Entry], variant: str) -> str:
+    if variant and not any(entry.result.runs for entry in cells):
+        return ""
+    said = "; ".join(filter(None, (counted(standings(cells)), counted_gains(gains(cells)))))
+    return f"with {variant}: {said}" if variant else said
 
 
 def _claims(item: Claims, results: Results) -> str:

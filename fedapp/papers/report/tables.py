@@ -2,107 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from fedapp.analysis.curves import communication, speed_up
+from fedapp.analysis.curves import communication
+from fedapp.papers.report.entries import (
+    GAINS,
+    STANDINGS,
+    WITHIN,
+    Entry,
+    counted,
+    counted_gains,
+    entries,
+    gains,
+    numbered_among,
+    of_variant,
+    standings,
+    variants_of,
+)
 from fedapp.papers.report.markdown import NOT_RUN, duration, number, rounds, size, table, times
 from fedapp.papers.results import CellResult, Results
-from fedapp.papers.schema import Column, Published, Table, TableRow
-
-WITHIN_ROUNDS = 1.25
-WITHIN_SPEEDUP = 1 / 3
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A cell beside what is published of it."""
-
-    row: TableRow
-    column: Column
-    published: Published
-    result: CellResult
-    baseline: float | None
-    """Measured rounds of the baseline row in this column."""
-
-    @property
-    def speedup(self) -> float | None:
-        """The measured speed-up over the baseline row."""
-        return speed_up(self.baseline, self.result.needed)
-
-    @property
-    def published_speedup(self) -> float | None:
-        """The published one, where there is one."""
-        return self.row.speedup.get(self.column.published_as)
-
-    @property
-    def ratio(self) -> float | None:
-        """Measured rounds over published rounds."""
-        if isinstance(self.published, str) or self.result.needed is None:
-            return None
-        return self.result.needed / self.published
-
-    @property
-    def is_near(self) -> bool:
-        """Whether no more than 1.25 times the published rounds were needed."""
-        return self.ratio is not None and self.ratio <= WITHIN_ROUNDS
-
-    @property
-    def gain_over_published(self) -> float | None:
-        """The measured speed-up over the published one, where there are both."""
-        mine, theirs = self.speedup, self.published_speedup
-        return mine / theirs if mine and theirs else None
-
-    @property
-    def gains_alike(self) -> bool:
-        """Whether the speed-up lies within a third of the published one."""
-        ratio = self.gain_over_published
-        return ratio is not None and abs(ratio - 1) <= WITHIN_SPEEDUP
-
-    def measured(self) -> str:
-        """Return the measured rounds in words."""
-        if not self.result.runs:
-            return NOT_RUN
-        if self.result.needed is not None:
-            return rounds(self.result.needed)
-        best = max(run.best for run in self.result.runs)
-        most = max(run.rounds for run in self.result.runs)
-        return f"not in {most} rounds (best {100 * best:.2f} %)"
-
-
-def entries(item: Table, results: Results) -> list[Entry]:
-    """Return the table's cells, row by row."""
-    return [
-        Entry(
-            row,
-            column,
-            row.published[column.published_as],
-            _result(results, row.label, column),
-            _result(results, item.baseline, column).needed,
-        )
-        for row in item.rows
-        for column in item.columns
-        if column.published_as in row.published
-    ]
-
-
-def variants_of(item: Table) -> list[str]:
-    """Return what columns are run again with; "" stands for the table itself and comes first."""
-    return list(dict.fromkeys(["", *(column.variant for column in item.columns)]))
-
-
-def of_variant(cells: Sequence[Entry], variant: str) -> list[Entry]:
-    """Return the cells of the columns of one variant."""
-    return [entry for entry in cells if entry.column.variant == variant]
-
-
-def numbered_among(cells: Sequence[Entry]) -> list[Entry]:
-    """Return the cells that were run and have a published number."""
-    return [e for e in cells if not isinstance(e.published, str) and e.result.runs]
-
-
-def _result(results: Results, label: str, column: Column) -> CellResult:
-    return results.cells.get(f"{label} | {column.label}", CellResult())
+from fedapp.papers.schema import Table
 
 
 def table_section(item: Table, results: Results) -> str:
@@ -161,8 +80,19 @@ def _pair(entry: Entry | None) -> str:
     published = f"{said} ({times(entry.published_speedup)})" if entry.published_speedup else said
     is_baseline = entry.result.needed is not None and entry.baseline == entry.result.needed
     gain = None if is_baseline and not entry.published_speedup else entry.speedup
-    measured = f"{entry.measured()} ({times(gain)})" if gain else entry.measured()
+    measured = f"{_measured(entry)} ({times(gain)})" if gain else _measured(entry)
     return f"{published} → **{measured}**"
+
+
+def _measured(entry: Entry) -> str:
+    """Return the measured rounds in words."""
+    result = entry.result
+    if not result.runs:
+        return NOT_RUN
+    if result.needed is not None:
+        return rounds(result.needed)
+    best = max(run.best for run in result.runs)
+    return f"not in {max(run.rounds for run in result.runs)} rounds (best {100 * best:.2f} %)"
 
 
 def _details(cells: Sequence[Entry]) -> str:
@@ -182,7 +112,7 @@ def _detail(entry: Entry) -> list[str]:
     return [
         entry.row.label,
         said,
-        entry.measured(),
+        _measured(entry),
         number(entry.ratio, 2),
         times(entry.published_speedup),
         times(entry.speedup),
@@ -203,38 +133,27 @@ def _communication(result: CellResult) -> str:
 
 
 def _verdict(item: Table, cells: Sequence[Entry], results: Results) -> str:
-    """Count the cells that need no more than 1.25 times the published rounds, and the speed-ups.
+    """Count the cells within 25 % of the published rounds, those faster and slower, and the speed-ups.
 
     Of what the paper gives no number of, the cells that are quicker than the baseline.
     """
     if results.scale == "smoke":
         return "At this scale the numbers only show that the table can be made."
-    numbered = numbered_among(cells)
-    if not numbered:
+    counts = standings(cells)
+    if not counts or set(counts) == {"not run"}:
         return "Nothing was run at this scale."
-    near = [e for e in numbered if e.is_near]
-    reached = (
-        f"{len(near)} of {len(numbered)} cells reach the target within {WITHIN_ROUNDS} times the "
-        "published rounds"
-    )
-    missed = [f"{e.row.label}, {e.column.published_as}" for e in _missed(numbered)]
-    parts = [f"{reached}; {_speedups(item, numbered)}.", _not_given(item, cells)]
-    parts += [f"Beyond: {'; '.join(missed)}."] if missed else []
-    return " ".join(part for part in parts if part)
+    parts = [f"{counted(counts)}; {_speedups(item, cells)}.", _not_given(item, cells)]
+    return " ".join(part for part in [*parts, _outside(cells)] if part)
 
 
 def _speedups(item: Table, cells: Sequence[Entry]) -> str:
     """Say how many of the published speed-ups come out."""
     if not any(row.speedup for row in item.rows):
         return "no speed-ups are published"
-    gains = [e for e in cells if e.gain_over_published]
-    if not gains:
+    said = counted_gains(gains(cells))
+    if not said:
         return f"there are no speed-ups without the row {item.baseline}"
-    alike = [e for e in gains if e.gains_alike]
-    return (
-        f"{len(alike)} of {len(gains)} speed-ups over the row {item.baseline} lie within a third of the "
-        "published ones"
-    )
+    return f"over the row {item.baseline} {said}"
 
 
 def _not_given(item: Table, cells: Sequence[Entry]) -> str:
@@ -249,7 +168,16 @@ def _not_given(item: Table, cells: Sequence[Entry]) -> str:
     )
 
 
-def _missed(cells: Sequence[Entry]) -> Iterator[Entry]:
-    for entry in cells:
-        if not entry.is_near or (entry.gain_over_published and not entry.gains_alike):
-            yield entry
+def _outside(cells: Sequence[Entry]) -> str:
+    """Name the cells that are not within 25 %, but not where all that were run are of one kind."""
+    ran = [entry for entry in numbered_among(cells) if entry.result.runs]
+    said = [
+        *((kind, [e for e in ran if e.standing == kind]) for kind in STANDINGS if kind != WITHIN),
+        *((f"speed-up {kind}", [e for e in ran if e.gain == kind]) for kind in GAINS[1:]),
+    ]
+    named = [
+        f"{kind}: {'all' if own == ran else '; '.join(e.name for e in own)}"
+        for kind, own in said
+        if own
+    ]
+    return ". ".join(each[0].upper() + each[1:] for each in named) + ("." if named else "")

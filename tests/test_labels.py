@@ -1,0 +1,128 @@
+"""Names of lines and claims say the values that ran."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedapp.config import Scalar, defaults
+from fedapp.papers.catalogue import all_items
+from fedapp.papers.cells import cells_of
+from fedapp.papers.labels import KEYS, VALUE, AsRun
+from fedapp.papers.pictures.curves import draw_figure
+from fedapp.papers.report.claims import claims_section
+from fedapp.papers.report.page import page
+from fedapp.papers.results import CellResult, Results, read_results
+from fedapp.papers.schema import Claims, Figure, Sharpness, Table
+from fedapp.sweeps.archive import Archive
+from tests.paper_results import ITEMS, cell, curve, run_result
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+SCALES = ("cpu", "narrow", "full")
+PUBLISHED = [
+    results
+    for name in all_items()
+    for scale in SCALES
+    if (results := read_results(RESULTS, name, scale)) and results.cells
+]
+
+
+def as_run(name: str, scale, command: str = "fedapp reproduce") -> AsRun:
+    return AsRun.of(ITEMS[name], Results(item=name, scale=scale, command=command, cells={}))
+
+
+@pytest.mark.parametrize(
+    ("scale", "name", "said"),
+    [
+        ("cpu", "B | B = 5", "B = 1 (full scale: 5)"),
+        ("cpu", "eta | η = 0.05", "η = 0.2 (full scale: 0.05)"),
+        ("cpu", "E | E = 10", "E = 10"),
+        ("narrow", "B | B = 5", "B = 5"),
+        ("full", "eta | η = 0.05", "η = 0.05"),
+        ("smoke", "B | B = 10", "B = 10"),  # not run there
+    ],
+)
+def test_a_name_says_the_values_that_ran(scale: str, name: str, said: str) -> None:
+    assert as_run("seo-fig4", scale).said(name.partition(" | ")[2], name) == said
+
+
+def test_what_the_command_set_ran() -> None:
+    found = as_run("seo-fig4", "cpu", "fedapp reproduce seo-fig4 --scale cpu --set batch-size=7")
+    assert found.said("B = 5", "B | B = 5") == "B = 7 (full scale: 5)"
+
+
+def test_values_that_are_not_the_cells_stay() -> None:
+    found = as_run("seo-fig4", "cpu")
+    assert found.said("B = 6, E = 1, B = ∞, K = 10", "B | B = 5") == "B = 6, E = 1, B = ∞, K = 10"
+
+
+def figure_of(scale) -> tuple[Figure, Results]:
+    item = ITEMS["seo-fig3"]
+    assert isinstance(item, Figure)
+    ran = cell(run_result(curve=curve([0.1, 0.2, 0.3]), rounds=80))
+    cells = dict.fromkeys(as_run("seo-fig3", "full").full, ran)
+    return item, Results(item="seo-fig3", scale=scale, command="c", cells=cells)
+
+
+def test_legends_say_the_values_that_ran() -> None:
+    figure = draw_figure(*figure_of("cpu"))
+    said = [[line.get_label() for line in axes.lines] for axes in figure.axes]
+    assert said[0][:2] == ["K = 1, B = 100 (full scale: 500)", "K = 2, B = 50 (full scale: 250)"]
+    assert said[1][1] == "K = 2, E = 2"
+    assert said[2][1] == "K = 2, η = 0.04 (full scale: 0.01)"
+    full = draw_figure(*figure_of("full"))
+    assert not any("full scale" in str(line.get_label()) for a in full.axes for line in a.lines)
+
+
+def test_a_page_says_of_a_line_how_many_rounds_of_the_full_scale_were_run() -> None:
+    item, results = figure_of("cpu")
+    said = page(item, [results])
+    assert "| B: K = 50, B = 2 (full scale: 10) | 0.1 | 1 | 80 of 200 |" in said
+
+
+def test_claims_say_what_is_compared() -> None:
+    item = ITEMS["seo-claims"]
+    assert isinstance(item, Claims)
+
+    def said(scale) -> str:
+        return claims_section(item, Results(item="seo-claims", scale=scale, command="c", cells={}))
+
+    assert "(K = 1, B = 100 (full scale: 500), η = 0.02 (full scale: 0.005)) comes" in said("cpu")
+    compared = "B = 1 (full scale: 5) against B = 20 (full scale: 100) |"
+    assert f"| IID: smallest B against the largest: {compared}" in said("cpu")
+    assert "full scale:" not in said("narrow")
+
+
+def settings_of(run: CellResult, archive: Archive) -> dict[str, Scalar] | None:
+    """Return the recorded settings of a cell's first run, all keys; None without a record."""
+    found = archive.find(run.runs[0].run) if run.runs else None
+    return {**defaults(), **found.settings} if found else None
+
+
+def values_in(text: str) -> list[tuple[str, float]]:
+    """Return what a text says of the papers' symbols, without what it says of the full scale."""
+    own = re.sub(r" \(full scale: [^)]*\)", "", text)
+    return [(KEYS[s], 0.0 if v == "∞" else float(v)) for s, v in VALUE.findall(own)]
+
+
+@pytest.mark.parametrize("results", PUBLISHED, ids=lambda r: f"{r.item}-{r.scale}")
+def test_published_names_say_no_value_that_did_not_run(results: Results) -> None:
+    """Of every line, row and column beside its run's record, and of claims beside their cells'."""
+    item, archive = ITEMS[results.item], Archive(RESULTS)
+    names = AsRun.of(item, results)
+    ran = {name: settings_of(cell, archive) for name, cell in results.cells.items()}
+    for name, settings in ran.items():
+        for key, value in values_in(names.said(name, name)) if settings else []:
+            assert settings is not None
+            assert settings[key] == pytest.approx(value), name
+    for claim in item.claims if isinstance(item, Claims) else ():
+        own = [ran[name] for name in cells_of(claim)]
+        for key, value in values_in(names.said(claim.says, *cells_of(claim))) if all(own) else []:
+            assert any(each[key] == pytest.approx(value) for each in own if each), claim.says
+
+
+def test_every_kind_of_published_result_is_looked_at() -> None:
+    kinds = {type(ITEMS[results.item]) for results in PUBLISHED}
+    assert {Table, Figure, Claims, Sharpness} <= kinds
