@@ -6,17 +6,20 @@ import contextlib
 import importlib.metadata
 import io
 import itertools
+import json
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import safetensors.numpy
 import torch
 import typer
 from rich.console import Console
 
-from benchmarks import gpu, peers
+from benchmarks import gpu, peers, same_numbers
 from benchmarks import rows as rows_of
 from benchmarks.convolutions import Case, compare, variants
 from benchmarks.stand_in import write_cifar10, write_mnist
@@ -181,3 +184,35 @@ def test_random_images_that_stand_in_for_a_data_set(
     found = load_dataset(read_config({"dataset": str(tmp_path)}))
     assert (len(found.train), len(found.test)) == sizes
     assert (found.task.input_shape, found.task.num_classes) == (shape, 10)
+
+
+def left_behind(folder: Path, loss: float, bytes_: int, weight: float) -> Path:
+    """Write what a run of one round leaves behind for a comparison."""
+    folder.mkdir()
+    record = {
+        "round": 1,
+        "seconds": {"round": loss},
+        "clients": [0, 2],
+        "train_loss": loss,
+        "bytes_up": bytes_,
+        "failures": {"2": f"because of {bytes_}"},
+    }
+    (folder / "result.json").write_text(json.dumps({"records": [record], "error": ""}))
+    weights = {"w": np.array([1.0, weight], np.float32)}
+    safetensors.numpy.save_file(weights, folder / "model.safetensors")
+    return folder
+
+
+def test_two_commits_may_differ_in_seconds_texts_and_few_bytes_alone(tmp_path: Path) -> None:
+    before = left_behind(tmp_path / "before", 0.5, 1000, 2.0)
+    same = left_behind(tmp_path / "same", 0.5, 1019, 2.0)
+    assert list(same_numbers.differences(before, same)) == []
+    other = left_behind(tmp_path / "other", 0.5, 1021, float(np.nextafter(np.float32(2), 3)))
+    assert list(same_numbers.differences(before, other)) == [
+        "round 1: bytes_up = 1000, now 1021",
+        "w: differs by up to 2.38e-07",
+    ]
+    later = left_behind(tmp_path / "later", float(np.nextafter(0.5, 1)), 1000, 2.0)
+    assert list(same_numbers.differences(before, later)) == [
+        "round 1: train_loss = 0.5, now 0.5000000000000001"
+    ]

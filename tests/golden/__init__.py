@@ -1,0 +1,1 @@
+"""Small runs whose numbers are pinned: what they are (`runs`), how they are run (`driver`)."""
