@@ -29,20 +29,20 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m fedapp.generate --check
+	$(BIN)/python -m fedapp.cli.generate --check
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 generate: $(VENV)/.installed
-	$(BIN)/python -m fedapp.generate
+	$(BIN)/python -m fedapp.cli.generate
 
 # The newest versions that pyproject.toml allows; the lowest Python, so that they hold for all.
 pins: $(VENV)/.installed
 	$(BIN)/uv --no-config pip compile pyproject.toml --extra dev --upgrade --python-version 3.11 \
 	    --python-platform linux --no-annotate --no-header --quiet --output-file constraints.txt
-	$(BIN)/python -m fedapp.generate
+	$(BIN)/python -m fedapp.cli.generate
 
 # A SuperLink and three devices on this machine, with TLS and node authentication; a minute or two.
 deploy-demo: $(VENV)/.installed

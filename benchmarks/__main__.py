@@ -27,8 +27,8 @@ from benchmarks import idle as idle_app
 from benchmarks.rows import inline_round, rows, workers_round
 from benchmarks.turns import conditions, ratio, take_turns
 from benchmarks.workloads import WORKLOADS, Workload, idle
-from fedapp.config import RunConfig
-from fedapp.holdings import read_holdings
+from fedapp.config.run_config import RunConfig
+from fedapp.data.node_data import read_holdings
 
 OTHERS = ("simulation", "peers", "memory", "gpu", "lstm", "data_cache FOLDER", "defaults")
 IDLE_ROUNDS = 100

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from benchmarks.processes import Call, together
 from benchmarks.workloads import ROUND
-from fedapp.config import RunConfig, Scalar, read_config
+from fedapp.config.run_config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
-from fedapp.holdings import Holdings, read_holdings
+from fedapp.data.node_data import Holdings, read_holdings
 from fedapp.training.batches import to_device
-from fedapp.training.cohorts import sample_clients, spread
-from fedapp.training.plan import LocalPlan
-from fedapp.training.setup import DTYPES, make_model, make_module
+from fedapp.training.build import DTYPES, make_model, make_module
+from fedapp.training.client import sample_clients, spread
+from fedapp.training.round_plan import LocalPlan
 
 
 def clients_of(config: RunConfig) -> list[int]:

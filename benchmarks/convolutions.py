@@ -19,12 +19,12 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks.turns import median_seconds
-from fedapp.config import read_config
-from fedapp.data.base import Task
-from fedapp.models.base import Model, initialise
+from fedapp.config.run_config import read_config
+from fedapp.data.dataset import Task
+from fedapp.models.model import Model, initialise
+from fedapp.training.batched.compiled_step import Pool, cuda_graph
+from fedapp.training.build import make_model
 from fedapp.training.layout import laid_out
-from fedapp.training.program import Pool, cuda_graph
-from fedapp.training.setup import make_model
 
 CIFAR = Task("image", (3, 32, 32), 10)
 

@@ -19,17 +19,17 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedapp.algorithms_page import algorithms, with_accuracy
-from fedapp.config import RunConfig, kebab, read_config
-from fedapp.generate import ROOT
+from fedapp.cli.algorithms_page import algorithms, with_accuracy
+from fedapp.cli.generate import ROOT
+from fedapp.config.run_config import RunConfig, kebab, read_config
 from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.directory import RunDirectory
-from fedapp.sweeps.command import failure, run_plans
-from fedapp.sweeps.identity import Request
-from fedapp.sweeps.plans import Steps, fixed
-from fedapp.sweeps.record import RunRecord
-from fedapp.sweeps.schedule import Effort
-from fedapp.sweeps.store import Store
+from fedapp.studies.sweep.command import failure, run_plans
+from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.plans import Steps, fixed
+from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.scheduler import Effort
+from fedapp.studies.sweep.store import Store
 
 ROUNDS = int(RunConfig.model_fields["num_server_rounds"].default)
 HEAD = ("| algorithm | test accuracy, mean | least and most | |", "| --- | --- | --- | --- |")

@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.turns import conditions, ratio, take_turns
-from fedapp.config import RunConfig, read_config
+from fedapp.config.run_config import RunConfig, read_config
 from fedapp.data import load_transform
-from fedapp.data.base import Examples, Task
-from fedapp.papers.costs import TASKS, random_examples
-from fedapp.training.setup import (
+from fedapp.data.dataset import Examples, Task
+from fedapp.studies.papers.costs import TASKS, random_examples
+from fedapp.training.build import (
     initial_parameters,
     make_evaluator,
     make_model,

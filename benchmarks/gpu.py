@@ -31,15 +31,12 @@ from benchmarks.stand_in import WRITERS
 from benchmarks.trainers import Round, trainer_round
 from benchmarks.turns import median_seconds
 from benchmarks.workloads import WORKLOADS, Workload
-from fedapp.config import RunConfig, Scalar, read_config
+from fedapp.config.run_config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
+from fedapp.data.node_data import Holdings, read_holdings
 from fedapp.errors import ConfigError
-from fedapp.holdings import Holdings, read_holdings
 from fedapp.training.batches import to_device
-from fedapp.training.cohorts import sample_clients
-from fedapp.training.layout import laid_out, memory_format
-from fedapp.training.plan import LocalPlan
-from fedapp.training.setup import (
+from fedapp.training.build import (
     DTYPES,
     choose_device,
     initial_parameters,
@@ -47,6 +44,9 @@ from fedapp.training.setup import (
     make_model,
     make_module,
 )
+from fedapp.training.client import sample_clients
+from fedapp.training.layout import laid_out, memory_format
+from fedapp.training.round_plan import LocalPlan
 
 CONVOLUTIONS = "convolutions"
 W4_ROUNDS = 1500

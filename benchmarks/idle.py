@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedapp import client_app
 from fedapp.training.algorithm import Finish
-from fedapp.training.plan import LocalPlan
+from fedapp.training.round_plan import LocalPlan
 from fedapp.training.trainer import ClientTask, Outcome, Trainer
 
 app = ClientApp()

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 import typer
 from torch import Tensor, nn
 
-from fedapp.data.base import Task
+from fedapp.data.dataset import Task
 from fedapp.models.lstm import TokenLSTM
 from fedapp.training.subnormal import flushed
 

@@ -64,9 +64,9 @@ def measure(folder: str, clients: int, a_round: int) -> float:
 
 
 def _run(folder: str, clients: int, a_round: int, pipe: Connection) -> None:
-    from fedapp.cli import run
-    from fedapp.config import read_config
-    from fedapp.holdings import read_holdings
+    from fedapp.cli.main import run
+    from fedapp.config.run_config import read_config
+    from fedapp.data.node_data import read_holdings
 
     data = f"dataset={folder}/data"
     if clients:

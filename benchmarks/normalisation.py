@@ -13,12 +13,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedapp.config import RunConfig, read_config
-from fedapp.holdings import read_holdings
+from fedapp.config.run_config import RunConfig, read_config
+from fedapp.data.node_data import read_holdings
 from fedapp.training.algorithm import Finish, Tensors, Turn, weighted_mean
-from fedapp.training.plan import LocalPlan, client_generator
+from fedapp.training.build import initial_parameters, make_evaluator, make_trainer
+from fedapp.training.round_plan import LocalPlan, client_generator
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.setup import initial_parameters, make_evaluator, make_trainer
 from fedapp.training.trainer import ClientTask
 from strategies.fedbn import FedBN
 

@@ -44,10 +44,10 @@ from benchmarks.processes import Call, together
 from benchmarks.rows import in_threads, workers_round
 from benchmarks.turns import conditions, ratio, take_turns
 from benchmarks.workloads import WORKLOADS, Workload
-from fedapp.config import RunConfig, Scalar, read_config
-from fedapp.holdings import Holdings, read_holdings
-from fedapp.models.base import Model
-from fedapp.training.setup import make_model, make_module
+from fedapp.config.run_config import RunConfig, Scalar, read_config
+from fedapp.data.node_data import Holdings, read_holdings
+from fedapp.models.model import Model
+from fedapp.training.build import make_model, make_module
 
 NAMES = ("W1", "W2")
 """The workloads whose networks FedJAX has here too."""

@@ -11,17 +11,17 @@ from flwr.clientapp import ClientApp
 from benchmarks.bare import bare_loop, bare_loops, clients_of
 from benchmarks.trainers import Round, trainer_round
 from benchmarks.workloads import ROUND
-from fedapp.arrays import to_arrays
 from fedapp.client_app import app as client_app
-from fedapp.config import RunConfig, read_config
-from fedapp.engines.inline import InlineGrid
-from fedapp.engines.local import LocalGrid
-from fedapp.holdings import Holdings
-from fedapp.nodes import Nodes
+from fedapp.config.run_config import RunConfig, read_config
+from fedapp.data.node_data import Holdings
+from fedapp.engines.grid import LocalGrid
+from fedapp.engines.in_process import InlineGrid
+from fedapp.federation.arrays import to_arrays
+from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.federation.nodes import Nodes
 from fedapp.runs.directory import create
 from fedapp.server_app import standard_callbacks
-from fedapp.training.setup import initial_parameters, make_algorithm
-from strategies.callbacks import Callback, Record, ServerState
+from fedapp.training.build import initial_parameters, make_algorithm
 from strategies.strategy import FederatedStrategy
 
 
@@ -74,7 +74,7 @@ def workers_round(
 ) -> Iterator[Round]:
     """Yield a whole round on Ray workers; those of several rows are there at the same time."""
     from fedapp.engines.cluster import HERE, TIMEOUT, Share, connected, room
-    from fedapp.engines.workers import CLIENT_APP, WorkerGrid
+    from fedapp.engines.ray_workers import CLIENT_APP, WorkerGrid
 
     share = Share(cpus=0.1, gpus=0.0)
     with connected(HERE), room(HERE, share, workers, TIMEOUT) as found:

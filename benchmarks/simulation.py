@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.workloads import WORKLOADS
 from deploy.federation import Federation, federation
-from fedapp.config import Scalar
+from fedapp.config.run_config import Scalar
 
 WARM_UP = 3
 """Rounds that do not count: Ray's actors read the data in their first."""

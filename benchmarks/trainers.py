@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from benchmarks.bare import clients_of
 from benchmarks.workloads import ROUND
-from fedapp.config import RunConfig
-from fedapp.holdings import Holdings
-from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.setup import initial_parameters, make_trainer
+from fedapp.config.run_config import RunConfig
+from fedapp.data.node_data import Holdings
+from fedapp.training.build import initial_parameters, make_trainer
+from fedapp.training.client import TrainOrder, train_cohort
 
 Round = Callable[[], None]
 

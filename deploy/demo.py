@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 
 from deploy.credentials import make_credentials
 from deploy.federation import Federation
-from fedapp.config import Scalar
-from fedapp.data.base import Examples
+from fedapp.config.run_config import Scalar
+from fedapp.data.dataset import Examples
 from fedapp.data.embedded.digits import Digits
 
 DEVICES = ("device-0", "device-1", "device-2")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from deploy.credentials import Credentials
 from deploy.processes import BIN, Processes, descendants, free_port, kill
-from fedapp.config import Scalar
+from fedapp.config.run_config import Scalar
 
 ROOT = Path(__file__).parents[1]
 START_SECONDS, RUN_SECONDS = 120.0, 600.0

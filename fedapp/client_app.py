@@ -14,18 +14,18 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
-from fedapp.config import RunConfig, Scalar, read_config
+from fedapp.config.run_config import RunConfig, Scalar, read_config
 from fedapp.data import Task
-from fedapp.faults import reason_of
-from fedapp.holdings import Holdings, OwnClient, own_client, read_holdings
+from fedapp.data.node_data import Holdings, OwnClient, own_client, read_holdings
+from fedapp.federation.faults import reason_of
+from fedapp.federation.messages import decode_exam, decode_order, encode_reply, encode_scores
 from fedapp.machine import cores, keep_memory
-from fedapp.messages import decode_exam, decode_order, encode_reply, encode_scores
 from fedapp.training.algorithm import Turn
-from fedapp.training.cohorts import starting_point, train_cohort
+from fedapp.training.build import choose_device, make_algorithm, make_evaluator, make_trainer
+from fedapp.training.client import starting_point, train_cohort
+from fedapp.training.client_state import ClientStates, StateOrder, node_folder, shared_folder
 from fedapp.training.evaluation import Score
 from fedapp.training.networks import normalisation_names
-from fedapp.training.setup import choose_device, make_algorithm, make_evaluator, make_trainer
-from fedapp.training.states import ClientStates, StateOrder, node_folder, shared_folder
 from fedapp.training.trainer import Trainer
 
 app = ClientApp()

@@ -11,14 +11,15 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from fedapp.arrays import to_arrays
-from fedapp.config import RunConfig, read_config
-from fedapp.engines.local import LocalGrid
+from fedapp.config.run_config import RunConfig, read_config
+from fedapp.data.node_data import Holdings, read_holdings
+from fedapp.engines.grid import LocalGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
-from fedapp.holdings import Holdings, read_holdings
+from fedapp.federation.arrays import to_arrays
+from fedapp.federation.callback import Callback, ServerState
+from fedapp.federation.nodes import Nodes
 from fedapp.machine import keep_memory
-from fedapp.nodes import Nodes
-from fedapp.runs.artefacts import Artefacts
+from fedapp.runs.artifacts import Artefacts
 from fedapp.runs.callbacks import (
     Board,
     Checkpoints,
@@ -31,15 +32,15 @@ from fedapp.runs.callbacks import (
     read_metrics,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
+from fedapp.runs.client_state import open_states
 from fedapp.runs.directory import RunDirectory, create, reopen, write_config
-from fedapp.runs.occupancy import logged, occupied
+from fedapp.runs.initial_model import begin_with, weights_digest
+from fedapp.runs.lock import logged, occupied
 from fedapp.runs.partition import write_partition
 from fedapp.runs.privacy import PrivacyLedger
-from fedapp.runs.states import open_states
 from fedapp.runs.status import without_effect
-from fedapp.runs.weights import begin_with, weights_digest
 from fedapp.training.algorithm import Algorithm, Tensors
-from fedapp.training.setup import (
+from fedapp.training.build import (
     choose_device,
     choose_program,
     initial_parameters,
@@ -51,7 +52,6 @@ from fedapp.training.setup import (
     sources,
 )
 from fedapp.training.threads import measured_threads
-from strategies.callbacks import Callback, ServerState
 from strategies.strategy import FederatedStrategy
 
 app = ServerApp()

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import Bulyan as Rule
 from flwr.serverapp.strategy import Strategy
 from pydantic import Field
 
-from strategies.robust import RobustRule
+from strategies._robust import RobustRule
 
 
 class Bulyan(RobustRule):

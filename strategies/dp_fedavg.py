@@ -12,11 +12,11 @@ from pydantic import Field
 from torch import Tensor
 
 from fedapp.analysis.privacy import CLIENT, Privacy
-from fedapp.config import RunConfig
+from fedapp.config.run_config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.training.algorithm import Finish, ServerStep, Tensors, Turn
 from fedapp.training.tensors import add, scaled
-from strategies.noise import Private, clipped, gaussian, noise_generator, norm_of
+from strategies._noise import Private, clipped, gaussian, noise_generator, norm_of
 
 
 class DPFedAvg(Private):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from strategies.fedopt import FedOpt
+from strategies._server_optimizer import FedOpt
 
 
 class FedAdam(FedOpt):

@@ -8,11 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedapp import effects
-from fedapp.config import RunConfig
+from fedapp.config import unused as effects
+from fedapp.config.run_config import RunConfig
 from fedapp.training.algorithm import Algorithm, Drift, Finish, ServerStep, Tensors, Turn
 from fedapp.training.tensors import add, scaled
-from strategies.local_steps import steps_in_all
+from strategies._local_steps import steps_in_all
 
 
 class FedNova(Algorithm):

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedapp import effects
-from fedapp.config import RunConfig
+from fedapp.config import unused as effects
+from fedapp.config.run_config import RunConfig
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,

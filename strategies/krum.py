@@ -8,7 +8,7 @@ from flwr.serverapp.strategy import Krum as Rule
 from flwr.serverapp.strategy import Strategy
 from pydantic import Field
 
-from strategies.robust import RobustRule
+from strategies._robust import RobustRule
 
 
 class Krum(RobustRule):

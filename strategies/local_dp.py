@@ -8,10 +8,10 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedapp.analysis.privacy import REPLACED, Privacy
-from fedapp.config import RunConfig
+from fedapp.config.run_config import RunConfig
 from fedapp.training.algorithm import Finish, Tensors, Turn
 from fedapp.training.tensors import add
-from strategies.noise import Private, clipped, gaussian, noise_generator
+from strategies._noise import Private, clipped, gaussian, noise_generator
 
 
 class LocalDP(Private):

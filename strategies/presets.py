@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedapp.config import Scalar
+from fedapp.config.run_config import Scalar
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedapp import effects
-from fedapp.config import RunConfig
+from fedapp.config import unused as effects
+from fedapp.config.run_config import RunConfig
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
@@ -23,7 +23,7 @@ from fedapp.training.algorithm import (
     which_count,
 )
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
-from strategies.local_steps import steps_in_all
+from strategies._local_steps import steps_in_all
 
 
 class Scaffold(Algorithm):

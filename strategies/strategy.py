@@ -15,24 +15,24 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedapp.arrays import size_of, to_arrays, to_tensors
-from fedapp.config import RunConfig, participants
-from fedapp.delivery import Delivery, grace
+from fedapp.config.run_config import RunConfig, participants
 from fedapp.errors import RunError
-from fedapp.faults import Fault
-from fedapp.messages import Exam, encode_exam, encode_order
-from fedapp.nodes import Cohort, Nodes
-from fedapp.replies import Expected
+from fedapp.federation.aggregation import Fold
+from fedapp.federation.arrays import size_of, to_arrays, to_tensors
+from fedapp.federation.callback import Callback, Ledger, Record, ServerState
+from fedapp.federation.collect import Gathered, gather, gather_scores
+from fedapp.federation.delivery import Delivery, grace
+from fedapp.federation.faults import Fault
+from fedapp.federation.messages import Exam, encode_exam, encode_order
+from fedapp.federation.nodes import Cohort, Nodes
+from fedapp.federation.round_metrics import client_scores, training_record
+from fedapp.federation.update_similarity import describe_updates
+from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors, Turn
-from fedapp.training.cohorts import TrainOrder, sample_clients, toss_coins
-from fedapp.training.plan import LocalPlan, Work
-from fedapp.training.states import StateOrder
+from fedapp.training.client import TrainOrder, sample_clients, toss_coins
+from fedapp.training.client_state import StateOrder
+from fedapp.training.round_plan import LocalPlan, Work
 from fedapp.training.tensors import all_finite
-from strategies.agreement import describe_updates
-from strategies.callbacks import Callback, Ledger, Record, ServerState
-from strategies.folding import Fold
-from strategies.gathering import Gathered, gather, gather_scores
-from strategies.records import client_scores, training_record
 
 OF_CLIENTS = ("worst-accuracy", "clients")
 """What is said of clients alone, and not of the test as a whole."""

@@ -16,11 +16,11 @@ from in_process import metrics as metrics_of
 from in_process import model as model_of
 
 from deploy.federation import Federation, federation
-from fedapp import config as configuration
-from fedapp import registry
 from fedapp.client_app import app as client_app
-from fedapp.config import read_config
-from fedapp.engines.inline import run_inline
+from fedapp.config import registry
+from fedapp.config import run_config as configuration
+from fedapp.config.run_config import read_config
+from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
 
 # The same examples every time, and none that fails because the machine was busy.

@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedapp.data.transforms.normalise import on_device
-from fedapp.training.program import Pool
-from fedapp.training.setup import _batched
+from fedapp.training.batched.compiled_step import Pool
+from fedapp.training.build import _batched
 
 GPU = torch.device("lazy:0")
 aten = torch.ops.aten
@@ -104,9 +104,9 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     forget()
     with monkeypatch.context() as patch:
         patch.setattr(nn.Module, "_apply", _moved)
-        patch.setattr("fedapp.training.program.cuda_graph", _graph_of(watch))
-        patch.setattr("fedapp.training.setup.choose_device", lambda config: GPU)
-        patch.setattr("fedapp.training.setup.choose_program", lambda config, device: "capture")
+        patch.setattr("fedapp.training.batched.compiled_step.cuda_graph", _graph_of(watch))
+        patch.setattr("fedapp.training.build.choose_device", lambda config: GPU)
+        patch.setattr("fedapp.training.build.choose_program", lambda config, device: "capture")
         with FakeTensorMode(allow_non_fake_inputs=True), watch:
             yield watch
     forget()

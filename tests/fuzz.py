@@ -30,22 +30,22 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.config import defaults, read_config
-from fedapp.data.agreement import describe_task
-from fedapp.data.base import Task
-from fedapp.delivery import Delivery
+from fedapp.config.run_config import defaults, read_config
+from fedapp.data.dataset import Task
+from fedapp.data.task_schema import describe_task
 from fedapp.errors import CheckpointError, ConfigError, FedappError
-from fedapp.faults import KINDS, Fault, ReplyError
-from fedapp.messages import encode_reply, encode_scores
-from fedapp.nodes import Nodes
-from fedapp.replies import Expected, decode_reply, decode_scores
+from fedapp.federation.callback import ServerState
+from fedapp.federation.delivery import Delivery
+from fedapp.federation.faults import KINDS, Fault, ReplyError
+from fedapp.federation.messages import encode_reply, encode_scores
+from fedapp.federation.nodes import Nodes
+from fedapp.federation.round_metrics import client_scores
+from fedapp.federation.validation import Expected, decode_reply, decode_scores
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import read_stored
 from fedapp.seeds import generator
-from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
+from fedapp.training.client import ClientReport, CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
-from strategies.callbacks import ServerState
-from strategies.records import client_scores
 
 LARGE = torch.ones(40, 10)
 THETA = {"weight": torch.linspace(-1, 1, 12).reshape(3, 4), "bias": torch.zeros(3)}

@@ -13,10 +13,12 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from fedapp.config import Scalar
+from fedapp.config.run_config import Scalar
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["killed", "in_process", "fedapp.cli", "fedapp.runs.artefacts"])
+PROCESSES.set_forkserver_preload(
+    ["killed", "in_process", "fedapp.cli.main", "fedapp.runs.artifacts"]
+)
 SECONDS = 120
 
 
@@ -72,7 +74,7 @@ def no_room_for_the_checkpoint(round_: int) -> None:
 
 def while_training(round_: int) -> None:
     """Die when two clients of a round have trained and the third begins."""
-    from fedapp.training import cohorts
+    from fedapp.training import client as cohorts
 
     make, turns = cohorts.client_generator, []
 
@@ -142,8 +144,8 @@ def _start(
 ) -> None:
     from in_process import LastFirstGrid
 
-    from fedapp import cli
-    from fedapp.engines import inline
+    from fedapp.cli import main as cli
+    from fedapp.engines import in_process as inline
 
     if last_first:
         inline.InlineGrid = LastFirstGrid

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedapp.data.base import Examples, Task
-from fedapp.data.transforms.base import Transform
-from fedapp.models.base import Model
+from fedapp.data.dataset import Examples, Task
+from fedapp.data.transforms.transform import Transform
+from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
-from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.client_state import ClientStates, StateOrder
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.states import ClientStates, StateOrder
 from tests.conftest import small_config
 
 RATE = 0.25

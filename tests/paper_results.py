@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fedapp.papers.catalogue import all_items
-from fedapp.papers.cells import Maker
-from fedapp.papers.results import CellResult, Curve, Results, RunResult
-from fedapp.papers.schema import Scale, Table
+from fedapp.studies.papers.catalogue import all_items
+from fedapp.studies.papers.cells import Maker
+from fedapp.studies.papers.results import CellResult, Curve, Results, RunResult
+from fedapp.studies.papers.schema import Scale, Table
 
 ITEMS = all_items()
 

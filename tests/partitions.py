@@ -6,8 +6,8 @@ import hashlib
 
 import numpy as np
 
-from fedapp.data.base import Examples, Partition
-from fedapp.data.partition.base import Partitioning
+from fedapp.data.dataset import Examples, Partition
+from fedapp.data.partition.partitioning import Partitioning
 
 
 def labelled(targets) -> Examples:

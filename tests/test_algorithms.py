@@ -17,17 +17,17 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
 from fedapp.client_app import app as client_app
-from fedapp.config import read_config
+from fedapp.config.registry import FAMILIES
+from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset
 from fedapp.data.embedded.quadratic import MATRIX, OPTIMUM, VECTOR
-from fedapp.engines.inline import InlineGrid, run_inline
-from fedapp.engines.local import RUN_ID
+from fedapp.engines.grid import RUN_ID
+from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError
-from fedapp.registry import FAMILIES
+from fedapp.federation.callback import Callback, Record, ServerState
 from fedapp.server_app import app as server_app
 from fedapp.server_app import run as run_server
 from fedapp.training.algorithm import Algorithm
-from strategies.callbacks import Callback, Record, ServerState
 from tests.conftest import largest_difference, metrics_of, model_of
 
 ALGORITHMS: dict[str, type[Algorithm]] = dict(

@@ -18,7 +18,7 @@ from flwr.serverapp import strategy as flower
 from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
-from fedapp.data.base import IGNORE, Examples
+from fedapp.data.dataset import IGNORE, Examples
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
@@ -28,7 +28,8 @@ from fedapp.training.algorithm import (
     Tensors,
     Turn,
 )
-from fedapp.training.states import ClientStates
+from fedapp.training.client_state import ClientStates
+from strategies._server_optimizer import FedOpt
 from strategies.fedadagrad import FedAdagrad
 from strategies.fedadam import FedAdam
 from strategies.fedavg import FedAvg
@@ -38,7 +39,6 @@ from strategies.feddyn import FedDyn
 from strategies.fedlc import FedLC
 from strategies.fednova import FedNova
 from strategies.fedntd import FedNTD
-from strategies.fedopt import FedOpt
 from strategies.fedpa import FedPA
 from strategies.fedprox import FedProx
 from strategies.fedsam import FedSAM

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
 from fedapp.errors import CheckpointError
-from fedapp.papers.results import Results
-from fedapp.sweeps import identity
-from fedapp.sweeps.archive import Archive
-from fedapp.sweeps.identity import Request, data_name
-from fedapp.sweeps.record import RunRecord
-from fedapp.sweeps.store import Store
+from fedapp.studies.papers.results import Results
+from fedapp.studies.sweep import identity
+from fedapp.studies.sweep.archive import Archive
+from fedapp.studies.sweep.identity import Request, data_name
+from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.store import Store
 
 SETTINGS = {"model": "2nn", "num-clients": 10, "learning-rate": 0.1}
 

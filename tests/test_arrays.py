@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.arrays import ReplyError, to_arrays, to_tensors
+from fedapp.federation.arrays import ReplyError, to_arrays, to_tensors
 from fedapp.training.tensors import all_finite
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8)

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fedapp.federation.callback import ServerState
 from fedapp.runs import callbacks
 from fedapp.runs.callbacks import Board, Checkpoints, Report
 from fedapp.runs.directory import RunDirectory
-from strategies.callbacks import ServerState
 
 
 def record(round_, **numbers):

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from fedapp.client_app import app as client_app
-from fedapp.config import read_config
-from fedapp.engines.inline import InlineGrid
+from fedapp.config.run_config import read_config
+from fedapp.engines.in_process import InlineGrid
+from fedapp.federation.callback import Callback, Record, ServerState
 from fedapp.server_app import run as run_server
 from fedapp.training.algorithm import Turn
-from strategies.callbacks import Callback, Record, ServerState
+from strategies._noise import Private
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP
-from strategies.noise import Private
 from tests.conftest import metrics_of
 
 RUNS, ROUNDS, DELTA = 500, 30, 0.01

@@ -6,14 +6,14 @@ import pytest
 
 from fedapp.analysis.curves import beyond_plateau
 from fedapp.errors import ConfigError
-from fedapp.papers.catalogue import all_items, read_item
-from fedapp.papers.cells import Maker, cells_of, make_cells
-from fedapp.papers.report.claims import Checked, Noise, check, check_all, claims_section
-from fedapp.papers.results import CellResult, Results, RunResult, cell_result
-from fedapp.papers.schema import Claim, Claims, Scale, ScaleName
-from fedapp.sweeps.plans import Outcome
-from fedapp.sweeps.record import RunRecord
-from fedapp.sweeps.tuning import Cell
+from fedapp.studies.papers.catalogue import all_items, read_item
+from fedapp.studies.papers.cells import Maker, cells_of, make_cells
+from fedapp.studies.papers.pages.claims import Checked, Noise, check, check_all, claims_section
+from fedapp.studies.papers.results import CellResult, Results, RunResult, cell_result
+from fedapp.studies.papers.schema import Claim, Claims, Scale, ScaleName
+from fedapp.studies.sweep.learning_rate_search import Cell
+from fedapp.studies.sweep.plans import Outcome
+from fedapp.studies.sweep.record import RunRecord
 from tests.paper_results import ITEMS, cell, run_result
 
 ROUNDS = Noise(0.001, {"needed": 0.1, "rate": 0.47})

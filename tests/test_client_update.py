@@ -14,15 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedapp.config import participants
-from fedapp.data.base import IGNORE, Examples, Task
-from fedapp.data.transforms.base import Transform
-from fedapp.models.base import Model
+from fedapp.config.run_config import participants
+from fedapp.data.dataset import IGNORE, Examples, Task
+from fedapp.data.transforms.transform import Transform
+from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, Finish, Need, Network, Turn
-from fedapp.training.cohorts import TrainOrder, sample_clients, spread, train_cohort
-from fedapp.training.plan import LARGEST_BATCH, LocalPlan, Work, passes
+from fedapp.training.client import TrainOrder, sample_clients, spread, train_cohort
+from fedapp.training.client_state import ClientStates, StateOrder
+from fedapp.training.round_plan import LARGEST_BATCH, LocalPlan, Work, passes
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.states import ClientStates, StateOrder
 from tests.conftest import small_config
 
 

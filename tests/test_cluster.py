@@ -12,7 +12,7 @@ from in_process import SMALL, metrics, model, run
 from ray.cluster_utils import Cluster as RayCluster
 from ray.util import placement_group, remove_placement_group
 
-from fedapp import cli
+from fedapp.cli import main as cli
 from fedapp.engines.cluster import ENVIRONMENT, HERE, Cluster
 from fedapp.errors import ConfigError
 

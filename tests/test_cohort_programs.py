@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.data.base import Examples, Task
+from fedapp.data.dataset import Examples, Task
 from fedapp.data.transforms.scale import Scale
-from fedapp.models.base import initialise
 from fedapp.models.linear import Linear
+from fedapp.models.model import initialise
 from fedapp.training.algorithm import Algorithm, Turn
-from fedapp.training.batched import WHOLE_COHORT, BatchedTrainer, Together
-from fedapp.training.feed import Feed, Resident, quarters, rounded_up
-from fedapp.training.plan import LocalPlan
-from fedapp.training.program import Pool
+from fedapp.training.batched.batch_loader import Feed, Resident, quarters, rounded_up
+from fedapp.training.batched.compiled_step import Pool
+from fedapp.training.batched.trainer import WHOLE_COHORT, BatchedTrainer, Together
+from fedapp.training.round_plan import LocalPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientTask
 from strategies.fedavg import FedAvg
@@ -31,7 +31,7 @@ PLAN = LocalPlan(1, 0, 2, "epoch", 0.1, momentum=0.5)
 
 @pytest.fixture(autouse=True)
 def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
+    monkeypatch.setattr("fedapp.training.batched.compiled_step.cuda_graph", pretended_graph)
 
 
 def trainers(algorithm: Algorithm) -> tuple[BatchedTrainer, SequentialTrainer]:
@@ -80,7 +80,7 @@ def test_cohorts_that_grow_and_shrink() -> None:
 
 
 def test_graphs_are_forgotten_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedapp.training.batched.MOST_GRAPHS", 6)
+    monkeypatch.setattr("fedapp.training.batched.trainer.MOST_GRAPHS", 6)
     batched, sequential = trainers(FedAvg())
     kept, pools = list[int](), set[Pool]()
     for count in 2 * (8, 7, 6, 5, 4):
@@ -98,7 +98,7 @@ def test_all_graphs_of_a_trainer_have_one_pool(monkeypatch: pytest.MonkeyPatch) 
         pools.add(given[2])  # type: ignore[arg-type]
         return pretended_graph(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("fedapp.training.program.cuda_graph", graph)
+    monkeypatch.setattr("fedapp.training.batched.compiled_step.cuda_graph", graph)
     batched, sequential = trainers(FedAvg())
     for sizes in ([4, 4, 4, 4, 9], [3], [4, 4, 4]):
         check(batched, sequential, sizes)

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fedapp import server_app
-from fedapp.cli import app, in_words, parse_settings
-from fedapp.config import RunConfig, defaults, option_fields, read_config
+from fedapp.cli.generate import ROOT, targets
+from fedapp.cli.main import app, in_words, parse_settings
+from fedapp.config.key_docs import allowed
+from fedapp.config.registry import FAMILIES
+from fedapp.config.run_config import RunConfig, defaults, option_fields, read_config
+from fedapp.data.node_data import own_client
 from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
-from fedapp.generate import ROOT, targets
-from fedapp.holdings import own_client
-from fedapp.keys import allowed
-from fedapp.registry import FAMILIES
 from fedapp.runs.callbacks import read_metrics
 from fedapp.training.algorithm import Algorithm
 from tests.conftest import SMALL, Run, metrics_of

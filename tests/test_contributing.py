@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import torch
 
-from fedapp.config import read_config
+from fedapp.cli.generate import config_table, configuration_page
+from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.errors import ConfigError
-from fedapp.generate import config_table, configuration_page
-from fedapp.sweeps.identity import data_name
+from fedapp.studies.sweep.identity import data_name
 from fedapp.training.algorithm import Batch, Turn
-from fedapp.training.setup import make_algorithm, make_module
+from fedapp.training.build import make_algorithm, make_module
 from tests.conftest import Component
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -128,9 +128,9 @@ def test_key(tmp_path: Path) -> None:
     patch.write_text(block("warmup_rounds"))
     subprocess.run(["git", "apply", patch.name], cwd=tmp_path, check=True)
     code = (
-        "from fedapp.generate import main; main([])\n"
-        "from fedapp.config import read_config\n"
-        "from fedapp.training.plan import Work\n"
+        "from fedapp.cli.generate import main; main([])\n"
+        "from fedapp.config.run_config import read_config\n"
+        "from fedapp.training.round_plan import Work\n"
         "config = read_config({'warmup-rounds': 3, 'learning-rate': 0.4})\n"
         "print([round(Work.of(config, t).learning_rate, 6) for t in (1, 2, 4, 5)])"
     )

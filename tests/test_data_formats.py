@@ -15,10 +15,10 @@ import pytest
 from data_files import image_features, image_splits
 from test_data_sources import load
 
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset
-from fedapp.data.sources.idx import read_idx
-from fedapp.data.sources.plain_pickle import read_plain_pickle
+from fedapp.data.readers.idx import read_idx
+from fedapp.data.readers.plain_pickle import read_plain_pickle
 from fedapp.errors import ConfigError, DataError
 
 RECORDS = np.random.default_rng(1).integers(0, 256, (4, 3072), dtype=np.uint8)

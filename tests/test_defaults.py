@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.defaults import Row, own_values, row_of
-from fedapp.algorithms_page import BEGIN, END, algorithms, algorithms_page, with_accuracy
-from fedapp.config import defaults
-from fedapp.generate import ROOT
-from fedapp.sweeps.execute import perform
-from fedapp.sweeps.identity import Request
-from fedapp.sweeps.record import RunRecord
-from fedapp.sweeps.store import Store
+from fedapp.cli.algorithms_page import BEGIN, END, algorithms, algorithms_page, with_accuracy
+from fedapp.cli.generate import ROOT
+from fedapp.config.run_config import defaults
+from fedapp.studies.sweep.execute import perform
+from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.store import Store
 
 PRIVATE = {"dp-fedavg", "local-dp"}
 """With noise that protects somebody among 20 clients they need not learn."""

@@ -9,13 +9,13 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from in_process import SMALL, client_app, metrics, run
 
-from fedapp.config import read_config
-from fedapp.delivery import Delivery
-from fedapp.engines.inline import InlineGrid
-from fedapp.engines.local import RUN_ID
+from fedapp.config.run_config import read_config
+from fedapp.engines.grid import RUN_ID
+from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, RunError
+from fedapp.federation.delivery import Delivery
 from fedapp.server_app import app as server_app
-from fedapp.training.cohorts import sample_clients
+from fedapp.training.client import sample_clients
 
 
 @pytest.fixture(autouse=True)
@@ -328,7 +328,7 @@ def test_a_round_waits_for_as_many_clients_as_must_reply(tmp_path, monkeypatch):
 def test_a_query_that_was_lost_is_asked_again_where_the_quorum_needs_the_node(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("fedapp.nodes.QUERY_SECONDS", 0.3)
+    monkeypatch.setattr("fedapp.federation.nodes.QUERY_SECONDS", 0.3)
     lost = []
 
     class Losing(InlineGrid):

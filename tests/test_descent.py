@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedapp.algorithms_page import algorithms_page, code_lines
 from fedapp.analysis.rates import accelerated, bound, gradient_descent, heavy_ball
-from fedapp.config import read_config
+from fedapp.cli.algorithms_page import algorithms_page, code_lines
+from fedapp.config.run_config import read_config
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY
-from fedapp.papers.quadratic_rates import METHODS, measured, on_the_server, promised, trace
+from fedapp.studies.papers.quadratic_rates import METHODS, measured, on_the_server, promised, trace
 from strategies.presets import PRESETS, Preset
 from tests.conftest import largest_difference
 from tests.test_algorithms import ALGORITHMS, run_to
@@ -77,9 +77,9 @@ def test_one_shot_averaging_is_the_mean_of_models_trained_alone(tmp_path: Path) 
     """
     shot = play(tmp_path, "One-shot averaging", local_epochs=2)
     config = read_config({**DIGITS, "local-epochs": 2})
-    from fedapp.holdings import read_holdings
-    from fedapp.training.cohorts import TrainOrder, train_cohort
-    from fedapp.training.setup import initial_parameters, make_trainer
+    from fedapp.data.node_data import read_holdings
+    from fedapp.training.build import initial_parameters, make_trainer
+    from fedapp.training.client import TrainOrder, train_cohort
 
     holdings = read_holdings(config, None)
     task = holdings.dataset.task

@@ -10,21 +10,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedapp.config import read_config
-from fedapp.data.base import Task
-from fedapp.data.transforms.base import Transform
+from fedapp.config.run_config import read_config
+from fedapp.data.dataset import Task
+from fedapp.data.node_data import read_holdings
 from fedapp.data.transforms.cifar24 import Cifar24
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.data.transforms.scale import Scale
-from fedapp.holdings import read_holdings
-from fedapp.models.base import Model, initialise
+from fedapp.data.transforms.transform import Transform
 from fedapp.models.linear import Linear
+from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Turn
-from fedapp.training.batched import BatchedTrainer, Together
-from fedapp.training.cohorts import CohortReply, TrainOrder, train_cohort
+from fedapp.training.batched.trainer import BatchedTrainer, Together
+from fedapp.training.build import initial_parameters, make_algorithm, make_trainer
+from fedapp.training.client import CohortReply, TrainOrder, train_cohort
 from fedapp.training.evaluation import Evaluator
-from fedapp.training.plan import LocalPlan
-from fedapp.training.setup import initial_parameters, make_algorithm, make_trainer
+from fedapp.training.round_plan import LocalPlan
 from fedapp.training.trainer import ClientTask
 from strategies.fedavg import FedAvg
 from tests.fake_gpu import GPU, fake_gpu

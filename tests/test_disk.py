@@ -15,7 +15,7 @@ from fedapp import files
 from fedapp.errors import RunError
 from fedapp.files import append_whole
 from fedapp.runs.directory import RunDirectory
-from fedapp.runs.occupancy import LogFile, logged
+from fedapp.runs.lock import LogFile, logged
 from fedapp.runs.status import status
 
 SETTINGS = {**SMALL, "num-server-rounds": 6, "checkpoint-every": 2}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedapp import doctor
-from fedapp.config import read_config
+from fedapp.cli import doctor
+from fedapp.config.run_config import read_config
 
 
 def said(monkeypatch: pytest.MonkeyPatch, gpus: int, **settings: str) -> str:
     monkeypatch.setattr(doctor, "cores", lambda: 16)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr("fedapp.training.setup.compute_exactly", lambda device: None)
+    monkeypatch.setattr("fedapp.training.build.compute_exactly", lambda device: None)
     return "\n".join(command for _, command in doctor.commands(read_config(dict(settings))))
 
 

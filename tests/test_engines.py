@@ -12,7 +12,7 @@ from in_process import SMALL, TWENTY, metrics, model
 from deploy.federation import federation
 from fedapp.data.embedded.digits import Digits
 from fedapp.engines.cluster import HERE, connected
-from fedapp.engines.workers import run_workers
+from fedapp.engines.ray_workers import run_workers
 from fedapp.server_app import app as server_app
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]

@@ -10,14 +10,14 @@ from matplotlib.axes import Axes
 
 from fedapp.analysis.curves import envelope
 from fedapp.errors import ConfigError
-from fedapp.papers.catalogue import all_items, read_item
-from fedapp.papers.cells import line_name
-from fedapp.papers.pictures.curves import draw_figure
-from fedapp.papers.results import CellResult, Results, cell_result
-from fedapp.papers.schema import Figure
-from fedapp.sweeps.plans import Candidate, Outcome
-from fedapp.sweeps.record import RunRecord
-from fedapp.sweeps.tuning import Cell, Rates
+from fedapp.studies.papers.catalogue import all_items, read_item
+from fedapp.studies.papers.cells import line_name
+from fedapp.studies.papers.figures.curves import draw_figure
+from fedapp.studies.papers.results import CellResult, Results, cell_result
+from fedapp.studies.papers.schema import Figure
+from fedapp.studies.sweep.learning_rate_search import Cell, Rates
+from fedapp.studies.sweep.plans import Candidate, Outcome
+from fedapp.studies.sweep.record import RunRecord
 
 
 def record(

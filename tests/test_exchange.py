@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedapp import delivery
-from fedapp.delivery import Delivery
+from fedapp.federation import delivery
+from fedapp.federation.delivery import Delivery
 
 
 class Clock:

@@ -17,7 +17,7 @@ from in_process import SMALL
 from benchmarks import __main__ as benchmarks
 from deploy import demo
 from deploy.federation import ROOT, Federation
-from fedapp import cli
+from fedapp.cli import main as cli
 
 FEW = [f"{key}={value}" for key, value in SMALL.items()]
 

@@ -11,12 +11,12 @@ from flwr.app import Array, MessageType
 from in_process import SMALL, client_app, metrics, model, run
 from typer.testing import CliRunner
 
-from fedapp import cli
+from fedapp.cli import main as cli
 from fedapp.errors import RunError
+from fedapp.federation.callback import ServerState
 from fedapp.runs.callbacks import StopIfAllFail
 from fedapp.seeds import generator
 from fedapp.training.algorithm import Algorithm
-from strategies.callbacks import ServerState
 from strategies.dp_fedavg import DPFedAvg
 from strategies.fedavg import FedAvg
 
@@ -80,7 +80,7 @@ def test_what_is_left_is_the_mean_of_the_good_clients_alone(tmp_path):
 @pytest.mark.parametrize("reply", ["mean", "each"])
 def test_a_client_that_its_node_names_as_failed_is_left_out_alone(reply, tmp_path, monkeypatch):
     monkeypatch.setattr("fedapp.training.algorithm.Algorithm.reply", reply)
-    from fedapp.holdings import Holdings
+    from fedapp.data.node_data import Holdings
 
     drawn = metrics(run(tmp_path / "whole", num_server_rounds=1))[1]["clients"]
     train = Holdings.train
@@ -129,7 +129,7 @@ def test_on_failure_stop_ends_the_run_with_the_reason(tmp_path):
 
 
 def test_one_client_that_fails_is_enough_to_stop(tmp_path, monkeypatch):
-    from fedapp.holdings import Holdings
+    from fedapp.data.node_data import Holdings
 
     drawn = metrics(run(tmp_path / "whole", num_server_rounds=1))[1]["clients"]
     train = Holdings.train

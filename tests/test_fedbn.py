@@ -17,27 +17,27 @@ from safetensors.torch import load_file
 
 from benchmarks.normalisation import KEPT, SETTINGS, accuracies
 from fedapp.client_app import app as client_app
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset
-from fedapp.engines.inline import run_inline
+from fedapp.data.node_data import read_holdings
+from fedapp.engines.in_process import run_inline
 from fedapp.errors import ConfigError
-from fedapp.holdings import read_holdings
 from fedapp.runs.directory import read_stored
-from fedapp.runs.sharpness import Measurement, sharpness_of
+from fedapp.runs.model_sharpness import Measurement, sharpness_of
 from fedapp.server_app import app as server_app
-from fedapp.training import setup
+from fedapp.training import build as setup
 from fedapp.training.algorithm import Algorithm
-from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.plan import LocalPlan, passes
+from fedapp.training.build import initial_parameters, make_module, make_trainer, require_batches
+from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.round_plan import LocalPlan, passes
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.setup import initial_parameters, make_module, make_trainer, require_batches
 from tests.conftest import Component, Run, metrics_of, model_of
 from tests.test_algorithms import ALGORITHMS
 
 MODEL = """
 from typing import ClassVar
 from torch import nn
-from fedapp.models.base import Model
+from fedapp.models.model import Model
 
 class Own(Model):
     \"\"\"A normalised number, and a linear layer.\"\"\"
@@ -51,8 +51,8 @@ class Own(Model):
 DATA = """
 from typing import ClassVar
 import numpy as np
-from fedapp.data.base import Dataset, Examples, Task
-from fedapp.data.embedded.base import Embedded
+from fedapp.data.dataset import Dataset, Examples, Task
+from fedapp.data.embedded.embedded import Embedded
 
 def examples(numbers, owners):
     inputs = np.array(numbers, np.float64)[:, None]

@@ -8,7 +8,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.errors import RunError
 from fedapp.training.algorithm import weighted_mean
-from strategies.flower_rules import aggregate_with
+from strategies._flower_rules import aggregate_with
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,14 @@ from flwr.app import Message, MessageType
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.messages import encode_reply
-from fedapp.replies import Expected
-from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
+from fedapp.federation.aggregation import Fold, in_order
+from fedapp.federation.collect import gather
+from fedapp.federation.messages import encode_reply
+from fedapp.federation.round_metrics import client_scores
+from fedapp.federation.validation import Expected
+from fedapp.training.client import ClientReport, CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
 from strategies.fedavg import FedAvg
-from strategies.folding import Fold, in_order
-from strategies.gathering import gather
-from strategies.records import client_scores
 
 
 def report(

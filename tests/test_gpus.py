@@ -13,13 +13,13 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
 from fedapp.machine import gpus
-from fedapp.sweeps import workers
-from fedapp.sweeps.identity import Request
-from fedapp.sweeps.schedule import Effort, Schedule
-from fedapp.sweeps.store import Store
-from fedapp.sweeps.workers import Worker
+from fedapp.studies.sweep import workers
+from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.scheduler import Effort, Schedule
+from fedapp.studies.sweep.store import Store
+from fedapp.studies.sweep.workers import Worker
 from tests.test_nodes import DIGITS, Nodes, RegisteredGrid, answer
 
 
@@ -29,7 +29,7 @@ def _three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr("fedapp.sweeps.schedule.cores", lambda: 8)
+    monkeypatch.setattr("fedapp.studies.sweep.scheduler.cores", lambda: 8)
     monkeypatch.setattr(Worker, "_start", lambda self: None)
 
 
@@ -104,9 +104,11 @@ def test_nodes_that_train_on_another_device_are_named(
 ) -> None:
     """An actor of Flower's simulation without a share of a GPU sees none, and would say nothing."""
     said: list[str] = []
-    monkeypatch.setattr("fedapp.nodes.log", lambda _, text, *given: said.append(text % given))
+    monkeypatch.setattr(
+        "fedapp.federation.nodes.log", lambda _, text, *given: said.append(text % given)
+    )
     there = SimpleNamespace(type=server)
-    monkeypatch.setattr("fedapp.nodes.choose_device", lambda config: there)
+    monkeypatch.setattr("fedapp.federation.nodes.choose_device", lambda config: there)
     nodes = Nodes(read_config({}), DIGITS.task, DIGITS.fingerprint, np.full(100, 5))
     grid = RegisteredGrid({i: answer() | {"device": device} for i, device in enumerate(devices, 1)})
     assert nodes.present(grid, 1.0) == [1, 2]

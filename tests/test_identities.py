@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedapp.data import load_dataset, load_transform
-from fedapp.data.base import IGNORE, Examples, Task
+from fedapp.data.dataset import IGNORE, Examples, Task
+from fedapp.data.node_data import read_holdings
 from fedapp.data.transforms.scale import Scale
-from fedapp.holdings import read_holdings
-from fedapp.models.base import initialise
 from fedapp.models.lstm import CharLSTM
+from fedapp.models.model import initialise
 from fedapp.seeds import generator, torch_seed
 from fedapp.training.algorithm import WeightedMean, weighted_mean
-from fedapp.training.cohorts import TrainOrder, train_cohort
+from fedapp.training.build import initial_parameters, make_evaluator, make_module, make_trainer
+from fedapp.training.client import TrainOrder, train_cohort
 from fedapp.training.evaluation import Evaluator, sample
-from fedapp.training.plan import client_generator
-from fedapp.training.setup import initial_parameters, make_evaluator, make_module, make_trainer
+from fedapp.training.round_plan import client_generator
 from tests.conftest import Run, largest_difference, metrics_of, model_of, small_config
 
 EXACT = 1e-12

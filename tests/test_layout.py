@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
+from fedapp.training.build import choose_program
 from fedapp.training.layout import laid_out
-from fedapp.training.setup import choose_program
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -32,5 +32,5 @@ def test_other_shapes_and_formats_are_contiguous() -> None:
 def test_what_is_compiled_where_there_is_a_compiler(
     model: str, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedapp.training.setup.can_compile", lambda: True)
+    monkeypatch.setattr("fedapp.training.build.can_compile", lambda: True)
     assert choose_program(read_config({"model": model}), torch.device("cpu")) == mode

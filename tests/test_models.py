@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from fedapp.config import read_config
-from fedapp.data.base import IGNORE, Task
+from fedapp.config.registry import FAMILIES
+from fedapp.config.run_config import read_config
+from fedapp.data.dataset import IGNORE, Task
 from fedapp.errors import ConfigError
-from fedapp.models.base import Model, initialise
 from fedapp.models.cifar_tf import CifarTF
 from fedapp.models.cnn import MnistCNN, PflCNN, SeoCNN
 from fedapp.models.cnn_bn import CnnBN
@@ -21,11 +21,11 @@ from fedapp.models.initial import draw
 from fedapp.models.linear import Linear
 from fedapp.models.lstm import CharLSTM, WordLSTM
 from fedapp.models.mlp import TwoNN
+from fedapp.models.model import Model, initialise
 from fedapp.models.peephole import PeepholeLSTM
 from fedapp.models.resnet import ResNet18GN
-from fedapp.registry import FAMILIES
+from fedapp.training.build import initial_parameters
 from fedapp.training.networks import keeps_statistics, running_statistics
-from fedapp.training.setup import initial_parameters
 
 MNIST = Task("image", (1, 28, 28), 10)
 CIFAR = Task("image", (3, 32, 32), 10)

@@ -18,15 +18,15 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp import client_app as client_app_module
 from fedapp.client_app import app as client_app
-from fedapp.config import Scalar, read_config
+from fedapp.config.run_config import Scalar, read_config
 from fedapp.data import Task
-from fedapp.data.agreement import describe_task
 from fedapp.data.embedded.digits import Digits
-from fedapp.engines.inline import InlineGrid, run_inline
-from fedapp.engines.local import RUN_ID, identify
+from fedapp.data.node_data import Holdings, OwnClient, read_holdings
+from fedapp.data.task_schema import describe_task
+from fedapp.engines.grid import RUN_ID, identify
+from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError, RunError
-from fedapp.holdings import Holdings, OwnClient, read_holdings
-from fedapp.nodes import REFUSED_SECONDS, Nodes
+from fedapp.federation.nodes import REFUSED_SECONDS, Nodes
 from fedapp.server_app import app as server_app
 from tests.in_process import SMALL, metrics
 
@@ -197,7 +197,7 @@ def test_an_answer_that_took_too_long_is_silence_and_no_reason_to_refuse() -> No
 
 def test_a_newcomer_that_answers_late_counts_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round waits for its answer for a while, and then goes on without; it is asked but once."""
-    monkeypatch.setattr("fedapp.nodes.NEWCOMER_SECONDS", 0.2)
+    monkeypatch.setattr("fedapp.federation.nodes.NEWCOMER_SECONDS", 0.2)
     nodes, grid = holding()
     began = time.monotonic()
     assert [nodes.some(grid) for _ in range(3)] == [[1]] * 3
@@ -327,7 +327,9 @@ def test_a_refused_node_that_was_mended_where_it_stands_is_asked_again(
     """The round in which it is asked does not wait for it, and what is known is not said again."""
     nodes, grid = registered(examples=0)
     clock = SimpleNamespace(now=time.monotonic())
-    monkeypatch.setattr("fedapp.nodes.time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(
+        "fedapp.federation.nodes.time", SimpleNamespace(monotonic=lambda: clock.now)
+    )
     assert nodes.some(grid) == nodes.some(grid) == [1]
     for asked in (2, 3):
         clock.now += REFUSED_SECONDS

@@ -11,20 +11,20 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset
+from fedapp.data.node_data import read_holdings
 from fedapp.errors import ConfigError
-from fedapp.holdings import read_holdings
 from fedapp.runs.directory import read_stored
-from fedapp.training import setup
+from fedapp.training import build as setup
+from fedapp.training.build import make_evaluator, make_module, make_trainer
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.setup import make_evaluator, make_module, make_trainer
 from tests.conftest import Component, Run, metrics_of, model_of
 
 MODEL = """
 from typing import ClassVar
 from torch import nn
-from fedapp.models.base import Model
+from fedapp.models.model import Model
 
 class Own(Model):
     \"\"\"A network of a user's own.\"\"\"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedapp.data import Dataset, Examples, Task
-from fedapp.data.embedded.base import checked
+from fedapp.data.embedded.embedded import checked
 from fedapp.errors import DataError
 
 VECTORS = np.ones((4, 2), np.float32)

@@ -9,14 +9,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedapp.data.base import IGNORE, Examples, Task
+from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.scale import Scale
-from fedapp.models.base import Model, initialise
 from fedapp.models.lstm import CharLSTM
+from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Turn
 from fedapp.training.batches import ends
 from fedapp.training.evaluation import Evaluator
-from fedapp.training.plan import LocalPlan
+from fedapp.training.round_plan import LocalPlan
 from fedapp.training.sequential import SequentialTrainer
 from strategies.fedavg import FedAvg
 from strategies.moon import Moon

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.papers.cells import line_name
-from fedapp.papers.pictures.curves import draw_figure, points
-from fedapp.papers.report.comparisons import comparison_section
-from fedapp.papers.report.entries import Entry, entries
-from fedapp.papers.report.page import page
-from fedapp.papers.report.short import in_short
-from fedapp.papers.report.tables import table_section
-from fedapp.papers.report.totals import totals
-from fedapp.papers.results import CellResult, Results, thin
-from fedapp.papers.schema import Claims, Comparison, Figure
-from fedapp.sweeps.archive import Archive
-from fedapp.sweeps.record import RunRecord
+from fedapp.studies.papers.cells import line_name
+from fedapp.studies.papers.figures.curves import draw_figure, points
+from fedapp.studies.papers.pages.comparisons import comparison_section
+from fedapp.studies.papers.pages.entries import Entry, entries
+from fedapp.studies.papers.pages.page import page
+from fedapp.studies.papers.pages.short import in_short
+from fedapp.studies.papers.pages.tables import table_section
+from fedapp.studies.papers.pages.totals import totals
+from fedapp.studies.papers.results import CellResult, Results, thin
+from fedapp.studies.papers.schema import Claims, Comparison, Figure
+from fedapp.studies.sweep.archive import Archive
+from fedapp.studies.sweep.record import RunRecord
 from tests.paper_results import ITEMS, TABLES, cell, curve, recorded, run_result, table_results
 
 

@@ -17,13 +17,13 @@ from pydantic import ValidationError
 
 from fedapp.analysis.curves import band, communication, least, speed_up
 from fedapp.analysis.interpolation import interpolate
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
 from fedapp.errors import ConfigError
-from fedapp.papers import catalogue
-from fedapp.papers.catalogue import read_item as read
-from fedapp.papers.cells import Cells, Maker, make_cells
-from fedapp.papers.data import locate
-from fedapp.papers.pictures.landscapes import (
+from fedapp.studies.papers import catalogue
+from fedapp.studies.papers.catalogue import read_item as read
+from fedapp.studies.papers.cells import Cells, Maker, make_cells
+from fedapp.studies.papers.data import locate
+from fedapp.studies.papers.figures.landscapes import (
     CURVATURES,
     OPTIMA,
     OPTIMUM,
@@ -31,8 +31,8 @@ from fedapp.papers.pictures.landscapes import (
     least_squares,
     local_path,
 )
-from fedapp.papers.schema import SCALES, Cut, Scale, Table
-from fedapp.sweeps.identity import Request
+from fedapp.studies.papers.schema import SCALES, Cut, Scale, Table
+from fedapp.studies.sweep.identity import Request
 from tests.paper_results import ITEMS, TABLES, maker
 
 

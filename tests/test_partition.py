@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedapp.config import defaults, read_config
+from fedapp.config.run_config import defaults, read_config
 from fedapp.data import load_dataset, load_partition
-from fedapp.data.base import Examples
+from fedapp.data.dataset import Examples
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.label_quantity import LabelQuantity

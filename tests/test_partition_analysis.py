@@ -15,7 +15,7 @@ from fedapp.analysis.partition import (
     total_variation,
     update_multiplier,
 )
-from fedapp.data.partition.base import log_normal_shares, shares_to_sizes
+from fedapp.data.partition.partitioning import log_normal_shares, shares_to_sizes
 from fedapp.seeds import generator
 
 

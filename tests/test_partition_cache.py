@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedapp.config import defaults, read_config
+from fedapp.config.run_config import defaults, read_config
 from fedapp.data import load_dataset, load_partition
-from fedapp.data.base import Partition
-from fedapp.data.partition.base import Partitioning
+from fedapp.data.dataset import Partition
 from fedapp.data.partition.iid import Iid
+from fedapp.data.partition.partitioning import Partitioning
 from fedapp.data.partition.shards import Shards
 from tests.partitions import digest
 
@@ -67,7 +67,7 @@ def test_whatever_the_sets_depend_on_makes_another_entry(splits, monkeypatch):
     train = DATASET.train
     turned = dataclasses.replace(train, targets=train.targets[::-1].copy())
     load_partition(config(), dataclasses.replace(DATASET, train=turned), 10)
-    monkeypatch.setattr("fedapp.data.partition_cache.version", lambda name: f"{name} of tomorrow")
+    monkeypatch.setattr("fedapp.data.partition.cache.version", lambda name: f"{name} of tomorrow")
     load_partition(config(), DATASET, 10)
     assert splits == [10, 5, 10, 10, 10, 10]
 
@@ -106,7 +106,7 @@ def test_a_full_disk_is_done_without(splits, tmp_path, monkeypatch, caplog):
     def full(path, content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedapp.data.partition_cache.write_atomically", full)
+    monkeypatch.setattr("fedapp.data.partition.cache.write_atomically", full)
     assert load_partition(config(), DATASET, 10).num_clients == 10
     assert "No space left on device" in caplog.text
     assert entries(tmp_path / "cache") == []
@@ -130,7 +130,7 @@ def test_a_scheme_without_test_sets_comes_back_without():
 RUN = """
 import json, sys
 from fedapp.client_app import app as client_app
-from fedapp.engines.inline import run_inline
+from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
 run_inline(server_app, client_app, json.loads(sys.argv[1]), 2)
 print(json.dumps(sorted({"flwr_datasets", "datasets", "pyarrow"} & set(sys.modules))))

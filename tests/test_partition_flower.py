@@ -7,15 +7,15 @@ import warnings
 import numpy as np
 import pytest
 
-from fedapp.config import defaults, read_config
+from fedapp.config.run_config import defaults, read_config
 from fedapp.data import load_dataset
-from fedapp.data.base import Examples, Partition
+from fedapp.data.dataset import Examples, Partition
 from fedapp.data.partition.adapters.index_map import BY, index_sets
-from fedapp.data.partition.base import PURPOSE
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.label_quantity import LabelQuantity
 from fedapp.data.partition.natural import Natural
+from fedapp.data.partition.partitioning import PURPOSE
 from fedapp.data.partition.sgm import Sgm
 from fedapp.data.partition.shards import Shards
 from fedapp.data.partition.sizes import Sizes

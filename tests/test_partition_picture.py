@@ -15,18 +15,18 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedapp.analysis.partition import label_counts, labels_per_client
-from fedapp.cli import app
-from fedapp.config import defaults, read_config
+from fedapp.cli.main import app
+from fedapp.config.run_config import defaults, read_config
 from fedapp.data import load_dataset
-from fedapp.data.base import Examples, Partition
+from fedapp.data.dataset import Examples, Partition
+from fedapp.data.node_data import read_holdings
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
-from fedapp.holdings import read_holdings
-from fedapp.runs import partition_picture
+from fedapp.runs import partition_figure as partition_picture
 from fedapp.runs.partition import _table, write_partition
-from fedapp.runs.partition_picture import (
+from fedapp.runs.partition_figure import (
     count_labels,
     draw_comparison,
     draw_partition,

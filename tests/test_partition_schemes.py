@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedapp.config import defaults, read_config
+from fedapp.config.registry import FAMILIES
+from fedapp.config.run_config import defaults, read_config
 from fedapp.data import load_partition
-from fedapp.data.base import Dataset, Examples, Partition, Task
-from fedapp.data.partition.base import by_label, by_owner
+from fedapp.data.dataset import Dataset, Examples, Partition, Task
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.label_quantity import LabelQuantity
 from fedapp.data.partition.natural import Natural
+from fedapp.data.partition.partitioning import by_label, by_owner
 from fedapp.data.partition.sgm import Sgm
 from fedapp.data.partition.shards import Shards
 from fedapp.data.partition.sizes import Sizes
 from fedapp.errors import ConfigError
-from fedapp.registry import FAMILIES
 from tests.partitions import assert_each_at_most_once, cycle, digest, labelled, split_test
 
 FAMILY = next(family for family in FAMILIES if family.key == "partitioner")

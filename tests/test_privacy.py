@@ -18,18 +18,18 @@ from scipy.stats import binom, chisquare, norm
 
 from fedapp.analysis.privacy import default_delta, epsilon
 from fedapp.client_app import app as client_app
-from fedapp.config import read_config
-from fedapp.engines.inline import InlineGrid
+from fedapp.config.run_config import read_config
+from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
+from fedapp.federation.callback import Callback, Record, ServerState
 from fedapp.runs.checkpoint import drop_checkpoints
 from fedapp.seeds import generator
 from fedapp.server_app import run as run_server
 from fedapp.training.algorithm import Finish, ServerStep, Turn
-from fedapp.training.cohorts import sample_clients, toss_coins
-from strategies.callbacks import Callback, Record, ServerState
+from fedapp.training.client import sample_clients, toss_coins
+from strategies._noise import clipped, norm_of
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP
-from strategies.noise import clipped, norm_of
 from tests.conftest import SMALL, Run, largest_difference, metrics_of, model_of
 
 STEP = ServerStep(

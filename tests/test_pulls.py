@@ -15,11 +15,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from test_delivery import Clock, SlowGrid, ask
 from test_exchange import Clock as SleepClock
 
-from fedapp import delivery as module
-from fedapp.delivery import Delivery, grace
-from fedapp.replies import Expected
-from fedapp.training.cohorts import TrainOrder
-from strategies.gathering import gather, gather_scores
+from fedapp.federation import delivery as module
+from fedapp.federation.collect import gather, gather_scores
+from fedapp.federation.delivery import Delivery, grace
+from fedapp.federation.validation import Expected
+from fedapp.training.client import TrainOrder
 
 DEADLINE = 1.0
 

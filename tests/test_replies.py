@@ -11,11 +11,11 @@ from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.faults import Fault, ReplyError
-from fedapp.messages import encode_reply, encode_scores
-from fedapp.replies import LARGEST_COUNT, Expected, decode_reply, decode_scores
+from fedapp.federation.faults import Fault, ReplyError
+from fedapp.federation.messages import encode_reply, encode_scores
+from fedapp.federation.validation import LARGEST_COUNT, Expected, decode_reply, decode_scores
 from fedapp.training.algorithm import Turn
-from fedapp.training.cohorts import ClientReport, CohortReply, TrainOrder
+from fedapp.training.client import ClientReport, CohortReply, TrainOrder
 from fedapp.training.evaluation import Score
 from strategies.fednova import FedNova
 

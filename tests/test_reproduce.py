@@ -10,18 +10,18 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedapp.cli import app
-from fedapp.config import read_config
+from fedapp.cli.main import app
+from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset
 from fedapp.errors import ConfigError
-from fedapp.papers import costs
-from fedapp.papers.catalogue import choose
-from fedapp.papers.costs import cost_of
-from fedapp.papers.reproduce import Order, reproduce
-from fedapp.papers.results import collect, read_results
-from fedapp.papers.schema import SCALES
-from fedapp.sweeps.record import RunRecord
-from fedapp.sweeps.schedule import Effort, Schedule
+from fedapp.studies.papers import costs
+from fedapp.studies.papers.catalogue import choose
+from fedapp.studies.papers.costs import cost_of
+from fedapp.studies.papers.reproduce import Order, reproduce
+from fedapp.studies.papers.results import collect, read_results
+from fedapp.studies.papers.schema import SCALES
+from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.scheduler import Effort, Schedule
 from tests.paper_results import ITEMS, TABLES, cell, run_result, table_results
 
 
@@ -226,7 +226,7 @@ def test_the_list_names_every_item() -> None:
 
 
 def test_results_survive_a_round_trip(tmp_path: Path) -> None:
-    from fedapp.papers.results import write_results
+    from fedapp.studies.papers.results import write_results
 
     results = table_results({"E = 1, B = 10 | IID": cell(run_result(50.0))})
     write_results(tmp_path, results)

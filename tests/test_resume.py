@@ -14,12 +14,12 @@ from data_files import image_features, image_splits, write_parquet
 from in_process import SMALL, TWENTY, metrics, run
 
 from fedapp import server_app
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
 from fedapp.errors import CheckpointError, ConfigError
+from fedapp.federation.callback import ServerState
 from fedapp.runs.checkpoint import kept_rounds, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import reopen
-from fedapp.runs.occupancy import ENDED, occupied
-from strategies.callbacks import ServerState
+from fedapp.runs.lock import ENDED, occupied
 
 ROUNDS, EVERY = 11, 3
 SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}
@@ -139,7 +139,7 @@ def wait_for_rounds(folder, count, process):
 @pytest.mark.process
 def test_the_command_killed_from_outside_resumes_to_the_same_bits(tmp_path, whole):
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "fedapp.cli", "run"]
+    command = [sys.executable, "-m", "fedapp.cli.main", "run"]
     words = [f"{key}={value}" for key, value in {**SETTINGS, "run-dir": folder}.items()]
     with subprocess.Popen([*command, *words], cwd=tmp_path) as process:
         wait_for_rounds(folder, 6, process)

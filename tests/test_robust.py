@@ -13,11 +13,11 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.client_app import app as client_app
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
 from fedapp.data.embedded.quadratic import OPTIMUM
 from fedapp.errors import ConfigError
 from fedapp.training.algorithm import Algorithm
-from fedapp.training.setup import make_algorithm
+from fedapp.training.build import make_algorithm
 from strategies.fedavg import FedAvg
 from strategies.fedmedian import FedMedian
 from tests.conftest import largest_difference, metrics_of, model_of

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.registry import FAMILIES
-from fedapp.sweeps.identity import FORMAT, Request
+from fedapp.config.registry import FAMILIES
+from fedapp.studies.sweep.identity import FORMAT, Request
 
 RECORDS = Path(__file__).parent.parent / "docs/results/records"
 EMBEDDED = next(family for family in FAMILIES if family.key == "dataset").components()

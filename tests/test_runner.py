@@ -17,14 +17,14 @@ import pytest
 from killed import PROCESSES
 from rich.console import Console
 
-from fedapp import cli
+from fedapp.cli import main as cli
 from fedapp.runs.callbacks import read_metrics
-from fedapp.sweeps.execute import perform
-from fedapp.sweeps.identity import Request
-from fedapp.sweeps.plans import fixed
-from fedapp.sweeps.schedule import Effort, Schedule, carry_out
-from fedapp.sweeps.store import Store
-from fedapp.sweeps.workers import Worker
+from fedapp.studies.sweep.execute import perform
+from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.plans import fixed
+from fedapp.studies.sweep.scheduler import Effort, Schedule, carry_out
+from fedapp.studies.sweep.store import Store
+from fedapp.studies.sweep.workers import Worker
 
 pytestmark = pytest.mark.process
 SMALL = {"num-clients": 10, "local-epochs": 1, "2nn.hidden": 16, "device": "cpu"}

@@ -15,9 +15,9 @@ from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.supercore.task_identity import TaskIdentity
 from test_delivery import SlowGrid
 
-from fedapp.arrays import to_arrays
-from fedapp.messages import encode_order
-from fedapp.training.cohorts import TrainOrder
+from fedapp.federation.arrays import to_arrays
+from fedapp.federation.messages import encode_order
+from fedapp.training.client import TrainOrder
 
 
 @pytest.fixture(autouse=True)

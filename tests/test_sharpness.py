@@ -28,14 +28,14 @@ from fedapp.analysis.sharpness import (
     unflatten,
     value_at,
 )
-from fedapp.cli import app as cli
+from fedapp.cli.main import app as cli
 from fedapp.data import load_dataset
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY, VECTOR
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs.directory import read_stored
-from fedapp.runs.sharpness import Measurement, TrainingLoss, sharpness_of
+from fedapp.runs.model_sharpness import Measurement, TrainingLoss, sharpness_of
 from fedapp.seeds import generator
-from fedapp.training.setup import make_evaluator
+from fedapp.training.build import make_evaluator
 from tests.conftest import Run, model_of
 
 
@@ -218,7 +218,7 @@ def test_the_quadratics_sharpness_is_its_largest_eigenvalue(run: Run) -> None:
 
 def test_the_loss_is_that_of_the_evaluation_of_the_same_examples(run: Run, monkeypatch) -> None:
     """Batches of 100, 100 and 50 of 250 examples count by their sizes."""
-    monkeypatch.setattr("fedapp.runs.sharpness.BATCH", 100)
+    monkeypatch.setattr("fedapp.runs.model_sharpness.BATCH", 100)
     folder = run(model="2nn", learning_rate=0.2, eval_train_examples=250)
     found = sharpness_of(folder, Measurement(examples=250))
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from fedapp.errors import ConfigError
-from fedapp.papers.catalogue import all_items, read_item
-from fedapp.papers.cells import Maker, make_cells
-from fedapp.papers.pictures.sharpness import draw_sharpness, measure_sharpness, points
-from fedapp.papers.report.page import page
-from fedapp.papers.results import CellResult, Results, RunResult
-from fedapp.papers.schema import Scale, Sharpness
+from fedapp.studies.papers.catalogue import all_items, read_item
+from fedapp.studies.papers.cells import Maker, make_cells
+from fedapp.studies.papers.figures.minima import draw_sharpness, measure_sharpness, points
+from fedapp.studies.papers.pages.page import page
+from fedapp.studies.papers.results import CellResult, Results, RunResult
+from fedapp.studies.papers.schema import Scale, Sharpness
 from tests.conftest import Run
 
 CELLS = ("seo-fig4: eta | η = 0.001", "seo-fig4: eta | η = 0.005", "seo-fig4: eta | η = 0.05")

@@ -13,20 +13,20 @@ import pytest
 import torch
 
 from fedapp.client_app import app as client_app
-from fedapp.config import read_config
-from fedapp.data.base import Examples
-from fedapp.engines.inline import InlineGrid
+from fedapp.config.run_config import read_config
+from fedapp.data.dataset import Examples
+from fedapp.engines.in_process import InlineGrid
+from fedapp.federation.callback import Callback, Record, ServerState
 from fedapp.server_app import run
-from fedapp.sweeps.execute import Job, perform, perform_together
-from fedapp.sweeps.identity import Request
-from fedapp.sweeps.record import RunRecord
-from fedapp.sweeps.store import Store
+from fedapp.studies.sweep.execute import Job, perform, perform_together
+from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.store import Store
 from fedapp.training.algorithm import Finish, Turn
-from fedapp.training.plan import LocalPlan
-from fedapp.training.program import CaptureError
-from fedapp.training.stack import Stack, current_stack
+from fedapp.training.batched.compiled_step import CaptureError
+from fedapp.training.batched.run_batching import Stack, current_stack
+from fedapp.training.round_plan import LocalPlan
 from fedapp.training.trainer import ClientTask, Outcome
-from strategies.callbacks import Callback, Record, ServerState
 from tests.conftest import SMALL, largest_difference, metrics_of, model_of
 
 SECONDS = 120

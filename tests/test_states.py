@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import settings as settings_
 from hypothesis import strategies as st
 
-from fedapp.arrays import to_arrays
 from fedapp.client_app import app as client_app
-from fedapp.engines.inline import run_inline
+from fedapp.engines.in_process import run_inline
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.messages import decode_order, encode_order
+from fedapp.federation.arrays import to_arrays
+from fedapp.federation.messages import decode_order, encode_order
 from fedapp.server_app import app as server_app
-from fedapp.training.cohorts import TrainOrder
-from fedapp.training.states import ClientStates, StateOrder, node_folder, shared_folder
+from fedapp.training.client import TrainOrder
+from fedapp.training.client_state import ClientStates, StateOrder, node_folder, shared_folder
 from tests.conftest import metrics_of
 from tests.test_algorithms import run_to, settings
 

@@ -14,13 +14,13 @@ from flwr.supercore.run import RunNotRunningException
 from in_process import client_app, run
 from typer.testing import CliRunner
 
-from fedapp.cli import app
+from fedapp.cli.main import app
 from fedapp.errors import CheckpointError, ConfigError, RunError
-from fedapp.runs import occupancy
-from fedapp.runs.artefacts import summarise
+from fedapp.runs import lock as occupancy
+from fedapp.runs.artifacts import summarise
 from fedapp.runs.callbacks import Metrics
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.occupancy import ENDED, is_occupied, logged, occupied
+from fedapp.runs.lock import ENDED, is_occupied, logged, occupied
 from fedapp.runs.status import status
 
 
@@ -200,7 +200,7 @@ def test_the_folder_is_free_when_its_process_is_killed(tmp_path):
     script = (
         "import os, signal, sys\nfrom pathlib import Path\n"
         "from fedapp.runs.directory import RunDirectory\n"
-        "from fedapp.runs.occupancy import is_occupied, occupied\n"
+        "from fedapp.runs.lock import is_occupied, occupied\n"
         "directory = RunDirectory(Path(sys.argv[1]))\n"
         "with occupied(directory):\n"
         "    print(is_occupied(directory), flush=True)\n"
@@ -238,7 +238,7 @@ def test_a_folder_without_a_run(tmp_path):
 
 def test_the_command(tmp_path):
     folder = run(tmp_path / "run")
-    command = [sys.executable, "-m", "fedapp.cli", "status", str(folder)]
+    command = [sys.executable, "-m", "fedapp.cli.main", "status", str(folder)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "3 of 3" in said
     # A command is there to be copied, however long the folder's name is.

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.data.base import Examples, Task
+from fedapp.data.dataset import Examples, Task
 from fedapp.data.transforms.scale import Scale
-from fedapp.models.base import initialise
 from fedapp.models.linear import Linear
+from fedapp.models.model import initialise
 from fedapp.training.algorithm import Turn
-from fedapp.training.batched import BatchedTrainer
-from fedapp.training.plan import LocalPlan
+from fedapp.training.batched.trainer import BatchedTrainer
+from fedapp.training.round_plan import LocalPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.subnormal import are_flushed, flushed
 from fedapp.training.trainer import ClientTask

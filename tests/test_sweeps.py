@@ -16,24 +16,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from fedapp.config.registry import FAMILIES, source_of
 from fedapp.errors import ConfigError
-from fedapp.papers.reproduce import Order, reproduce
-from fedapp.registry import FAMILIES, source_of
 from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.sweeps.again import retry_failures
-from fedapp.sweeps.archive import Archive
-from fedapp.sweeps.command import run_plans, sweep_settings
-from fedapp.sweeps.execute import perform
-from fedapp.sweeps.grid import Row, expand, make_rows, split_grid, write_rows
-from fedapp.sweeps.identity import EXECUTION, Request
-from fedapp.sweeps.plans import Candidate, Outcome, fixed, stage
-from fedapp.sweeps.record import RunRecord, problem_of, read_run
-from fedapp.sweeps.schedule import Effort, in_groups
-from fedapp.sweeps.store import Store
-from fedapp.sweeps.tuning import Cell, Rates, is_inside, search
-from fedapp.training import setup
+from fedapp.studies.papers.reproduce import Order, reproduce
+from fedapp.studies.sweep.archive import Archive
+from fedapp.studies.sweep.command import run_plans, sweep_settings
+from fedapp.studies.sweep.execute import perform
+from fedapp.studies.sweep.grid import Row, expand, make_rows, split_grid, write_rows
+from fedapp.studies.sweep.identity import EXECUTION, Request
+from fedapp.studies.sweep.learning_rate_search import Cell, Rates, is_inside, search
+from fedapp.studies.sweep.plans import Candidate, Outcome, fixed, stage
+from fedapp.studies.sweep.record import RunRecord, problem_of, read_run
+from fedapp.studies.sweep.retry import retry_failures
+from fedapp.studies.sweep.scheduler import Effort, in_groups
+from fedapp.studies.sweep.store import Store
+from fedapp.training import build as setup
 
 BASE = {"num-clients": 10, "2nn.hidden": 8}
 
@@ -705,7 +705,7 @@ def test_the_digest_of_a_component_is_of_its_file_and_of_its_familys_bases(
     real = inspect.getsource
 
     def edited(module: ModuleType) -> str:
-        return real(module) + "#" * (module.__name__ == "strategies.fedopt")
+        return real(module) + "#" * (module.__name__ == "strategies._server_optimizer")
 
     monkeypatch.setattr(inspect, "getsource", edited)
     after = {name: source_of(algorithms[name]) for name in before}

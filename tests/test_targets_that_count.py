@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedapp.config import read_config
-from fedapp.data.base import IGNORE, Examples, Task
-from fedapp.data.transforms.base import Transform
-from fedapp.models.base import Model
+from fedapp.config.run_config import read_config
+from fedapp.data.dataset import IGNORE, Examples, Task
+from fedapp.data.transforms.transform import Transform
+from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, Turn, which_count
-from fedapp.training.batched import BatchedTrainer, Together
-from fedapp.training.plan import LocalPlan, Work
+from fedapp.training.batched.trainer import BatchedTrainer, Together
+from fedapp.training.round_plan import LocalPlan, Work
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientTask, Outcome
 from strategies.fedsgd import FedSGD

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from fedapp import server_app
-from fedapp.config import RunConfig, read_config
-from fedapp.holdings import read_holdings
+from fedapp.config.run_config import RunConfig, read_config
+from fedapp.data.node_data import read_holdings
+from fedapp.federation.messages import decode_order, encode_order
 from fedapp.machine import cores
-from fedapp.messages import decode_order, encode_order
 from fedapp.runs.directory import RunDirectory
-from fedapp.sweeps.schedule import Effort
-from fedapp.training.cohorts import TrainOrder
+from fedapp.studies.sweep.scheduler import Effort
+from fedapp.training.client import TrainOrder
 from fedapp.training.threads import measured_threads, quickest
 from fedapp.training.trainer import Trainer
 from tests.conftest import Run, largest_difference, model_of
@@ -69,7 +69,7 @@ def test_what_is_timed_are_the_clients_that_train_together_with_so_many_threads(
     """Five a thread, those with most examples, of the ten of a round; the time is by client."""
     given = {"trainer": "batched", "device": "cpu", "num-clients": 20, "local-epochs": 1}
     config = read_config({**given, "threads": 0, "batch-size": 2, "program": "record"})
-    monkeypatch.setattr("fedapp.training.setup.choose_program", lambda *_: "compile")
+    monkeypatch.setattr("fedapp.training.build.choose_program", lambda *_: "compile")
     seen = []
 
     def timed(config: RunConfig, trainer: Trainer, order: TrainOrder, *_: object) -> None:
@@ -154,6 +154,6 @@ def test_a_node_is_told() -> None:
 
 
 def _empty():
-    from fedapp.arrays import to_arrays
+    from fedapp.federation.arrays import to_arrays
 
     return to_arrays({})

@@ -18,21 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedapp.config import RunConfig, read_config
-from fedapp.data.base import IGNORE, Chosen, Examples, Task
+from fedapp.config.run_config import RunConfig, read_config
+from fedapp.data.dataset import IGNORE, Chosen, Examples, Task
+from fedapp.data.node_data import read_holdings
 from fedapp.data.transforms.scale import Scale
 from fedapp.errors import ConfigError
-from fedapp.holdings import read_holdings
-from fedapp.models.base import Model, initialise
+from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors, Turn
-from fedapp.training.batched import BatchedTrainer, Together
-from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.feed import Feed, Places, Resident, Step, padded_width
-from fedapp.training.networks import normalisation_names, with_features
-from fedapp.training.plan import LocalPlan, passes
-from fedapp.training.program import Pool
-from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.setup import (
+from fedapp.training.batched.batch_loader import Feed, Places, Resident, Step, padded_width
+from fedapp.training.batched.compiled_step import Pool
+from fedapp.training.batched.trainer import BatchedTrainer, Together
+from fedapp.training.build import (
     _batched,
     choose_program,
     choose_together,
@@ -40,6 +36,10 @@ from fedapp.training.setup import (
     initial_parameters,
     make_trainer,
 )
+from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.networks import normalisation_names, with_features
+from fedapp.training.round_plan import LocalPlan, passes
+from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientTask, Outcome, Trainer
 from strategies.fedavg import FedAvg
 from tests.conftest import Run, largest_difference, model_of
@@ -210,7 +210,7 @@ def test_every_model(
 
     The program is one that could be captured as a CUDA graph.
     """
-    monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
+    monkeypatch.setattr("fedapp.training.batched.compiled_step.cuda_graph", pretended_graph)
     given: dict[str, Any] = {"together": Together(together), "mode": "capture"}
     mine = outcomes_of(BatchedTrainer, model, task, **given)
     check_equal(mine, outcomes_of(SequentialTrainer, model, task), tolerance=1e-9)
@@ -370,8 +370,8 @@ def test_places_of_a_captured_program(
     name: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A CUDA graph reads and writes fixed places; two turns in them, with momentum."""
-    monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
-    monkeypatch.setattr("fedapp.training.setup.choose_program", lambda *_: "capture")
+    monkeypatch.setattr("fedapp.training.batched.compiled_step.cuda_graph", pretended_graph)
+    monkeypatch.setattr("fedapp.training.build.choose_program", lambda *_: "capture")
     given = settings(name, **local_work(name))
     if given["dataset"] == "digits":
         given["batch-size"] = 5
@@ -430,8 +430,8 @@ def test_a_cuda_graph_outlives_others(cuda: torch.device) -> None:
 def test_places_of_a_captured_program_of_two_runs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedapp.training.program.cuda_graph", pretended_graph)
-    monkeypatch.setattr("fedapp.training.setup.choose_program", lambda *_: "capture")
+    monkeypatch.setattr("fedapp.training.batched.compiled_step.cuda_graph", pretended_graph)
+    monkeypatch.setattr("fedapp.training.build.choose_program", lambda *_: "capture")
     check_stacked(name, together=2, turns=2)
 
 
@@ -486,7 +486,7 @@ def test_a_step_that_cannot_be_compiled_is_recorded(monkeypatch: pytest.MonkeyPa
     def fails(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("fedapp.training.setup.can_compile", lambda: True)
+    monkeypatch.setattr("fedapp.training.build.can_compile", lambda: True)
     monkeypatch.setattr("torch._inductor.compile", fails)
     given = {"dataset": "digits", "model": "2nn", "2nn.hidden": 7, "num-clients": 4}
     given |= {"precision": "float64", "batch-size": 5}
@@ -559,7 +559,7 @@ def test_which_clients_are_one_program(
 def test_how_many_clients_are_one_program_by_itself(
     given: dict[str, Any], wanted: Together, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedapp.training.setup.can_compile", lambda: True)
+    monkeypatch.setattr("fedapp.training.build.can_compile", lambda: True)
     config = read_config({"trainer": "batched", "device": "cpu", "model": "2nn", **given})
     assert choose_together(config, CPU, choose_program(config, CPU)) == wanted
     assert choose_together(read_config({}), torch.device("cuda"), "capture").clients > 10**6
@@ -573,7 +573,7 @@ def test_what_does_not_run_here_is_refused() -> None:
 
 
 def test_without_a_compiler_the_recorded_operations_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedapp.training.setup.can_compile", lambda: False)
+    monkeypatch.setattr("fedapp.training.build.can_compile", lambda: False)
     config = read_config({"trainer": "batched", "device": "cpu"})
     assert choose_program(config, CPU) == "record"
     with pytest.raises(ConfigError, match=r"no C\+\+ compiler"):

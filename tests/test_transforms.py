@@ -8,14 +8,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
 from fedapp.data import load_transform
-from fedapp.data.base import Examples
+from fedapp.data.dataset import Examples
 from fedapp.data.transforms.cifar24 import Cifar24, whiten
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.errors import ConfigError
 from fedapp.training.batches import batches
-from fedapp.training.plan import LocalPlan, client_generator
+from fedapp.training.round_plan import LocalPlan, client_generator
 
 
 def generator(seed: int = 0) -> torch.Generator:

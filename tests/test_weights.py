@@ -12,7 +12,7 @@ from conftest import Run
 from in_process import metrics, model
 
 from fedapp.errors import ConfigError
-from fedapp.sweeps.identity import Request
+from fedapp.studies.sweep.identity import Request
 
 
 def test_a_run_begins_with_the_final_model_of_another(run: Run) -> None:

@@ -18,10 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.config import read_config
+from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset
 from fedapp.seeds import generator
-from fedapp.training.setup import initial_parameters
+from fedapp.training.build import initial_parameters
 from tests.conftest import SMALL, Component, Run, metrics_of, model_of
 
 Vector = NDArray[np.float64]
@@ -32,8 +32,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedapp.data.base import Task
-from fedapp.models.base import Model
+from fedapp.data.dataset import Task
+from fedapp.models.model import Model
 
 
 class Narrow(Model):
@@ -53,8 +53,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedapp.data.base import Examples, Partition, from_index_sets
-from fedapp.data.partition.base import Partitioning
+from fedapp.data.dataset import Examples, Partition, from_index_sets
+from fedapp.data.partition.partitioning import Partitioning
 
 
 class Uneven(Partitioning):

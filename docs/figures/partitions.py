@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from fedapp.analysis.partition import label_counts, labels_per_client, update_multiplier
-from fedapp.data.base import Examples
+from fedapp.data.dataset import Examples
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.sgm import Sgm
 from fedapp.data.partition.shards import Shards
-from fedapp.runs.partition_picture import draw_comparison, draw_partition
+from fedapp.runs.partition_figure import draw_comparison, draw_partition
 
 IMAGES = Path(__file__).resolve().parent.parent / "images"
 PNG = (".png",)

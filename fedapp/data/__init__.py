@@ -6,19 +6,19 @@ import dataclasses
 from pathlib import Path
 from typing import cast
 
-from fedapp import effects
-from fedapp.config import RunConfig, defaults, kebab
-from fedapp.data.base import IGNORE, Chosen, Dataset, Examples, Partition, Task, from_index_sets
+from fedapp.config import unused as effects
+from fedapp.config.registry import FAMILIES
+from fedapp.config.run_config import RunConfig, defaults, kebab
+from fedapp.config.unused import READING
 from fedapp.data.build import build_dataset
 from fedapp.data.cache import cached
-from fedapp.data.embedded.base import Embedded, checked
-from fedapp.data.partition.base import Partitioning
-from fedapp.data.partition_cache import cached_partition, partition_key
-from fedapp.data.sources import content_key, read_source
-from fedapp.data.transforms.base import Transform
-from fedapp.effects import READING
+from fedapp.data.dataset import IGNORE, Chosen, Dataset, Examples, Partition, Task, from_index_sets
+from fedapp.data.embedded.embedded import Embedded, checked
+from fedapp.data.partition.cache import cached_partition, partition_key
+from fedapp.data.partition.partitioning import Partitioning
+from fedapp.data.readers import content_key, read_source
+from fedapp.data.transforms.transform import Transform
 from fedapp.errors import DataError
-from fedapp.registry import FAMILIES
 
 __all__ = [
     "IGNORE",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedapp.config import RunConfig
-from fedapp.data.base import Dataset, Examples, Task
-from fedapp.data.groups import code_groups
+from fedapp.config.run_config import RunConfig
+from fedapp.data.columns import code_groups
+from fedapp.data.dataset import Dataset, Examples, Task
 from fedapp.data.labels import checked_classes, hold_out_random, labels_of
-from fedapp.data.sources.base import Source
+from fedapp.data.readers.source import Source
 from fedapp.data.text.build import build_labelled, build_next_symbol
 from fedapp.errors import DataError
 

@@ -22,8 +22,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config import RunConfig
-from fedapp.data.base import Dataset, Examples, Task
+from fedapp.config.run_config import RunConfig
+from fedapp.data.dataset import Dataset, Examples, Task
 from fedapp.errors import DataError
 
 FORMAT = 1

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config import RunConfig
-from fedapp.data.sources.base import Source, Split
+from fedapp.config.run_config import RunConfig
+from fedapp.data.readers.source import Source, Split
 from fedapp.errors import DataError
 from fedapp.seeds import generator
 

@@ -8,8 +8,8 @@ from typing import ClassVar, TypeVar, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedapp.data.base import Task
-from fedapp.models.base import Model
+from fedapp.data.dataset import Task
+from fedapp.models.model import Model
 
 Layer = TypeVar("Layer", nn.Conv2d, nn.Linear)
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from fedapp.data.base import Task
-from fedapp.models.base import Model
+from fedapp.data.dataset import Task
+from fedapp.models.model import Model
 
 
 class Linear(Model):

@@ -7,8 +7,8 @@ from typing import ClassVar, cast
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedapp.data.base import Task
-from fedapp.models.base import Model
+from fedapp.data.dataset import Task
+from fedapp.models.model import Model
 from fedapp.models.peephole import PeepholeLSTM
 
 

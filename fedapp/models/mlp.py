@@ -8,8 +8,8 @@ from typing import ClassVar
 from pydantic import Field
 from torch import nn
 
-from fedapp.data.base import Task
-from fedapp.models.base import Model
+from fedapp.data.dataset import Task
+from fedapp.models.model import Model
 
 
 class TwoNN(Model):

@@ -28,10 +28,10 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from fedapp.errors import CheckpointError, RunError
+from fedapp.federation.callback import Callback, Record, ServerState
 from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
-from strategies.callbacks import Callback, Record, ServerState
 
 
 def read_metrics(path: Path) -> list[Record]:

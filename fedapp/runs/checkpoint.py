@@ -21,9 +21,9 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedapp.errors import CheckpointError
+from fedapp.federation.callback import ServerState
 from fedapp.files import what_is_wrong, write_atomically, write_json
 from fedapp.training.algorithm import Tensors
-from strategies.callbacks import ServerState
 
 FORMAT = 1
 COUNTED = ("counted/clients", "counted/rounds")

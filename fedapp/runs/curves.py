@@ -8,8 +8,8 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from fedapp.federation.callback import Record
 from fedapp.runs.style import COLORS, GREY, make_plain, new_figure, save
-from strategies.callbacks import Record
 
 BLUE, ORANGE = COLORS[:2]
 

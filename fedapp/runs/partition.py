@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedapp.config import RunConfig
+from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Partition, load_dataset, load_partition
-from fedapp.data.partition.base import Partitioning
+from fedapp.data.node_data import Holdings, read_holdings
+from fedapp.data.partition.partitioning import Partitioning
 from fedapp.errors import ConfigError, FedappError
 from fedapp.files import write_json
-from fedapp.holdings import Holdings, read_holdings
-from fedapp.runs.partition_picture import count_labels, draw_partition, partition_summary
+from fedapp.runs.partition_figure import count_labels, draw_partition, partition_summary
 from fedapp.runs.style import stem_of
 
 MOST_ROWS, MOST_LABELS = 40, 15

@@ -14,8 +14,8 @@ from flwr.common.logger import log
 
 from fedapp.analysis.privacy import Privacy
 from fedapp.errors import CheckpointError, ConfigError, RunError
+from fedapp.federation.callback import Record
 from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
-from strategies.callbacks import Record
 
 FILE = "privacy.jsonl"
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp.config import RunConfig
+from fedapp.config.run_config import RunConfig
+from fedapp.federation.callback import Record
 from fedapp.runs.callbacks import has_reached, last_whole_round, read_metrics
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.occupancy import ENDED, is_occupied
-from strategies.callbacks import Record
+from fedapp.runs.lock import ENDED, is_occupied
 
 PARTS = ("wait", "transfer", "train", "evaluate")
 """What a round's seconds consist of."""

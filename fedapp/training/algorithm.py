@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from fedapp.analysis.privacy import Privacy
-from fedapp.config import RunConfig, kebab, participants
-from fedapp.data.base import IGNORE, Task
+from fedapp.config.registry import Component
+from fedapp.config.run_config import RunConfig, kebab, participants
+from fedapp.data.dataset import IGNORE, Task
 from fedapp.errors import ConfigError
-from fedapp.registry import Component
 from fedapp.seeds import generator
 from fedapp.training.tensors import Tensors, add
 

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedapp.data.base import IGNORE, Examples
-from fedapp.data.transforms.base import Transform
+from fedapp.data.dataset import IGNORE, Examples
+from fedapp.data.transforms.transform import Transform
 from fedapp.training.algorithm import Batch
 from fedapp.training.layout import laid_out
-from fedapp.training.plan import LocalPlan, passes
+from fedapp.training.round_plan import LocalPlan, passes
 
 
 class Stored(NamedTuple):

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedapp.data.base import Chosen, Examples
-from fedapp.data.transforms.base import Transform
-from fedapp.models.base import Model
+from fedapp.data.dataset import Chosen, Examples
+from fedapp.data.transforms.transform import Transform
+from fedapp.models.model import Model
 from fedapp.seeds import generator
+from fedapp.training.batched.graph_matmul import LinearByOnednn
 from fedapp.training.batches import ends, to_device
 from fedapp.training.layout import laid_out, lay_out
 from fedapp.training.networks import running_statistics
-from fedapp.training.products import LinearByOnednn
 from fedapp.training.subnormal import flushed
 
 

@@ -11,7 +11,7 @@ from torch.func import grad_and_value
 
 from fedapp.training.algorithm import Algorithm, Batch, Objective, Turn
 from fedapp.training.networks import PureNetwork
-from fedapp.training.plan import LocalPlan
+from fedapp.training.round_plan import LocalPlan
 from fedapp.training.tensors import Tensors, add, norm, scaled
 
 

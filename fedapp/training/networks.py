@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedapp.errors import ConfigError
-from fedapp.models.base import Model
+from fedapp.models.model import Model
 from fedapp.training.tensors import Tensors
 
 

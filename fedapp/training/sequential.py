@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedapp.data.base import Examples
-from fedapp.data.transforms.base import Transform
-from fedapp.models.base import Model
+from fedapp.data.dataset import Examples
+from fedapp.data.transforms.transform import Transform
+from fedapp.models.model import Model
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
@@ -25,7 +25,7 @@ from fedapp.training.algorithm import (
 from fedapp.training.batches import batches
 from fedapp.training.layout import lay_out
 from fedapp.training.networks import LiveNetwork, normalisation_names, running_statistics
-from fedapp.training.plan import LocalPlan
+from fedapp.training.round_plan import LocalPlan
 from fedapp.training.subnormal import flushed
 from fedapp.training.trainer import ClientTask, Outcome
 

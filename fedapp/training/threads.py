@@ -9,11 +9,11 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from fedapp.config import RunConfig, participants
-from fedapp.holdings import Holdings
+from fedapp.config.run_config import RunConfig, participants
+from fedapp.data.node_data import Holdings
 from fedapp.machine import cores
-from fedapp.training.cohorts import TrainOrder, train_cohort
-from fedapp.training.setup import choose_device, initial_parameters, make_algorithm, make_trainer
+from fedapp.training.build import choose_device, initial_parameters, make_algorithm, make_trainer
+from fedapp.training.client import TrainOrder, train_cohort
 
 STEPS = 5
 """Local steps of one client that are timed."""

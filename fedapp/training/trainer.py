@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from fedapp.data.base import Examples
+from fedapp.data.dataset import Examples
 from fedapp.training.algorithm import Algorithm, Finish, Tensors, Turn
-from fedapp.training.plan import LocalPlan
+from fedapp.training.round_plan import LocalPlan
 
 
 @dataclass(frozen=True)

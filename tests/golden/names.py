@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedapp.papers.catalogue import all_items
-from fedapp.papers.costs import cells_without_data
-from fedapp.papers.schema import SCALES
-from fedapp.sweeps.identity import Request
-from fedapp.sweeps.tuning import Cell
+from fedapp.studies.papers.catalogue import all_items
+from fedapp.studies.papers.costs import cells_without_data
+from fedapp.studies.papers.schema import SCALES
+from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.learning_rate_search import Cell
 
 TABLE = Path(__file__).parent / "names.json"
 EMBEDDED = ("digits", "quadratic", "skewed-digits")

@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.data.base import Dataset, Examples, Task
-from fedapp.data.embedded.base import Embedded
+from fedapp.data.dataset import Dataset, Examples, Task
+from fedapp.data.embedded.embedded import Embedded
 from fedapp.errors import DataError
 from fedapp.seeds import generator
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedapp.data.base import Dataset, Examples, Task
-from fedapp.data.embedded.base import Embedded
+from fedapp.data.dataset import Dataset, Examples, Task
+from fedapp.data.embedded.embedded import Embedded
 from fedapp.seeds import generator
 
 MATRIX = np.array([[4.0, 1.0], [1.0, 3.0]])

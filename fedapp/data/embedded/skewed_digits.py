@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedapp.data.base import Dataset, Examples
-from fedapp.data.embedded.base import Embedded
+from fedapp.data.dataset import Dataset, Examples
 from fedapp.data.embedded.digits import Digits
+from fedapp.data.embedded.embedded import Embedded
 from fedapp.seeds import generator
 
 

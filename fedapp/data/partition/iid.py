@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedapp.data.base import Examples, Partition
-from fedapp.data.partition.base import Partitioning, by_sizes, even_sizes, require_examples
+from fedapp.data.dataset import Examples, Partition
+from fedapp.data.partition.partitioning import Partitioning, by_sizes, even_sizes, require_examples
 
 
 class Iid(Partitioning):

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedapp.data.base import Examples, Partition, from_index_sets
+from fedapp.data.dataset import Examples, Partition, from_index_sets
 from fedapp.data.partition.adapters.index_map import BY, index_sets
-from fedapp.data.partition.base import (
+from fedapp.data.partition.partitioning import (
     PURPOSE,
     Partitioning,
     by_label,

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fedapp.data.base import Examples, Partition
-from fedapp.data.partition.base import (
+from fedapp.data.dataset import Examples, Partition
+from fedapp.data.partition.partitioning import (
     PURPOSE,
     Partitioning,
     by_sizes,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedapp.data.base import Examples, Partition
-from fedapp.data.partition.base import Partitioning, by_sizes, require_examples
+from fedapp.data.dataset import Examples, Partition
+from fedapp.data.partition.partitioning import Partitioning, by_sizes, require_examples
 from fedapp.errors import ConfigError
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config import RunConfig
-from fedapp.data.base import Dataset, Examples, Task
-from fedapp.data.groups import code_groups
+from fedapp.config.run_config import RunConfig
+from fedapp.data.columns import code_groups
+from fedapp.data.dataset import Dataset, Examples, Task
 from fedapp.data.labels import checked_classes, hold_out_random
-from fedapp.data.sources.base import Source, Split
+from fedapp.data.readers.source import Source, Split
 from fedapp.data.text.clients import client_column, hold_out_last, join_windows
 from fedapp.data.text.sequences import compact, fit, unroll
 from fedapp.data.text.symbols import Characters, Symbols, most_frequent, words_of

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config import RunConfig
-from fedapp.data.sources.base import CLIENT_NAMES, Source, Split
+from fedapp.config.run_config import RunConfig
+from fedapp.data.readers.source import CLIENT_NAMES, Source, Split
 from fedapp.errors import DataError
 
 

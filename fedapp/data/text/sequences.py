@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.data.base import IGNORE
+from fedapp.data.dataset import IGNORE
 from fedapp.data.text.symbols import Symbols
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedapp.data.transforms.base import Transform
+from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
 
 SIZE = 24

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
-from fedapp.data.transforms.base import Transform
+from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
 
 PRESETS = {

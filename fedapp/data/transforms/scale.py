@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fedapp.data.transforms.base import Transform
+from fedapp.data.transforms.transform import Transform
 
 
 class Scale(Transform):

@@ -12,8 +12,8 @@ import numpy as np
 from datasets import Dataset
 from flwr_datasets.partitioner import Partitioner
 
-from fedapp.data.base import Examples, Partition
-from fedapp.data.partition.base import Partitioning
+from fedapp.data.dataset import Examples, Partition
+from fedapp.data.partition.partitioning import Partitioning
 
 
 class ComponentPartitioner(Partitioner):  # type: ignore[misc]  # flwr_datasets is untyped

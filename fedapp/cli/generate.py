@@ -1,0 +1,172 @@
+"""Generated files: ``python -m fedapp.cli.generate`` writes them, ``--check`` says whether they agree.
+
+From RunConfig and the components: the table ``[tool.flwr.app.config]`` of ``pyproject.toml`` and
+``docs/configuration.md``. From ``constraints.txt``: ``[tool.uv] constraint-dependencies``, since
+the environments that Flower makes for an app with ``uv sync`` read no constraints file. From the
+papers' items and the results that are there: the pages of ``docs/results``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic.fields import FieldInfo
+
+from fedapp.cli.algorithms_page import algorithms_page
+from fedapp.config.key_docs import bounded_type, words_of
+from fedapp.config.registry import FAMILIES, Family
+from fedapp.config.run_config import RunConfig, defaults, field_of, kebab
+from fedapp.studies.papers.catalogue import all_items
+from fedapp.studies.papers.pages.index import index_files
+from fedapp.studies.papers.pages.page import page_files, results_of
+
+ROOT = Path(__file__).resolve().parents[2]
+BEGIN, END = "# --- generated: {} ---", "# --- end of generated: {} ---"
+SECTIONS = {
+    "num-server-rounds": "The federation",
+    "local-epochs": "ClientUpdate",
+    "algorithm": "The server",
+    "dataset": "Data and model",
+    "seed": "The run",
+}
+
+
+def config_table() -> str:
+    """Return every run-config key with its default and, as a comment, its meaning."""
+    lines = ["[tool.flwr.app.config]"]
+    for key, value in defaults().items():
+        if key in SECTIONS:
+            lines.append(f"# {SECTIONS[key]}")
+        lines.append(f"{key} = {json.dumps(value)}  # {field_of(key).description}")
+    return "\n".join(lines)
+
+
+def uv_constraints() -> str:
+    """Return the pins of ``constraints.txt`` as uv's setting."""
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line]
+    rows = "".join(f'    "{pin}",\n' for pin in pins)
+    return f"[tool.uv]\nconstraint-dependencies = [\n{rows}]"
+
+
+INTRODUCTION = """# Configuration
+
+Every run-config key, as `fedapp run KEY=VALUE` and `flwr run . --run-config "KEY=VALUE"` take it. Both
+also take a TOML file of keys. Flower wants text in quotes: `--run-config "model='2nn'"`. `fedapp run`,
+`sweep`, `partition` and `doctor` take such a text, too (`-c` for short), so that one serves both. The
+values that `model`, `partitioner` and the like choose from are listed below, with their own parameters.
+
+`fedapp keys` prints the same list. A wrong value, an unknown key or a senseless combination is refused
+before anything starts by `fedapp`. Flower begins a run with whatever it is given, which then ends with
+the same message: `fedapp doctor KEY=VALUE ...` says it first.
+
+This page is generated from `RunConfig` and the components: `make generate`.
+"""
+
+
+def configuration_page() -> str:
+    """Return the configuration reference as Markdown."""
+    lines = [INTRODUCTION.rstrip()]
+    for name, info in RunConfig.model_fields.items():
+        if name == "options":
+            continue
+        if kebab(name) in SECTIONS:
+            lines += ["", f"## {SECTIONS[kebab(name)]}", "", *KEYS_HEADING]
+        lines.append(_row(kebab(name), info))
+    for family in FAMILIES:
+        lines += _family_section(family)
+    return "\n".join(lines) + "\n"
+
+
+KEYS_HEADING = ("| key | default | allowed | meaning |", "| --- | --- | --- | --- |")
+
+
+def _family_section(family: Family) -> list[str]:
+    components = family.components()
+    lines = ["", f"## Values of `{family.key}`", "", "| value | what it is |", "| --- | --- |"]
+    lines += [f"| `{name}` | {_cell(each.title())} |" for name, each in components.items()]
+    rows = [
+        _row(f"{name}.{kebab(field)}", info)
+        for name, component in components.items()
+        for field, info in component.model_fields.items()
+    ]
+    return [*lines, "", *KEYS_HEADING, *rows] if rows else lines
+
+
+def _row(key: str, info: FieldInfo) -> str:
+    default = json.dumps(info.get_default())
+    return f"| `{key}` | `{default}` | {_allowed(info)} | {_cell(str(info.description))} |"
+
+
+def _cell(text: str) -> str:
+    """Return a text as it can stand in a cell of a Markdown table."""
+    return text.replace("|", "\\|")
+
+
+def _allowed(info: FieldInfo) -> str:
+    """Say what a field may be, for a cell of a Markdown table."""
+    words = ", ".join(f"`{word}`" for word in words_of(info))
+    return words or bounded_type(info).replace("true or false", "`true` or `false`")
+
+
+def _between(name: str, make: Callable[[], str]) -> Callable[[str], str]:
+    """Return a function that puts ``make()`` between the markers of ``name`` in a text."""
+
+    def put(text: str) -> str:
+        begin, end = BEGIN.format(name), END.format(name)
+        if begin not in text:
+            text = f"{text.rstrip()}\n\n{begin}\n{end}\n"
+        head, rest = text.split(begin)
+        return f"{head}{begin}\n{make()}\n{end}{rest.split(end)[1]}"
+
+    return put
+
+
+def targets() -> dict[Path, list[Callable[[str], str]]]:
+    """Return each generated file with the functions that bring its text up to date."""
+    return {
+        ROOT / "pyproject.toml": [
+            _between("run-config keys", config_table),
+            _between("pins of constraints.txt", uv_constraints),
+        ],
+        ROOT / "docs" / "configuration.md": [lambda _: configuration_page()],
+        ROOT / "docs" / "algorithms.md": [algorithms_page],
+        **{path: [_whole(text)] for path, text in result_pages(ROOT / "docs" / "results").items()},
+    }
+
+
+def result_pages(folder: Path) -> dict[Path, str]:
+    """Return the pages of the results that are there, as the items and the results say now."""
+    found = index_files(folder) if folder.is_dir() else {}
+    for name in all_items():
+        if any(results_of(folder, name)):
+            found |= page_files(folder, name)
+    return found
+
+
+def _whole(text: str) -> Callable[[str], str]:
+    """Return a function that puts ``text`` in place of all there is."""
+    return lambda _: text
+
+
+def main(arguments: list[str]) -> int:
+    """Write the generated files, or with ``--check`` name those that are out of date."""
+    stale = []
+    for path, steps in targets().items():
+        before = text = path.read_text() if path.exists() else ""
+        for step in steps:
+            text = step(text)
+        if text != before:
+            stale.append(path.relative_to(ROOT))
+            if "--check" not in arguments:
+                path.write_text(text)
+    verb = "out of date, run `make generate`" if "--check" in arguments else "written"
+    for path in stale:
+        print(f"{path}: {verb}")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,41 @@
+"""What a run-config key may be set to, in a few words."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from fedapp.config.registry import FAMILIES
+from fedapp.config.run_config import field_of
+
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+TYPES: dict[Any, str] = {bool: "true or false", int: "whole number", float: "number"}
+
+
+def allowed(key: str) -> str:
+    """Return what ``key`` may be: the components to choose from, the words, or a type with bounds."""
+    for family in FAMILIES:
+        if family.key == key:
+            others = ", a name on the hub, a folder" if key == "dataset" else ""
+            return ", ".join(family.components()) + others
+    return ", ".join(words_of(field_of(key))) or bounded_type(field_of(key))
+
+
+def words_of(info: FieldInfo) -> list[str]:
+    """Return the values that a field chooses from, as TOML has them; none if it does not."""
+    if get_origin(info.annotation) is not Literal:
+        return []
+    return [json.dumps(choice) for choice in get_args(info.annotation)]
+
+
+def bounded_type(info: FieldInfo) -> str:
+    """Return the type of a field and its bounds."""
+    bounds = " and ".join(
+        f"{sign} {getattr(bound, name):g}"
+        for bound in info.metadata
+        for name, sign in BOUNDS.items()
+        if getattr(bound, name, None) is not None
+    )
+    return f"{TYPES.get(info.annotation, 'text')} {bounds}".strip()

@@ -1,0 +1,122 @@
+"""Components: the algorithms, models, partitioners and embedded data sets, found by name.
+
+A component is one class in one file. Its ``name`` is the value of the run-config key that chooses
+it (``partitioner = "dirichlet"``) and its fields are its parameters, set by the keys
+``<name>.<parameter>`` (``dirichlet.alpha = 0.1``). A file that is dropped into a family's package
+is at once known to the configuration, the CLI, the docs and the tests; nothing else is touched.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic.fields import FieldInfo
+
+if TYPE_CHECKING:
+    from fedapp.config.run_config import RunConfig
+
+
+def number_as_text(value: Any, field: FieldInfo) -> Any:
+    """Return a number that is given for a field of text as its text: ``2024`` may name a folder."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if field.annotation is str and is_number else value
+
+
+class Component(BaseModel):
+    """Base of everything that the run-config chooses by name; fields are its parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    name: ClassVar[str] = ""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_as_text(cls, value: Any, info: ValidationInfo) -> Any:
+        return number_as_text(value, cls.model_fields[str(info.field_name)])
+
+    @classmethod
+    def title(cls) -> str:
+        """Return the first line of the docstring, for tables and help texts."""
+        return (cls.__doc__ or cls.name).strip().splitlines()[0]
+
+    def misfits(self, config: RunConfig) -> Iterable[str]:
+        """Say which other settings do not go with this component: one message each."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """The components that one run-config key chooses from: those defined in one package."""
+
+    key: str
+    package: str
+    open: bool = False
+    """Whether other values than the components' names are meaningful (a hub name, a folder)."""
+
+    def components(self) -> Mapping[str, type[Component]]:
+        """Return the family's component classes by name, in alphabetical order."""
+        return _scan(self.package)
+
+
+FAMILIES = (
+    Family("algorithm", "strategies"),
+    Family("model", "fedapp.models"),
+    Family("dataset", "fedapp.data.embedded", open=True),
+    Family("partitioner", "fedapp.data.partition"),
+    Family("transform", "fedapp.data.transforms"),
+)
+
+
+@functools.cache
+def source_of(component: type[Component]) -> str:
+    """Return a digest of the files that define a component, its family's bases in their order included.
+
+    It is of the code that this process works with, as long as it is asked for before a file changes.
+    """
+    package = component.__module__.rpartition(".")[0]
+    modules = [each.__module__ for each in component.__mro__]
+    own = [name for name in dict.fromkeys(modules) if name.rpartition(".")[0] == package]
+    sources = [inspect.getsource(sys.modules[name]) for name in own]
+    return hashlib.sha256("\0".join(sources).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _scan(package: str) -> Mapping[str, type[Component]]:
+    found: dict[str, type[Component]] = {}
+    for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        name = f"{package}.{info.name}"
+        for value in _contents(name):
+            if _is_component_of(value, name):
+                if value.name in found:
+                    raise ValueError(f"two components of {package} are named {value.name!r}")
+                found[value.name] = value
+    return MappingProxyType(dict(sorted(found.items())))
+
+
+def _contents(module: str) -> Iterable[Any]:
+    """Return what a module defines: nothing if it needs Flower (its robust rules) and there is none."""
+    try:
+        return vars(importlib.import_module(module)).values()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "flwr":
+            raise
+        return ()
+
+
+def _is_component_of(value: Any, module: str) -> bool:
+    return (
+        isinstance(value, type)
+        and issubclass(value, Component)
+        and value.__module__ == module
+        and bool(value.__dict__.get("name"))
+    )

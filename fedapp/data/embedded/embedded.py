@@ -1,0 +1,62 @@
+"""The interface of embedded data sets, and what their arrays must be."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedapp.config.registry import Component
+from fedapp.data.dataset import IGNORE, Dataset, Examples, Task
+from fedapp.errors import DataError
+
+
+class Embedded(Component, ABC):
+    """A data set that needs no download: its fields are its parameters."""
+
+    @abstractmethod
+    def load(self) -> Dataset:
+        """Return the data set."""
+
+
+def checked(dataset: Dataset) -> Dataset:
+    """Return the data set, on which networks can be trained.
+
+    Raises
+    ------
+    DataError
+        Its arrays do not fit each other or its task, or have missing values.
+    """
+    if lacking := dataset.train.groups.keys() - dataset.test.groups.keys():
+        raise DataError(
+            f"dataset = {dataset.name!r}: its test examples lack the columns {sorted(lacking)} of its "
+            "training examples (Examples.groups). Give them the columns too, -1 for nobody's."
+        )
+    for split in ("train", "test"):
+        for problem in _problems(dataset.task, getattr(dataset, split)):
+            raise DataError(f"dataset = {dataset.name!r}: its {split} examples have {problem}.")
+    return dataset
+
+
+def _problems(task: Task, examples: Examples) -> Iterator[str]:
+    inputs, targets = examples.inputs, examples.targets
+    if inputs.shape != (len(targets), *task.input_shape) or not len(targets):
+        yield (
+            f"inputs of shape {inputs.shape} and {len(targets)} targets, where input_shape = "
+            f"{task.input_shape} of the task asks for {(len(targets) or 'n', *task.input_shape)}"
+        )
+    tokens, symbols = task.kind == "tokens", task.num_symbols or task.num_classes
+    if inputs.dtype.kind != ("i" if tokens else "f") and (tokens or inputs.dtype != np.uint8):
+        kinds = "signed integers" if tokens else "floats, or uint8, which networks see as x / 255"
+        yield f"inputs of type {inputs.dtype}; they must be {kinds}"
+    if any(a.dtype.kind == "f" and not np.isfinite(a.min() + a.max()) for a in (inputs, targets)):
+        yield "numbers that are not finite. Fill in what is missing, or leave the examples out"
+    if tokens and not 0 <= inputs.min() <= inputs.max() < symbols:
+        yield f"symbols from {inputs.min()} to {inputs.max()}; there are {symbols}"
+    least = IGNORE if targets.ndim > 1 else 0
+    if targets.dtype.kind != "f" and not least <= targets.min() <= targets.max() < task.num_classes:
+        yield (
+            f"labels from {targets.min()} to {targets.max()}; they must be from 0 to num_classes - 1 = "
+            f"{task.num_classes - 1} of the task, or floats for a regression"
+        )

@@ -1,0 +1,147 @@
+"""The interface of partitioners, and what they share.
+
+Shards, Dirichlet, label quantity and natural ids are split by ``flwr_datasets.partitioner``, given a
+generator of ours; ``adapters/index_map.py`` takes their sets. Its import takes seconds, so it is
+imported only where a split is made. ``adapters/flower.py`` offers every scheme as a subclass of its
+``Partitioner``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.config.registry import Component
+from fedapp.data.dataset import Examples, Partition
+from fedapp.errors import ConfigError
+from fedapp.seeds import generator
+
+PURPOSE = "partition"
+"""Purpose of the generator from which a partition is drawn."""
+
+
+class Partitioning(Component, ABC):
+    """A rule that splits n examples over K clients; its fields are its parameters."""
+
+    kept: ClassVar[bool] = False
+    """Whether the data cache keeps its partitions, as it is worth where a split takes seconds."""
+
+    @abstractmethod
+    def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:
+        """Return the partition of the training ``examples`` over ``num_clients`` clients.
+
+        Raises
+        ------
+        ConfigError
+            The data cannot be split in this way; the message names the keys and values.
+        """
+
+    def split_test(
+        self, test: Examples, train: Examples, partition: Partition, seed: int
+    ) -> Partition | None:
+        """Return each client's own test examples, distributed as its training examples are.
+
+        ``partition`` is what ``split(train, K, seed)`` returned. A client's test set may be empty.
+        None: this scheme, or this little test data, gives clients no test sets.
+        """
+        return None
+
+    def named_clients(self, examples: Examples) -> int | None:
+        """Return how many clients the data name; None where they name none, and K may be any."""
+        return None
+
+
+def labels_of(examples: Examples) -> NDArray[Any]:
+    """Return one label an example: the target, or for token sequences the first target."""
+    targets = examples.targets
+    return targets if targets.ndim == 1 else targets[:, 0]
+
+
+def require_labels(labels: NDArray[Any], partitioner: str) -> None:
+    """Raise ConfigError where the targets are the numbers of a regression, and no labels."""
+    if labels.dtype.kind == "f":
+        raise ConfigError(
+            f"partitioner = {partitioner!r}: divides each label, and the targets of this data set are "
+            "floats (a regression). Choose another, for example 'iid', or 'shards', which sorts by "
+            "them."
+        )
+
+
+def require_examples(n: int, num_clients: int, each: int = 1) -> None:
+    """Raise ConfigError unless each of ``num_clients`` clients can have ``each`` of n examples."""
+    if num_clients * each > n:
+        share = f"{each} training examples" if each > 1 else "one training example"
+        raise ConfigError(
+            f"num-clients = {num_clients}: the data set has only {n} training examples, and every "
+            f"client needs at least {share}. Set num-clients to {n // each} or less."
+        )
+
+
+def by_owner(owner: NDArray[np.int64], num_clients: int) -> Partition:
+    """Return the partition in which client ``owner[i]`` holds example i, in ascending order.
+
+    Examples whose owner is -1 are left out.
+    """
+    order = np.argsort(owner, kind="stable").astype(np.int64)
+    left_out = int(np.count_nonzero(owner < 0))
+    sizes = np.bincount(owner[order[left_out:]], minlength=num_clients)
+    return Partition(order[left_out:], offsets_of(sizes))
+
+
+def by_label(labels: NDArray[Any], train_labels: NDArray[Any], partition: Partition) -> Partition:
+    """Return the partition of examples with these labels that follows that of the training examples.
+
+    Of the m examples of a label, in their order, the clients get consecutive blocks in proportion to
+    the n_k training examples of that label that they have: client k's block ends at
+    floor(m (n_1 + ... + n_k) / n). A label of which nobody has a training example is left out.
+    """
+    held = np.full(len(train_labels), -1, dtype=np.int64)
+    held[partition.indices] = np.repeat(np.arange(partition.num_clients), partition.sizes)
+    owner = np.full(len(labels), -1, dtype=np.int64)
+    for label in np.unique(labels):
+        holders = held[train_labels == label]
+        ends = np.cumsum(np.bincount(holders[holders >= 0], minlength=partition.num_clients))
+        members = np.flatnonzero(labels == label)
+        if ends[-1]:
+            cuts = ends * len(members) // ends[-1]
+            owner[members] = np.searchsorted(cuts, np.arange(len(members)), side="right")
+    return by_owner(owner, partition.num_clients)
+
+
+def by_sizes(sizes: NDArray[np.int64], seed: int) -> Partition:
+    """Return an IID partition with client sizes [K]: slices of a seeded permutation."""
+    order = generator(seed, PURPOSE).permutation(int(sizes.sum()))
+    return Partition(order.astype(np.int64), offsets_of(sizes))
+
+
+def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where each client's slice begins, and the end: [K + 1]."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+
+
+def even_sizes(n: int, parts: int) -> NDArray[np.int64]:
+    """Return ``parts`` sizes that sum to n and differ by at most one, the larger ones first."""
+    sizes = np.full(parts, n // parts, dtype=np.int64)
+    sizes[: n % parts] += 1
+    return sizes
+
+
+def shares_to_sizes(shares: NDArray[np.float64], n: int, least: int = 0) -> NDArray[np.int64]:
+    """Return sizes [K] that sum to n: ``least`` each, the rest by shares and largest remainder."""
+    exact = shares / shares.sum() * (n - least * len(shares))
+    sizes = np.floor(exact).astype(np.int64)
+    by_remainder = np.argsort(sizes - exact, kind="stable")
+    sizes[by_remainder[: n - least * len(shares) - int(sizes.sum())]] += 1
+    return np.asarray(sizes + least)
+
+
+def log_normal_shares(
+    rng: np.random.Generator, num_clients: int, sigma: float
+) -> NDArray[np.float64]:
+    """Return the clients' shares [K] of the data, log-normal with ``sigma``; 0: all equal."""
+    exponents = sigma * rng.standard_normal(num_clients)
+    weights = np.exp(exponents - exponents.max())
+    return np.asarray(weights / weights.sum())

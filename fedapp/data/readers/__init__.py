@@ -1,0 +1,107 @@
+"""Sources: what `dataset` names outside the embedded sets, recognised and read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from fedapp.config import unused as effects
+from fedapp.config.run_config import RunConfig
+from fedapp.data.readers.source import Source, Split, visible
+from fedapp.errors import DataError
+
+__all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+def local_folder(config: RunConfig) -> Path | None:
+    """Return the folder that `dataset` names, or None where it is a hub name.
+
+    Raises
+    ------
+    DataError
+        It is neither a folder nor a possible hub name.
+    """
+    path = Path(config.dataset).expanduser()
+    if path.is_dir():
+        return path.resolve()
+    if path.is_file():
+        raise DataError(
+            f"dataset = {config.dataset!r}: is a file. Set dataset to its folder, {path.parent}."
+        )
+    if not HUB_NAME.fullmatch(config.dataset):
+        raise DataError(
+            f"dataset = {config.dataset!r}: there is no such folder. Set dataset to an existing "
+            "folder, a hub name such as 'ylecun/mnist', or an embedded data set such as 'digits'."
+        )
+    return None
+
+
+def content_key(config: RunConfig) -> str:
+    """Return what identifies the content: the hash of a folder's files, or a hub revision."""
+    folder = local_folder(config)
+    if folder is None:
+        from fedapp.data.readers.hugging import hub_key
+
+        return hub_key(config)
+    try:
+        return _folder_hash(folder)
+    except OSError as error:
+        raise DataError(f"dataset = {config.dataset!r}: a file cannot be read: {error}.") from error
+
+
+def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Source:
+    """Return what `dataset` names, images decoded; ``scratch`` is an empty folder to be deleted.
+
+    Without ``test_required`` it is a node's own folder, which keys for the server's need not fit.
+
+    Raises
+    ------
+    ConfigError
+        A key has no effect on what `dataset` names.
+    DataError
+        It cannot be found, read or understood; the message names the key or file.
+    """
+    from fedapp.data.readers import cifar, hugging, idx, image_folder
+
+    folder = local_folder(config)
+    if folder is None:
+        return hugging.read_hub(config, test_required=test_required)
+    own = not test_required
+    if idx.is_idx_folder(folder):
+        _check_read(config, ("input_key", "label_key"), "IDX files", own=own)
+        return idx.read_idx_folder(config, folder, test_required=test_required)
+    if found := cifar.cifar_layout(folder):
+        _check_read(config, ("input_key", "dataset_subset"), "CIFAR batches", own=own)
+        return cifar.read_cifar(config, *found, test_required=test_required)
+    if image_folder.is_image_folder(config, folder):
+        _check_read(config, ("dataset_subset",), "images in class folders", own=own)
+        return image_folder.read_image_folder(config, folder, test_required=test_required)
+    return hugging.read_folder(config, folder, scratch, test_required=test_required)
+
+
+def _check_read(config: RunConfig, fields: tuple[str, ...], files: str, *, own: bool) -> None:
+    """Refuse keys that the reader of such ``files`` does not look at, but for a node's ``own``."""
+    if not own:
+        effects.refuse(effects.of_folder(config, fields, files))
+
+
+def _folder_hash(folder: Path) -> str:
+    """Return the SHA-256 of the names and bytes of all files, and of the names of empty folders.
+
+    An empty folder may be a class.
+    """
+    total = hashlib.sha256()
+    paths = list(visible(folder))
+    filled = {path.parent for path in paths}
+    for path in paths:
+        name = os.fsencode(path.relative_to(folder).as_posix())
+        if path.is_file():
+            with path.open("rb") as file:
+                total.update(name + b"\0" + hashlib.file_digest(file, "sha256").digest())
+        elif path.is_dir() and path not in filled:
+            total.update(name + b"/\0")
+    return total.hexdigest()

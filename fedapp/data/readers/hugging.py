@@ -1,0 +1,151 @@
+"""Hub data sets and folders of Parquet, CSV, JSON or text files, read by Hugging Face `datasets`.
+
+The library takes seconds to import, so it is imported only where something has to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedapp.config.run_config import RunConfig
+from fedapp.data.readers.source import Source
+from fedapp.data.readers.tables import source_from_tables
+from fedapp.errors import DataError
+
+
+def hub_key(config: RunConfig) -> str:
+    """Return what identifies the hub data set's content: its name, subset and revision."""
+    builder = _hub_builder(config)
+    return f"{config.dataset} {builder.config.name} {builder.hash}"
+
+
+def read_hub(config: RunConfig, *, test_required: bool) -> Source:
+    """Return a hub data set, downloaded on first use into the library's own cache.
+
+    Raises
+    ------
+    DataError
+        It cannot be downloaded, or has not the columns and splits that ``config`` names.
+    """
+    builder = _hub_builder(config)
+    try:
+        builder.download_and_prepare()
+        splits = builder.as_dataset()
+    except Exception as error:
+        raise DataError(_download_message(config, error)) from error
+    return _source(config, splits, test_required=test_required)
+
+
+def read_folder(config: RunConfig, folder: Path, scratch: Path, *, test_required: bool) -> Source:
+    """Return a local folder as `datasets.load_dataset` reads it; its copy in ``scratch`` is waste.
+
+    Raises
+    ------
+    DataError
+        The folder holds nothing that the library can read, or a file is damaged.
+    """
+    import datasets
+
+    _refuse_saved(config, folder)
+    _check_parquet(folder)
+    datasets.disable_progress_bars()
+    try:
+        splits = datasets.load_dataset(
+            str(folder), config.dataset_subset or None, cache_dir=str(scratch)
+        )
+    except Exception as error:
+        _check_parquet(folder, whole=True)
+        raise DataError(
+            f"dataset = {config.dataset!r}: cannot be read: {_innermost(error)} It needs Parquet, "
+            "CSV or JSON files named by split (train.parquet, test.parquet), image folders "
+            "(train/<class>/*.png), IDX files, or CIFAR batches."
+        ) from error
+    finally:
+        datasets.enable_progress_bars()
+    return _source(config, splits, test_required=test_required)
+
+
+def _hub_builder(config: RunConfig) -> Any:
+    import datasets
+
+    try:
+        return datasets.load_dataset_builder(config.dataset, config.dataset_subset or None)
+    except Exception as error:
+        raise DataError(_download_message(config, error)) from error
+
+
+def _download_message(config: RunConfig, error: Exception) -> str:
+    subset = f", dataset-subset = {config.dataset_subset!r}" if config.dataset_subset else ""
+    return (
+        f"dataset = {config.dataset!r}{subset}: is neither an embedded data set nor a folder in "
+        f"{Path.cwd()}, and the hub does not give it: {_innermost(error)} "
+        "Set dataset to the folder of a local copy, e.g. dataset='/data/mnist'."
+    )
+
+
+def _source(config: RunConfig, splits: Any, *, test_required: bool) -> Source:
+    tables = {str(name): split.data.table for name, split in splits.items()}
+    names = _class_names(next(iter(splits.values())).features) if splits else {}
+    return source_from_tables(config, tables, names, test_required=test_required)
+
+
+def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    import datasets
+
+    return {
+        name: tuple(feature.names)
+        for name, feature in features.items()
+        if isinstance(feature, datasets.ClassLabel)
+    }
+
+
+def _refuse_saved(config: RunConfig, folder: Path) -> None:
+    """Refuse what `save_to_disk` wrote: `load_dataset` would take its metadata for the data."""
+    states = sorted(folder.rglob("state.json"))
+    saved = [state.parent for state in states if (state.parent / "dataset_info.json").is_file()]
+    if not saved:
+        return
+    new = f"{folder}-parquet"
+    lines = [
+        f"load_from_disk({str(each)!r}).to_parquet("
+        f"{f'{new}/{config.train_split if each == folder else each.name}.parquet'!r})"
+        for each in saved
+    ]
+    raise DataError(
+        f"dataset = {config.dataset!r}: {folder} was written by save_to_disk of Hugging Face datasets, "
+        f"which is not read here. Write it as Parquet files in Python, and set dataset={new!r}:\n"
+        + "\n".join(["from datasets import load_from_disk", *lines])
+    )
+
+
+def _check_parquet(folder: Path, *, whole: bool = False) -> None:
+    """Name a damaged or empty file, which the library's own message does not.
+
+    Looks at the ends of the files, where one that is cut off shows, or at the ``whole`` of them.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for path in sorted(folder.rglob("*.parquet")):
+        try:
+            rows = pq.read_metadata(path).num_rows
+            if whole:
+                for _ in pq.ParquetFile(path).iter_batches():
+                    pass
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(
+                f"{path}: damaged or truncated Parquet file: {_innermost(error)} "
+                "Copy or download it again."
+            ) from error
+        if not rows:
+            raise DataError(f"{path}: has no examples. Fill it, or remove the file.")
+
+
+def _innermost(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    text = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+    return text if text.endswith(".") else text + "."

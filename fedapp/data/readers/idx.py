@@ -1,0 +1,128 @@
+"""IDX files, the format of MNIST's own distribution (also EMNIST, Fashion-MNIST), plain or .gz."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.config.run_config import RunConfig
+from fedapp.data.readers.source import Source, Split, choose_splits
+from fedapp.errors import DataError
+
+NAME = re.compile(r"(?P<stem>.*)(?P<part>images|labels)[-.]idx[13][-.]ubyte(?:\.gz)?")
+UNSIGNED_BYTES = 0x08
+
+
+def is_idx_folder(folder: Path) -> bool:
+    """Return whether the folder, or a folder in it, holds IDX files."""
+    return any(NAME.fullmatch(path.name) for path in folder.rglob("*ubyte*"))
+
+
+def read_idx_folder(config: RunConfig, folder: Path, *, test_required: bool) -> Source:
+    """Return MNIST's splits: "train", and "test" from the files named t10k or test.
+
+    Raises
+    ------
+    DataError
+        A file is missing, damaged, or `dataset-subset` does not choose one of several sets.
+    """
+    sets = _sets(config, folder)
+    splits = {
+        name: files
+        for name, words in (("train", ("train",)), ("test", ("t10k", "test")))
+        if (files := _files(config, sets, words))
+    }
+    train, test = choose_splits(config, splits, test_required=test_required)
+    return Source(_split(train), None if test is None else _split(test))
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """Return the array of bytes that an IDX file holds.
+
+    Raises
+    ------
+    DataError
+        It is not an IDX file of unsigned bytes, or it is truncated.
+    """
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(
+            f"{path}: damaged or truncated: {error}. Copy or download it again."
+        ) from error
+    rank = data[3] if len(data) > 3 else 0
+    start = 4 + 4 * rank
+    if len(data) < start or data[:3] != bytes([0, 0, UNSIGNED_BYTES]):
+        raise DataError(f"{path}: not an IDX file of unsigned bytes.")
+    shape = tuple(np.frombuffer(data, ">i4", rank, 4).tolist())
+    if len(data) != start + math.prod(shape):
+        raise DataError(
+            f"{path}: truncated: {len(data)} bytes instead of {start + math.prod(shape)}. "
+            "Copy or download it again."
+        )
+    return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
+
+
+Files = dict[str, Path]
+"""A set's file of images and its file of labels, by "images" and "labels"."""
+
+
+def _sets(config: RunConfig, folder: Path) -> dict[str, Files]:
+    """Return the chosen sets by name: their path in ``folder``, as far as images and labels share it."""
+    found: dict[str, Files] = {}
+    for path in sorted(folder.rglob("*ubyte*"), reverse=True):  # the unpacked file comes last
+        match = NAME.fullmatch(path.name)
+        if match is not None:
+            name = (path.parent.relative_to(folder) / match["stem"]).as_posix()
+            found.setdefault(name, {})[match["part"]] = path
+    chosen = _chosen(config.dataset_subset, found)
+    if not chosen:
+        raise DataError(
+            f"dataset-subset = {config.dataset_subset!r}: is no part of the name of a set in "
+            f"{folder}, which holds: {', '.join(sorted(found))}."
+        )
+    return {name: found[name] for name in chosen}
+
+
+def _chosen(subset: str, names: Iterable[str]) -> list[str]:
+    """Return the names that have ``subset`` as whole words, or if none has, anywhere."""
+    names = list(names)
+    words = re.compile(rf"(?<![^/-]){re.escape(subset)}(?![^/-])")
+    whole = [name for name in names if subset and words.search(name)]
+    return whole or [name for name in names if subset in name]
+
+
+def _files(config: RunConfig, sets: dict[str, Files], words: tuple[str, ...]) -> Files:
+    """Return the image and the label file of one split, or nothing where it has neither."""
+    found = {
+        name: files
+        for name, files in sets.items()
+        if any(word in name.rpartition("/")[2] for word in words)
+    }
+    whole = [name for name, files in found.items() if len(files) > 1]
+    if len(whole) > 1:
+        raise DataError(
+            f"dataset-subset = {config.dataset_subset!r}: {config.dataset} holds several sets: "
+            f"{', '.join(sorted(whole))}. Set dataset-subset to a part of only one name."
+        )
+    if found and not whole:
+        alone = next(iter(next(iter(found.values())).values()))
+        raise DataError(f"{alone}: the file of images or labels beside it is missing.")
+    return found[whole[0]] if whole else {}
+
+
+def _split(files: Files) -> Split:
+    images, labels = read_idx(files["images"]), read_idx(files["labels"])
+    if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+        raise DataError(
+            f"{files['labels']}: {labels.shape} labels do not belong to {images.shape} images in "
+            f"{files['images'].name}."
+        )
+    return Split(images[:, None], labels.astype(np.int64))

@@ -1,0 +1,86 @@
+"""Image folders, ``<split>/<class>/*.png``.
+
+A class is a folder, also an empty one or the only one: so a node that has no example of a class
+can agree with the others on the label set.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedapp.config.run_config import RunConfig
+from fedapp.data.readers.source import Source, visible
+from fedapp.data.readers.tables import source_from_tables
+from fedapp.errors import DataError
+
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+)
+
+
+def is_image_folder(config: RunConfig, folder: Path) -> bool:
+    """Return whether the training split is a folder of class folders with only images."""
+    files = _files(folder / config.train_split)
+    classes = _visible_folders(folder / config.train_split)
+    return bool(classes and files) and all(path.suffix.lower() in SUFFIXES for path in files)
+
+
+def read_image_folder(config: RunConfig, folder: Path, *, test_required: bool) -> Source:
+    """Return the images; labels count the class folders of the training and test split by name.
+
+    Raises
+    ------
+    DataError
+        A split is missing or empty, an image is in none of its class folders, or images are
+        unreadable or of mixed sizes.
+    """
+    splits = [path for path in _visible_folders(folder) if _visible_folders(path)]
+    used = [folder / name for name in (config.train_split, config.test_split)]
+    for split in used:
+        _check_all_in_classes(split)
+    names = sorted({path.name for split in used for path in _visible_folders(split)})
+    tables = {split.name: _table(split, names) for split in splits}
+    return source_from_tables(config, tables, {"label": tuple(names)}, test_required=test_required)
+
+
+def _check_all_in_classes(split: Path) -> None:
+    inside = sorted(split.iterdir()) if split.is_dir() else []
+    loose = [p for p in inside if p.suffix.lower() in SUFFIXES and p.is_file() and p.name[0] != "."]
+    if loose:
+        raise DataError(
+            f"{loose[0]}: is beside the class folders of split {split.name!r}, so it has no class"
+            + (f", like {len(loose) - 1} more" if loose[1:] else "")
+            + ". Move it into one of them, or away."
+        )
+
+
+def _visible_folders(parent: Path) -> list[Path]:
+    """Return the folders in ``parent``, if it is one, without hidden ones."""
+    if not parent.is_dir():
+        return []
+    return sorted(
+        path for path in parent.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
+
+
+def _files(parent: Path) -> list[Path]:
+    """Return the files under ``parent`` at any depth, without hidden ones and hidden folders'."""
+    return [path for path in visible(parent) if path.is_file()] if parent.is_dir() else []
+
+
+def _table(split: Path, names: list[str]) -> Any:
+    import pyarrow as pa
+
+    files = [
+        (str(path), names.index(folder.name))
+        for folder in _visible_folders(split)
+        if folder.name in names
+        for path in _files(folder)
+        if path.suffix.lower() in SUFFIXES
+    ]
+    image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    records = pa.array([{"bytes": None, "path": path} for path, _ in files], image)
+    return pa.table(
+        {"image": records, "label": pa.array([label for _, label in files], pa.int64())}
+    )

@@ -1,0 +1,105 @@
+"""What every reader returns: splits of images or texts with their labels and further columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sized
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedapp.config.run_config import RunConfig
+from fedapp.errors import DataError
+
+T = TypeVar("T", bound=Sized)
+
+CLIENT_NAMES = ("client_id", "character_id", "writer_id", "author", "user_id", "user")
+"""Usual names of the column that says whose a row is."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split as read.
+
+    ``inputs``: images, uint8 [n, C, H, W], or texts, a ``pyarrow.ChunkedArray`` of n strings.
+    ``labels``: [n], or None where there is no label column. ``columns``: the further columns, each
+    a ``pyarrow.ChunkedArray`` of length n.
+    """
+
+    inputs: Any
+    labels: NDArray[np.int64] | None
+    columns: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the inputs are texts."""
+        return not isinstance(self.inputs, np.ndarray)
+
+    def take(self, rows: NDArray[np.int64]) -> Split:
+        """Return the split that holds the given rows, in that order."""
+        return Split(
+            inputs=self.inputs.take(rows) if self.is_text else self.inputs[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            columns={name: column.take(rows) for name, column in self.columns.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set as read. ``class_names`` is empty where labels are plain integers."""
+
+    train: Split
+    test: Split | None
+    class_names: tuple[str, ...] = ()
+
+
+def visible(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Yield all that is in ``folder`` at any depth, sorted: links followed, hidden names left out.
+
+    ``above`` are the folders that it is in, so that a link to one of them does not go round.
+    """
+    above = above | {folder.resolve()}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        yield path
+        if path.is_dir() and path.resolve() not in above:
+            yield from visible(path, above)
+
+
+def choose_splits(
+    config: RunConfig, available: Mapping[str, T], *, test_required: bool
+) -> tuple[T, T | None]:
+    """Return the training and the test split of those that a reader found.
+
+    The test split may be missing where ``test_required`` is false or a part can be held out.
+
+    Raises
+    ------
+    DataError
+        A split is missing or has no examples.
+    """
+    train = _pick(config, "train-split", config.train_split, available)
+    if config.test_split in available or (test_required and not config.test_fraction):
+        return train, _pick(config, "test-split", config.test_split, available)
+    return train, None
+
+
+def _pick(config: RunConfig, key: str, name: str, available: Mapping[str, T]) -> T:
+    if name not in available:
+        hint = ", or test-fraction=0.2 to hold out a part" if key == "test-split" else ""
+        raise DataError(
+            f"{key} = {name!r}: dataset {config.dataset!r} has no such split. "
+            f"It has: {', '.join(available) or 'none'}. Set {key} to one of them{hint}."
+        )
+    if not len(available[name]):
+        raise DataError(
+            f"{key} = {name!r}: this split of dataset {config.dataset!r} has no examples. "
+            f"Set {key} to another one, or fill it."
+        )
+    return available[name]

@@ -1,0 +1,149 @@
+"""Arrow tables to splits: which column is the input, which the label, and what else is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fedapp.config.run_config import RunConfig
+from fedapp.data.readers.images import decode_images
+from fedapp.data.readers.source import CLIENT_NAMES, Source, Split, choose_splits
+from fedapp.errors import DataError
+
+
+def source_from_tables(
+    config: RunConfig,
+    tables: Mapping[str, Any],
+    class_names: Mapping[str, tuple[str, ...]],
+    *,
+    test_required: bool,
+) -> Source:
+    """Return the source that ``tables`` (by split name) hold; images are decoded.
+
+    ``class_names`` gives the names of each class-label column.
+
+    Raises
+    ------
+    DataError
+        A split or a column is missing, empty or of a type that cannot be used.
+    """
+    train, test = choose_splits(config, tables, test_required=test_required)
+    input_key = _input_key(config, train)
+    label_key = _label_key(config, train, class_names)
+    return Source(
+        train=_split(config, config.train_split, train, input_key, label_key),
+        test=None
+        if test is None
+        else _split(config, config.test_split, test, input_key, label_key),
+        class_names=class_names.get(label_key, ()),
+    )
+
+
+def _input_key(config: RunConfig, table: Any) -> str:
+    if config.input_key:
+        column = _column(config, table, "input-key", config.input_key)
+        if _is_image(column.type) or _is_text(column.type):
+            return config.input_key
+        raise DataError(
+            f"input-key = {config.input_key!r}: this column of dataset {config.dataset!r} holds "
+            f"{column.type}, neither images nor text. {_columns(table)}"
+        )
+    images: list[str] = [field.name for field in table.schema if _is_image(field.type)]
+    texts: list[str] = [field.name for field in table.schema if _is_text(field.type)]
+    whose = (*CLIENT_NAMES, config.client_key)
+    texts.sort(key=lambda name: (name != "text", name != "x", name in whose))
+    if not images + texts:
+        raise DataError(
+            f"dataset = {config.dataset!r}: no column holds images or text. A table of numbers is read "
+            f"by a file of your own: CONTRIBUTING.md, 'A data set'. {_columns(table)}"
+        )
+    return (images + texts)[0]
+
+
+def _label_key(config: RunConfig, table: Any, class_names: Mapping[str, tuple[str, ...]]) -> str:
+    """Return the label column's name, or "" where there is none (next-token tasks)."""
+    if config.label_key:
+        _column(config, table, "label-key", config.label_key)
+        return config.label_key
+    return next(iter(class_names), "label" if "label" in table.column_names else "")
+
+
+def _split(config: RunConfig, name: str, table: Any, input_key: str, label_key: str) -> Split:
+    inputs = _column(config, table, "input-key", input_key)
+    where = f"dataset {config.dataset!r}, split {name!r}, column {input_key!r}"
+    if _is_image(inputs.type) and not label_key:
+        raise DataError(
+            f"label-key = '': dataset {config.dataset!r} has no class-label column and none named "
+            f"'label'. Set label-key. {_columns(table)}"
+        )
+    images = _is_image(inputs.type)
+    return Split(
+        inputs=decode_images(inputs, where) if images else _texts(inputs, where),
+        labels=_labels(config, name, table, label_key) if label_key else None,
+        columns={
+            field.name: table.column(field.name)
+            for field in table.schema
+            if field.name not in (input_key, label_key) and _is_scalar(field.type)
+        },
+    )
+
+
+def _labels(config: RunConfig, split: str, table: Any, key: str) -> NDArray[np.int64]:
+    column = _column(config, table, "label-key", key)
+    where = f"label-key = {key!r}: this column of dataset {config.dataset!r}, split {split!r},"
+    if column.null_count:  # first: of integers with gaps CSV makes floats
+        raise DataError(
+            f"{where} has {column.null_count} rows without a label. Remove or label them."
+        )
+    if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
+        raise DataError(
+            f"{where} holds {column.type}, but labels are integers 0, 1, ... or class labels. Number "
+            f"them, or set label-key. {_columns(table)}"
+        )
+    return np.asarray(column.to_numpy(), dtype=np.int64)
+
+
+def _texts(column: Any, where: str) -> Any:
+    if column.null_count:
+        raise DataError(f"{where}: {column.null_count} rows have no text. Remove or fill them.")
+    if pc.all(pc.equal(pc.utf8_trim_whitespace(column), "")).as_py():
+        raise DataError(f"{where}: every text is empty.")
+    return column
+
+
+def _column(config: RunConfig, table: Any, key: str, name: str) -> Any:
+    if name not in table.column_names:
+        raise DataError(
+            f"{key} = {name!r}: dataset {config.dataset!r} has no such column. {_columns(table)}"
+        )
+    return table.column(name)
+
+
+def _columns(table: Any) -> str:
+    return "Its columns: " + ", ".join(
+        f"{field.name} ({_kind(field.type)})" for field in table.schema
+    )
+
+
+def _kind(kind: Any) -> str:
+    return "image" if _is_image(kind) else str(kind)
+
+
+def _is_image(kind: Any) -> bool:
+    """Return whether values are encoded images: bytes, or a struct of bytes and path."""
+    if pa.types.is_struct(kind):
+        return bool(kind.get_field_index("bytes") >= 0)
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_scalar(kind: Any) -> bool:
+    return bool(_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))

@@ -1,0 +1,36 @@
+"""Transforms: from stored arrays to what a network sees, on whole batches and on the device."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedapp.config.registry import Component
+
+
+class Transform(Component):
+    """A map from stored arrays to network inputs. The base: bytes to [0, 1], the rest unchanged."""
+
+    draws: ClassVar[int] = 0
+    """Random numbers that training takes an example, each time that it is shown; 0: it is shown as
+    at test time."""
+
+    def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape that a network sees for inputs of ``shape``."""
+        return shape
+
+    def test(self, inputs: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the inputs as the network sees them at test time: [n, *output_shape]."""
+        if inputs.dtype == torch.uint8:
+            return inputs.to(dtype).div_(255)
+        return inputs.to(dtype) if inputs.is_floating_point() else inputs
+
+    def train(self, inputs: Tensor, dtype: torch.dtype, draws: Tensor) -> Tensor:
+        """Return the inputs as the network sees them in training: [n, *output_shape].
+
+        ``draws``: random numbers in [0, 1), float32 on the inputs' device: [n, D]. They were drawn on
+        the CPU, from each client's generator, so every device sees the same.
+        """
+        return self.test(inputs, dtype)

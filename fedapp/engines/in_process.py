@@ -1,0 +1,63 @@
+"""The inline engine: Flower's ``Grid`` interface over ClientApp calls in this very process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from fedapp.config.run_config import Scalar
+from fedapp.engines.grid import LocalGrid, answer, places, run_server
+
+
+class InlineGrid(LocalGrid):
+    """Nodes whose ClientApp runs when its reply is pulled; breakpoints work."""
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        run_config: Mapping[str, Scalar],
+        node_configs: Sequence[Mapping[str, Scalar]],
+    ) -> None:
+        super().__init__(run_config, node_configs)
+        self.client_app = client_app
+        self._pending: dict[str, Message] = {}
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """The engine's name."""
+        return {"engine": "inline"}
+
+    def push(self, message_id: str, message: Message) -> None:
+        """Take a message in; it is worked on when its reply is pulled."""
+        self._pending[message_id] = message
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Work on the first of the messages that is still pending and return its reply."""
+        wanted = set(message_ids)
+        first = next((key for key in self._pending if key in wanted), None)
+        if first is None:
+            return []
+        return [self._answer(self._pending.pop(first))]
+
+    def take_back(self, message_ids: Collection[str]) -> list[str]:
+        """Forget those of the messages that are still pending, and return which they are."""
+        return [key for key in message_ids if self._pending.pop(key, None)]
+
+    def _answer(self, message: Message) -> Message:
+        return answer(self.client_app, message, self.contexts[message.metadata.dst_node_id])
+
+
+def run_inline(
+    server_app: ServerApp,
+    client_app: ClientApp,
+    run_config: Mapping[str, Scalar],
+    num_nodes: int = 1,
+    node_configs: Sequence[Mapping[str, Scalar]] | None = None,
+) -> None:
+    """Run the ServerApp over ``num_nodes`` nodes in this process (or one a node-config) to its end."""
+    grid = InlineGrid(client_app, run_config, node_configs or places(num_nodes))
+    run_server(server_app, grid, run_config)

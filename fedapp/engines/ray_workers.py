@@ -1,0 +1,162 @@
+"""The engine of Ray workers: nodes that are processes, on this machine or on a Ray cluster.
+
+What every message of a round shares, theta first of all, is put once into Ray's object store, from
+where each machine's workers read it. A reply is taken when it comes; nothing polls.
+"""
+
+from __future__ import annotations
+
+import copy
+import pkgutil
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from logging import WARNING
+from typing import Any
+
+import ray
+from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.common.logger import log
+from flwr.serverapp import ServerApp
+from ray.exceptions import RayActorError, RayError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from fedapp.config.run_config import Scalar
+from fedapp.engines.cluster import HERE, TIMEOUT, Cluster, Room, Share, connected, room
+from fedapp.engines.grid import LocalGrid, answer, failed, identify, places, run_server
+
+CLIENT_APP = "fedapp.client_app:app"
+
+LONGEST_WAIT = 3600.0
+"""Seconds after which a wait comes back without a reply; Ray takes no infinite number."""
+
+SMALL = 100_000
+"""Bytes up to which Ray sends an argument with the call."""
+
+
+class Worker:
+    """What runs in a Ray actor: one node and its ClientApp, given as ``module:attribute``."""
+
+    def __init__(self, client_app: str, context: Context) -> None:
+        identify(context.node_id)
+        self.client_app = pkgutil.resolve_name(client_app)
+        self.context = context
+
+    def answer(self, message: Message, names: Sequence[str], *records: Any) -> Message:
+        """Return the reply to a message whose ``records`` come from the object store."""
+        message.content = RecordDict({**message.content, **dict(zip(names, records, strict=True))})
+        return answer(self.client_app, message, self.context)
+
+
+class WorkerGrid(LocalGrid):
+    """Nodes that are Ray actors; one that dies is replaced, and its reply counts as failed."""
+
+    option = "--workers"
+
+    def __init__(
+        self,
+        run_config: Mapping[str, Scalar],
+        node_configs: Sequence[Mapping[str, Scalar]],
+        room: Room,
+        client_app: str = CLIENT_APP,
+    ) -> None:
+        super().__init__(run_config, node_configs)
+        self.client_app = client_app
+        self.where = room.where
+        self._room = room
+        self._workers = {node: self._start(node) for node in self.contexts}
+        self._sent: dict[str, tuple[Message, Any]] = {}
+        self._stored: dict[int, Any] = {}
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """The engine's name and the number of workers."""
+        return {"engine": "workers", "workers": len(self.contexts)}
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Send messages to their workers; records that several share are stored once."""
+        self._forget_expired()
+        self._stored = {}
+        return super().push_messages(messages)
+
+    def push(self, message_id: str, message: Message) -> None:
+        """Send one message to its worker."""
+        arrays = message.content.array_records
+        rest = {key: record for key, record in message.content.items() if key not in arrays}
+        light = copy.copy(message)
+        light.content = RecordDict(rest)
+        stored = [self._store(record) for record in arrays.values()]
+        worker = self._workers[message.metadata.dst_node_id]
+        self._sent[message_id] = (light, worker.answer.remote(light, list(arrays), *stored))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies that are there."""
+        ids = {self._sent[key][1]: key for key in message_ids if key in self._sent}
+        ready, _ = ray.wait(list(ids), num_returns=len(ids), timeout=0) if ids else ([], [])
+        return [self._reply(*self._sent.pop(ids[result])) for result in ready]
+
+    def wait_for_replies(self, message_ids: Collection[str], seconds: float) -> None:
+        """Return when one of the messages has its reply, or after ``seconds``."""
+        results = [self._sent[key][1] for key in message_ids if key in self._sent]
+        if results:
+            ray.wait(results, timeout=min(seconds, LONGEST_WAIT))
+
+    def _reply(self, message: Message, result: Any) -> Message:
+        try:
+            reply: Message = ray.get(result)
+        except RayActorError as error:
+            node = message.metadata.dst_node_id
+            log(WARNING, "The worker of node %d died and is replaced", node)
+            self._workers[node] = self._start(node)
+            reason = f"its worker died: {str(error).strip()}"
+            return failed(message, reason, ErrorCode.CLIENT_APP_CRASHED)
+        except RayError as error:
+            return failed(message, f"its worker failed: {str(error).strip()}")
+        return reply
+
+    def _start(self, node: int) -> Any:
+        actor = ray.remote(Worker).options(
+            num_cpus=self._room.share.cpus,
+            num_gpus=self._room.share.gpus,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._room.group, node - 1),
+        )
+        return actor.remote(self.client_app, self.contexts[node])
+
+    def _store(self, record: ArrayRecord) -> Any:
+        """Return the record's place in the object store; a small one is quicker sent by itself."""
+        if sum(len(array.data) for array in record.values()) < SMALL:
+            return record
+        if id(record) not in self._stored:
+            self._stored[id(record)] = ray.put(record)
+        return self._stored[id(record)]
+
+    def _forget_expired(self) -> None:
+        """Let go of replies that came after their round's deadline: nobody will ask for them."""
+        now = time.time()
+        for key, (message, _) in list(self._sent.items()):
+            if message.metadata.created_at + message.metadata.ttl < now:
+                del self._sent[key]
+
+
+def run_workers(
+    server_app: ServerApp,
+    run_config: Mapping[str, Scalar],
+    workers: int,
+    cluster: Cluster = HERE,
+    seconds: float = TIMEOUT,
+    client_app: str = CLIENT_APP,
+) -> None:
+    """Run the ServerApp over ``workers`` Ray actors to its end.
+
+    Raises
+    ------
+    RunError
+        There is no cluster at the address, or within ``seconds`` no room in it for all workers.
+    """
+    with connected(cluster):
+        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        share = Share.of(resources, workers, gpu=run_config.get("device") != "cpu")
+        with room(cluster, share, workers, seconds) as found:
+            grid = WorkerGrid(run_config, places(workers), found, client_app)
+            grid.here = not cluster.address
+            run_server(server_app, grid, run_config)

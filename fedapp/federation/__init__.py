@@ -1,0 +1,1 @@
+"""Between the server and the nodes: sampling, messages, delivery, checks, aggregation, faults."""

@@ -1,0 +1,117 @@
+"""The interface of models: a network for a task, its loss and its accuracy."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedapp.config.registry import FAMILIES, Component
+from fedapp.data.dataset import IGNORE, Task
+from fedapp.errors import ConfigError
+from fedapp.seeds import torch_seed
+
+KINDS = {
+    "image": "images",
+    "tokens": "sequences of tokens (text)",
+    "vector": "vectors",
+    "quadratic": "quadratic functions",
+}
+"""What a task of each kind holds, for messages."""
+
+
+class Model(Component, ABC):
+    """A family of networks, one for each task; its fields are its hyper-parameters."""
+
+    takes: ClassVar[frozenset[str]] = frozenset({"image"})
+    """The kinds of task that the network fits: "image", "tokens", "vector"."""
+
+    light: ClassVar[bool] = True
+    """Whether an example takes few operations and little memory.
+
+    Then compiling a local step on a CPU pays, and many examples are evaluated at a time. Not so with
+    convolutions, nor with a network unrolled over a text.
+    """
+
+    causal: ClassVar[bool] = False
+    """Whether what it says after a step depends on no later step, in sequences of any length.
+
+    Then a batch of sequences ends with the last target that counts: padding costs nothing.
+    """
+
+    smallest: ClassVar[int] = 1
+    """The smallest height and width of an image that the network fits, in pixels."""
+
+    @abstractmethod
+    def build(self, task: Task) -> nn.Module:
+        """Return a freshly initialised network: [n, *input_shape] to logits [n, C] (or [n, C, T]).
+
+        Raises
+        ------
+        ConfigError
+            The network does not fit the task (an image model for text, or the other way round).
+        """
+
+    @classmethod
+    def fits(cls, task: Task) -> bool:
+        """Return whether the network can be built for the task."""
+        large = task.kind != "image" or min(task.input_shape[1:]) >= cls.smallest
+        return task.kind in cls.takes and large
+
+    def require_fit(self, task: Task) -> None:
+        """Raise a ConfigError that names the models that fit the task, unless this one does."""
+        if self.fits(task):
+            return
+        kinds = " or ".join(KINDS[kind] for kind in sorted(self.takes))
+        size = f" of at least {self.smallest} x {self.smallest} pixels" if self.smallest > 1 else ""
+        raise ConfigError(
+            f"model = {self.name!r}: takes {kinds}{size}, and this data set holds "
+            f"{KINDS[task.kind]} of shape {task.input_shape}. "
+            f"Set model to one that fits: {', '.join(_fitting(task))}."
+        )
+
+    def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the mean cross-entropy over the targets that count: a scalar.
+
+        ``mask`` [n] is 1 for real examples and 0 for the padding of a batch; targets equal to
+        IGNORE never count. Nothing that counts gives 0.
+        """
+        cross_entropy = functools.partial(F.cross_entropy, ignore_index=IGNORE)
+        counted = targets != IGNORE
+        if mask is None:
+            return cross_entropy(outputs, targets, reduction="sum") / counted.sum().clamp(min=1)
+        weight = counted * mask.view(-1, *[1] * (targets.dim() - 1))
+        losses = cross_entropy(outputs, targets, reduction="none")
+        return (losses * weight).sum() / weight.sum().clamp(min=1)
+
+    def hits(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how many targets are predicted correctly, and how many count: two scalars."""
+        counted = targets != IGNORE
+        return ((outputs.argmax(1) == targets) & counted).sum(), counted.sum()
+
+    def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+        """Return further numbers for a round's record, by name; these models have none.
+
+        ``outputs`` [n, C] (or [n, C, T]) and ``targets`` are those of all examples evaluated; in the
+        record the names begin with ``test_``, or with ``training_set_``; with ``client_`` for the mean
+        over clients that test it themselves, each by its examples.
+        """
+        return {}
+
+
+def initialise(model: Model, task: Task, seed: int) -> nn.Module:
+    """Build the network with weights drawn from (seed, "init") alone, in float32 on the CPU."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(torch_seed(seed, "init"))
+        return model.build(task)
+
+
+def _fitting(task: Task) -> list[str]:
+    components = next(family for family in FAMILIES if family.key == "model").components()
+    return [
+        name for name, model in components.items() if issubclass(model, Model) and model.fits(task)
+    ]

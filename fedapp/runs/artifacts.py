@@ -1,0 +1,158 @@
+"""What a run leaves at its end: the model, the summary, the curves and the report."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Sequence
+from logging import INFO
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from flwr.common.logger import log
+
+from fedapp.analysis.curves import rounds_to_target
+from fedapp.config.run_config import RunConfig
+from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.files import write_atomically, write_json
+from fedapp.runs.callbacks import read_metrics, wall_seconds
+from fedapp.runs.curves import draw_curves
+from fedapp.runs.directory import RunDirectory
+from fedapp.runs.html import page, render
+from fedapp.runs.update_figures import draw_updates
+
+
+class Artefacts(Callback):
+    """Writes the model, ``summary.json``, the curves and ``report.html`` when the run ends."""
+
+    def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
+        self.directory, self.config = directory, config
+
+    def on_end(self, state: ServerState) -> None:
+        """Write the files and say where they are."""
+        theta = {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
+        content = safetensors.torch.save(theta, {"round": str(state.round)})
+        write_atomically(self.directory.model, content)
+        summary = write_summary(self.directory, self.config)
+        if self.config.pictures:
+            write_report(self.directory, self.config, summary)
+        accuracy = summary["test_accuracy"]
+        if accuracy is not None:
+            log(INFO, "Test accuracy %.4f after %d rounds", accuracy, summary["rounds"])
+
+
+def write_summary(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
+    """Write ``summary.json`` from the metrics on disk and return what it holds."""
+    summary = summarise(read_metrics(directory.metrics), config)
+    write_json(directory.summary, summary)
+    return summary
+
+
+def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, Any]) -> None:
+    """Write the curves and the report from the metrics on disk."""
+    title = (
+        f"{config.algorithm}, {config.dataset.rstrip('/').rsplit('/', 1)[-1]} ({config.partitioner}), "
+        f"{config.model}: K = {config.num_clients}, C = {config.fraction_train:g}, "
+        f"{_local_work(config)}, η = {config.learning_rate:g}"
+    )
+    records = read_metrics(directory.metrics)
+    draw_curves(records, config.target_accuracy, title, directory.path / "curves")
+    if any("similarity" in record for record in records):
+        draw_updates({config.algorithm: records}, directory.path)
+    write_atomically(
+        directory.path / "report.html", _page(directory, config, summary, title).encode()
+    )
+
+
+def _local_work(config: RunConfig) -> str:
+    work = f"I = {config.local_steps}" if config.local_steps else f"E = {config.local_epochs}"
+    if config.local_epochs_decay != 1:
+        work += f" · {config.local_epochs_decay:g}^(t - 1)"
+    work += f", B = {config.batch_size or '∞'}"
+    if config.batch_size_growth != 1:
+        work += f" · {config.batch_size_growth:g}^(t - 1)"
+    return work
+
+
+def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
+    """Return the run in a few numbers; None where there is nothing to say."""
+    scored = [r for r in records if r.get("test_accuracy") is not None]
+    best = max(scored, key=lambda r: r["test_accuracy"], default={})
+    measured = [r for r in records if r.get("test_loss") is not None]
+    trained = [r for r in records if r["round"] > 0]
+    last = scored[-1] if scored else {}
+    return {
+        "rounds": records[-1]["round"] if records else 0,
+        "test_accuracy": last.get("test_accuracy"),
+        "test_loss": measured[-1]["test_loss"] if measured else None,
+        "best_test_accuracy": best.get("test_accuracy"),
+        "best_round": best.get("round"),
+        "target_accuracy": config.target_accuracy or None,
+        "rounds_to_target": _to_target(scored, config.target_accuracy),
+        "updates": _total(trained, "updates"),
+        **_privacy(trained),
+        "bytes_down": int(_total(trained, "bytes_down")),
+        "bytes_up": int(_total(trained, "bytes_up")),
+        "seconds": sum(wall_seconds(r) for r in records),
+        "seconds_a_round_median": statistics.median(map(wall_seconds, trained))
+        if trained
+        else None,
+        "failures": sum(len(r.get("failures", {})) for r in trained),
+        "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _privacy(records: Sequence[Record]) -> dict[str, float | str | None]:
+    """Return the privacy spent, of an algorithm that says it; epsilon is None without a bound."""
+    said = [record for record in records if "delta" in record]
+    return {key: said[-1][key] for key in ("epsilon", "delta", "adjacency")} if said else {}
+
+
+def _to_target(scored: Sequence[Record], target: float) -> float | None:
+    if not target:
+        return None
+    rounds = [r["round"] for r in scored]
+    return rounds_to_target(rounds, [r["test_accuracy"] for r in scored], target)
+
+
+def _total(records: Sequence[Record], key: str) -> float:
+    return float(sum(r.get(key) or 0 for r in records))
+
+
+def _page(directory: RunDirectory, config: RunConfig, summary: dict[str, Any], title: str) -> str:
+    body = render(
+        BODY,
+        title=title,
+        path=directory.path,
+        summary=summary,
+        config=config.to_run_config(),
+        curves=_inline_svg(directory.path / "curves.svg"),
+        partition=_inline_svg(directory.path / "partition.svg"),
+        losses=_inline_svg(directory.path / "client-losses.svg"),
+        similarity=_inline_svg(directory.path / "similarity.svg"),
+    )
+    return page(directory.path.name, body)
+
+
+def _inline_svg(path: Path) -> str:
+    """Return an SVG without its XML head, or nothing where there is none."""
+    if not path.exists():
+        return ""
+    text = path.read_text()
+    return text[text.index("<svg") :]
+
+
+BODY = """<h1>{{ title }}</h1>
+<p><code>{{ path }}</code></p>
+{{ curves | safe }}
+<h2>Summary</h2>
+<table>{% for key, value in summary.items() if value is not none %}
+<tr><th>{{ key | replace("_", " ") }}</th><td>{{ value }}</td></tr>{% endfor %}</table>
+{% if partition %}<h2>Partition</h2>{{ partition | safe }}{% endif %}
+{% if similarity %}<h2>Clients' training loss</h2>{{ losses | safe }}
+<h2>Cosine similarity of clients' updates, by layer</h2>{{ similarity | safe }}{% endif %}
+<h2>Configuration</h2>
+<table>{% for key, value in config.items() %}
+<tr><th><code>{{ key }}</code></th><td>{{ value }}</td></tr>{% endfor %}</table>
+"""

@@ -1,0 +1,207 @@
+"""The sharpness of a finished run's model: Seo et al. 2024, section 6."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fedapp.analysis.sharpness import (
+    direction,
+    flatten,
+    hessian_product,
+    largest_eigenvalue,
+    rise,
+    value_at,
+)
+from fedapp.config.run_config import RunConfig
+from fedapp.data import Dataset, Examples, load_dataset, load_transform
+from fedapp.errors import CheckpointError, ConfigError
+from fedapp.files import write_json
+from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.initial_model import read_weights
+from fedapp.seeds import generator
+from fedapp.training.batches import to_device
+from fedapp.training.build import (
+    DTYPES,
+    choose_device,
+    make_model,
+    make_module,
+    require_whole_model,
+)
+from fedapp.training.evaluation import sample
+from fedapp.training.layout import laid_out, lay_out
+from fedapp.training.networks import PureNetwork
+
+BATCH = 250
+"""Examples whose graph of first and second derivatives is held at a time."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """How sharpness is measured.
+
+    On ``examples`` of the training set, drawn by the run's seed (0: all of them). The loss rises over
+    ``distance`` times the length of theta, in ``directions`` random directions.
+    """
+
+    examples: int = 1000
+    distance: float = 0.1
+    directions: int = 10
+
+
+@dataclass(frozen=True)
+class Sharpness:
+    """The sharpness of theta after ``round``, on ``examples`` of the training set.
+
+    ``loss`` is their mean loss, ``eigenvalue`` the largest of its Hessian, by power iteration with
+    ``products`` Hessian-vector products, and some eigenvalue lies within ``error`` of it. ``length``
+    is that of theta, and ``rise`` by how much the loss is higher ``distance`` times that away, the mean
+    over ``directions`` random directions.
+    """
+
+    round: int
+    examples: int
+    loss: float
+    eigenvalue: float
+    error: float
+    products: int
+    length: float
+    distance: float
+    directions: int
+    rise: float
+
+
+class TrainingLoss:
+    """The mean loss on fixed examples as a function of the parameters, a term a batch."""
+
+    def __init__(self, config: RunConfig, dataset: Dataset, examples: Examples) -> None:
+        device, dtype = choose_device(config), DTYPES[config.precision]
+        module = make_module(config, dataset.task).to(device).eval()
+        format_ = lay_out(module)
+        model, transform = make_model(config), load_transform(config)
+        self.network = PureNetwork(module, model)
+        inputs, targets = to_device(examples, device)
+        self.batches = [
+            (laid_out(transform.test(batch, dtype), format_), wanted)
+            for batch, wanted in zip(inputs.split(BATCH), targets.split(BATCH), strict=True)
+        ]
+        with torch.no_grad():
+            held = dict(module.named_parameters())
+            counts = [
+                int(model.hits(self.network.outputs(held, batch), wanted)[1])
+                for batch, wanted in self.batches
+            ]
+        self.shares = [count / max(sum(counts), 1) for count in counts]
+
+    def __call__(self, params: Mapping[str, Tensor]) -> Iterator[Tensor]:
+        """Yield each batch's mean loss, times its share of the targets that count."""
+        for (inputs, targets), share in zip(self.batches, self.shares, strict=True):
+            yield share * self.network.loss(self.network.outputs(params, inputs), targets)
+
+
+def sharpness_of(folder: Path, how: Measurement, dataset: str = "") -> Sharpness:
+    """Measure the sharpness of the final model of the run in ``folder``.
+
+    ``dataset`` is where the run's data are now, if not where they were.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run, or it has no final model.
+    ConfigError
+        The data are not those of the run, or the clients have a part of the model to themselves.
+    """
+    config, found = read_stored(folder)
+    config = config.model_copy(update={"dataset": dataset}) if dataset else config
+    theta = _final_model(RunDirectory(folder))
+    data = load_dataset(config)
+    if data.fingerprint != found.get("fingerprint", data.fingerprint):
+        raise ConfigError(
+            f"dataset = {config.dataset!r}: these are not the data of the run in {folder}. Name "
+            "those with --dataset."
+        )
+    because = "Sharpness is measured of whole models: of a run with algorithm='fedavg', say."
+    require_whole_model(config, data.task, because=because)
+    examples = sample(data.train, how.examples or len(data.train), config.seed)
+    terms = TrainingLoss(config, data, examples)
+    return _measure(terms, theta, config, how, len(examples), last_round(folder))
+
+
+def _measure(
+    terms: TrainingLoss,
+    theta: Mapping[str, Tensor],
+    config: RunConfig,
+    how: Measurement,
+    examples: int,
+    round_: int,
+) -> Sharpness:
+    names = dict(terms.network.module.named_parameters())
+    theta = {name: theta[name].to(tensor) for name, tensor in names.items()}
+    length = float(flatten(theta.values()).double().norm())
+    step = how.distance * length
+    drawn = (
+        direction(theta, generator(config.seed, "sharpness", 0, number))
+        for number in range(1, how.directions + 1)
+    )
+    rises = [rise(terms, theta, step * each) for each in drawn]
+    start = direction(theta, generator(config.seed, "sharpness"))
+    found = largest_eigenvalue(hessian_product(terms, theta), start)
+    return Sharpness(
+        round=round_,
+        examples=examples,
+        loss=value_at(terms, theta),
+        eigenvalue=found.value,
+        error=found.error,
+        products=found.products,
+        length=length,
+        distance=how.distance,
+        directions=how.directions,
+        rise=float(np.mean(rises)),
+    )
+
+
+def _final_model(directory: RunDirectory) -> dict[str, Tensor]:
+    try:
+        return read_weights(directory.model)
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{directory.path} has no {directory.model.name}: the run has not ended. Go on with it: "
+            f"fedapp run --resume {directory.path}"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"{directory.model} cannot be read: {error}") from error
+
+
+def last_round(folder: Path) -> int:
+    """Return the round after which the run ended with its final model; it may have gone on since.
+
+    A model that was written by an earlier version does not say so: the last round of the metrics.
+    """
+    directory = RunDirectory(folder)
+    with contextlib.suppress(OSError, SafetensorError), safe_open(directory.model, "pt") as file:
+        if said := (file.metadata() or {}).get("round"):
+            return int(said)
+    rows = read_metrics(directory.metrics)
+    return int(rows[-1]["round"]) if rows else 0
+
+
+HEAD = ("run", "round", "training loss", "largest eigenvalue", "±", "|θ|", "rise of the loss")
+
+
+def as_row(name: str, found: Sharpness) -> list[str]:
+    """Return the numbers in the columns ``HEAD``, as text."""
+    numbers = (found.loss, found.eigenvalue, found.error, found.length, found.rise)
+    return [name, str(found.round), *(f"{number:.3g}" for number in numbers)]
+
+
+def write_sharpness(found: Mapping[str, Sharpness], path: Path) -> None:
+    """Write the numbers as JSON, by the runs' names."""
+    write_json(path, {name: asdict(each) for name, each in found.items()})

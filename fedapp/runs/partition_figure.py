@@ -1,0 +1,285 @@
+"""The picture of a partition and its numbers: which client has how much of which label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator, StrMethodFormatter
+from numpy.typing import NDArray
+
+from fedapp.analysis.partition import (
+    label_counts,
+    labels_per_client,
+    mean_total_variation,
+    size_ratio,
+    total_variation,
+    update_multiplier,
+)
+from fedapp.data.dataset import Partition
+from fedapp.runs.style import ENDINGS, LIGHT, new_figure, save
+
+COLORS = (
+    *("#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677"),
+    *("#44AA99", "#882255", "#999933", "#AA4499", "#BBBBBB"),
+)
+"""Paul Tol's muted colours, which colour-blind readers can tell apart; grey last."""
+
+MOST_CLIENTS = 100
+"""Clients that are drawn one by one; of more, this many are shown from least to most skewed."""
+
+MOST_WRITTEN = 12
+"""Clients and labels up to which every count is written into the heat map."""
+
+HISTOGRAM_BINS = 40
+
+MOST_CELLS = 20_000_000
+"""Cells of a client-by-label matrix; of more clients, an evenly spaced sample is measured."""
+
+MOST_LISTED = 1_000
+"""Clients whose label counts ``partition.json`` lists."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Label counts [K', C] of the clients with these numbers [K'] (all K, or a sample)."""
+
+    clients: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+def count_labels(partition: Partition, targets: NDArray[Any], num_labels: int) -> Matrix:
+    """Return the label counts of all clients, or of an evenly spaced sample of very many.
+
+    ``targets`` [n], or [n, T] for token sequences, of which the first target is the label.
+    """
+    labels = targets if targets.ndim == 1 else targets[:, 0]
+    most = max(MOST_CELLS // num_labels, 1)
+    if partition.num_clients <= most:
+        clients = np.arange(partition.num_clients)
+        return Matrix(
+            clients, label_counts(partition.indices, partition.offsets, labels, num_labels)
+        )
+    clients = np.arange(most) * partition.num_clients // most
+    indices = np.concatenate([partition.client(int(k)) for k in clients])
+    offsets = np.concatenate([[0], np.cumsum(partition.sizes[clients])])
+    return Matrix(clients, label_counts(indices, offsets, labels, num_labels))
+
+
+def partition_summary(
+    partition: Partition,
+    targets: NDArray[Any],
+    num_labels: int,
+    scheme: Mapping[str, Any],
+    seed: int,
+) -> dict[str, Any]:
+    """Return what ``partition.json`` holds: sizes, skew in numbers, and the scheme that made it.
+
+    ``scheme`` holds the partitioner's name and parameters. Label counts of single clients are
+    listed up to K = 1,000.
+    """
+    sizes, matrix = partition.sizes, count_labels(partition, targets, num_labels)
+    ratio = size_ratio(sizes)
+    summary: dict[str, Any] = {
+        "scheme": dict(scheme),
+        "seed": seed,
+        "num_clients": partition.num_clients,
+        "num_examples": len(partition.indices),
+        "sizes": _size_summary(sizes),
+        "size_ratio": ratio if np.isfinite(ratio) else None,
+        "update_multiplier": update_multiplier(sizes),
+        "mean_total_variation": mean_total_variation(matrix.counts),
+        "clients_measured": len(matrix.clients),
+        "clients_by_number_of_labels": labels_per_client(matrix.counts),
+        "test_sizes": None if partition.test is None else _size_summary(partition.test.sizes),
+    }
+    if partition.num_clients <= MOST_LISTED:
+        summary["label_counts"] = matrix.counts.tolist()
+    return summary
+
+
+def _size_summary(sizes: NDArray[np.int64]) -> dict[str, float]:
+    return {
+        "min": int(sizes.min()),
+        "median": float(np.median(sizes)),
+        "mean": float(sizes.mean()),
+        "max": int(sizes.max()),
+        "empty": int((sizes == 0).sum()),
+    }
+
+
+def draw_partition(
+    partition: Partition,
+    targets: NDArray[Any],
+    labels: Sequence[str],
+    path: Path,
+    title: str = "",
+    endings: Sequence[str] = ENDINGS,
+) -> list[Path]:
+    """Draw labels and sizes by client as ``path`` with each of the endings; return the files.
+
+    Stacked bars and a heat map, as in Seo et al. 2024, Figs. 6 and 8. Of more than 100 clients,
+    100 are shown from least to most skewed, with histograms over all.
+    """
+    matrix = count_labels(partition, targets, len(labels))
+    many = partition.num_clients > MOST_CLIENTS
+    shown = _spread_by_skew(matrix) if many else matrix
+    figure = new_figure(9.2, 8.0 if many else 6.0)
+    grid = figure.add_gridspec(3 if many else 2, 2, height_ratios=(3, 2, 1.5)[: 2 + many])
+    bars = figure.add_subplot(grid[0, :])
+    heat = figure.add_subplot(grid[1, :], sharex=bars)
+    _draw_bars(bars, shown.counts, labels)
+    bars.set_ylabel("examples")
+    bars.tick_params(labelbottom=False)
+    _legend(bars)
+    _color_bar(heat, _draw_heat_map(heat, shown.counts, labels), 0.02)
+    heat.set_xlabel(
+        f"{MOST_CLIENTS} of {partition.num_clients:,} clients, from the least to the most skewed"
+        if many
+        else "client"
+    )
+    if many:
+        _draw_histogram(figure.add_subplot(grid[2, 0]), partition.sizes, "examples of a client")
+        distance = total_variation(matrix.counts)
+        _draw_histogram(figure.add_subplot(grid[2, 1]), distance, "label distance of a client")
+    elif max(matrix.counts.shape) <= MOST_WRITTEN:
+        _write_counts(heat, matrix.counts)
+    numbers = " · ".join(_numbers(partition.sizes, matrix.counts))
+    figure.suptitle(_plain(f"{title}\n{numbers}".strip()), fontsize=10, color="#333333")
+    return save(figure, path, dpi=120, endings=endings)
+
+
+def draw_comparison(
+    partitions: Mapping[str, Partition],
+    targets: NDArray[Any],
+    labels: Sequence[str],
+    path: Path,
+    endings: Sequence[str] = ENDINGS,
+) -> list[Path]:
+    """Draw partitions of the same data side by side, by title; for a few clients each."""
+    figure = new_figure(2.2 * len(partitions) + 1.5, 4.9)
+    grid = figure.subplots(
+        2, len(partitions), sharex="col", sharey="row", height_ratios=(3, 2), squeeze=False
+    )
+    images = []
+    for (bars, heat), (title, partition) in zip(grid.T, partitions.items(), strict=True):
+        matrix = count_labels(partition, targets, len(labels))
+        _draw_bars(bars, matrix.counts, labels)
+        images.append(_draw_heat_map(heat, matrix.counts, labels))
+        numbers = "\n".join(_numbers(partition.sizes, matrix.counts))
+        bars.set_title(f"{title}\n{numbers}", fontsize=9, color="#333333")
+        heat.set_xlabel("client")
+    highest = max(image.get_clim()[1] for image in images)
+    for image in images:
+        image.set_clim(0, highest)
+    grid[0, 0].set_ylabel("examples")
+    _color_bar(grid[1, -1], images[-1], 0.07)
+    _legend(grid[0, -1])
+    return save(figure, path, dpi=120, endings=endings)
+
+
+def _numbers(sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[str]:
+    ratio = size_ratio(sizes)
+    empty = int((sizes == 0).sum())
+    return [
+        f"mean label distance {mean_total_variation(counts):.3f}",
+        f"{empty:,} empty" if empty else f"sizes {ratio:,.{0 if ratio >= 100 else 1}f} : 1",
+        f"updates × {update_multiplier(sizes):.2f}",
+    ]
+
+
+def _spread_by_skew(matrix: Matrix) -> Matrix:
+    """Return 100 clients, evenly spaced in the order of their distance to the global labels."""
+    order = np.argsort(total_variation(matrix.counts), kind="stable")
+    chosen = order[np.linspace(0, len(order) - 1, MOST_CLIENTS).astype(np.int64)]
+    return Matrix(matrix.clients[chosen], matrix.counts[chosen])
+
+
+def _draw_bars(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> None:
+    """Draw one bar a client, stacked by label; rare labels beyond the colours as one."""
+    names, columns = [_plain(label) for label in labels], counts
+    if len(labels) > len(COLORS):
+        frequent = np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[: len(COLORS) - 1])
+        rest = counts.sum(axis=1) - counts[:, frequent].sum(axis=1)
+        columns = np.column_stack([counts[:, frequent], rest])
+        names = [*(names[c] for c in frequent), "others"]
+    bottom = np.zeros(len(counts))
+    for name, column, color in zip(names, columns.T, COLORS, strict=False):
+        axes.bar(np.arange(len(counts)), column, bottom=bottom, width=0.85, color=color, label=name)
+        bottom += column
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=11))
+    axes.grid(visible=True, axis="y", color=LIGHT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlim(-0.6, len(counts) - 0.4)
+
+
+def _plain(text: str) -> str:
+    """Return a name of the user's so that it is drawn as it stands, and not as a formula."""
+    return text.replace("$", r"\$")
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(
+        # Named one by one: by itself a legend leaves out what begins with an underscore.
+        axes.containers,
+        [str(bars.get_label()) for bars in axes.containers],
+        title="label",
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        reverse=True,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.03),
+    )
+
+
+def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> AxesImage:
+    """Draw each client's distribution over the labels; an empty client's column stays blank."""
+    sizes = counts.sum(axis=1)
+    shares = np.full(counts.shape, np.nan)
+    np.divide(counts, sizes[:, None], out=shares, where=sizes[:, None] > 0)
+    image = axes.imshow(
+        shares.T, aspect="auto", origin="lower", cmap="Blues", vmin=0, interpolation="nearest"
+    )
+    ticks = range(0, len(labels), -(-len(labels) // MOST_WRITTEN))
+    axes.set_yticks(ticks, [_plain(labels[c]) for c in ticks], fontsize=8)
+    return image
+
+
+def _write_counts(axes: Axes, counts: NDArray[np.int64]) -> None:
+    """Write each cell's number of examples into the heat map."""
+    middle = (counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)).max() / 2
+    for client, row in enumerate(counts):
+        for label, count in enumerate(row):
+            color = "white" if count > middle * row.sum() else "#333333"
+            axes.text(client, label, f"{count:,}", ha="center", va="center", size=7, color=color)
+
+
+def _color_bar(axes: Axes, image: AxesImage, width: float) -> None:
+    """Draw the colour bar right of ``axes``, ``width`` of theirs wide."""
+    # An inset keeps it close: a colour bar of its own would stand right of the legend.
+    bar = axes.inset_axes((1 + width, 0, width, 1))
+    bar.figure.colorbar(image, cax=bar)
+    bar.set_ylabel("share of the\nclient's examples", fontsize=8)
+    bar.tick_params(labelsize=8)
+
+
+def _draw_histogram(axes: Axes, values: NDArray[Any], meaning: str) -> None:
+    known = values[np.isfinite(values)]
+    span = np.ptp(known)
+    whole = np.issubdtype(known.dtype, np.integer) and span < HISTOGRAM_BINS
+    edges = (np.arange(known.min(), known.max() + 2) - 0.5).tolist() if whole else None
+    axes.hist(known, bins=edges or HISTOGRAM_BINS, color=COLORS[0])
+    axes.set_xlabel(meaning)
+    axes.set_ylabel("clients")
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
+    axes.spines[["top", "right"]].set_visible(False)

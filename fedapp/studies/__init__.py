@@ -1,0 +1,1 @@
+"""Sweeps, and the papers' experiments. Nothing below imports them."""

@@ -1,0 +1,232 @@
+"""What items cost on this machine, from a quick measurement of each network's local steps."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from rich.table import Table
+
+from fedapp.config.run_config import RunConfig, Scalar, participants, read_config
+from fedapp.data.dataset import Examples, Task
+from fedapp.machine import keep_memory
+from fedapp.studies.papers.cells import cells_without_data, is_among
+from fedapp.studies.papers.pages.markdown import duration
+from fedapp.studies.papers.schema import Item, Picture, Scale, ScaleName
+from fedapp.studies.papers.schema import Table as TableItem
+from fedapp.studies.sweep.learning_rate_search import Cell
+from fedapp.training.build import choose_device, initial_parameters, make_trainer
+from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.round_plan import Work
+
+TASKS = {
+    "digits": Task("image", (1, 8, 8), 10),
+    "mnist": Task("image", (1, 28, 28), 10),
+    "cifar10": Task("image", (3, 32, 32), 10),
+    "shakespeare": Task("tokens", (80,), 258, num_symbols=258, vocabulary="bytes"),
+    "shakespeare in words": Task("tokens", (10,), 10_000, num_symbols=10_000, vocabulary="words"),
+}
+SIZES = {
+    "digits": (1440, 357),
+    "mnist": (60_000, 10_000),
+    "cifar10": (50_000, 10_000),
+    "shakespeare": (87_000, 21_000),
+    "shakespeare in words": (65_000, 16_000),
+}
+"""Training and test examples; of text, sequences, roughly."""
+LEAST_SECONDS = 0.1
+FORWARD = 1 / 3
+"""What evaluating an example costs beside training on it, roughly."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Runs and rounds of an item, and how many seconds of one core they take."""
+
+    runs: int
+    rounds: int
+    seconds: float
+
+
+def cost_of(
+    item: Item, scale: ScaleName, overrides: Mapping[str, Scalar], only: Sequence[str] = ()
+) -> Cost:
+    """Estimate what an item costs at a scale, each of its runs once, or only of the cells chosen."""
+    return _sum(_runs_of("", item, scale, overrides, only).values())
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    each = list(costs)
+    return Cost(
+        sum(cost.runs for cost in each),
+        sum(cost.rounds for cost in each),
+        sum(cost.seconds for cost in each),
+    )
+
+
+def _runs_of(
+    name: str, item: Item, scale: ScaleName, overrides: Mapping[str, Scalar], only: Sequence[str]
+) -> dict[Hashable, Cost]:
+    """Return what each run of an item costs; a search, whose runs are not known yet, is one."""
+    cells, found = cells_without_data(item, scale, overrides), dict[Hashable, Cost]()
+    for label, cost in costs_of_cells(item, scale, overrides).items():
+        cell = cells[label]
+        if cell is None or (only and not is_among(label, only)):
+            continue
+        if cell.rates or cell.options:
+            found[name, label] = cost
+            continue
+        count = len(cell.seeds)
+        each = Cost(1, cost.rounds // count, cost.seconds / count)
+        runs = ((frozenset(cell.settings.items()), seed) for seed in cell.seeds)
+        found = _longest(found, dict.fromkeys(runs, each))
+    return found
+
+
+def _longest(first: dict[Hashable, Cost], second: dict[Hashable, Cost]) -> dict[Hashable, Cost]:
+    """Return the runs of both, of one that both have the longer: the shorter is a part of it."""
+    both = [first, second]
+    return {
+        run: max((each[run] for each in both if run in each), key=lambda cost: cost.rounds)
+        for run in {**first, **second}
+    }
+
+
+def costs_of_cells(
+    item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]
+) -> dict[str, Cost]:
+    """Estimate what each cell that an item runs at a scale costs.
+
+    A tuned table cell is taken to need its published rounds at the best rate, and ``patience``
+    times as many at the others of the grid that it starts with.
+    """
+    own = item.at(scale)
+    cells = cells_without_data(item, scale, overrides)
+    return {label: _cell(cell, item, own) for label, cell in cells.items() if cell is not None}
+
+
+def _cell(cell: Cell, item: Item, scale: Scale) -> Cost:
+    allowed = item.allowed if isinstance(item, TableItem) and scale.allowed is None else 0.0
+    expected = cell.rounds / allowed if allowed else cell.rounds
+    options = int(np.prod([len(values) for values in cell.options.values()])) if cell.options else 1
+    others = options * (2 * cell.rates.width + 1) - 1 if cell.rates else options - 1
+    cut = cell.rates.patience if cell.rates and cell.measure == "rounds" and allowed else 1.0
+    rounds = expected * (len(cell.seeds) + others * cut) + len(cell.seeds) * max(
+        cell.draw - expected, 0
+    )
+    return Cost(others + len(cell.seeds), round(rounds), rounds * _round_seconds(cell))
+
+
+def _round_seconds(cell: Cell) -> float:
+    dataset, *cut = str(cell.settings["dataset"]).split(":")
+    config = read_config({**cell.settings, "dataset": dataset})
+    data = _data(config)
+    train, test = map(int, cut) if cut else SIZES[data]
+    clients = participants(config.fraction_train, config.num_clients)
+    local = train / config.num_clients
+    batch = min(config.batch_size or round(local), round(local))
+    examples = config.local_steps * batch if config.local_steps else _epochs(cell, config) * local
+    options = tuple((k, v) for k, v in cell.settings.items() if k.startswith(f"{config.model}."))
+    steps = (config.model, options, config.transform, config.trainer)
+    each = _example_seconds(data, max(batch, 1), *steps)
+    evaluations = test * FORWARD / (config.eval_every or 1)
+    return clients * examples * each + evaluations * _example_seconds(data, min(100, test), *steps)
+
+
+def _epochs(cell: Cell, config: RunConfig) -> float:
+    """Return E, the mean over the cell's rounds where it falls."""
+    if config.local_epochs_decay == 1:
+        return config.local_epochs
+    return float(np.mean([Work.of(config, t).epochs for t in range(1, cell.rounds + 1)]))
+
+
+def _data(config: RunConfig) -> str:
+    in_words = f"{config.dataset} in words"
+    return in_words if config.text_unit == "words" and in_words in SIZES else config.dataset
+
+
+@functools.cache
+def _example_seconds(
+    data: str,
+    batch: int,
+    model: str,
+    options: tuple[tuple[str, Scalar], ...],
+    transform: str,
+    trainer_name: str,
+) -> float:
+    """Measure the seconds that a local step takes, by example of its batch.
+
+    Processor time of one thread, the least of several turns: other work on the machine slows some.
+    """
+    task, size = TASKS[data], min(batch, 500)
+    config = read_config(
+        {
+            "model": model,
+            **dict(options),
+            "transform": transform,
+            "trainer": trainer_name,
+            "local-epochs": 1,
+            "batch-size": size,
+            "learning-rate": 1e-6,
+            "partitioner": "iid",
+        }
+    )
+    examples = random_examples(task, size)
+    trainer, theta = make_trainer(config, task), initial_parameters(config, task)
+    order = TrainOrder(1, (0,), config.learning_rate, "mean")
+    keep_memory()
+    torch.set_num_threads(1)
+    turns: list[float] = []
+    while len(turns) < 2 or sum(turns[1:]) < LEAST_SECONDS:
+        began = time.process_time()
+        reply = train_cohort(config, trainer, order, theta, {}, lambda _: examples)
+        if reply.failures:
+            raise RuntimeError(f"a local step of {model} on {data} failed: {reply.failures[0]}")
+        turns.append(time.process_time() - began)
+    return min(turns[1:]) / size  # the first warms up
+
+
+def random_examples(task: Task, count: int) -> Examples:
+    """Return ``count`` examples of a task that mean nothing, the same each time."""
+    rng = np.random.default_rng(0)
+    if task.kind == "image":
+        pixels = rng.integers(0, 256, (count, *task.input_shape), dtype=np.uint8)
+        return Examples(pixels, rng.integers(0, task.num_classes, count))
+    tokens = rng.integers(0, task.num_symbols, (count, task.input_shape[0] + 1))
+    return Examples(tokens[:, :-1].copy(), tokens[:, 1:].copy())
+
+
+def list_items(
+    items: Mapping[str, Item],
+    scale: ScaleName,
+    jobs: int,
+    overrides: Mapping[str, Scalar],
+    only: Sequence[str] = (),
+) -> Table:
+    """Return the table of ``fedapp reproduce --list``."""
+    table = Table("item", "what", "runs", "rounds", "time", box=None)
+    all_runs: dict[Hashable, Cost] = {}
+    for name, item in items.items():
+        runs = _runs_of(name, item, scale, overrides, only)
+        all_runs = _longest(all_runs, runs)
+        idle = "seconds" if isinstance(item, Picture) else "not run"
+        table.add_row(name, item.title, *_said(_sum(runs.values()), jobs, idle))
+    if len(items) > 1:
+        table.add_row("in all", "each run once", *_said(_sum(all_runs.values()), jobs, "not run"))
+    device = choose_device(read_config({}))
+    table.caption = (
+        f"At --scale {scale}, with {jobs} runs at a time. Estimated from steps measured just now on "
+        f"{device}, one thread. A run that items share is counted with each of them, and once in all."
+    )
+    return table
+
+
+def _said(cost: Cost, jobs: int, idle: str) -> tuple[str, str, str]:
+    """Return runs, rounds and time for a row of the list."""
+    if not cost.runs:
+        return "-", "-", idle
+    return f"{cost.runs:,}", f"{cost.rounds:,}", duration(cost.seconds / jobs)

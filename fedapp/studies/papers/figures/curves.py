@@ -1,0 +1,160 @@
+"""Learning curves in panels, as the papers draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from fedapp.analysis.curves import band, least, monotone
+from fedapp.runs.curves import percent_tick
+from fedapp.runs.style import COLORS, GREY
+from fedapp.studies.papers.cells import line_name
+from fedapp.studies.papers.figures.style import DASHES, log_scale, new_figure
+from fedapp.studies.papers.labels import AsRun
+from fedapp.studies.papers.results import CellResult, Curve, Envelope, Results
+from fedapp.studies.papers.schema import Figure, Line, Metric, Panel
+
+NAMES: dict[Metric, str] = {
+    "accuracy": "test accuracy",
+    "best accuracy": "best test accuracy so far",
+    "loss": "test loss",
+    "train_loss": "training loss (clients' mean)",
+    "training_set_loss": "training loss",
+}
+HIGHEST_LOSS = 3.0
+"""Times the first loss, up to where a linear axis of losses shows more."""
+WIDTHS = {1: 6.4, 2: 4.9, 3: 3.7}
+
+
+def draw_figure(item: Figure, results: Results) -> Drawing:
+    """Draw the lines that were run, each the mean of its seeds with their range."""
+    across = min(item.across, len(item.panels))
+    rows = -(-len(item.panels) // across)
+    figure, grid = new_figure(rows, across, WIDTHS.get(across, 3.7), 3.1 if across < 3 else 2.7)
+    cells = [axes for row in grid for axes in row]
+    drawn: dict[str, Artist] = {}
+    as_run = AsRun.of(item, results)
+    for number, (axes, panel) in enumerate(zip(cells, item.panels, strict=False)):
+        _draw_panel(axes, item, panel, results, as_run)
+        handles, labels = axes.get_legend_handles_labels()
+        drawn |= zip(labels, handles, strict=True)
+        following = item.panels[number + 1 : number + 2]
+        ends_row = (number + 1) % across == 0 or not following
+        if ends_row or following[0].lines != panel.lines:
+            _legend(axes, drawn, outside=ends_row and across > 1)
+            drawn = {}
+    for axes in cells[len(item.panels) :]:
+        axes.set_visible(False)
+    return figure
+
+
+def _draw_panel(axes: Axes, item: Figure, panel: Panel, results: Results, as_run: AsRun) -> None:
+    was_run = any(results.cells[line_name(panel, line)].runs for line in item.lines[panel.lines])
+    for number, line in enumerate(item.lines[panel.lines]):
+        name = line_name(panel, line)
+        cell, shown = results.cells[name], as_run.said(line.label, name)
+        curves = [run.curve for run in cell.runs if run.curve]
+        if any(points(curve, panel)[0][1:] for curve in curves):
+            own = line.model_copy(update={"label": shown})
+            _draw_line(axes, panel, own, number, curves, _envelope(panel, cell))
+    _finish(axes, panel, results)
+    if not was_run:
+        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", color=GREY)
+        axes.set(xticks=[], yticks=[])
+
+
+def _draw_line(
+    axes: Axes,
+    panel: Panel,
+    line: Line,
+    number: int,
+    curves: Sequence[Curve],
+    best: Envelope | None,
+) -> None:
+    color = COLORS[(number if line.color is None else line.color) % len(COLORS)]
+    dash = DASHES[(number // len(COLORS) if line.dash is None else line.dash) % len(DASHES)]
+    x, mean, low, high = band([points(curve, panel) for curve in curves])
+    if best:
+        axes.plot(x, mean, color=color, linewidth=0.6, alpha=0.45)
+        axes.plot(
+            best.rounds, best.values, color=color, linestyle=dash, linewidth=1.3, label=line.label
+        )
+        return
+    axes.plot(x, mean, color=color, linestyle=dash, linewidth=1.3, label=line.label)
+    if len(curves) > 1:
+        axes.fill_between(x, low, high, color=color, alpha=0.18, linewidth=0)
+    marked = least([int(value) for value in x], mean) if panel.least else None
+    if marked:
+        axes.plot(*marked, "o", color=color, markersize=6, fillstyle="none")
+
+
+def _envelope(panel: Panel, cell: CellResult) -> Envelope | None:
+    """Return the envelope that a panel draws, where more than one rate was tried."""
+    if not panel.envelope:
+        return None
+    return cell.envelopes.get("accuracy" if panel.y == "best accuracy" else panel.y)
+
+
+def points(curve: Curve, panel: Panel) -> tuple[list[float], list[float]]:
+    """Return x and y of a curve as a panel draws it; nan where there is nothing."""
+    key = "accuracy" if panel.y == "best accuracy" else panel.y
+    y = [float("nan") if value is None else value for value in getattr(curve, key)]
+    x = [float(value) for value in (curve.rounds if panel.x == "rounds" else curve.gradients)]
+    return x, monotone(y) if panel.y == "best accuracy" else y
+
+
+def _finish(axes: Axes, panel: Panel, results: Results) -> None:
+    axes.set_title(panel.title, fontsize=9.5, color="#333333")
+    axes.set_ylabel(NAMES[panel.y], fontsize=9)
+    axes.set_xlabel(
+        "communication round" if panel.x == "rounds" else "mini-batch gradient computations",
+        fontsize=9,
+    )
+    axes.margins(x=0.02)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+    if panel.x == "gradients":
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if panel.yscale == "log":
+        log_scale(axes)
+    if "accuracy" in panel.y:
+        axes.yaxis.set_major_formatter(percent_tick)
+    target = _target(panel, results)
+    if target:
+        axes.axhline(target, color=GREY, linewidth=1, linestyle=(0, (5, 3)), zorder=0)
+    if panel.ylim and results.scale != "smoke":
+        axes.set_ylim(*panel.ylim)
+    elif "loss" in panel.y and panel.yscale == "linear":
+        _cut_spikes(axes)
+
+
+def _cut_spikes(axes: Axes) -> None:
+    """End the axis at a few times the first loss: one run that diverges would hide the others."""
+    lines = [y for y in (np.asarray(line.get_ydata(), float) for line in axes.lines) if len(y)]
+    top = HIGHEST_LOSS * max((y[0] for y in lines if np.isfinite(y[0])), default=np.inf)
+    if axes.get_ylim()[1] > top > 0:
+        low = min(float(np.nanmin(y)) for y in lines)
+        axes.set_ylim(low - axes.get_ymargin() * (top - low), top)
+
+
+def _target(panel: Panel, results: Results) -> float:
+    """Return the target that the panel's runs had, which at a smaller scale may be another."""
+    if not panel.target:
+        return 0.0
+    had = {cell.target for cell in results.cells.values() if cell.runs and cell.target}
+    return had.pop() if len(had) == 1 else panel.target
+
+
+def _legend(axes: Axes, drawn: Mapping[str, Artist], *, outside: bool) -> None:
+    """Name the lines that this panel, or one beside it with the same lines, has."""
+    if not drawn:
+        return
+    lines = [*drawn.values()], [*drawn]
+    if outside:
+        axes.legend(*lines, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.03))
+    else:
+        axes.legend(*lines, fontsize=7.5, framealpha=0.75, edgecolor="none")

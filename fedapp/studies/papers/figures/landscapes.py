@@ -1,0 +1,133 @@
+"""Real descent paths on small loss landscapes: Seo et al. 2024, Figures 1 and 11."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from numpy.typing import NDArray
+
+from fedapp.runs.style import COLORS, GREY
+from fedapp.seeds import generator
+from fedapp.studies.papers.figures.style import DASHES, new_figure
+
+Array = NDArray[np.float64]
+Loss = Callable[[Array], Array]
+"""Losses [n] of weights [2, n]."""
+OPTIMUM = np.array([1.0, -0.5])
+START = np.array([-2.2, 1.6])
+
+
+def least_squares(examples: int) -> tuple[Array, Array]:
+    """Return inputs [n, 2] and targets [n] of a noisy linear model whose weights are OPTIMUM."""
+    rng = generator(0, "toy landscape")
+    inputs = rng.normal(size=(examples, 2)) * np.array([1.0, 0.55])
+    return inputs, inputs @ OPTIMUM + rng.normal(scale=0.9, size=examples)
+
+
+def descent(inputs: Array, targets: Array, batch: int, rate: float, steps: int) -> Array:
+    """Return the path [steps + 1, 2] of SGD with batches of ``batch`` on the mean squared error."""
+    rng, path = generator(0, "toy batches", batch), [START]
+    for _ in range(steps):
+        chosen = rng.choice(len(inputs), batch, replace=False)
+        x, y = inputs[chosen], targets[chosen]
+        path.append(path[-1] - rate * x.T @ (x @ path[-1] - y) / batch)
+    return np.stack(path)
+
+
+def draw_descents(examples: int = 200, steps: int = 60) -> Drawing:
+    """Draw Seo et al. 2024, Figure 1: B = n, B = 1 and a batch between, with one rate."""
+    inputs, targets = least_squares(examples)
+    figure, [[axes]] = new_figure(1, 1, 6.0, 4.6)
+    _contours(axes, lambda w: ((inputs @ w - targets[:, None]) ** 2).mean(axis=0) / 2)
+    for number, (label, batch) in enumerate(
+        (("SGD, B = 1", 1), ("mini-batch SGD, B = 16", 16), (f"GD, B = n = {examples}", examples))
+    ):
+        path = descent(inputs, targets, batch, 0.25, steps)
+        axes.plot(*path.T, "o-", color=COLORS[number], markersize=2.4, linewidth=1.2, label=label)
+    _mark(axes, START, "s", "start")
+    best = np.linalg.lstsq(inputs, targets, rcond=None)[0].astype(np.float64)
+    _mark(axes, best, "*", "optimum")
+    _finish(axes, "Paths of 60 steps, η = 0.25, on a least-squares loss")
+    axes.legend(fontsize=8, framealpha=0.8, edgecolor="none")
+    return figure
+
+
+CURVATURES = {
+    "IID": (np.array([[1.0, 0.2], [0.2, 0.6]]), np.array([[0.95, 0.25], [0.25, 0.65]])),
+    "Non-IID": (np.array([[1.6, 0.0], [0.0, 0.15]]), np.array([[0.15, 0.0], [0.0, 1.6]])),
+}
+OPTIMA = {
+    "IID": (np.array([1.05, -0.4]), np.array([0.95, -0.6])),
+    "Non-IID": (np.array([2.0, 1.2]), np.array([0.2, -1.6])),
+}
+LOCAL_STEPS, RATE, ROUNDS = 12, 0.25, 4
+
+
+def local_path(start: Array, curvature: Array, optimum: Array) -> Array:
+    """Return the path [steps + 1, 2] of gradient descent on (w - w*)'A(w - w*) / 2."""
+    path = [start]
+    for _ in range(LOCAL_STEPS):
+        path.append(path[-1] - RATE * curvature @ (path[-1] - optimum))
+    return np.stack(path)
+
+
+def draw_two_clients() -> Drawing:
+    """Draw Seo et al. 2024, Figure 11: two clients' landscapes, local paths, and their mean."""
+    figure, [row] = new_figure(1, 2, 4.6, 4.2)
+    for axes, kind in zip(row, CURVATURES, strict=True):
+        _draw_pair(axes, kind)
+    row[0].legend(fontsize=8, framealpha=0.8, edgecolor="none", loc="upper right")
+    return figure
+
+
+def _draw_pair(axes: Axes, kind: str) -> None:
+    pairs = list(zip(CURVATURES[kind], OPTIMA[kind], strict=True))
+    for number, (curvature, optimum) in enumerate(pairs):
+        _contours(axes, _quadratic(curvature, optimum), COLORS[number], 6)
+        _mark(axes, optimum, "*", f"client {number + 1}'s optimum", COLORS[number])
+    total = sum(a for a, _ in pairs)
+    best = np.linalg.solve(total, sum((a @ w for a, w in pairs), start=np.zeros(2)))
+    theta, means = START, [START]
+    for turn in range(ROUNDS):
+        paths = [local_path(theta, curvature, optimum) for curvature, optimum in pairs]
+        for number, path in enumerate(paths):
+            label = f"client {number + 1}'s steps" if turn == 0 else None
+            axes.plot(
+                *path.T, color=COLORS[number], linewidth=1.2, linestyle=DASHES[1], label=label
+            )
+        theta = np.mean([path[-1] for path in paths], axis=0)
+        means.append(theta)
+    axes.plot(*np.stack(means).T, "o-", color="#000000", markersize=4, label="mean model")
+    _mark(axes, best, "P", "global optimum", COLORS[2])
+    _finish(axes, f"{kind}: {ROUNDS} rounds of {LOCAL_STEPS} local steps")
+
+
+def _quadratic(curvature: Array, optimum: Array) -> Loss:
+    def loss(w: Array) -> Array:
+        away = w - optimum[:, None]
+        return np.asarray(np.einsum("in,ij,jn->n", away, curvature, away) / 2)
+
+    return loss
+
+
+def _contours(axes: Axes, loss: Loss, color: str = GREY, count: int = 12) -> None:
+    x, y = np.meshgrid(np.linspace(-2.8, 3.2, 160), np.linspace(-2.8, 2.6, 160))
+    values = loss(np.stack([x.ravel(), y.ravel()])).reshape(x.shape)
+    levels = values.min() + (values.max() - values.min()) * np.linspace(0.03, 1, count) ** 2
+    axes.contour(x, y, values, levels=levels, colors=color, linewidths=0.6, alpha=0.55)
+
+
+def _mark(axes: Axes, point: Array, marker: str, label: str, color: str = "#000000") -> None:
+    axes.plot(
+        *point, marker, color=color, markersize=10, markeredgecolor="white", label=label, zorder=5
+    )
+
+
+def _finish(axes: Axes, title: str) -> None:
+    axes.set_title(title, fontsize=9.5, color="#333333")
+    axes.set_xlabel("first weight", fontsize=9)
+    axes.set_ylabel("second weight", fontsize=9)
+    axes.grid(visible=False)

@@ -1,0 +1,159 @@
+"""How sharp the minima are that runs ended in, over η and B: Seo et al. 2024, section 6."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import NullFormatter
+
+from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.model_sharpness import Measurement, last_round, sharpness_of
+from fedapp.runs.style import COLORS, GREY
+from fedapp.studies.papers.figures.style import DASHES, log_scale, new_figure
+from fedapp.studies.papers.results import CellResult, Results, RunResult
+from fedapp.studies.papers.schema import Sharpness, SharpnessPanel
+
+COLLAPSED = 0.5
+"""The share of its best accuracy below which a run that ends there has fallen apart."""
+SYMBOLS = {"learning-rate": "η", "batch-size": "B"}
+
+
+def measure_sharpness(
+    item: Sharpness,
+    found: Mapping[str, CellResult],
+    datasets: Mapping[str, str],
+    runs: Path,
+    earlier: Sequence[Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Return by cell the sharpness of each of its runs that has a final model in ``runs``.
+
+    ``datasets`` are where the cells' data are now. What was measured in the same way in ``earlier``
+    numbers is taken from there; a run of which neither is there, or whose model is of another round
+    than the cell's last, is left out.
+    """
+    how = Measurement(examples=item.examples)
+    known = {_key(entry): entry for numbers in earlier for own in numbers.values() for entry in own}
+    numbers: dict[str, Any] = {}
+    for name, cell in found.items():
+        numbers[name] = []
+        for run in cell.runs:
+            wanted = _wanted(run, how)
+            entry = known.get(wanted) or _measured(run, runs, datasets.get(name, ""), how)
+            if entry:
+                known[wanted] = entry
+                numbers[name].append(entry)
+    return numbers
+
+
+def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what says whether a measurement is the one that is wanted."""
+    asked = entry["asked"], entry["distance"], entry["directions"]
+    return (entry["run"], entry["round"], *asked)
+
+
+def _wanted(run: RunResult, how: Measurement) -> tuple[Any, ...]:
+    return (run.run, run.rounds, how.examples, how.distance, how.directions)
+
+
+def _measured(run: RunResult, runs: Path, dataset: str, how: Measurement) -> dict[str, Any] | None:
+    folder = runs.expanduser().absolute() / run.run
+    if not RunDirectory(folder).model.exists() or last_round(folder) != run.rounds:
+        return None
+    config, _ = read_stored(folder)
+    own = {"learning-rate": config.learning_rate, "batch-size": config.batch_size}
+    numbers = {
+        key: float(f"{value:.5g}") if isinstance(value, float) else value
+        for key, value in asdict(sharpness_of(folder, how, dataset)).items()
+    }
+    return {"run": run.run, "seed": run.seed, **own, "asked": how.examples, **numbers}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A cell in a panel: the setting, and means over the seeds of what was measured.
+
+    ``step`` is the learning rate; ``relative`` is the eigenvalue times the squared length of theta;
+    ``collapsed`` says that the runs end at less than half of their best accuracy.
+    """
+
+    x: float
+    step: float
+    eigenvalue: float
+    error: float
+    relative: float
+    loss: float
+    rise: float
+    collapsed: bool
+
+
+def points(panel: SharpnessPanel, results: Results) -> dict[str, dict[str, Point]]:
+    """Return by line and cell what was measured, in the order of the panel's setting."""
+    found: dict[str, dict[str, Point]] = {}
+    for line in panel.lines:
+        own = {name: _point(panel, name, results) for name in line.cells}
+        there = [(name, point) for name, point in own.items() if point]
+        found[line.label] = dict(sorted(there, key=lambda pair: pair[1].x))
+    return found
+
+
+def _point(panel: SharpnessPanel, name: str, results: Results) -> Point | None:
+    entries, cell = results.numbers.get(name, []), results.cells[name]
+    if not entries:
+        return None
+    mean = {
+        key: float(np.mean([entry[key] for entry in entries]))
+        for key in ("eigenvalue", "error", "loss", "rise")
+    }
+    return Point(
+        x=float(entries[0][panel.key]),
+        step=float(entries[0]["learning-rate"]),
+        **mean,
+        relative=float(np.mean([each["eigenvalue"] * each["length"] ** 2 for each in entries])),
+        collapsed=cell.mean("final") < COLLAPSED * cell.mean("best"),
+    )
+
+
+def draw_sharpness(item: Sharpness, results: Results) -> Drawing:
+    """Draw the largest eigenvalues; runs that fell apart are hollow, and 2 / η is dashed over η."""
+    across = min(item.across, len(item.panels))
+    rows = -(-len(item.panels) // across)
+    figure, grid = new_figure(rows, across, 4.4, 3.1)
+    cells = [axes for row in grid for axes in row]
+    for axes, panel in zip(cells, item.panels, strict=False):
+        _draw_panel(axes, panel, results)
+    for axes in cells[len(item.panels) :]:
+        axes.set_visible(False)
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: SharpnessPanel, results: Results) -> None:
+    found = points(panel, results)
+    for color, (label, own) in zip(COLORS, found.items(), strict=False):
+        drawn = [point for point in own.values() if point.eigenvalue > 0]
+        sound = [point for point in drawn if not point.collapsed]
+        axes.plot([p.x for p in drawn], [p.eigenvalue for p in drawn], "o", color=color, mfc="none")
+        axes.plot(
+            [p.x for p in sound], [p.eigenvalue for p in sound], "o-", color=color, label=label
+        )
+    steps = sorted({point.x for own in found.values() for point in own.values()})
+    axes.set_title(panel.title, fontsize=9.5, color="#333333")
+    axes.set_xlabel(SYMBOLS[panel.key], fontsize=9)
+    axes.set_ylabel("largest eigenvalue of the Hessian", fontsize=9)
+    if not steps:
+        axes.text(0.5, 0.5, "not measured", transform=axes.transAxes, ha="center", color=GREY)
+        return
+    axes.set_xscale("log")
+    log_scale(axes)
+    axes.set_xticks(steps)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    if panel.key == "learning-rate":
+        bound = [2 / step for step in steps]
+        axes.plot(steps, bound, color=GREY, linestyle=DASHES[1], linewidth=1, label="2 / η")
+    axes.legend(fontsize=7.5, framealpha=0.75, edgecolor="none")

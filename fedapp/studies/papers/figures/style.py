@@ -1,0 +1,59 @@
+"""How the papers' figures look, beside what all pictures have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from fedapp.runs import style
+from fedapp.runs.style import GREY, make_plain
+from fedapp.studies.papers.schema import ScaleName
+
+DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
+    "-",
+    (0, (4, 1.5)),
+    (0, (1.2, 1.2)),
+    (0, (5, 1.5, 1.2, 1.5)),
+    (0, (8, 2)),
+)
+SMALLER: dict[ScaleName, str] = {
+    "smoke": "smoke scale: small stand-ins for data and networks, not the paper's",
+    "narrow": "narrow scale: the paper's data and optimisation, a smaller network",
+    "cpu": "processor scale: less than the paper's; the page says what",
+}
+
+
+def new_figure(
+    rows: int, columns: int, width: float, height: float
+) -> tuple[Figure, list[list[Axes]]]:
+    """Return a figure of ``rows`` x ``columns`` panels, each ``width`` x ``height`` inches."""
+    figure = style.new_figure(width * columns, height * rows)
+    grid: list[list[Axes]] = figure.subplots(rows, columns, squeeze=False).tolist()
+    for axes in (axes for row in grid for axes in row):
+        axes.tick_params(labelsize=8)
+        make_plain(axes)
+    return figure, grid
+
+
+def log_scale(axes: Axes) -> None:
+    """Give what is drawn a logarithmic y-axis with plain numbers, at least one to a factor of ten."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    steps = (1.0,) if high > 1000 * low else (1.0, 2.0, 5.0)
+    axes.yaxis.set_major_locator(LogLocator(subs=steps))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def note_scale(figure: Figure, scale: ScaleName) -> None:
+    """Say on the picture itself that it is not the paper's experiment, where it is not."""
+    if scale in SMALLER:
+        figure.suptitle(SMALLER[scale], fontsize=8.5, color=GREY)
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write the figure as ``stem``.png and .svg, the same file for the same picture."""
+    return style.save(figure, stem, dpi=130, outlines=False)

@@ -1,0 +1,215 @@
+"""``fedapp sweep``: a grid over any run-config keys, and its table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from fedapp.cli.main import parse_settings
+from fedapp.config.run_config import Scalar, read_config
+from fedapp.errors import ConfigError
+from fedapp.files import write_atomically, write_json
+from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.record import RunRecord
+
+Values = Mapping[str, Scalar]
+
+
+def split_grid(settings: Sequence[str]) -> tuple[list[str], dict[str, list[Scalar]]]:
+    """Return the plain settings, and those that are lists, as ``KEY=[a, b]``; later ones win.
+
+    Raises
+    ------
+    ConfigError
+        A list is empty, or holds something else than words, numbers, true and false.
+    """
+    plain: list[str] = []
+    grid: dict[str, list[Scalar]] = {}
+    for setting in settings:
+        key, separator, text = (part.strip() for part in setting.partition("="))
+        if separator and text.startswith("["):
+            grid[key] = _list(key, text)
+        else:
+            grid.pop(key, None)
+            plain.append(setting)
+    return plain, grid
+
+
+def _list(key: str, text: str) -> list[Scalar]:
+    if not text.endswith("]"):
+        raise ConfigError(
+            f"{key} = {text}: the list is not closed. Write it with its brackets and in quotation "
+            f'marks, as in "{key}=[1, 2]".'
+        )
+    try:
+        values: Any = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        words = [word.strip() for word in text.strip("[]").split(",") if word.strip()]
+        values = [parse_settings([f"{key}={word}"])[key] for word in words]
+    if not values or not all(isinstance(value, bool | int | float | str) for value in values):
+        raise ConfigError(
+            f"{key} = {text}: must be a list of values, as in {key}=[1, 2] or {key}=[one, two]."
+        )
+    return list(values)
+
+
+def expand(base: Values, grid: Mapping[str, Sequence[Scalar]]) -> list[dict[str, Scalar]]:
+    """Return the settings of every point of the grid, checked, each once; the last key varies fastest.
+
+    Raises
+    ------
+    ConfigError
+        A point is no sensible configuration; the message says which.
+    """
+    points: list[dict[str, Scalar]] = []
+    for values in itertools.product(*grid.values()):
+        point = dict(zip(grid, values, strict=True))
+        try:
+            read_config({**base, **point})
+        except ConfigError as error:
+            said = ", ".join(f"{key}={value}" for key, value in point.items())
+            raise ConfigError(f"at {said}: {error}" if said else str(error)) from error
+        if point not in points:
+            points.append(point)
+    return points
+
+
+def request_for(settings: Values) -> Request:
+    """Return the request that ``num-server-rounds`` and ``target-accuracy`` of the settings make."""
+    config = read_config(settings)
+    return Request.of(settings, config.num_server_rounds, config.target_accuracy)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one point of a grid over its seeds."""
+
+    point: Values
+    records: Sequence[RunRecord]
+    target: float
+
+    @property
+    def status(self) -> str:
+        """``complete``, or the worst that became of a run: ``diverged`` or ``failed``."""
+        statuses = {record.status for record in self.records}
+        return next((s for s in ("failed", "diverged") if s in statuses), "complete")
+
+    @property
+    def accuracies(self) -> list[float]:
+        """The last test accuracy of each run that neither failed nor diverged."""
+        return [record.final_accuracy() for record in self._whole]
+
+    @property
+    def mean(self) -> float | None:
+        """Their mean over the seeds; None where a run failed or diverged, and so has none."""
+        whole = self.accuracies if self.status == "complete" else []
+        return sum(whole) / len(whole) if whole else None
+
+    @property
+    def needed(self) -> float | None:
+        """Mean rounds to the target, or None if a run did not reach it."""
+        needed = [record.rounds_to(self.target) if self.target else None for record in self.records]
+        reached = [value for value in needed if value is not None]
+        return sum(reached) / len(reached) if len(reached) == len(needed) else None
+
+    @property
+    def _whole(self) -> list[RunRecord]:
+        return [record for record in self.records if record.status == "complete"]
+
+    def sorting(self) -> tuple[bool, float, float]:
+        """Return what rows are sorted by: rounds to the target where there is one, then accuracy.
+
+        Rows with a run that failed or diverged come last.
+        """
+        needed, mean = self.needed, self.mean
+        return (mean is None, math.inf if needed is None else needed, -(mean or 0.0))
+
+    def flat(self) -> dict[str, Any]:
+        """Return the row as one level of names and values; None where there is no number."""
+        best = [record.best_accuracy for record in self.records if record.rounds]
+        return {
+            **self.point,
+            "runs": len(self.records),
+            "accuracy": None if self.mean is None else round(self.mean, 5),
+            "accuracy-min": min(self.accuracies, default=None),
+            "accuracy-max": max(self.accuracies, default=None),
+            "best-accuracy": max(best, default=None),
+            "rounds": max(record.last_round for record in self.records),
+            "rounds-to-target": self.needed,
+            "seconds": round(sum(record.seconds for record in self.records), 1),
+            "status": self.status,
+            "problems": "; ".join(record.problem for record in self.records if record.problem),
+        }
+
+    def cells(self) -> list[str]:
+        """Return the row as the terminal's table has it."""
+        flat = self.flat()
+        count = len(self.records) - len(self._whole)
+        of_all = f" ({count} of {len(self.records)})" if len(self.records) > 1 else ""
+        said = self.status + of_all if self.mean is None else f"{self.mean:.4f}"
+        low, high, needed = (flat[k] for k in ("accuracy-min", "accuracy-max", "rounds-to-target"))
+        return [
+            *(str(flat[key]) for key in self.point),
+            said,
+            "-" if low is None else f"{low:.4f} - {high:.4f}",
+            str(flat["rounds"]),
+            "-" if needed is None else f"{needed:.1f}",
+            f"{flat['seconds']:.0f}",
+        ]
+
+
+def make_rows(
+    points: Sequence[Values],
+    records: Sequence[RunRecord],
+    targets: Sequence[float],
+    best_of: str = "",
+) -> list[Row]:
+    """Return the rows, best first: runs that differ in the seed alone share one.
+
+    ``targets`` are the accuracies that the points ask for (0: none). With ``best_of`` only the best
+    value of that key is kept of otherwise equal points.
+    """
+    groups: dict[tuple[Any, ...], list[RunRecord]] = {}
+    wanted: dict[tuple[Any, ...], float] = {}
+    for point, record, target in zip(points, records, targets, strict=True):
+        key = tuple((k, v) for k, v in point.items() if k != "seed")
+        groups.setdefault(key, []).append(record)
+        wanted[key] = target
+    rows = sorted((Row(dict(k), v, wanted[k]) for k, v in groups.items()), key=Row.sorting)
+    first: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        first.setdefault(tuple((k, v) for k, v in row.point.items() if k != best_of), row)
+    return list(first.values()) if best_of else rows
+
+
+def show(rows: Sequence[Row]) -> Table:
+    """Return the rows as a table for the terminal."""
+    keys = list(rows[0].point) if rows else []
+    table = Table(*keys, "test accuracy", "min - max", "rounds", "to target", "seconds", box=None)
+    for row in rows:
+        table.add_row(*row.cells(), style="" if row.status == "complete" else "dim")
+    return table
+
+
+def write_rows(rows: Sequence[Row], folder: Path, base: Values) -> list[Path]:
+    """Write ``sweep.json`` (with the settings in common) and ``sweep.csv`` into ``folder``."""
+    flat = [row.flat() for row in rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(flat[0]) if flat else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    files = [folder / "sweep.json", folder / "sweep.csv"]
+    runs = [[record.run for record in row.records] for row in rows]
+    named = [{**each, "names": own} for each, own in zip(flat, runs, strict=True)]
+    write_json(files[0], {"settings": dict(base), "rows": named})
+    write_atomically(files[1], text.getvalue().encode())
+    return files

@@ -1,0 +1,223 @@
+"""What is kept of a run: its settings and its curve, in one small JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections.abc import Sequence
+from itertools import accumulate, compress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from fedapp.analysis.curves import rounds_to_target
+from fedapp.config.run_config import Scalar
+from fedapp.errors import FedappError
+from fedapp.federation.callback import Record
+from fedapp.runs.callbacks import read_metrics, wall_seconds
+from fedapp.runs.directory import RunDirectory
+from fedapp.studies.sweep.identity import Request
+
+Status = Literal["complete", "diverged", "failed"]
+DIGITS = 6
+SOURCES = "sources"
+"""Where ``execution`` has digests of the components' code when the run began."""
+TOTALS = ("updates", "bytes_down", "bytes_up", "seconds")
+"""What a record says of all its rounds in one number, and of those up to each evaluated one."""
+CURVES = (
+    *("rounds", "accuracy", "loss", "train_loss", "training_set_loss", "gradients"),
+    *(f"{key}_until" for key in TOTALS),
+)
+"""What a record has an entry of for each evaluated round."""
+
+
+class RunRecord(BaseModel):
+    """A run as far as it went; lists have an entry for each evaluated round, None for nan.
+
+    ``train_loss`` is the clients' mean; ``training_set_loss`` is the global model's, with
+    ``eval-train-examples``; ``gradients`` counts the mini-batch gradients of all clients up to the
+    round; ``updates`` is u, the mean over the rounds of what was averaged;
+    ``bytes_down`` and ``bytes_up`` are what a round sends one node and gets from it (mean), ``seconds``
+    the wall time of all rounds; ``..._until`` is what each of these four was after each evaluated
+    round (records of earlier versions do not have it, and keep the whole run's when they are cut). With
+    ``record-updates`` each of ``agreement`` has a round's cosine similarities and clients' losses.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    run: str
+    settings: dict[str, Scalar]
+    status: Status
+    problem: str = ""
+    rounds: list[int] = []
+    accuracy: list[float | None] = []
+    loss: list[float | None] = []
+    train_loss: list[float | None] = []
+    training_set_loss: list[float | None] = []
+    gradients: list[int] = []
+    updates: float = 0.0
+    bytes_down: int = 0
+    bytes_up: int = 0
+    seconds: float = 0.0
+    updates_until: list[float] = []
+    bytes_down_until: list[int] = []
+    bytes_up_until: list[int] = []
+    seconds_until: list[float] = []
+    agreement: list[Record] = []
+    execution: dict[str, Any] = {}
+
+    @property
+    def published(self) -> RunRecord:
+        """The run as it is published: without the digests of code, which goes on from there."""
+        execution = {key: value for key, value in self.execution.items() if key != SOURCES}
+        return self.model_copy(update={"execution": execution})
+
+    @property
+    def last_round(self) -> int:
+        """The last round that was evaluated."""
+        return self.rounds[-1] if self.rounds else 0
+
+    def until(self, request: Request) -> RunRecord:
+        """Return the run as it would be had it been stopped where ``request`` wants.
+
+        So what a request gets does not depend on how far others took the run.
+        """
+        reached = _first(self.accuracy, request.target)
+        count = sum(round_ <= request.rounds for round_ in self.rounds[: reached + 1])
+        if count >= len(self.rounds):
+            return self
+        cut = {key: getattr(self, key)[:count] for key in CURVES}
+        for key in TOTALS:
+            if until := cut[f"{key}_until"]:
+                cut[key] = until[-1]
+        last = max(cut["rounds"], default=0)
+        cut["agreement"] = [row for row in self.agreement if row["round"] <= last]
+        return self.model_copy(update={**cut, "status": "complete", "problem": ""})
+
+    def satisfies(self, request: Request) -> bool:
+        """Whether the run went as far as ``request`` wants, or cannot go on."""
+        if self.status != "complete" or self.last_round >= request.rounds:
+            return True
+        return bool(request.target) and self.best_accuracy >= request.target
+
+    @property
+    def best_accuracy(self) -> float:
+        """The best test accuracy of any round; 0 if there is none."""
+        return max((value for value in self.accuracy if value is not None), default=0.0)
+
+    def final_accuracy(self, window: int = 1) -> float:
+        """Return the mean test accuracy of the last ``window`` evaluated rounds; 0 if it diverged."""
+        last = [value for value in self.accuracy[-window:] if value is not None]
+        return sum(last) / len(last) if last and self.status == "complete" else 0.0
+
+    def rounds_to(self, target: float) -> float | None:
+        """Return the rounds to ``target`` (McMahan et al. 2017, section 3), or None."""
+        values = [math.nan if value is None else value for value in self.accuracy]
+        return rounds_to_target(self.rounds, values, target)
+
+
+def _first(accuracy: Sequence[float | None], target: float) -> int:
+    """Return the index of the first accuracy that reaches ``target``, or the length."""
+    reached = (i for i, value in enumerate(accuracy) if target and (value or 0.0) >= target)
+    return next(reached, len(accuracy))
+
+
+def problem_of(record: Record) -> tuple[Status, str]:
+    """Return whether training can go on after a round, and if not why.
+
+    It cannot when no client's update is finite, or of a norm that is let through, or the global model's
+    loss is not finite: training diverged. If it is for anything else, the run failed.
+    """
+    if "test_loss" in record and not _is_finite(record["test_loss"]):
+        return "diverged", f"round {record['round']}: the test loss is not finite"
+    if record.get("model_changed", True):
+        return "complete", ""
+    reason = next(iter(record.get("failures", {}).values()), "no client replied")
+    kinds = set(record.get("faults", {}))
+    if "not finite" in reason or (kinds and kinds <= {"norm", "not-finite"}):
+        return "diverged", f"round {record['round']}: {reason.removeprefix('arrays: ')}"
+    return "failed", f"round {record['round']}: {reason}"
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def read_run(request: Request, folder: Path) -> RunRecord:
+    """Return what the run in ``folder`` has done so far, from its metrics."""
+    rows = read_metrics(RunDirectory(folder).metrics)
+    trained = [row for row in rows if row["round"] > 0]
+    problems = [found for row in rows if (found := problem_of(row))[0] != "complete"]
+    status, problem = problems[0] if problems else ("complete", "")
+    gradients = dict(
+        zip((r["round"] for r in trained), accumulate(r["steps"] for r in trained), strict=True)
+    )
+    scored = [row for row in rows if _is_scored(row)]
+    return RunRecord(
+        run=request.run,
+        settings=request.canonical,
+        status=status,
+        problem=problem,
+        rounds=[row["round"] for row in scored],
+        accuracy=[_short(row.get("test_accuracy")) for row in scored],
+        loss=[_short(row.get("test_loss")) for row in scored],
+        train_loss=[_short(row.get("train_loss")) for row in scored],
+        training_set_loss=[
+            _short(row["training_set_loss"]) for row in scored if "training_set_loss" in row
+        ],
+        gradients=[gradients.get(row["round"], 0) for row in scored],
+        **_totals(rows),
+        agreement=[_agreement(row) for row in trained if "similarity" in row],
+        execution=_execution(folder),
+    )
+
+
+def failed_run(request: Request, folder: Path, problem: str) -> RunRecord:
+    """Return the record of a run that failed, with the rounds that it did before, if legible."""
+    with contextlib.suppress(FedappError, OSError, ValueError, KeyError):
+        failure = {"status": "failed", "problem": problem}
+        return read_run(request, folder).model_copy(update=failure)
+    return RunRecord(run=request.run, settings=request.canonical, status="failed", problem=problem)
+
+
+def _agreement(row: Record) -> Record:
+    return {key: row[key] for key in ("round", "similarity", "client_train_loss") if key in row}
+
+
+def _execution(folder: Path) -> dict[str, Any]:
+    """Return what carried the run out: device, trainer, versions, and the components' sources."""
+    stored = json.loads(RunDirectory(folder).config.read_text())
+    found = {"device": stored["found"].get("device"), "trainer": stored["config"]["trainer"]}
+    sources = {SOURCES: stored["found"][SOURCES]} if SOURCES in stored["found"] else {}
+    return {**found, **stored["versions"], **sources}
+
+
+def _short(value: float | None) -> float | None:
+    return float(f"{value:.{DIGITS}g}") if _is_finite(value) and value is not None else None
+
+
+def _totals(rows: Sequence[Record]) -> dict[str, Any]:
+    """Return ``TOTALS`` of all rounds, and of those up to each evaluated one."""
+    trained = [row if row["round"] > 0 else {} for row in rows]
+    after: dict[str, list[Any]] = {
+        "updates": _running_means([row.get("updates") for row in trained]),
+        "bytes_down": list(map(round, _running_means([row.get("bytes_down") for row in trained]))),
+        "bytes_up": list(map(round, _running_means([row.get("bytes_up") for row in trained]))),
+        "seconds": [round(seconds, 2) for seconds in accumulate(map(wall_seconds, rows))],
+    }
+    scored = [_is_scored(row) for row in rows]
+    until = {f"{key}_until": list(compress(values, scored)) for key, values in after.items()}
+    return {**until, **{key: values[-1] for key, values in after.items() if values}}
+
+
+def _running_means(values: Sequence[float | None]) -> list[float]:
+    """Return the mean of what is known of the values up to each; 0 where nothing is."""
+    sums = accumulate(value or 0.0 for value in values)
+    counts = accumulate(int(value is not None) for value in values)
+    return [total / count if count else 0.0 for total, count in zip(sums, counts, strict=True)]
+
+
+def _is_scored(row: Record) -> bool:
+    return "test_accuracy" in row or "test_loss" in row

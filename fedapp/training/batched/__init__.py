@@ -1,0 +1,1 @@
+"""The batched trainer: a cohort in one compiled step."""

@@ -1,0 +1,416 @@
+"""The batched trainer: ClientUpdate of several clients in one program."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedapp.data.transforms.transform import Transform
+from fedapp.models.model import Model
+from fedapp.training.algorithm import Algorithm, Batch, Turn
+from fedapp.training.batched.batch_loader import Feed, Resident, Step, quarters, rounded_up
+from fedapp.training.batched.buffers import Stage
+from fedapp.training.batched.compiled_step import Groups, Mode, Pool, Program
+from fedapp.training.batched.run_batching import current_stack
+from fedapp.training.layout import laid_out, memory_format
+from fedapp.training.local_step import Walker, local_step, settle
+from fedapp.training.networks import PureNetwork, normalisation_names
+from fedapp.training.round_plan import LocalPlan
+from fedapp.training.subnormal import flushed
+from fedapp.training.tensors import Tensors, zeros_like
+from fedapp.training.trainer import ClientTask, Outcome
+
+SHARED = frozenset({"anchor", "broadcast", "rate"})
+"""The groups of tensors that all clients of a run share; the others have a row for each."""
+
+Layout = Literal["alone", "one run", "several runs"]
+"""Whose rows a program's tensors have: one client's, without rows; a run's clients'; several runs'."""
+
+WHOLE_COHORT = 10**9
+"""More clients than any cohort has."""
+
+SIXTEENTHS = 16
+"""Numbers of clients that are captured, between a power of two and the next."""
+
+MOST_GRAPHS = 64
+"""CUDA graphs that a trainer keeps; before there are more, it forgets all."""
+
+FEW = 5
+"""Clients whose weights a core's cache holds, for small networks."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """How many clients are one program; ``equal``: only such as take as many steps as each other.
+
+    Where fewer are alike than ``clients``, half of them or a quarter ... train together, but not
+    fewer than FEW; others train alone. So there are few programs to record.
+    """
+
+    clients: int
+    equal: bool = False
+
+    def __str__(self) -> str:
+        few = {1: "one client", WHOLE_COHORT: "a cohort"}
+        return few.get(self.clients, f"{self.clients} clients")
+
+    def chunks(self, steps: Sequence[int], runs: int) -> Iterator[Sequence[int]]:
+        """Yield the places of clients of ``runs`` runs, who take so many ``steps``, by program."""
+        size = runs if self.equal and runs > 1 else self.clients * runs
+        start = 0
+        while start < len(steps):
+            width = size if runs > 1 or not self.equal else self._alike(steps[start:])
+            yield range(start, min(start + width, len(steps)))
+            start += width
+
+    def _alike(self, steps: Sequence[int]) -> int:
+        """Return how many of the next clients train together, all with the same number of steps."""
+        width = self.clients
+        while width >= min(FEW, self.clients):
+            if len(steps) >= width and len(set(steps[:width])) == 1:
+                return width
+            width //= 2
+        return 1
+
+
+ONE = Together(1)
+
+logger = logging.getLogger(__name__)
+
+VERBS = {"record": "recorded", "compile": "compiled", "capture": "captured as a CUDA graph"}
+
+
+class BatchedTrainer:
+    """Trains ``together`` clients at a time, each local step of all of them in one program.
+
+    The program is the algorithm's own client rule under ``torch.func.vmap``; one client alone needs
+    none. Clients with fewer steps than others wait, and partial batches are padded: masks keep both
+    out of the result.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        model: Model,
+        algorithm: Algorithm,
+        transform: Transform,
+        device: torch.device,
+        dtype: torch.dtype,
+        num_classes: int = 0,
+        together: Together = ONE,
+        mode: Mode = "record",
+    ) -> None:
+        self.network = PureNetwork(module.to(device=device, dtype=dtype).train(), model)
+        self.normalisation = normalisation_names(module)
+        self.statistics: Tensors = {}
+        alone = together.clients == 1
+        self.format = memory_format(module) if alone else torch.contiguous_format
+        self.algorithm, self.transform = algorithm, transform
+        self.device, self.dtype, self.num_classes = device, dtype, num_classes
+        self.together, self.mode = together.clients, mode
+        self.programs = together
+        self._most = WHOLE_COHORT
+        self._resident = Resident(device)
+        self._programs: dict[tuple[LocalPlan, Layout], Program] = {}
+        self._pool, self._stage = Pool(), Stage(device, self.format)
+
+    def __str__(self) -> str:
+        return f"batched on {self.device}, {self.programs} a program, {VERBS[self.mode]}"
+
+    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) for all ``tasks`` and return theta_k.
+
+        The outcomes are those of the sequential trainer, up to rounding. Stacked runs train together.
+        """
+        stack = current_stack()
+        return stack.client_updates(self.train, tasks, plan) if stack else self.train(tasks, plan)
+
+    @flushed()
+    def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Run ClientUpdate for clients of one run, or of several, each at its turn's learning rate."""
+        steps = [plan.num_steps(len(task.examples)) for task in tasks]
+        busy = [index for index, count in enumerate(steps) if count]
+        runs = len({id(task.turn.anchor) for task in tasks})
+        outcomes: dict[int, Outcome] = {}
+        for places in self.programs.chunks([steps[index] for index in busy], max(runs, 1)):
+            chunk = [busy[place] for place in places]
+            walked = self._walk_as_fits([tasks[index] for index in chunk], plan)
+            outcomes.update(zip(chunk, walked, strict=True))
+        return [outcomes.get(index) or self._idle(task) for index, task in enumerate(tasks)]
+
+    def _idle(self, task: ClientTask) -> Outcome:
+        """Return the outcome of a client without examples: it takes no step."""
+        params = {name: tensor.clone() for name, tensor in self.algorithm.begin(task.turn).items()}
+        finish = self.algorithm.finish(params, task.turn, 0)
+        return Outcome(params, len(task.examples), 0, float("nan"), finish)
+
+    def _walk_as_fits(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Take the steps of all clients; where memory does not hold them, of half of them at a time."""
+        outcomes: list[Outcome] = []
+        while tasks:
+            some = tasks[: self._most]
+            walked = self._walk_if_it_fits(some, plan)
+            if walked is None:
+                self._most = -(-len(some) // 2)
+                self._let_go()
+            else:
+                outcomes += walked
+                tasks = tasks[len(some) :]
+        return outcomes
+
+    def _walk_if_it_fits(
+        self, tasks: Sequence[ClientTask], plan: LocalPlan
+    ) -> list[Outcome] | None:
+        """Take all local steps; or return None, with the generators as they were, for lack of memory."""
+        draws = [task.rng.bit_generator.state for task in tasks]
+        try:
+            return self._walk(tasks, plan)
+        except torch.OutOfMemoryError:
+            if len(tasks) == 1:
+                raise
+        for task, state in zip(tasks, draws, strict=True):
+            task.rng.bit_generator.state = state
+        return None  # and the error is gone, with the tensors that it held
+
+    def _let_go(self) -> None:
+        """Say so, and forget programs and places: the memory of both is the device's."""
+        logger.warning(
+            "%s has too little memory for that many clients in a program: %d from now on. "
+            "clients-together=%d begins so.",
+            *(self.device, self._most, self._most),
+        )
+        self._begin_anew(0)
+
+    def _begin_anew(self, rows: int) -> None:
+        """Forget all programs, and have places for ``rows`` clients of one."""
+        self._programs = {}
+        self._pool, self._stage = Pool(), Stage(self.device, self.format, rows)
+        gc.collect()
+        torch.cuda.empty_cache()
+
+    def _make_room(self, rows: int) -> None:
+        """Have places for ``rows`` clients. Graphs that read others, or are too many, are not kept."""
+        graphs = sum(program.recorded for program in self._programs.values())
+        larger = rows > self._stage.rows
+        if self.mode == "capture" and (larger or graphs >= MOST_GRAPHS):
+            self._begin_anew(max(rows, self._stage.rows))
+        elif larger:
+            self._stage = Stage(self.device, self.format, rows)
+
+    def _walk(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Take all local steps of clients that have some, those first in a program that take most."""
+        steps = [plan.num_steps(len(task.examples)) for task in tasks]
+        order = sorted(range(len(tasks)), key=lambda index: -steps[index])
+        outcomes = self._walk_in_order([tasks[index] for index in order], plan)
+        walked = dict(zip(order, outcomes, strict=True))
+        return [walked[index] for index in range(len(tasks))]
+
+    @torch.no_grad()
+    def _walk_in_order(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        """Take all local steps of clients of which none takes more than the one before it."""
+        filled = self._filled_up(tasks)
+        pairs = [(task.examples, task.rng) for task in filled]
+        counts = () if self.mode == "compile" else quarters(len(filled))
+        feed = Feed(pairs, plan, self.transform, self._resident, self.dtype, counts)
+        layout = _layout([task.turn for task in filled])
+        alone = layout == "alone"
+        self._make_room(0 if alone else len(filled))
+        groups = self._staged(filled, plan, layout)
+        memories, means = self._take(feed, self._program(plan, layout), groups, layout)
+        params = _rows(groups["params"], len(filled), alone)
+        return [
+            self._outcome(task, params[row], memories[row], feed.steps[row], means[row])
+            for row, task in enumerate(tasks)
+        ]
+
+    def _filled_up(self, tasks: Sequence[ClientTask]) -> list[ClientTask]:
+        """Return the tasks, and copies of the last to a number of which there are few, to be captured.
+
+        Copies train as it does: nobody has to wait, which would cost more than they do.
+        """
+        more = rounded_up(len(tasks), SIXTEENTHS) - len(tasks) if self.mode == "capture" else 0
+        last = tasks[-1]
+        return [*tasks, *(replace(last, rng=copy.deepcopy(last.rng)) for _ in range(more))]
+
+    def _take(
+        self, feed: Feed, program: Program, groups: Groups, layout: Layout
+    ) -> tuple[list[Tensors], list[float]]:
+        """Take the steps, and return what each client remembers, and its mean loss.
+
+        Where no more than a quarter of the clients has a step left, the others are let out.
+        """
+        alone, rows = layout == "alone", len(feed.clients)
+        call, memory, memories = program.on(groups), dict[str, Tensor](), list[Tensors]()
+        losses, sizes = list[Tensor](), list[Tensor]()
+        for step in feed:
+            stay = len(step.sizes)
+            if stay < rows:
+                out = {name: tensor[stay:] for name, tensor in memory.items()}
+                memories = [*_rows(out, rows - stay, alone), *memories]
+                memory = {name: tensor[:stay] for name, tensor in memory.items()}
+                call, rows = program.on(self._first(groups, stay, layout)), stay
+            result = call({"memory": memory, "batch": self._batch(step, alone)})
+            memory, loss = result.get("memory", {}), result["loss"]["loss"].reshape(-1)
+            losses.append(loss.clone() if self.mode == "capture" else loss)
+            sizes.append(step.sizes)
+        return [*_rows(memory, rows, alone), *memories], _mean_over_steps(losses, sizes)
+
+    def _outcome(
+        self, task: ClientTask, params: Tensors, memory: Tensors, steps: int, loss: float
+    ) -> Outcome:
+        finish = self.algorithm.finish(params, replace(task.turn, memory=memory), steps)
+        return Outcome(params, len(task.examples), steps, loss, finish)
+
+    # ------------------------------------------------------------------ what goes in
+
+    def _staged(
+        self, tasks: Sequence[ClientTask], plan: LocalPlan, layout: Layout
+    ) -> dict[str, Tensors]:
+        """Return all but the batches, in tensors that stay where they are from turn to turn."""
+        turns, stage, alone = [task.turn for task in tasks], self._stage, layout == "alone"
+        shared = layout != "several runs"
+        senders = turns[:1] if shared else turns
+        start = [self.algorithm.begin(turn) for turn in turns]
+        still = zeros_like(start[0]) if plan.momentum else {}
+        counts = [{} if t.label_counts is None else {"counts": t.label_counts} for t in turns]
+        rates = [torch.as_tensor(turn.learning_rate, dtype=self.dtype) for turn in senders]
+        return {
+            "params": stage.placed("params", start, alone=alone),
+            "velocity": stage.placed("velocity", [still] * len(turns), alone=alone),
+            "anchor": stage.sent("anchor", [turn.anchor for turn in senders], shared=shared),
+            "broadcast": stage.sent("broadcast", [t.broadcast for t in senders], shared=shared),
+            "state": stage.placed("state", [turn.state for turn in turns], alone=alone),
+            "drawn": stage.placed("drawn", [turn.drawn for turn in turns], alone=alone),
+            "labels": stage.placed("labels", counts, alone=alone),
+            "rate": stage.placed("rate", [{"rate": rate} for rate in rates], alone=shared),
+        }
+
+    def _first(self, groups: Groups, count: int, layout: Layout) -> dict[str, Tensors]:
+        """Return the rows of the first ``count`` clients."""
+        shared = _shared(layout)
+        return {
+            group: dict(tensors) if group in shared else self._stage.first(group, tensors, count)
+            for group, tensors in groups.items()
+        }
+
+    def _batch(self, step: Step, alone: bool) -> Tensors:
+        if alone:
+            inputs = laid_out(step.inputs[0], self.format)
+            return {"inputs": inputs, "targets": step.targets[0], "mask": step.mask[0]}
+        batch = {"inputs": step.inputs, "targets": step.targets, "mask": step.mask}
+        return batch if step.together else {**batch, "active": step.active}
+
+    # ------------------------------------------------------------------ the program
+
+    def _program(self, plan: LocalPlan, layout: Layout) -> Program:
+        """Return one local step of one client, or of several, which changes its params in place."""
+        plan = plan.step
+        if (plan, layout) not in self._programs:
+            step = self._step(plan)
+            whole = step if layout == "alone" else _over_clients(step, layout)
+
+            def function(groups: Groups) -> dict[str, Tensors]:
+                after = whole(groups)
+                for group in ("params", "velocity"):
+                    for name, tensor in after.pop(group).items():
+                        groups[group][name].copy_(tensor)
+                return after
+
+            self._programs[plan, layout] = Program(function, self.mode, self._pool)
+        return self._programs[plan, layout]
+
+    def _step(self, plan: LocalPlan) -> Callable[[Groups], dict[str, Tensors]]:
+        """Return a local step of one client as a function of groups of tensors."""
+
+        def step(groups: Groups) -> dict[str, Tensors]:
+            given = groups["batch"]
+            batch = Batch(given["inputs"], given["targets"], given["mask"])
+            before = Walker(*(dict(groups[g]) for g in ("params", "velocity", "memory")))
+            turn = self._turn(plan, groups)
+            after, loss = local_step(self.algorithm, self.network, plan, before, batch, turn)
+            if "active" in given:
+                after = settle(given["active"], after, before)
+            return {
+                "params": after.params,
+                "velocity": after.velocity,
+                "memory": after.memory,
+                "loss": {"loss": loss},
+            }
+
+        return step
+
+    def _turn(self, plan: LocalPlan, groups: Groups) -> Turn:
+        return Turn(
+            groups["anchor"],
+            groups["broadcast"],
+            groups["state"],
+            learning_rate=groups["rate"]["rate"],
+            momentum=plan.momentum,
+            nesterov=plan.nesterov,
+            label_counts=groups["labels"].get("counts"),
+            normalisation=self.normalisation,
+            drawn=groups["drawn"],
+        )
+
+
+def _layout(turns: Sequence[Turn]) -> Layout:
+    """Return whose turns these are: what a run's clients are sent is one object."""
+    if len(turns) == 1:
+        return "alone"
+    senders = {(id(turn.anchor), id(turn.broadcast), turn.learning_rate) for turn in turns}
+    return "one run" if len(senders) == 1 else "several runs"
+
+
+def _shared(layout: Layout) -> frozenset[str]:
+    """Return the groups that have no rows."""
+    return SHARED if layout == "one run" else frozenset()
+
+
+def _over_clients(
+    step: Callable[[Groups], dict[str, Tensors]], layout: Layout
+) -> Callable[[Groups], dict[str, Tensors]]:
+    """Return ``step`` over the rows of all groups but those that one run's clients share."""
+
+    def whole(groups: Groups) -> dict[str, Tensors]:
+        dims = {group: None if group in _shared(layout) else 0 for group in groups}
+        return vmap(step, in_dims=(dims,))(groups)
+
+    return whole
+
+
+def _rows(tensors: Tensors, count: int, alone: bool) -> list[Tensors]:
+    """Return a copy of each client's tensors; on a GPU as parts of one copy, which is one launch."""
+    if alone:
+        return [_copies(tensors)]
+    if any(tensor.device.type != "cpu" for tensor in tensors.values()):
+        whole = _copies(tensors)
+        return [{name: tensor[row] for name, tensor in whole.items()} for row in range(count)]
+    return [_copies({n: tensor[row] for n, tensor in tensors.items()}) for row in range(count)]
+
+
+def _copies(tensors: Tensors) -> Tensors:
+    return {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
+
+
+def _mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
+    """Return each client's mean loss, weighted by the targets that count: [steps][c] both to [c].
+
+    Later steps can be of fewer clients, the first ones.
+    """
+    total, weight = (torch.zeros_like(losses[0], dtype=torch.float64) for _ in range(2))
+    for count, steps in groupby(range(len(losses)), key=lambda step: len(losses[step])):
+        some = [*steps]
+        weights = torch.stack([sizes[step] for step in some]).double()
+        found = torch.stack([losses[step] for step in some]).double()
+        total[:count] += (found.where(weights > 0, 0.0) * weights).sum(0)
+        weight[:count] += weights.sum(0)
+    return [float(loss) for loss in (total / weight.clamp(min=1)).cpu()]

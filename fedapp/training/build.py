@@ -1,0 +1,324 @@
+"""From a configuration to a device, a trainer and an evaluator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import nn
+
+from fedapp.config.registry import source_of
+from fedapp.config.run_config import RunConfig
+from fedapp.data import Dataset, Examples, Task, load_transform, network_task
+from fedapp.data.transforms.transform import Transform
+from fedapp.errors import ConfigError
+from fedapp.models.initial import draw
+from fedapp.models.model import Model, initialise
+from fedapp.training.algorithm import Algorithm, Tensors
+from fedapp.training.batched.compiled_step import Mode, can_compile
+from fedapp.training.batched.trainer import FEW, WHOLE_COHORT, BatchedTrainer, Together
+from fedapp.training.evaluation import Evaluator, Score, sample
+from fedapp.training.networks import (
+    has_representation,
+    keeps_statistics,
+    needs_two,
+    normalisation_names,
+    shared_draws,
+)
+from fedapp.training.round_plan import LocalPlan, Work
+from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.trainer import Trainer
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def choose_device(config: RunConfig) -> torch.device:
+    """Return the device that ``device`` names; ``auto`` is the first GPU, where there is one.
+
+    A GPU is made to compute in full precision (``compute_exactly``).
+
+    Raises
+    ------
+    ConfigError
+        A GPU is asked for that this process does not see.
+    """
+    first = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(first if config.device == "auto" else config.device)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device = {config.device!r}: this process sees {torch.cuda.device_count()} GPUs. "
+            "Set device='auto' or 'cpu'; in Flower's simulation give each client a share of the "
+            'GPU with --federation-config "client-resources-num-gpus=0.25".'
+        )
+    compute_exactly(device)
+    return device
+
+
+def compute_exactly(device: torch.device) -> None:
+    """Let a GPU take all bits of a float32, and the same algorithms every time.
+
+    PyTorch's own choice for convolutions is TF32, which rounds their inputs to 10 bits: 1e-3 a layer,
+    so that a GPU's numbers would be neither a CPU's nor the other trainer's.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+
+
+def sources(config: RunConfig) -> dict[str, str]:
+    """Return digests of the code of the components that make a run's numbers, by their keys."""
+    keys = ("algorithm", "model", "partitioner", "transform")
+    return {key: source_of(type(config.component(key))) for key in keys}
+
+
+def make_model(config: RunConfig) -> Model:
+    """Return the model component that ``config`` names."""
+    return cast("Model", config.component("model"))
+
+
+def make_algorithm(config: RunConfig, task: Task | None = None) -> Algorithm:
+    """Return the algorithm that ``config`` names, with its hyper-parameters.
+
+    Raises
+    ------
+    ConfigError
+        ``task`` lacks what the algorithm needs.
+    """
+    algorithm = cast("Algorithm", config.component("algorithm"))
+    if task is not None:
+        algorithm.require_fit(task)
+    return algorithm
+
+
+def make_module(config: RunConfig, task: Task) -> nn.Module:
+    """Return the network with its seeded initial weights, in the run's precision, on the CPU.
+
+    Raises
+    ------
+    ConfigError
+        It has layers that the run cannot train: running statistics, which are no parameters and would
+        not be averaged, unless the algorithm leaves them with the clients; or what the batched
+        trainer cannot do if that is asked for. Or it has none that ``initial-weights`` is about, or no
+        representation, and the algorithm needs one.
+    """
+    module = initialise(make_model(config), network_task(config, task), config.seed)
+    draw(module, config.initial_weights, config.seed, config.model)
+    if (layer := keeps_statistics(module)) and not make_algorithm(config).own_normalisation:
+        raise ConfigError(
+            f"model = {config.model!r}: its {layer} keeps running statistics, which are no parameters: "
+            f"with algorithm = {config.algorithm!r} nobody would average them, and the model would be "
+            "tested with those that it began with. Set algorithm='fedbn', which leaves them with the "
+            "clients, or build the network with nn.GroupNorm, or with track_running_stats=False."
+        )
+    _require_representation(config, task, module)
+    if config.trainer == "batched" and (layer := shared_draws(module)):
+        raise ConfigError(
+            f"trainer = 'batched': model = {config.model!r} has a {layer}, which draws at random or "
+            "mixes the examples of a batch, so that one program cannot train several clients. Set "
+            "trainer='sequential' or 'auto' (and leave out --stacked)."
+        )
+    return module.to(DTYPES[config.precision])
+
+
+def require_whole_model(config: RunConfig, task: Task, *, because: str) -> None:
+    """Refuse what needs the server's model, where its normalisation layers stay with the clients.
+
+    Raises
+    ------
+    ConfigError
+        They do, and ``because`` says what needs it, and what to do.
+    """
+    own = make_algorithm(config).own_normalisation
+    if own and normalisation_names(make_module(config, task)):
+        raise ConfigError(
+            f"algorithm = {config.algorithm!r}: the normalisation layers of model = {config.model!r} "
+            f"stay with the clients, and the server's model has none that are trained. {because}"
+        )
+
+
+def require_batches(config: RunConfig, task: Task, sizes: ArrayLike) -> None:
+    """Refuse batches of one example, where the network cannot train on one; ``sizes``: n_k [K].
+
+    Raises
+    ------
+    ConfigError
+        A client has such a batch, in some round, and a layer of the network that is BatchNorm there.
+    """
+    rounds = range(1, config.num_server_rounds + 1)
+    plans = {LocalPlan.of(config, 1.0, 0, Work.of(config, t).batch_size) for t in rounds}
+    found: list[int] = np.unique(np.asarray(sizes, np.int64)).tolist()
+    alone = [n for n in found if any(plan.smallest_batch(n) == 1 for plan in plans)]
+    if not alone or not (layer := _needs_two(config, task)):
+        return
+    mend = "Set batch-sampling='uniform', whose batches are all full, or another batch-size."
+    if alone[0] == 1 or config.batch_size == 1:
+        mend = "Set a batch-size of 2 or more, and give every client at least 2 training examples."
+    raise ConfigError(
+        f"batch-size = {config.batch_size}: a client of {alone[0]} training examples has a batch of a "
+        f"single one, on which a {layer} of model = {config.model!r} cannot train, because it "
+        f"normalises by the variance of a batch. {mend}"
+    )
+
+
+def _needs_two(config: RunConfig, task: Task) -> str:
+    """Return the kind of a layer of the run's network that cannot train on one example, or ""."""
+    kind = torch.long if task.kind == "tokens" else DTYPES[config.precision]
+    example = torch.zeros((1, *network_task(config, task).input_shape), dtype=kind)
+    return needs_two(make_module(config, task), example)
+
+
+def _require_representation(config: RunConfig, task: Task, module: nn.Module) -> None:
+    """Refuse a network without a representation where the algorithm compares them."""
+    if "features" in make_algorithm(config, task).needs and not has_representation(module):
+        raise ConfigError(
+            f"algorithm = {config.algorithm!r}: compares representations, what a network makes of its "
+            f"input before the last linear layer, and model = {config.model!r} has none that is "
+            "trained. Choose another model, for example model='2nn', or algorithm='fedavg'."
+        )
+
+
+def initial_parameters(config: RunConfig, task: Task) -> Tensors:
+    """Return theta_0, a function of the seed, the model and the task alone."""
+    module = make_module(config, task)
+    return {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
+
+
+def is_batched(config: RunConfig) -> bool:
+    """Return whether the trainer that ``config`` names is the batched one: on a GPU by itself."""
+    on_gpu = choose_device(config).type == "cuda"
+    return config.trainer == "batched" or (config.trainer == "auto" and on_gpu)
+
+
+def make_trainer(config: RunConfig, task: Task) -> Trainer:
+    """Return the trainer that ``config`` names, on its device and for a process of its ``threads``.
+
+    Raises
+    ------
+    ConfigError
+        The program that it names does not run on the device, or not on this machine.
+    """
+    device, dtype = choose_device(config), DTYPES[config.precision]
+    model, algorithm = make_model(config), make_algorithm(config, task)
+    transform, module = load_transform(config), make_module(config, task)
+    if is_batched(config) and not shared_draws(module):
+        mode = choose_program(config, device)
+        together = choose_together(config, device, mode)
+        kinds = (device, dtype, together, mode, config.threads)
+        return _batched(model, algorithm, transform, task, *kinds)
+    return SequentialTrainer(module, model, algorithm, transform, device, dtype, task.num_classes)
+
+
+@functools.lru_cache(maxsize=4)
+def _batched(
+    model: Model,
+    algorithm: Algorithm,
+    transform: Transform,
+    task: Task,
+    device: torch.device,
+    dtype: torch.dtype,
+    together: Together,
+    mode: Mode,
+    _threads: int,
+) -> BatchedTrainer:
+    """Return a trainer by all that its programs are made from: the runs of a grid share them.
+
+    Compiled ones are made for the threads that the process has then.
+    """
+    shape = transform.output_shape(task.input_shape)
+    module = initialise(model, replace(task, input_shape=shape), seed=0)
+    return BatchedTrainer(
+        module, model, algorithm, transform, device, dtype, task.num_classes, together, mode
+    )
+
+
+SMALL_BATCH = 20
+"""B up to which the products of several clients in one call are quicker than one after the other."""
+
+
+def choose_together(config: RunConfig, device: torch.device, mode: Mode) -> Together:
+    """Return how many clients are trained in one program.
+
+    On a CPU a few for each thread, as many as stay in its core's cache, and only such as have as many
+    steps as each other: a client that waits there costs what one that trains does.
+    """
+    if config.clients_together:
+        return Together(config.clients_together)
+    if device.type == "cuda":
+        return Together(WHOLE_COHORT)
+    few = mode == "compile" and config.batch_size <= SMALL_BATCH
+    return Together(FEW * max(config.threads, 1) if few else 1, equal=True)
+
+
+def choose_program(config: RunConfig, device: torch.device) -> Mode:
+    """Return how the batched trainer runs a local step on ``device``.
+
+    Compiling pays where Python is a good part of a step: not for batches of all examples, of which
+    each size would be compiled for itself, and not for convolutions and texts (``Model.light``).
+
+    Raises
+    ------
+    ConfigError
+        A CUDA graph is asked for without a GPU, or compiling without a compiler.
+    """
+    if config.program == "auto":
+        if device.type == "cuda":
+            return "capture"
+        pays = config.batch_size > 0 and make_model(config).light
+        return "compile" if pays and can_compile() else "record"
+    if config.program == "capture" and device.type != "cuda":
+        raise ConfigError(
+            "program = 'capture': a CUDA graph needs a GPU, and this process trains on the CPU. "
+            "Set program='auto', 'compile' or 'record'."
+        )
+    if config.program == "compile" and not can_compile():
+        raise ConfigError(
+            "program = 'compile': there is no C++ compiler (g++ or clang++). Install one, or set "
+            "program='record'."
+        )
+    return config.program
+
+
+FITS_CACHE = 100
+"""Examples of which a processor's cache holds the activations, unless the network is light."""
+
+
+def make_evaluator(config: RunConfig, task: Task, examples: Examples) -> Evaluator:
+    """Return an evaluator whose examples stay on the run's device."""
+    model, device = make_model(config), choose_device(config)
+    few = device.type == "cpu" and not model.light
+    return Evaluator(
+        make_module(config, task),
+        model,
+        examples,
+        load_transform(config),
+        device,
+        DTYPES[config.precision],
+        FITS_CACHE if few else 1000,
+    )
+
+
+def make_score(config: RunConfig, dataset: Dataset) -> Callable[[Tensors], dict[str, float]]:
+    """Return what says in numbers how good a model is, on test and where asked on training data."""
+    on_test = make_evaluator(config, dataset.task, dataset.test)
+    on_train = None
+    if config.eval_train_examples:
+        on_train = on_test.on(sample(dataset.train, config.eval_train_examples, config.seed))
+
+    def score(theta: Tensors) -> dict[str, float]:
+        found = _named("test", on_test.score(theta))
+        return found | (_named("training_set", on_train.score(theta)) if on_train else {})
+
+    return score
+
+
+def _named(prefix: str, score: Score) -> dict[str, float]:
+    """Return the numbers of a score by their names in a round's record."""
+    numbers = {**score.further, "loss": score.loss, "accuracy": score.accuracy}
+    return {f"{prefix}_{name}": value for name, value in numbers.items()}

@@ -1,0 +1,340 @@
+"""Cohorts: who trains in a round, which node trains whom, and the work of one node."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedapp.config.run_config import RunConfig, participants
+from fedapp.data.dataset import Examples
+from fedapp.federation.faults import reason_of
+from fedapp.seeds import generator
+from fedapp.training.algorithm import Algorithm, Tensors, Turn, WeightedMean
+from fedapp.training.client_state import ClientStates, StateOrder
+from fedapp.training.layout import laid_out
+from fedapp.training.round_plan import LocalPlan, client_generator
+from fedapp.training.tensors import which_are_finite
+from fedapp.training.trainer import ClientTask, Outcome, Trainer
+
+
+@dataclass(frozen=True)
+class TrainOrder:
+    """What a node is asked to do in one round, with how many CPU threads.
+
+    ``epochs`` and ``batch_size`` are E and B of the round; 0: the run's.
+    """
+
+    round: int
+    clients: tuple[int, ...]
+    learning_rate: float
+    reply: Literal["mean", "each"]
+    states: StateOrder | None = None
+    threads: int = 1
+    epochs: int = 0
+    batch_size: int = 0
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """What one client says of its turn; ``weight`` is its weight in the mean."""
+
+    client: int
+    examples: int
+    weight: float
+    steps: int
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CohortReply:
+    """One node's reply, checked: mean update (or each client's), reports, and failures by client."""
+
+    mean: Tensors
+    uploads: Tensors
+    each: dict[int, Tensors]
+    reports: tuple[ClientReport, ...]
+    failures: dict[int, str] = field(default_factory=dict)
+    bytes: int = 0
+
+    @property
+    def weight(self) -> float:
+        """Total weight of the clients in the mean."""
+        return sum(report.weight for report in self.reports)
+
+
+def sample_clients(
+    seed: int,
+    round_: int,
+    clients: Sequence[int],
+    fraction: float,
+    extra: float = 0.0,
+) -> list[int]:
+    """Return S_t: m = max(floor(C*K + 1e-9), 1) of ``clients``, in ascending order.
+
+    A function of (seed, round) alone (McMahan et al. 2017, Algorithm 1); ``clients`` may
+    be a ``range`` of any length, of which only m members are looked at. ``extra`` is the share of
+    clients drawn beyond m: ceil(extra * m) more, as far as there are.
+    """
+    m = participants(fraction, len(clients))
+    m += math.ceil(extra * m - 1e-9)
+    if m >= len(clients):
+        return sorted(clients)
+    drawn = generator(seed, "sample", round_).choice(len(clients), m, replace=False, shuffle=False)
+    return sorted(clients[int(i)] for i in drawn)
+
+
+def toss_coins(rng: np.random.Generator, clients: Sequence[int], rate: float) -> list[int]:
+    """Return the clients whose own coin fell their way, each with probability ``rate``.
+
+    Poisson sampling, in ascending order; as many draws as there are clients.
+    """
+    joined = np.flatnonzero(rng.random(len(clients)) < rate).tolist()
+    return sorted(clients[index] for index in joined)
+
+
+def spread(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int) -> list[list[int]]:
+    """Return at most ``num_nodes`` cohorts of similar total size, each in ascending order.
+
+    Largest n_k first onto the least loaded; the cohorts are ordered by their first client. The
+    result does not depend on node ids, which are random in every run.
+    """
+    heap = [(0, index) for index in range(min(num_nodes, len(clients)))]
+    cohorts: list[list[int]] = [[] for _ in heap]
+    for client in sorted(clients, key=lambda k: (-sizes[k], k)):
+        load, index = heapq.heappop(heap)
+        cohorts[index].append(client)
+        heapq.heappush(heap, (load + max(sizes[client], 1), index))
+    return sorted(sorted(cohort) for cohort in cohorts)
+
+
+def train_cohort(
+    config: RunConfig,
+    trainer: Trainer,
+    order: TrainOrder,
+    theta: Mapping[str, Tensor],
+    broadcast: Mapping[str, Tensor],
+    data_of: Callable[[int], Examples],
+    states: ClientStates | None = None,
+) -> CohortReply:
+    """Train the order's clients, in ascending order, and fold their updates.
+
+    A client that raises, or whose parameters are no longer finite, is left out of the mean and
+    named in ``failures``. ``states`` is where clients keep what their algorithm keeps; without it
+    every turn is a client's first.
+    """
+    plan = LocalPlan.of(config, order.learning_rate, order.epochs, order.batch_size)
+    shared = _turn(trainer, theta, broadcast, order, plan)
+    mean, uploads = WeightedMean(), WeightedMean()
+    each: dict[int, Tensors] = {}
+    reports: list[ClientReport] = []
+    failures: dict[int, str] = {}
+    for turn in _turns(config, trainer, shared, plan, order.clients, data_of, states):
+        if isinstance(turn.result, Exception):
+            failures[turn.client] = reason_of(turn.result)
+            continue
+        outcome = turn.result
+        weight = _weight(config, trainer.algorithm, outcome.examples)
+        update = outcome.finish.update or _update(config, outcome.params, shared, trainer.algorithm)
+        if order.reply == "each":
+            each[turn.client] = update
+        else:
+            mean.add(update, weight)
+        uploads.add(outcome.finish.upload, weight)
+        reports.append(
+            ClientReport(
+                turn.client, outcome.examples, weight, outcome.steps, outcome.loss, turn.seconds
+            )
+        )
+    return CohortReply(
+        mean.mean() if mean.total_weight > 0 else {},
+        uploads.mean() if uploads.total_weight > 0 else {},
+        each,
+        tuple(reports),
+        failures,
+    )
+
+
+def _turn(
+    trainer: Trainer,
+    theta: Mapping[str, Tensor],
+    broadcast: Mapping[str, Tensor],
+    order: TrainOrder,
+    plan: LocalPlan,
+) -> Turn:
+    """Return what is the same in the turns of all clients of the cohort, on the device."""
+    anchor = {n: laid_out(tensor.to(trainer.device), trainer.format) for n, tensor in theta.items()}
+    turn = Turn(
+        {**anchor, **trainer.statistics},
+        {n: tensor.to(trainer.device) for n, tensor in broadcast.items()},
+        learning_rate=plan.learning_rate,
+        round=order.round,
+        momentum=plan.momentum,
+        nesterov=plan.nesterov,
+        normalisation=trainer.normalisation,
+    )
+    return replace(turn, state=trainer.algorithm.first_state(turn))
+
+
+def starting_point(
+    algorithm: Algorithm, turn: Turn, states: ClientStates | None, client: int
+) -> Mapping[str, Tensor]:
+    """Return what ``client`` would start its next turn from, with what it kept in ``states``."""
+    if states is None:
+        return turn.anchor
+    first = algorithm.first_state(turn)
+    kept = states.read(client, first)
+    return algorithm.begin(replace(turn, state=first if kept is None else kept))
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A client's turn, taken: its outcome, or what it raised, and the seconds that it took."""
+
+    client: int
+    result: Outcome | Exception
+    seconds: float
+
+
+def _turns(
+    config: RunConfig,
+    trainer: Trainer,
+    shared: Turn,
+    plan: LocalPlan,
+    clients: Sequence[int],
+    data_of: Callable[[int], Examples],
+    states: ClientStates | None,
+) -> Iterator[_Taken]:
+    """Give the clients their turns, as many at a time as the trainer takes, in ascending order."""
+    ascending = sorted(clients)
+    for start in range(0, len(ascending), trainer.together):
+        chunk = ascending[start : start + trainer.together]
+        began = time.perf_counter()
+        tasks: dict[int, ClientTask] = {}
+        results: dict[int, Outcome | Exception] = {}
+        for client in chunk:
+            try:
+                tasks[client] = _task(
+                    config, trainer, shared, plan, client, data_of(client), states
+                )
+            except Exception as error:
+                results[client] = error
+        results |= _outcomes(trainer, tasks, plan)
+        seconds = (time.perf_counter() - began) / len(chunk)
+        for client in chunk:
+            yield _Taken(client, _kept(results[client], client, states), seconds)
+
+
+def _outcomes(
+    trainer: Trainer, tasks: Mapping[int, ClientTask], plan: LocalPlan
+) -> dict[int, Outcome | Exception]:
+    """Return what each client's turn gives; an exception in a shared program is everybody's."""
+    try:
+        outcomes = trainer.client_updates(list(tasks.values()), plan)
+        return _checked(dict(zip(tasks, outcomes, strict=True)))
+    except Exception as error:
+        return dict.fromkeys(tasks, error)
+
+
+def _checked(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome | Exception]:
+    """Return the outcomes, and an error for each that is not finite; the device is waited for once."""
+    error = FloatingPointError(
+        "its update is not finite: training diverged (a smaller learning-rate, or clip-norm)"
+    )
+    finite = which_are_finite([_tensors_of(outcome) for outcome in outcomes.values()])
+    return {
+        client: outcome if sound and (math.isfinite(outcome.loss) or not outcome.steps) else error
+        for (client, outcome), sound in zip(outcomes.items(), finite, strict=True)
+    }
+
+
+def _tensors_of(outcome: Outcome) -> list[Tensor]:
+    """Return all that the client would send or keep."""
+    finish = outcome.finish
+    parts = (outcome.params, finish.upload, finish.state, finish.update or {})
+    return [tensor for part in parts for tensor in part.values()]
+
+
+def _kept(
+    result: Outcome | Exception, client: int, states: ClientStates | None
+) -> Outcome | Exception:
+    """Return the outcome, and keep the client's state; or else what is wrong with them."""
+    if isinstance(result, Exception):
+        return result
+    try:
+        if states is not None and result.finish.state and result.steps:
+            states.write(client, result.finish.state)
+    except Exception as error:
+        return error
+    return result
+
+
+def _task(
+    config: RunConfig,
+    trainer: Trainer,
+    shared: Turn,
+    plan: LocalPlan,
+    client: int,
+    examples: Examples,
+    states: ClientStates | None,
+) -> ClientTask:
+    """Return what the trainer needs to know of one client's turn."""
+    turn = replace(shared, steps=plan.num_steps(len(examples)))
+    turn = _own_turn(turn, trainer, examples, states, client)
+    turn = replace(turn, drawn=trainer.algorithm.draw(turn, config.seed, client))
+    return ClientTask(turn, examples, client_generator(config.seed, shared.round, client))
+
+
+def _own_turn(
+    turn: Turn,
+    trainer: Trainer,
+    examples: Examples,
+    states: ClientStates | None,
+    client: int,
+) -> Turn:
+    """Return the turn with what the client kept, and with what it knows of its data."""
+    if states is not None and trainer.algorithm.keeps_state:
+        kept = states.read(client, turn.state)
+        if kept is not None:
+            kept = {name: tensor.to(trainer.device) for name, tensor in kept.items()}
+            turn = replace(turn, state=kept)
+    if "classes" in trainer.algorithm.needs:
+        turn = replace(turn, label_counts=_label_counts(trainer, examples))
+    return turn
+
+
+def _label_counts(trainer: Trainer, examples: Examples) -> Tensor:
+    """Return how many targets of each class there are: [C]."""
+    counted = examples.targets[examples.targets >= 0].astype(np.int64)
+    counts = np.bincount(counted, minlength=trainer.num_classes)
+    return torch.as_tensor(counts, dtype=trainer.dtype, device=trainer.device)
+
+
+def _update(config: RunConfig, params: Tensors, turn: Turn, algorithm: Algorithm) -> Tensors:
+    """Return Delta_k = theta_k - theta (Option I) or theta_k (Option II).
+
+    Normalisation layers that stay with the client are as they were in theta.
+    """
+    anchor = turn.anchor
+    if algorithm.own_normalisation:
+        own = params.keys() & turn.normalisation
+        params = {name: anchor[name] if name in own else params[name] for name in params}
+    if config.update == "model":
+        return params
+    differences = torch._foreach_sub(list(params.values()), [anchor[name] for name in params])
+    return dict(zip(params, differences, strict=True))
+
+
+def _weight(config: RunConfig, algorithm: Algorithm, examples: int) -> float:
+    """Return n_k, or 1; to a rule over single updates, a client without examples has none to say."""
+    if config.weighting == "examples":
+        return float(examples)
+    return 1.0 if algorithm.reply == "mean" else float(examples > 0)

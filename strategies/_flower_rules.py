@@ -1,0 +1,58 @@
+"""Flower's own aggregation rules (median, trimmed mean, Krum, Bulyan) on single clients' updates."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+
+import torch
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from fedapp.errors import RunError
+from fedapp.federation.arrays import to_arrays, to_tensors
+from fedapp.training.algorithm import Tensors
+
+
+def aggregate_with(rule: Strategy, updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+    """Return what one of Flower's rules makes of clients' updates, in each tensor's own type.
+
+    The rule sees what it expects of one client a node: replies with exactly one ``ArrayRecord``
+    and one ``MetricRecord`` that holds ``num-examples`` (any further record, and it refuses them
+    all). The arrays are float64, since Krum's ``|x|^2 + |y|^2 - 2xy`` cancels in float32. Needs
+    Flower's ``TaskIdentity``, which every engine sets.
+
+    Raises
+    ------
+    RunError
+        The rule refuses: too few updates for the malicious clients that it is to withstand.
+    """
+    replies = [
+        _reply(number, tensors, weight)
+        for number, (tensors, weight) in enumerate(zip(updates, weights, strict=True), start=1)
+    ]
+    # Bulyan collects garbage once a client, 0.4 s each beside PyTorch; what is frozen is passed over.
+    gc.freeze()
+    try:
+        arrays, _ = rule.aggregate_train(1, replies)
+    finally:
+        gc.unfreeze()
+    if arrays is None:
+        raise RunError(
+            f"{type(rule).__name__} made nothing of {len(replies)} updates: it needs more clients a "
+            "round. Raise fraction-train, or let it withstand fewer malicious clients."
+        )
+    return _as_before(arrays, updates[0])
+
+
+def _reply(node: int, tensors: Tensors, weight: float) -> Message:
+    exact = {name: tensor.to(torch.float64) for name, tensor in tensors.items()}
+    content = RecordDict(
+        {"arrays": to_arrays(exact), "metrics": MetricRecord({"num-examples": float(weight)})}
+    )
+    return Message(content, node, MessageType.TRAIN)
+
+
+def _as_before(arrays: ArrayRecord, like: Tensors) -> Tensors:
+    tensors = to_tensors(arrays)
+    return {name: tensors[name].to(tensor) for name, tensor in like.items()}

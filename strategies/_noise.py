@@ -1,0 +1,84 @@
+"""Clipping and Gaussian noise of whole updates, for the private algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedapp.config.run_config import RunConfig
+from fedapp.seeds import generator, secret_generator
+from fedapp.training.algorithm import Algorithm
+from fedapp.training.tensors import Tensors, scaled
+
+Entropy = Literal["seed", "system"]
+
+
+class Private(Algorithm):
+    """What the private algorithms have in common: their noise, and what it promises."""
+
+    own_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
+    own_update: ClassVar[bool] = True
+    exact: ClassVar[bool] = False
+    neutral: ClassVar[Mapping[str, float]] = {"clip": 0.0, "noise": 0.0}
+
+    clip: float = Field(1.0, ge=0, description="Largest L2 norm of an update, S. 0: none.")
+    noise: float = Field(1.0, ge=0, description="Noise multiplier, z: the deviation over S.")
+    delta: float = Field(0.0, ge=0, lt=1, description="Delta of the epsilon given. 0: K^-1.1.")
+    max_epsilon: float = Field(
+        0.0, ge=0, description="End the run before a round that would pass this epsilon. 0: never."
+    )
+    entropy: Entropy = Field(
+        "system",
+        description="Where draws come from: 'system', which nobody can repeat, or 'seed', for tests: "
+        "then nothing is private.",
+    )
+
+    def misfits(self, config: RunConfig) -> Iterator[str]:
+        """Say if noise has no bound to be measured by, or a bound on epsilon no noise."""
+        yield from super().misfits(config)
+        if self.noise and not self.clip:
+            yield (
+                f"{self.name}.clip = 0: without clipping no noise is enough. "
+                f"Set {self.name}.clip=1.0, or {self.name}.noise=0.0."
+            )
+        if self.max_epsilon and not self.noise:
+            yield (
+                f"{self.name}.max-epsilon = {self.max_epsilon:g}: without noise epsilon is infinite from "
+                f"the first round on. Set {self.name}.noise=1.0, or {self.name}.max-epsilon=0.0."
+            )
+
+
+def norm_of(update: Mapping[str, Tensor]) -> Tensor:
+    """Return the L2 norm over all tensors, summed in float64: a scalar."""
+    return torch.stack([t.to(torch.float64).square().sum() for t in update.values()]).sum().sqrt()
+
+
+def clipped(update: Mapping[str, Tensor], bound: float | Tensor) -> Tensors:
+    """Return ``update * min(1, bound / ||update||)`` (McMahan et al. 2018, Algorithm 1, FlatClip)."""
+    factor = (bound / norm_of(update).clamp(min=1e-300)).clamp(max=1.0)
+    first = next(iter(update.values()))
+    return scaled(update, factor.to(first.dtype))
+
+
+def noise_generator(
+    entropy: Entropy, seed: int, purpose: str, round_: int, client: int = 0
+) -> np.random.Generator:
+    """Return the generator of one draw of noise, from the run's seed or from the system."""
+    if entropy == "system":
+        return secret_generator()
+    return generator(seed, purpose, round_, client)
+
+
+def gaussian(like: Mapping[str, Tensor], deviation: float, rng: np.random.Generator) -> Tensors:
+    """Return independent noise N(0, deviation^2), drawn in float64, of the tensors' kinds."""
+    return {
+        name: torch.from_numpy(np.asarray(rng.normal(0.0, deviation, tuple(tensor.shape)))).to(
+            tensor
+        )
+        for name, tensor in like.items()
+    }
