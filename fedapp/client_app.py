@@ -17,7 +17,7 @@ from flwr.common.logger import log
 from fedapp.config.run_config import RunConfig, Scalar, read_config
 from fedapp.data import Task
 from fedapp.data.node_data import Holdings, OwnClient, own_client, read_holdings
-from fedapp.federation.faults import reason_of
+from fedapp.errors import reason_of
 from fedapp.federation.messages import decode_exam, decode_order, encode_reply, encode_scores
 from fedapp.machine import cores, keep_memory
 from fedapp.training.algorithm import Turn

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from fedapp import server_app
 from fedapp.cli.generate import ROOT, targets
-from fedapp.cli.main import app, in_words, parse_settings
+from fedapp.cli.main import app
 from fedapp.config.key_docs import allowed
+from fedapp.config.read import in_words, parse_settings
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, defaults, option_fields, read_config
 from fedapp.data.node_data import own_client

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from fedapp.data.dataset import Task
-from fedapp.errors import DataError
-from fedapp.federation.faults import plain
+from fedapp.errors import DataError, plain
 
 TYPES: Mapping[str, type] = {
     "kind": str,

@@ -16,8 +16,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.config.run_config import Scalar
+from fedapp.errors import reason_of
 from fedapp.federation.delivery import Delivery
-from fedapp.federation.faults import reason_of
 
 RUN_ID = 1
 

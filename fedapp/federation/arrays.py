@@ -12,7 +12,8 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
-from fedapp.federation.faults import ReplyError, plain
+from fedapp.errors import plain
+from fedapp.federation.faults import ReplyError
 from fedapp.training.tensors import Tensors
 
 MAGIC = b"\x93NUMPY\x01\x00"

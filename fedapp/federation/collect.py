@@ -9,8 +9,9 @@ from logging import WARNING
 from flwr.app import Message
 from flwr.common.logger import log
 
+from fedapp.errors import plain
 from fedapp.federation.aggregation import Fold, in_order
-from fedapp.federation.faults import Fault, ReplyError, plain
+from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.nodes import Cohort
 from fedapp.federation.validation import Expected, decode_reply, decode_scores
 from fedapp.training.client import CohortReply, TrainOrder

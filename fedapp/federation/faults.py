@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
-
-from fedapp.errors import FedappError
 
 KINDS: Mapping[str, str] = {
     "raised": "its node, or the client at its node, raised an exception",
@@ -28,12 +24,6 @@ KINDS: Mapping[str, str] = {
 IN_PART = "its reply came only in part"
 """What is said of a reply whose upload had begun: its node died, or its connection is slow."""
 
-REASON_LENGTH = 500
-"""A node's own words are cut off here, so that none can fill the disk of the server."""
-
-INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders whose code is nobody's who writes an algorithm."""
-
 
 class Fault(NamedTuple):
     """Why one client is left out of one round."""
@@ -48,28 +38,6 @@ class ReplyError(Exception):
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
         self.fault = Fault(kind, reason)
-
-
-def plain(reason: object) -> str:
-    """Return a node's own words as one line of bounded length."""
-    return " ".join(str(reason).split())[:REASON_LENGTH] or "no reason"
-
-
-def reason_of(error: Exception) -> str:
-    """Return what was raised, and where: the last line outside of installed packages.
-
-    An error that is the user's to mend says all by itself, and so does training that diverged.
-    """
-    said = "".join(traceback.format_exception_only(error)).strip()
-    if isinstance(error, (FedappError, FloatingPointError)):
-        return said
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not INSTALLED.intersection(Path(frame.filename).parts)]
-    if not (own or frames):
-        return said
-    frame = (own or frames)[-1]
-    file = "/".join(Path(frame.filename).parts[-2:])
-    return f"{said[: REASON_LENGTH - 200]} ({file}, line {frame.lineno}, in {frame.name})"
 
 
 def count(faults: Mapping[int, Fault]) -> dict[str, int]:

@@ -18,9 +18,9 @@ import fedapp
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
 from fedapp.data.task_schema import read_task, task_differences
-from fedapp.errors import DataError, RunError
+from fedapp.errors import DataError, RunError, plain
 from fedapp.federation.delivery import Delivery
-from fedapp.federation.faults import Fault, plain
+from fedapp.federation.faults import Fault
 from fedapp.federation.validation import missing
 from fedapp.training.build import choose_device
 from fedapp.training.client import spread

@@ -21,7 +21,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
 
-from fedapp.federation.faults import Fault, plain
+from fedapp.errors import plain
+from fedapp.federation.faults import Fault
 
 Pulled = list[tuple[str, Message]] | Fault
 """The replies that were there, by the ids of their messages, or why they cannot be read."""

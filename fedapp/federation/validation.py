@@ -12,8 +12,9 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from torch import Tensor
 
+from fedapp.errors import plain
 from fedapp.federation.arrays import size_of, to_tensors
-from fedapp.federation.faults import IN_PART, Fault, ReplyError, plain
+from fedapp.federation.faults import IN_PART, Fault, ReplyError
 from fedapp.federation.messages import EACH, FURTHER
 from fedapp.training.algorithm import Tensors
 from fedapp.training.client import ClientReport, CohortReply, TrainOrder

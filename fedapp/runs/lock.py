@@ -16,8 +16,7 @@ from filelock import FileLock, Timeout
 from flwr.common.logger import FLOWER_LOGGER, log
 from flwr.supercore.run import RunNotRunningException
 
-from fedapp.errors import ConfigError, FedappError
-from fedapp.federation.faults import reason_of
+from fedapp.errors import ConfigError, FedappError, reason_of
 from fedapp.runs.directory import RunDirectory, check_is_new
 from fedapp.training.batched.run_batching import current_stack
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedapp.config.run_config import RunConfig, participants
 from fedapp.data.dataset import Examples
-from fedapp.federation.faults import reason_of
+from fedapp.errors import reason_of
 from fedapp.seeds import generator
 from fedapp.training.algorithm import Algorithm, Tensors, Turn, WeightedMean
 from fedapp.training.client_state import ClientStates, StateOrder

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedapp.cli.main import parse_settings
+from fedapp.config.read import parse_settings
 from fedapp.config.run_config import Scalar
 from fedapp.studies.papers.cells import (
     OF_ITEM,

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from fedapp.cli.main import parse_settings
+from fedapp.config.read import parse_settings
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.grid import expand, make_rows, request_for, show, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, LENGTH

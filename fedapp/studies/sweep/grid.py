@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.table import Table
 
-from fedapp.cli.main import parse_settings
+from fedapp.config.read import parse_settings
 from fedapp.config.run_config import Scalar, read_config
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically, write_json
