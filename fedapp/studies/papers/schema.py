@@ -274,7 +274,7 @@ class Figure(Base):
 
 
 class Picture(Base):
-    """A figure drawn by a function of its own, ``draw``, in ``fedapp/papers/pictures``."""
+    """A figure drawn by a function of its own, ``draw``, in ``fedapp/studies/papers/figures``."""
 
     kind: Literal["picture"]
     draw: Literal["interpolation", "partitions", "landscape-one", "landscape-two", "quadratic"]
