@@ -28,7 +28,7 @@ from benchmarks.rows import inline_round, rows, workers_round
 from benchmarks.turns import conditions, ratio, take_turns
 from benchmarks.workloads import WORKLOADS, Workload, idle
 from fedapp.config.run_config import RunConfig
-from fedapp.data.node_data import read_holdings
+from fedapp.data.node_data import read_node_data
 
 OTHERS = ("simulation", "peers", "memory", "gpu", "lstm", "data_cache FOLDER", "defaults")
 IDLE_ROUNDS = 100
@@ -68,8 +68,8 @@ def measure(name: str, workload: Workload, turns: int, workers: int, steps: int)
         config = workload.config(folder, 1, steps)
         if config is None:
             return False
-        holdings = read_holdings(config, None)
-        times = take_turns(dict(rows(config, holdings, workers, stack)), turns)
+        node_data = read_node_data(config, None)
+        times = take_turns(dict(rows(config, node_data, workers, stack)), turns)
     cut = f", {steps} local steps" if steps else ""
     title = f"{name}: {workload.title}{cut}; {Path(config.dataset).name}"
     columns = ("what", "seconds a round", "of one process", f"of {workers} processes")
@@ -88,17 +88,17 @@ def measure_idle(turns: int, workers: int) -> None:
         found = {}
         for clients in (100, 1_000_000):
             config = _idle_config(clients, folder)
-            holdings = read_holdings(config, None)
-            found[f"in-process, K = {clients:,}"] = inline_round(config, holdings, idle_app.app)
+            node_data = read_node_data(config, None)
+            found[f"in-process, K = {clients:,}"] = inline_round(config, node_data, idle_app.app)
             for every in (0, 1) if clients == 100 else ():
                 written = config.model_copy(
                     update={"run_dir": f"{folder}/{every}", "checkpoint_every": every}
                 )
                 title = " + metrics, TensorBoard" + (", a checkpoint every round" if every else "")
-                found[title] = inline_round(written, holdings, idle_app.app, callbacks=True)
+                found[title] = inline_round(written, node_data, idle_app.app, callbacks=True)
             if clients == 100:
                 found[f"Ray workers, {workers}"] = stack.enter_context(
-                    workers_round(config, holdings, workers, "benchmarks.idle:app")
+                    workers_round(config, node_data, workers, "benchmarks.idle:app")
                 )
         times = take_turns(found, turns, IDLE_ROUNDS)
     table = Table("what", "ms a round", title="W0: ten clients that do nothing")

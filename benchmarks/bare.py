@@ -12,7 +12,7 @@ from benchmarks.processes import Call, together
 from benchmarks.workloads import ROUND
 from fedapp.config.run_config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
-from fedapp.data.node_data import Holdings, read_holdings
+from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, make_model, make_module
 from fedapp.training.client import sample_clients, spread
@@ -24,13 +24,13 @@ def clients_of(config: RunConfig) -> list[int]:
     return sample_clients(config.seed, ROUND, range(config.num_clients), config.fraction_train)
 
 
-def bare_loop(config: RunConfig, holdings: Holdings, clients: Sequence[int]) -> Call:
+def bare_loop(config: RunConfig, node_data: NodeData, clients: Sequence[int]) -> Call:
     """Return a function that trains ``clients`` once, all their data in memory beforehand."""
-    module, model = make_module(config, holdings.dataset.task), make_model(config)
+    module, model = make_module(config, node_data.dataset.task), make_model(config)
     theta = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     optimizer = torch.optim.SGD(module.parameters(), lr=config.learning_rate)
     plan = LocalPlan.of(config, config.learning_rate)
-    data = [tensors_of(config, holdings, client) for client in clients]
+    data = [tensors_of(config, node_data, client) for client in clients]
 
     def train() -> None:
         for inputs, targets in data:
@@ -46,16 +46,16 @@ def bare_loop(config: RunConfig, holdings: Holdings, clients: Sequence[int]) -> 
     return train
 
 
-def tensors_of(config: RunConfig, holdings: Holdings, client: int) -> tuple[Tensor, Tensor]:
+def tensors_of(config: RunConfig, node_data: NodeData, client: int) -> tuple[Tensor, Tensor]:
     """Return a client's examples as the network takes them."""
-    inputs, targets = to_device(holdings.train(client), torch.device("cpu"))
+    inputs, targets = to_device(node_data.train(client), torch.device("cpu"))
     return load_transform(config).test(inputs, DTYPES[config.precision]), targets
 
 
 @contextlib.contextmanager
-def bare_loops(config: RunConfig, holdings: Holdings, processes: int) -> Iterator[Call]:
+def bare_loops(config: RunConfig, node_data: NodeData, processes: int) -> Iterator[Call]:
     """Share the clients out to processes of one thread each; nothing is sent back."""
-    sizes = {client: len(holdings.train(client)) for client in clients_of(config)}
+    sizes = {client: len(node_data.train(client)) for client in clients_of(config)}
     cohorts = spread(list(sizes), sizes, processes)
     with together(_loop, [(config.to_run_config(), cohort) for cohort in cohorts]) as train:
         yield train
@@ -64,4 +64,4 @@ def bare_loops(config: RunConfig, holdings: Holdings, processes: int) -> Iterato
 def _loop(values: dict[str, Scalar], cohort: list[int]) -> Call:
     torch.set_num_threads(1)
     config = read_config(values)
-    return bare_loop(config, read_holdings(config, None), cohort)
+    return bare_loop(config, read_node_data(config, None), cohort)

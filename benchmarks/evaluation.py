@@ -53,7 +53,7 @@ def bare_loop(config: RunConfig, task: Task, examples: Examples) -> Callable[[],
             for batch, wanted in zip(shown, targets, strict=True):
                 outputs = module(batch)
                 F.cross_entropy(outputs, wanted).item()
-                model.hits(outputs, wanted)
+                model.num_correct(outputs, wanted)
 
     return loop
 

@@ -33,7 +33,7 @@ from benchmarks.turns import median_seconds
 from benchmarks.workloads import WORKLOADS, Workload
 from fedapp.config.run_config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
-from fedapp.data.node_data import Holdings, read_holdings
+from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.errors import ConfigError
 from fedapp.training.batches import to_device
 from fedapp.training.build import (
@@ -102,27 +102,27 @@ def with_data(workload: Workload, folder: Path) -> Workload:
     return replace(workload, stand_in={"dataset": str(images), "data-cache": f"{folder}/cache"})
 
 
-def whole_round(config: RunConfig, holdings: Holdings) -> Round | None:
+def whole_round(config: RunConfig, node_data: NodeData) -> Round | None:
     """Return a round with messages and server in this process; None where Flower is not installed."""
     try:
         from benchmarks.rows import inline_round
     except ModuleNotFoundError:
         return None
-    return inline_round(config, holdings)
+    return inline_round(config, node_data)
 
 
 def measure_w1(values: dict[str, Scalar], device: torch.device, turns: int) -> None:
     """W1 with all 100 clients a round: both trainers, and the floor."""
     values = {**values, "fraction-train": 1.0}
     config = read_config({**values, "trainer": "batched"})
-    holdings = read_holdings(config, None)
-    least = least_bytes(config, holdings) / bandwidth(device)
+    node_data = read_node_data(config, None)
+    least = least_bytes(config, node_data) / bandwidth(device)
     sequential = read_config({**values, "trainer": "sequential"})
     rounds = {
-        "trainer sequential": (trainer_round(sequential, holdings), min(turns, 2)),
-        "trainer batched": (trainer_round(config, holdings), turns),
+        "trainer sequential": (trainer_round(sequential, node_data), min(turns, 2)),
+        "trainer batched": (trainer_round(config, node_data), turns),
     }
-    whole = whole_round(config, holdings)
+    whole = whole_round(config, node_data)
     if whole is not None:
         rounds["in-process round, batched"] = (whole, turns)
     times = {name: median_seconds(call, device, count) for name, (call, count) in rounds.items()}
@@ -137,11 +137,11 @@ def measure_w1(values: dict[str, Scalar], device: torch.device, turns: int) -> N
 def measure_w4(values: dict[str, Scalar], device: torch.device, turns: int) -> None:
     """W4's 1,500 rounds, from a few of them and the evaluation of the test set."""
     config = read_config({**values, "trainer": "batched"})
-    holdings = read_holdings(config, None)
-    task = holdings.dataset.task
-    round_ = whole_round(config, holdings) or trainer_round(config, holdings)
+    node_data = read_node_data(config, None)
+    task = node_data.dataset.task
+    round_ = whole_round(config, node_data) or trainer_round(config, node_data)
     each = median_seconds(round_, device, 4 * turns)
-    evaluator = make_evaluator(config, task, holdings.dataset.test)
+    evaluator = make_evaluator(config, task, node_data.dataset.test)
     theta = {n: tensor.to(device) for n, tensor in initial_parameters(config, task).items()}
     score = median_seconds(lambda: evaluator.score(theta), device, turns)
     whole = W4_ROUNDS * (each + score / EVALUATED_EVERY)
@@ -155,15 +155,15 @@ def measure_w4(values: dict[str, Scalar], device: torch.device, turns: int) -> N
 def measure_w3(values: dict[str, Scalar], device: torch.device, turns: int) -> None:
     """W3 with all ten clients a round, beside a centralised loop."""
     config = read_config({**values, "trainer": "batched", "fraction-train": 1.0})
-    holdings = read_holdings(config, None)
+    node_data = read_node_data(config, None)
     plan = LocalPlan.of(config, config.learning_rate)
     clients = sample_clients(config.seed, 1, range(config.num_clients), 1.0)
     images = sum(
         min(plan.num_steps(n) * plan.batch(n), plan.epochs * n)
-        for n in (len(holdings.train(client)) for client in clients)
+        for n in (len(node_data.train(client)) for client in clients)
     )
-    federated = images / median_seconds(trainer_round(config, holdings), device, turns)
-    alone = {size: central_speed(config, holdings, device, size) for size in BATCHES}
+    federated = images / median_seconds(trainer_round(config, node_data), device, turns)
+    alone = {size: central_speed(config, node_data, device, size) for size in BATCHES}
     best = max(alone, key=lambda size: alone[size])
     table = Table("what", "images a second", "ratio", title="W3, 10 clients")
     table.add_row(f"centralised, bare loop, B = {best}", f"{alone[best]:,.0f}", "1.00")
@@ -171,17 +171,17 @@ def measure_w3(values: dict[str, Scalar], device: torch.device, turns: int) -> N
     console.print(table)
 
 
-def least_bytes(config: RunConfig, holdings: Holdings) -> float:
+def least_bytes(config: RunConfig, node_data: NodeData) -> float:
     """Return the bytes that a round has to move if the parameters of all clients fit no cache.
 
     Each local step of each client reads its parameters forward, and reads and writes them when it
     descends; data and activations are not counted.
     """
-    theta = initial_parameters(config, holdings.dataset.task)
+    theta = initial_parameters(config, node_data.dataset.task)
     size = sum(tensor.numel() * tensor.element_size() for tensor in theta.values())
     plan = LocalPlan.of(config, config.learning_rate)
     clients = sample_clients(config.seed, 1, range(config.num_clients), config.fraction_train)
-    return 3.0 * size * sum(plan.num_steps(len(holdings.train(client))) for client in clients)
+    return 3.0 * size * sum(plan.num_steps(len(node_data.train(client))) for client in clients)
 
 
 def bandwidth(device: torch.device) -> float:
@@ -193,13 +193,13 @@ def bandwidth(device: torch.device) -> float:
 
 
 def central_speed(
-    config: RunConfig, holdings: Holdings, device: torch.device, batch_size: int
+    config: RunConfig, node_data: NodeData, device: torch.device, batch_size: int
 ) -> float:
     """Return the images a second of plain centralised training, its data on the device."""
-    module = make_module(config, holdings.dataset.task).to(device).train()
+    module = make_module(config, node_data.dataset.task).to(device).train()
     form = memory_format(module)
     module = module.to(memory_format=form)
-    inputs, targets = to_device(holdings.dataset.train, device)
+    inputs, targets = to_device(node_data.dataset.train, device)
     inputs = load_transform(config).test(inputs[:batch_size], DTYPES[config.precision])
     model, optimizer = make_model(config), torch.optim.SGD(module.parameters(), lr=1e-3)
 

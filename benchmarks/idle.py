@@ -10,9 +10,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedapp import client_app
-from fedapp.training.algorithm import Finish
+from fedapp.training.algorithm import ClientExtras
 from fedapp.training.round_plan import LocalPlan
-from fedapp.training.trainer import ClientTask, Outcome, Trainer
+from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 
 app = ClientApp()
 app.query()(client_app.query)
@@ -27,10 +27,16 @@ class IdleTrainer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
 
-    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Return theta for each."""
         return [
-            Outcome(dict(task.turn.anchor), len(task.examples), 0, float("nan"), Finish())
+            ClientResult(
+                dict(task.context.global_params),
+                len(task.examples),
+                0,
+                float("nan"),
+                ClientExtras(),
+            )
             for task in tasks
         ]
 

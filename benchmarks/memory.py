@@ -66,7 +66,7 @@ def measure(folder: str, clients: int, a_round: int) -> float:
 def _run(folder: str, clients: int, a_round: int, pipe: Connection) -> None:
     from fedapp.cli.main import run
     from fedapp.config.run_config import read_config
-    from fedapp.data.node_data import read_holdings
+    from fedapp.data.node_data import read_node_data
 
     data = f"dataset={folder}/data"
     if clients:
@@ -83,7 +83,7 @@ def _run(folder: str, clients: int, a_round: int, pipe: Connection) -> None:
         logging.disable(logging.INFO)
         run(settings)
     else:
-        read_holdings(read_config({"dataset": f"{folder}/data", "num-clients": 1}), None)
+        read_node_data(read_config({"dataset": f"{folder}/data", "num-clients": 1}), None)
     # Kilobytes on Linux, bytes on macOS.
     unit = 2**20 if sys.platform == "darwin" else 2**10
     pipe.send(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit)

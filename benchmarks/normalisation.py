@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedapp.config.run_config import RunConfig, read_config
-from fedapp.data.node_data import read_holdings
-from fedapp.training.algorithm import Finish, Tensors, Turn, weighted_mean
+from fedapp.data.node_data import read_node_data
+from fedapp.training.algorithm import ClientContext, ClientExtras, Tensors, weighted_mean
 from fedapp.training.build import initial_parameters, make_evaluator, make_trainer
 from fedapp.training.round_plan import LocalPlan, client_generator
 from fedapp.training.sequential import SequentialTrainer
@@ -50,17 +50,19 @@ KEPT: dict[str, Callable[[str], bool]] = {
 class _All(FedBN):
     """A turn that starts from what it is given, and gives back all tensors."""
 
-    def begin(self, turn: Turn) -> Mapping[str, Any]:
-        return turn.anchor
+    def begin(self, context: ClientContext) -> Mapping[str, Any]:
+        return context.global_params
 
-    def finish(self, params: Mapping[str, Any], turn: Turn, steps: Any) -> Finish:
-        return Finish(state=dict(params))
+    def finalize(
+        self, params: Mapping[str, Any], context: ClientContext, steps: Any
+    ) -> ClientExtras:
+        return ClientExtras(state=dict(params))
 
 
 def accuracies(config: RunConfig, kept: Callable[[str], bool]) -> Iterator[float]:
     """Yield the accuracy over all clients' own test examples after each round, every client training."""
-    holdings = read_holdings(config, None)
-    task, clients = holdings.dataset.task, range(config.num_clients)
+    node_data = read_node_data(config, None)
+    task, clients = node_data.dataset.task, range(config.num_clients)
     trainer = make_trainer(config, task)
     assert isinstance(trainer, SequentialTrainer)
     trainer.algorithm = _All()
@@ -68,18 +70,20 @@ def accuracies(config: RunConfig, kept: Callable[[str], bool]) -> Iterator[float
     models = [first for _ in clients]
     plan, weights = (
         LocalPlan.of(config, config.learning_rate),
-        [len(holdings.train(k)) for k in clients],
+        [len(node_data.train(k)) for k in clients],
     )
-    evaluator = make_evaluator(config, task, holdings.test(0))
+    evaluator = make_evaluator(config, task, node_data.test(0))
     for round_ in range(1, config.num_server_rounds + 1):
         tasks = [
-            ClientTask(Turn(model), holdings.train(k), client_generator(config.seed, round_, k))
+            ClientTask(
+                ClientContext(model), node_data.train(k), client_generator(config.seed, round_, k)
+            )
             for k, model in enumerate(models)
         ]
-        ended = [outcome.finish.state for outcome in trainer.client_updates(tasks, plan)]
+        ended = [outcome.extras.state for outcome in trainer.client_updates(tasks, plan)]
         mean = weighted_mean(ended, weights)
         models = [{n: own[n] if kept(n) else mean[n] for n in mean} for own in ended]
-        scores = [evaluator.on(holdings.test(k)).score(models[k]) for k in clients]
+        scores = [evaluator.on(node_data.test(k)).score(models[k]) for k in clients]
         yield sum(s.accuracy * s.count for s in scores) / sum(s.count for s in scores)
 
 

@@ -45,7 +45,7 @@ from benchmarks.rows import in_threads, workers_round
 from benchmarks.turns import conditions, ratio, take_turns
 from benchmarks.workloads import WORKLOADS, Workload
 from fedapp.config.run_config import RunConfig, Scalar, read_config
-from fedapp.data.node_data import Holdings, read_holdings
+from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.models.model import Model
 from fedapp.training.build import make_model, make_module
 
@@ -117,11 +117,11 @@ def pfl_round(values: dict[str, Scalar], rank: int, addresses: str) -> Call:
     from pfl.model.pytorch import PyTorchModel
 
     torch.set_num_threads(1)
-    config, holdings, clients = _read(values)
-    network = Network(make_module(config, holdings.dataset.task), make_model(config))
+    config, node_data, clients = _read(values)
+    network = Network(make_module(config, node_data.dataset.task), make_model(config))
     theta = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
-    data = {k: PyTorchTensorDataset(tensors_of(config, holdings, k)) for k in clients}
+    data = {k: PyTorchTensorDataset(tensors_of(config, node_data, k)) for k in clients}
     users = FederatedDataset(data.__getitem__, get_user_sampler("minimize_reuse", clients))
     backend = SimulatedBackend(users, users, postprocessors=[WeightByDatapoints()])
     algorithm, rounds = FederatedAveraging(), itertools.count(1)
@@ -160,8 +160,8 @@ def fedjax_round(values: dict[str, Scalar], engine: str, devices: int) -> Call:
     jax.tree_map = jax.tree_util.tree_map
     if engine == "pmap":
         jax.config.update("jax_pmap_no_rank_reduction", False)
-    config, holdings, clients = _read(values)
-    model = _fedjax_model(config, holdings)
+    config, node_data, clients = _read(values)
+    model = _fedjax_model(config, node_data)
     batches = fedjax.ShuffleRepeatBatchHParams(
         batch_size=config.batch_size,
         num_epochs=config.local_epochs,
@@ -178,7 +178,7 @@ def fedjax_round(values: dict[str, Scalar], engine: str, devices: int) -> Call:
     keys = jax.random.split(jax.random.PRNGKey(config.seed), len(clients))
     cohort = []
     for client, key in zip(clients, keys, strict=True):
-        inputs, targets = tensors_of(config, holdings, client)
+        inputs, targets = tensors_of(config, node_data, client)
         examples = {"x": inputs.permute(0, 2, 3, 1).contiguous().numpy(), "y": targets.numpy()}
         cohort.append((client, fedjax.ClientDataset(examples), key))
 
@@ -189,14 +189,14 @@ def fedjax_round(values: dict[str, Scalar], engine: str, devices: int) -> Call:
     return train
 
 
-def _fedjax_model(config: RunConfig, holdings: Holdings) -> Any:
+def _fedjax_model(config: RunConfig, node_data: NodeData) -> Any:
     """Return the 2NN or the MNIST CNN for images of [n, H, W, channels]."""
     import fedjax
     import haiku as hk
     import jax
     import numpy as np
 
-    task, relu = holdings.dataset.task, jax.nn.relu
+    task, relu = node_data.dataset.task, jax.nn.relu
     channels, rows, columns = task.input_shape
     pool, classes = (1, 2, 2, 1), task.num_classes
 
@@ -216,9 +216,9 @@ def _fedjax_model(config: RunConfig, holdings: Holdings) -> Any:
     )
 
 
-def _read(values: dict[str, Scalar]) -> tuple[RunConfig, Holdings, list[int]]:
+def _read(values: dict[str, Scalar]) -> tuple[RunConfig, NodeData, list[int]]:
     config = read_config(values)
-    return config, read_holdings(config, None), clients_of(config)
+    return config, read_node_data(config, None), clients_of(config)
 
 
 def _workers(processes: int) -> list[tuple[Any, ...]]:
@@ -275,12 +275,12 @@ def _rows(
     config: RunConfig, workers: int, stack: contextlib.ExitStack
 ) -> Iterator[tuple[str, Call]]:
     """Yield the bare loops, whole rounds of ours in threads and on Ray workers, and installed peers."""
-    holdings, values = read_holdings(config, None), config.to_run_config()
-    bare = stack.enter_context(bare_loops(config, holdings, workers))
+    node_data, values = read_node_data(config, None), config.to_run_config()
+    bare = stack.enter_context(bare_loops(config, node_data, workers))
     yield f"bare loop, {workers} processes of one thread", bare
     batched = read_config({**values, "trainer": "batched"})
-    yield f"in-process, batched, {workers} threads", in_threads(batched, holdings, workers)
-    ours = stack.enter_context(workers_round(batched, holdings, workers))
+    yield f"in-process, batched, {workers} threads", in_threads(batched, node_data, workers)
+    ours = stack.enter_context(workers_round(batched, node_data, workers))
     yield f"Ray workers, {workers}, batched", ours
     for peer in PEERS:
         if not peer.lacks():

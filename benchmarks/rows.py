@@ -13,11 +13,11 @@ from benchmarks.trainers import Round, trainer_round
 from benchmarks.workloads import ROUND
 from fedapp.client_app import app as client_app
 from fedapp.config.run_config import RunConfig, read_config
-from fedapp.data.node_data import Holdings
+from fedapp.data.node_data import NodeData
 from fedapp.engines.grid import LocalGrid
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.arrays import to_arrays
-from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.federation.nodes import Nodes
 from fedapp.runs.directory import create
 from fedapp.server_app import standard_callbacks
@@ -26,25 +26,25 @@ from strategies.strategy import FederatedStrategy
 
 
 def rows(
-    config: RunConfig, holdings: Holdings, workers: int, stack: contextlib.ExitStack
+    config: RunConfig, node_data: NodeData, workers: int, stack: contextlib.ExitStack
 ) -> Iterator[tuple[str, Round]]:
     """Yield the rows of a workload by name, the bare loop first; ``stack`` ends what they start."""
-    yield "bare loop, one process", bare_loop(config, holdings, clients_of(config))
-    two = stack.enter_context(bare_loops(config, holdings, workers))
+    yield "bare loop, one process", bare_loop(config, node_data, clients_of(config))
+    two = stack.enter_context(bare_loops(config, node_data, workers))
     yield f"bare loop, {workers} processes of one thread", two
     for trainer in ("sequential", "batched"):
         chosen = read_config({**config.to_run_config(), "trainer": trainer})
-        yield f"trainer {trainer}", trainer_round(chosen, holdings)
-        yield f"in-process round, {trainer}", inline_round(chosen, holdings)
-        threaded = in_threads(chosen, holdings, workers)
+        yield f"trainer {trainer}", trainer_round(chosen, node_data)
+        yield f"in-process round, {trainer}", inline_round(chosen, node_data)
+        threaded = in_threads(chosen, node_data, workers)
         yield f"in-process round, {trainer}, {workers} threads", threaded
-        on_ray = stack.enter_context(workers_round(chosen, holdings, workers))
+        on_ray = stack.enter_context(workers_round(chosen, node_data, workers))
         yield f"Ray workers, {workers}, {trainer}", on_ray
 
 
 def inline_round(
     config: RunConfig,
-    holdings: Holdings,
+    node_data: NodeData,
     app: ClientApp = client_app,
     *,
     callbacks: bool = False,
@@ -52,12 +52,12 @@ def inline_round(
     """Return a whole round in this process, with what a run writes after it if ``callbacks``."""
     grid = InlineGrid(app, config.to_run_config(), [{}])
     written = standard_callbacks(create(config), config) if callbacks else []
-    return _whole_round(config, holdings, grid, written)
+    return _whole_round(config, node_data, grid, written)
 
 
-def in_threads(config: RunConfig, holdings: Holdings, threads: int) -> Round:
+def in_threads(config: RunConfig, node_data: NodeData, threads: int) -> Round:
     """Return a whole round in this process with so many threads; the other rows have one."""
-    train = inline_round(config.model_copy(update={"threads": threads}), holdings)
+    train = inline_round(config.model_copy(update={"threads": threads}), node_data)
 
     def threaded() -> None:
         try:
@@ -70,7 +70,7 @@ def in_threads(config: RunConfig, holdings: Holdings, threads: int) -> Round:
 
 @contextlib.contextmanager
 def workers_round(
-    config: RunConfig, holdings: Holdings, workers: int, app: str = ""
+    config: RunConfig, node_data: NodeData, workers: int, app: str = ""
 ) -> Iterator[Round]:
     """Yield a whole round on Ray workers; those of several rows are there at the same time."""
     from fedapp.engines.cluster import HERE, TIMEOUT, Share, connected, room
@@ -79,16 +79,16 @@ def workers_round(
     share = Share(cpus=0.1, gpus=0.0)
     with connected(HERE), room(HERE, share, workers, TIMEOUT) as found:
         grid = WorkerGrid(config.to_run_config(), [{}] * workers, found, app or CLIENT_APP)
-        yield _whole_round(config, holdings, grid, [])
+        yield _whole_round(config, node_data, grid, [])
 
 
 def _whole_round(
-    config: RunConfig, holdings: Holdings, grid: LocalGrid, callbacks: list[Callback]
+    config: RunConfig, node_data: NodeData, grid: LocalGrid, callbacks: list[Callback]
 ) -> Round:
     """Return a round from drawing the clients to the next theta, on nodes that are ready."""
-    task = holdings.dataset.task
-    sizes = None if holdings.partition is None else holdings.partition.sizes
-    nodes = Nodes(config, task, holdings.dataset.fingerprint, sizes)
+    task = node_data.dataset.task
+    sizes = None if node_data.partition is None else node_data.partition.sizes
+    nodes = Nodes(config, task, node_data.dataset.fingerprint, sizes)
     strategy = FederatedStrategy(config, make_algorithm(config, task), nodes, None)
     theta = initial_parameters(config, task)
     arrays = to_arrays(theta)
@@ -108,7 +108,7 @@ def _whole_round(
 class _Check(Callback):
     """A round in which clients failed is no measurement."""
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         """Raise if any client failed."""
         if "failures" in record:
             raise RuntimeError(f"clients failed: {record['failures']}")

@@ -7,21 +7,21 @@ from collections.abc import Callable
 from benchmarks.bare import clients_of
 from benchmarks.workloads import ROUND
 from fedapp.config.run_config import RunConfig
-from fedapp.data.node_data import Holdings
+from fedapp.data.node_data import NodeData
 from fedapp.training.build import initial_parameters, make_trainer
-from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.client import TrainRequest, train_cohort
 
 Round = Callable[[], None]
 
 
-def trainer_round(config: RunConfig, holdings: Holdings) -> Round:
+def trainer_round(config: RunConfig, node_data: NodeData) -> Round:
     """Return a trainer's work for the clients of the round, without messages and server."""
-    task = holdings.dataset.task
+    task = node_data.dataset.task
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
-    order = TrainOrder(ROUND, tuple(clients_of(config)), config.learning_rate, "mean")
+    order = TrainRequest(ROUND, tuple(clients_of(config)), config.learning_rate, "mean")
 
     def train() -> None:
-        reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
+        reply = train_cohort(config, trainer, order, theta, {}, node_data.train)
         if reply.failures:
             raise RuntimeError(f"clients failed: {reply.failures}")
 

@@ -16,14 +16,19 @@ from flwr.common.logger import log
 
 from fedapp.config.run_config import RunConfig, Scalar, read_config
 from fedapp.data import Task
-from fedapp.data.node_data import Holdings, OwnClient, own_client, read_holdings
+from fedapp.data.node_data import NodeData, OwnClient, own_client, read_node_data
 from fedapp.errors import reason_of
-from fedapp.federation.messages import decode_exam, decode_order, encode_reply, encode_scores
+from fedapp.federation.messages import (
+    decode_evaluate_request,
+    decode_train_request,
+    encode_reply,
+    encode_scores,
+)
 from fedapp.machine import cores, keep_memory
-from fedapp.training.algorithm import Turn
+from fedapp.training.algorithm import ClientContext
 from fedapp.training.build import choose_device, make_algorithm, make_evaluator, make_trainer
 from fedapp.training.client import starting_point, train_cohort
-from fedapp.training.client_state import ClientStates, StateOrder, node_folder, shared_folder
+from fedapp.training.client_state import ClientStates, StateLocation, node_folder, shared_folder
 from fedapp.training.evaluation import Score
 from fedapp.training.networks import normalisation_names
 from fedapp.training.trainer import Trainer
@@ -45,12 +50,12 @@ def train_with(
     It is asked for the trainer of a workplace and a number of threads.
     """
     workplace = workplace_of(context)
-    config, holdings = read_workplace(workplace)
-    order, theta, extras = decode_order(message.content)
-    trainer = trainer_of(workplace, _set_threads(order.threads))
-    states = _states(order.states, order.round, holdings, context)
-    reply = train_cohort(config, trainer, order, theta, extras, holdings.train, states)
-    return Message(encode_reply(order, reply), reply_to=message)
+    config, node_data = read_workplace(workplace)
+    request, theta, extras = decode_train_request(message.content)
+    trainer = trainer_of(workplace, _set_threads(request.threads))
+    states = _states(request.states, request.round, node_data, context)
+    reply = train_cohort(config, trainer, request, theta, extras, node_data.train, states)
+    return Message(encode_reply(request, reply), reply_to=message)
 
 
 def _set_threads(asked: int) -> int:
@@ -62,15 +67,15 @@ def _set_threads(asked: int) -> int:
 
 
 def _states(
-    order: StateOrder | None, round_: int, holdings: Holdings, context: Context
+    request: StateLocation | None, round_: int, node_data: NodeData, context: Context
 ) -> ClientStates | None:
     """Return where the clients of round ``round_`` keep their state, if their algorithm keeps any."""
-    if order is None:
+    if request is None:
         return None
-    if holdings.own is None:
-        return ClientStates(shared_folder(order), order, round_)
-    folder = node_folder(order, str(context.node_config.get("state-path", "")))
-    return ClientStates(folder, order, round_)
+    if node_data.own is None:
+        return ClientStates(shared_folder(request), request, round_)
+    folder = node_folder(request, str(context.node_config.get("state-path", "")))
+    return ClientStates(folder, request, round_)
 
 
 @app.evaluate()
@@ -79,20 +84,20 @@ def evaluate(message: Message, context: Context) -> Message:
 
     A client that raises is left out, and named in ``failures``, as in training.
     """
-    config, holdings = read_workplace(workplace_of(context))
-    exam, theta = decode_exam(message.content)
-    _set_threads(exam.threads)
-    evaluator = make_evaluator(config, holdings.dataset.task, holdings.test(exam.clients[0]))
+    config, node_data = read_workplace(workplace_of(context))
+    request, theta = decode_evaluate_request(message.content)
+    _set_threads(request.threads)
+    evaluator = make_evaluator(config, node_data.dataset.task, node_data.test(request.clients[0]))
     names = normalisation_names(evaluator.module)
-    turn = Turn({**theta, **evaluator.statistics}, normalisation=names)
-    states = _states(exam.states, exam.round + 1, holdings, context)
+    turn = ClientContext({**theta, **evaluator.statistics}, normalisation=names)
+    states = _states(request.states, request.round + 1, node_data, context)
     algorithm = make_algorithm(config)
     scores: dict[int, Score] = {}
     failures: dict[int, str] = {}
-    for client in exam.clients:
+    for client in request.clients:
         try:
             params = starting_point(algorithm, turn, states, client)
-            scores[client] = evaluator.on(holdings.test(client)).score(params)
+            scores[client] = evaluator.on(node_data.test(client)).score(params)
         except Exception as error:
             failures[client] = reason_of(error)
     return Message(encode_scores(scores, failures), reply_to=message)
@@ -101,9 +106,9 @@ def evaluate(message: Message, context: Context) -> Message:
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Say what this node holds, so that the server can refuse what does not fit."""
-    config, holdings = read_workplace(workplace_of(context))
+    config, node_data = read_workplace(workplace_of(context))
     software = f"Python {platform.python_version()}, torch {torch.__version__}"
-    answer = {**holdings.describe(), "device": str(choose_device(config)), "software": software}
+    answer = {**node_data.describe(), "device": str(choose_device(config)), "software": software}
     return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)
 
 
@@ -138,7 +143,7 @@ class _Kept(threading.local):
         self.trainer = functools.lru_cache(maxsize=4)(_make_trainer)
 
 
-def read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
+def read_workplace(workplace: Workplace) -> tuple[RunConfig, NodeData]:
     """Return configuration and data; kept by content, since messages come to any idle process."""
     settings, own = workplace.settings, workplace.own
     anybody = own and replace(own, client=0)
@@ -147,16 +152,16 @@ def read_workplace(workplace: Workplace) -> tuple[RunConfig, Holdings]:
 
 def trainer_of(workplace: Workplace, threads: int) -> Trainer:
     """Return the trainer of such a node, for a process with so many threads; each thread has its own."""
-    _, holdings = read_workplace(workplace)
-    return _KEPT.trainer(workplace.settings, holdings.dataset.task, threads)
+    _, node_data = read_workplace(workplace)
+    return _KEPT.trainer(workplace.settings, node_data.dataset.task, threads)
 
 
 def _read_config(settings: Settings) -> RunConfig:
     return read_config({key: value for key, value, _ in settings})
 
 
-def _read_data(settings: Settings, own: OwnClient | None) -> Holdings:
-    return read_holdings(_KEPT.config(settings), own)
+def _read_data(settings: Settings, own: OwnClient | None) -> NodeData:
+    return read_node_data(_KEPT.config(settings), own)
 
 
 def _make_trainer(settings: Settings, task: Task, threads: int) -> Trainer:

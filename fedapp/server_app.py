@@ -12,21 +12,21 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from fedapp.config.run_config import RunConfig, read_config
-from fedapp.data.node_data import Holdings, read_holdings
+from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.engines.grid import LocalGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.arrays import to_arrays
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.nodes import Nodes
 from fedapp.machine import keep_memory
-from fedapp.runs.artifacts import Artefacts
+from fedapp.runs.artifacts import FinalOutputs
 from fedapp.runs.callbacks import (
-    Board,
     Checkpoints,
     Metrics,
-    Report,
+    ProgressReport,
     StopAtTarget,
     StopIfAllFail,
+    TensorBoardWriter,
     has_reached,
     last_whole_round,
     read_metrics,
@@ -35,7 +35,7 @@ from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.client_state import open_states
 from fedapp.runs.directory import RunDirectory, create, reopen, write_config
 from fedapp.runs.initial_model import begin_with, weights_digest
-from fedapp.runs.lock import logged, occupied
+from fedapp.runs.lock import locked, logged
 from fedapp.runs.partition import write_partition
 from fedapp.runs.privacy import PrivacyLedger
 from fedapp.runs.status import without_effect
@@ -83,23 +83,23 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     """
     if isinstance(grid, LocalGrid):
         _check_nodes(grid, config)
-    holdings = read_holdings(config, None)
-    theta = initial_parameters(config, holdings.dataset.task)
+    node_data = read_node_data(config, None)
+    theta = initial_parameters(config, node_data.dataset.task)
     if config.evaluation != "clients":
         require_whole_model(
             config,
-            holdings.dataset.task,
+            node_data.dataset.task,
             because=f"evaluation = {config.evaluation!r} would test it. Set evaluation='clients'.",
         )
     if config.initial_model and not config.resume:
         theta = begin_with(config, theta)
-    directory, found = _open(config, holdings)
-    with occupied(directory, new=not config.resume), logged(directory):
+    directory, run_info = _open(config, node_data)
+    with locked(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)
         if isinstance(grid, LocalGrid) and grid.where:
             log(INFO, "Workers: %s", grid.where)
         state = _resumed(config, directory, theta)
-        strategy = _prepare(grid, config, directory, found, holdings, theta, state)
+        strategy = _prepare(grid, config, directory, run_info, node_data, theta, state)
         strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
         last = _last_round(config, directory, strategy.state)
         keep_memory()
@@ -129,36 +129,36 @@ def _prepare(
     grid: Grid,
     config: RunConfig,
     directory: RunDirectory,
-    found: dict[str, Any],
-    holdings: Holdings,
+    run_info: dict[str, Any],
+    node_data: NodeData,
     theta: Tensors,
     state: ServerState | None,
 ) -> FederatedStrategy:
     """Wait for nodes, make a new folder a run, and return the strategy at its first round."""
-    task = holdings.dataset.task
-    nodes = _nodes(config, holdings)
-    present = nodes.wait(grid)
-    partition = holdings.partition
+    task = node_data.dataset.task
+    nodes = _nodes(config, node_data)
+    available = nodes.wait(grid)
+    partition = node_data.partition
     sizes = list(nodes.sizes(nodes.clients).values()) if partition is None else partition.sizes
     require_batches(config, task, sizes)
     algorithm = make_algorithm(config, task)
     if state is None:
         state = ServerState(0, theta, algorithm.start(theta))
-        found["nodes"] = len(present)
-        found |= grid.found if isinstance(grid, LocalGrid) else {"engine": "flower"}
-        found |= _begin_privacy(config, algorithm, directory, nodes.clients)
+        run_info["nodes"] = len(available)
+        run_info |= grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
+        run_info |= _begin_privacy(config, algorithm, directory, nodes.clients)
         # config.json makes the folder a run, so there is something to resume before it is one.
         save_checkpoint(directory.checkpoints, state)
-        write_partition(directory.path, config, holdings)
-    threads = config.threads or _threads(config, holdings, found)
-    write_config(directory, config, found)
+        write_partition(directory.path, config, node_data)
+    threads = config.threads or _threads(config, node_data, run_info)
+    write_config(directory, config, run_info)
     config = config.model_copy(update={"threads": threads})
-    score = make_score(config, holdings.dataset)
+    score = make_score(config, node_data.dataset)
     kept = None
     if algorithm.keeps_state:
         kept = open_states(directory, state.round, resumed=config.resume)
-    ledger = _ledger(config, algorithm, directory, found, state.round)
-    people = found.get("clients")
+    ledger = _ledger(config, algorithm, directory, run_info, state.round)
+    people = run_info.get("clients")
     return FederatedStrategy(config, algorithm, nodes, score, (), state, kept, ledger, people)
 
 
@@ -183,7 +183,7 @@ def _ledger(
     config: RunConfig,
     algorithm: Algorithm,
     directory: RunDirectory,
-    found: dict[str, Any],
+    run_info: dict[str, Any],
     reached: int,
 ) -> PrivacyLedger | None:
     """Return the ledger of a private run, as it stands after round ``reached``."""
@@ -191,20 +191,20 @@ def _ledger(
     if privacy is None:
         return None
     ledger = PrivacyLedger(
-        directory.path, privacy, len(found.get("clients", range(config.num_clients)))
+        directory.path, privacy, len(run_info.get("clients", range(config.num_clients)))
     )
     ledger.resume(reached)
     ledger.say()
     return ledger
 
 
-def _threads(config: RunConfig, holdings: Holdings, found: dict[str, Any]) -> int:
+def _threads(config: RunConfig, node_data: NodeData, run_info: dict[str, Any]) -> int:
     """Return the threads of a run that leaves them open: measured once, and the same on resume."""
-    if "threads" not in found:
-        side_by_side = found["nodes"] if found["engine"] != "inline" else 1
-        found["threads"] = measured_threads(config, holdings, side_by_side)
-    log(INFO, "Threads: %d, as measured", found["threads"])
-    return int(found["threads"])
+    if "threads" not in run_info:
+        side_by_side = run_info["nodes"] if run_info["engine"] != "inline" else 1
+        run_info["threads"] = measured_threads(config, node_data, side_by_side)
+    log(INFO, "Threads: %d, as measured", run_info["threads"])
+    return int(run_info["threads"])
 
 
 def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:
@@ -212,10 +212,10 @@ def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callb
     checkpoints = Checkpoints(directory, config.checkpoint_every, config.checkpoint_seconds)
     callbacks: list[Callback] = [
         Metrics(directory, checkpoints),
-        Board(directory),
-        Report(config.num_server_rounds),
+        TensorBoardWriter(directory),
+        ProgressReport(config.num_server_rounds),
         checkpoints,
-        Artefacts(directory, config),
+        FinalOutputs(directory, config),
         StopIfAllFail(),
     ]
     if config.target_accuracy:
@@ -223,26 +223,26 @@ def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callb
     return callbacks
 
 
-def _open(config: RunConfig, holdings: Holdings) -> tuple[RunDirectory, dict[str, Any]]:
+def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[str, Any]]:
     """Make the run directory, or open that of the run to resume."""
     if not config.resume:
-        found: dict[str, Any] = {
-            "fingerprint": holdings.dataset.fingerprint,
+        run_info: dict[str, Any] = {
+            "fingerprint": node_data.dataset.fingerprint,
             "device": str(choose_device(config)),
             "sources": sources(config),
         }
         if config.initial_model:
-            found["initial_model"] = weights_digest(config)
-        return create(config), found
-    directory, found = reopen(config)
-    if found.get("fingerprint") != holdings.dataset.fingerprint:
+            run_info["initial_model"] = weights_digest(config)
+        return create(config), run_info
+    directory, run_info = reopen(config)
+    if run_info.get("fingerprint") != node_data.dataset.fingerprint:
         raise CheckpointError(
             f"dataset = {config.dataset!r}: is not the data that {directory.path} was made with "
-            f"(fingerprint {holdings.dataset.fingerprint!r}, the run has {found.get('fingerprint')!r}). "
-            f"Resume with the files as they were, with dataset=FOLDER if they are elsewhere now, or "
-            "begin another run, in another run-dir."
+            f"(fingerprint {node_data.dataset.fingerprint!r}, the run has "
+            f"{run_info.get('fingerprint')!r}). Resume with the files as they were, "
+            "with dataset=FOLDER if they are elsewhere now, or begin another run, in another run-dir."
         )
-    return directory, found
+    return directory, run_info
 
 
 def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> ServerState | None:
@@ -278,6 +278,6 @@ def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) 
     return config.num_server_rounds
 
 
-def _nodes(config: RunConfig, holdings: Holdings) -> Nodes:
-    sizes = None if holdings.partition is None else holdings.partition.sizes
-    return Nodes(config, holdings.dataset.task, holdings.dataset.fingerprint, sizes)
+def _nodes(config: RunConfig, node_data: NodeData) -> Nodes:
+    sizes = None if node_data.partition is None else node_data.partition.sizes
+    return Nodes(config, node_data.dataset.task, node_data.dataset.fingerprint, sizes)

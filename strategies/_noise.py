@@ -21,10 +21,10 @@ Entropy = Literal["seed", "system"]
 class Private(Algorithm):
     """What the private algorithms have in common: their noise, and what it promises."""
 
-    own_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
-    own_update: ClassVar[bool] = True
+    default_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
+    custom_update: ClassVar[bool] = True
     exact: ClassVar[bool] = False
-    neutral: ClassVar[Mapping[str, float]] = {"clip": 0.0, "noise": 0.0}
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"clip": 0.0, "noise": 0.0}
 
     clip: float = Field(1.0, ge=0, description="Largest L2 norm of an update, S. 0: none.")
     noise: float = Field(1.0, ge=0, description="Noise multiplier, z: the deviation over S.")
@@ -38,9 +38,9 @@ class Private(Algorithm):
         "then nothing is private.",
     )
 
-    def misfits(self, config: RunConfig) -> Iterator[str]:
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Say if noise has no bound to be measured by, or a bound on epsilon no noise."""
-        yield from super().misfits(config)
+        yield from super().config_errors(config)
         if self.noise and not self.clip:
             yield (
                 f"{self.name}.clip = 0: without clipping no noise is enough. "

@@ -23,8 +23,8 @@ class Bulyan(RobustRule):
 
     name: ClassVar[str] = "bulyan"
     source: ClassVar[str] = "El Mhamdi et al. 2018, section 4"
-    neutral: ClassVar[Mapping[str, float]] = {"num_malicious": 0}
-    neutral_by: ClassVar[str] = "with weighting='uniform'"
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"num_malicious": 0}
+    fedavg_equivalent_by: ClassVar[str] = "with weighting='uniform'"
 
     num_malicious: int = Field(1, ge=0, description="Malicious clients a round to withstand, f.")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedapp.analysis.privacy import CLIENT, Privacy
 from fedapp.config.run_config import RunConfig
 from fedapp.errors import ConfigError
-from fedapp.training.algorithm import Finish, ServerStep, Tensors, Turn
+from fedapp.training.algorithm import ClientContext, ClientExtras, ServerStep, Tensors
 from fedapp.training.tensors import add, scaled
 from strategies._noise import Private, clipped, gaussian, noise_generator, norm_of
 
@@ -35,7 +35,7 @@ class DPFedAvg(Private):
     name: ClassVar[str] = "dp-fedavg"
     source: ClassVar[str] = "McMahan et al. 2018, Algorithm 1; Andrew et al. 2021, Algorithm 1"
     sends: ClassVar[str] = "Δ_k clipped; with adaptive, whether ‖Δ_k‖ ≤ S; gets θ, S"
-    neutral_by: ClassVar[str] = "fraction-train=1"
+    fedavg_equivalent_by: ClassVar[str] = "fraction-train=1"
     by_coin: ClassVar[bool] = True
 
     adaptive: bool = Field(default=False, description="Let S follow a quantile of the norms.")
@@ -46,9 +46,9 @@ class DPFedAvg(Private):
         0.0, ge=0, description="Noise on the number of updates within S, sigma_b. 0: q K / 20."
     )
 
-    def misfits(self, config: RunConfig) -> Iterator[str]:
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Say what breaks the bound on one client's influence, or cannot be noised."""
-        yield from super().misfits(config)
+        yield from super().config_errors(config)
         if config.weighting != "uniform":
             yield (
                 f"weighting = {config.weighting!r}: with algorithm = {self.name!r} each client must have "
@@ -113,16 +113,18 @@ class DPFedAvg(Private):
             return self.noise
         return float((self.noise**-2 - (2 * self._count_noise(expected)) ** -2) ** -0.5)
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return the clipped Delta_k, and with ``adaptive`` 1 if its norm is within S, else 0."""
-        update = add(params, turn.anchor, -1.0)
-        if not turn.broadcast:
-            return Finish(update=update)
-        bound = turn.broadcast["clip"]
+        update = add(params, context.global_params, -1.0)
+        if not context.broadcast:
+            return ClientExtras(update=update)
+        bound = context.broadcast["clip"]
         within = {"within": (norm_of(update) <= bound).to(torch.float64)} if self.adaptive else {}
-        return Finish(update=clipped(update, bound), upload=within)
+        return ClientExtras(update=clipped(update, bound), upload=within)
 
-    def largest(self, turn: Turn) -> Mapping[str, float]:
+    def largest(self, context: ClientContext) -> Mapping[str, float]:
         """Return 1, which says that Delta_k is within S."""
         return {"within": 1.0} if self.adaptive else {}
 

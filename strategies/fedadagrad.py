@@ -17,7 +17,7 @@ class FedAdagrad(FedOpt):
     """
 
     name: ClassVar[str] = "fedadagrad"
-    own_server_learning_rate: ClassVar[float] = 0.03
+    default_server_learning_rate: ClassVar[float] = 0.03
 
     beta1: float = Field(0.0, ge=0, lt=1, description="Decay of the mean of updates.")
 

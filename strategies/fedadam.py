@@ -14,7 +14,7 @@ class FedAdam(FedOpt):
     """Adam on the server: v <- beta2 v + (1 - beta2) Delta^2 (Reddi et al. 2021, Algorithm 2)."""
 
     name: ClassVar[str] = "fedadam"
-    own_server_learning_rate: ClassVar[float] = 0.01
+    default_server_learning_rate: ClassVar[float] = 0.01
 
     beta2: float = Field(0.99, ge=0, lt=1, description="Decay of the mean of squared updates.")
 

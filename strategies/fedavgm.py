@@ -23,7 +23,7 @@ class FedAvgM(Algorithm):
     name: ClassVar[str] = "fedavgm"
     source: ClassVar[str] = "Hsu et al. 2019, section 3"
     against_drift: ClassVar[Drift] = "path"
-    neutral: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 
     momentum: float = Field(0.9, ge=0, lt=1, description="Server momentum, beta.")
     nesterov: bool = Field(default=False, description="Nesterov's form of the server momentum.")

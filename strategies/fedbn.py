@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Finish, Tensors, Turn
+from fedapp.training.algorithm import Algorithm, ClientContext, ClientExtras, Tensors
 
 
 class FedBN(Algorithm):
@@ -26,17 +26,19 @@ class FedBN(Algorithm):
     keeps: ClassVar[str] = "normalisation layers"
     keeps_state: ClassVar[bool] = True
     own_normalisation: ClassVar[bool] = True
-    neutral: ClassVar[Mapping[str, float]] = {}
-    neutral_by: ClassVar[str] = "no such layers"
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {}
+    fedavg_equivalent_by: ClassVar[str] = "no such layers"
 
-    def first_state(self, turn: Turn) -> Tensors:
+    def initial_client_state(self, context: ClientContext) -> Tensors:
         """Return the normalisation layers of theta, which nobody has trained."""
-        return {name: turn.anchor[name] for name in sorted(turn.normalisation)}
+        return {name: context.global_params[name] for name in sorted(context.normalisation)}
 
-    def begin(self, turn: Turn) -> Mapping[str, Tensor]:
+    def initial_params(self, context: ClientContext) -> Mapping[str, Tensor]:
         """Return theta with the client's own normalisation layers."""
-        return {**turn.anchor, **turn.state}
+        return {**context.global_params, **context.state}
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return the normalisation layers to keep."""
-        return Finish(state={name: params[name] for name in turn.state})
+        return ClientExtras(state={name: params[name] for name in context.state})

@@ -11,12 +11,12 @@ from torch import Tensor
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
+    ClientContext,
+    ClientExtras,
     Drift,
-    Finish,
     Network,
     ServerStep,
     Tensors,
-    Turn,
     mean_update,
 )
 from fedapp.training.tensors import add, dot, scaled, zeros_like
@@ -37,28 +37,32 @@ class FedDyn(Algorithm):
     against_drift: ClassVar[Drift] = "both"
     keeps: ClassVar[str] = "∇L_k estimate g_k"
     keeps_state: ClassVar[bool] = True
-    neutral: ClassVar[Mapping[str, float]] = {"alpha": 0.0}
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"alpha": 0.0}
 
     alpha: float = Field(0.1, ge=0, description="Weight of the regulariser.")
 
-    def first_state(self, turn: Turn) -> Tensors:
+    def initial_client_state(self, context: ClientContext) -> Tensors:
         """Return g_k = 0."""
-        return zeros_like(turn.anchor)
+        return zeros_like(context.global_params)
 
     def loss(
-        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext
     ) -> Tensor:
         """Return L_k(w) - <g_k, w> + alpha / 2 ||w - theta||^2."""
-        drift = add(params, turn.anchor, -1.0)
-        linear = dot(params, turn.state)
+        drift = add(params, context.global_params, -1.0)
+        linear = dot(params, context.state)
         return (
-            super().loss(network, params, batch, turn) - linear + self.alpha / 2 * dot(drift, drift)
+            super().loss(network, params, batch, context)
+            - linear
+            + self.alpha / 2 * dot(drift, drift)
         )
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return g_k - alpha (w - theta) to keep."""
-        drift = add(params, turn.anchor, -1.0)
-        return Finish(state=add(scaled(drift, -self.alpha), turn.state))
+        drift = add(params, context.global_params, -1.0)
+        return ClientExtras(state=add(scaled(drift, -self.alpha), context.state))
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
         """Return h = 0."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, Drift, Need, Network, Turn
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Drift, Need, Network
 
 RAREST = 1e-8
 """Count in place of 0: a class that the client lacks then leaves the softmax (tau * 100)."""
@@ -27,17 +27,17 @@ class FedLC(Algorithm):
     source: ClassVar[str] = "Zhang et al. 2022, section 4"
     against_drift: ClassVar[Drift] = "landscape"
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
-    neutral: ClassVar[Mapping[str, float]] = {"tau": 0.0}
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"tau": 0.0}
 
     tau: float = Field(1.0, ge=0, description="Strength of the calibration.")
 
     def loss(
-        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext
     ) -> Tensor:
         """Return the task's loss of the calibrated logits."""
         logits = network.outputs(params, batch.inputs)
-        if turn.label_counts is None:
+        if context.label_counts is None:
             raise ValueError("the trainer gives no label counts")
-        margin = self.tau * turn.label_counts.clamp(min=RAREST) ** -0.25
+        margin = self.tau * context.label_counts.clamp(min=RAREST) ** -0.25
         margin = margin.view(-1, *[1] * (logits.dim() - 2))
         return network.loss(logits - margin, batch.targets, batch.mask)

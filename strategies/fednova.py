@@ -8,9 +8,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedapp.config import unused as effects
+from fedapp.config import unused_options
 from fedapp.config.run_config import RunConfig
-from fedapp.training.algorithm import Algorithm, Drift, Finish, ServerStep, Tensors, Turn
+from fedapp.training.algorithm import (
+    Algorithm,
+    ClientContext,
+    ClientExtras,
+    Drift,
+    ServerStep,
+    Tensors,
+)
 from fedapp.training.tensors import add, scaled
 from strategies._local_steps import steps_in_all
 
@@ -30,26 +37,32 @@ class FedNova(Algorithm):
     name: ClassVar[str] = "fednova"
     source: ClassVar[str] = "Wang et al. 2020, Eq. 8"
     against_drift: ClassVar[Drift] = "path"
-    neutral: ClassVar[Mapping[str, float]] = {}
-    neutral_by: ClassVar[str] = "equal sizes"
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {}
+    fedavg_equivalent_by: ClassVar[str] = "equal sizes"
     sends: ClassVar[str] = "Δ_k / ‖a_k‖₁, ‖a_k‖₁"
-    own_update: ClassVar[bool] = True
+    custom_update: ClassVar[bool] = True
 
-    def misfits(self, config: RunConfig) -> Iterator[str]:
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Say if gradients are clipped."""
-        yield from super().misfits(config)
-        yield from effects.of_clipping(config, "||a_k||_1 does not know what is left of a gradient")
+        yield from super().config_errors(config)
+        yield from unused_options.of_clipping(
+            config, "||a_k||_1 does not know what is left of a gradient"
+        )
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return d_k in place of the update, and ||a_k||_1."""
-        weight = steps_in_all(next(iter(params.values())), turn, steps)
-        normalised = scaled(add(params, turn.anchor, -1.0), 1 / weight.clamp(min=1))
-        return Finish(upload={"weight": weight}, update=normalised)
+        weight = steps_in_all(next(iter(params.values())), context, steps)
+        normalised = scaled(add(params, context.global_params, -1.0), 1 / weight.clamp(min=1))
+        return ClientExtras(upload={"weight": weight}, update=normalised)
 
-    def largest(self, turn: Turn) -> Mapping[str, float]:
+    def largest(self, context: ClientContext) -> Mapping[str, float]:
         """Return ||a_k||_1 of all steps."""
         return {
-            "weight": float(steps_in_all(torch.zeros((), dtype=torch.float64), turn, turn.steps))
+            "weight": float(
+                steps_in_all(torch.zeros((), dtype=torch.float64), context, context.steps)
+            )
         }
 
     def apply(

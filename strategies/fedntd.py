@@ -13,10 +13,10 @@ from torch import Tensor
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
+    ClientContext,
     Drift,
     Need,
     Network,
-    Turn,
     mean_over_targets,
 )
 
@@ -38,18 +38,18 @@ class FedNTD(Algorithm):
     source: ClassVar[str] = "Lee et al. 2022, section 4"
     against_drift: ClassVar[Drift] = "landscape"
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
-    neutral: ClassVar[Mapping[str, float]] = {"beta": 0.0}
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"beta": 0.0}
 
     beta: float = Field(1.0, ge=0, description="Weight of the distillation.")
     temperature: float = Field(1.0, gt=0, description="Temperature of the softmax, tau.")
 
     def loss(
-        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext
     ) -> Tensor:
         """Return the task's loss plus beta times the not-true distillation."""
         logits = network.outputs(params, batch.inputs)
         with torch.no_grad():
-            wanted = network.outputs(turn.anchor, batch.inputs)
+            wanted = network.outputs(context.global_params, batch.inputs)
         student = F.log_softmax(self._not_true(logits, batch.targets), 1)
         teacher = F.log_softmax(self._not_true(wanted, batch.targets), 1)
         divergence = (teacher.exp() * (teacher - student)).sum(1)

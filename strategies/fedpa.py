@@ -9,7 +9,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Drift, Finish, ServerStep, Tensors, Turn
+from fedapp.training.algorithm import (
+    Algorithm,
+    ClientContext,
+    ClientExtras,
+    Drift,
+    ServerStep,
+    Tensors,
+)
 from fedapp.training.tensors import add, scaled
 
 
@@ -31,8 +38,8 @@ class FedPA(Algorithm):
     source: ClassVar[str] = "Al-Shedivat et al. 2021, Algorithms 3, 4"
     against_drift: ClassVar[Drift] = "path"
     sends: ClassVar[str] = "Σ_k⁻¹ (μ_k - θ)"
-    own_update: ClassVar[bool] = True
-    neutral: ClassVar[Mapping[str, float]] = {"burn_in_rounds": 10**9}
+    custom_update: ClassVar[bool] = True
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"burn_in_rounds": 10**9}
 
     samples: int = Field(5, ge=1, description="Samples a client, l.")
     steps_per_sample: int = Field(
@@ -44,39 +51,47 @@ class FedPA(Algorithm):
     burn_in_rounds: int = Field(0, ge=0, description="First rounds of plain federated averaging.")
     rho: float = Field(0.01, ge=0, description="Shrinkage: 0 takes the covariance as I.")
 
-    def draw(self, turn: Turn, seed: int, client: int) -> Tensors:
+    def round_randomness(self, context: ClientContext, seed: int, client: int) -> Tensors:
         """Return the number of steps that make a sample in this turn."""
-        shared = max((turn.steps - self.burn_in) // self.samples, 1)
-        first = next(iter(turn.anchor.values()))
+        shared = max((context.steps - self.burn_in) // self.samples, 1)
+        first = next(iter(context.global_params.values()))
         return {"length": first.new_full((), self.steps_per_sample or shared)}
 
-    def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
+    def step_state(
+        self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext
+    ) -> Tensors:
         """Return the samples' sums {name: [l, ...]} and the steps done, with this step's iterate."""
         first = next(iter(params.values()))
-        done = turn.memory["steps"] if turn.memory else torch.zeros_like(first.sum())
-        length = turn.drawn["length"]
+        done = context.step_state["steps"] if context.step_state else torch.zeros_like(first.sum())
+        length = context.round_randomness["length"]
         sample = torch.div(done - self.burn_in, length, rounding_mode="floor")
         chosen = torch.arange(self.samples, device=first.device) == sample
         sums = {n: _along_first(chosen, p) * p / length for n, p in params.items()}
-        if turn.memory:
-            sums = add(sums, turn.memory)
+        if context.step_state:
+            sums = add(sums, context.step_state)
         return sums | {"steps": done + 1}
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return Sigma^-1 (mu - theta) in place of the update."""
-        drift = add(params, turn.anchor, -1.0)
-        if turn.round <= self.burn_in_rounds or not turn.memory:
-            return Finish(update=drift)
-        left = turn.memory["steps"] - self.burn_in
+        drift = add(params, context.global_params, -1.0)
+        if context.round <= self.burn_in_rounds or not context.step_state:
+            return ClientExtras(update=drift)
+        left = context.step_state["steps"] - self.burn_in
         numbers = torch.arange(1, self.samples + 1, device=left.device)
-        whole = (numbers * turn.drawn["length"] <= left).to(left.dtype)
+        whole = (numbers * context.round_randomness["length"] <= left).to(left.dtype)
         count = whole.sum()
-        taken = {name: _along_first(whole, p) * turn.memory[name] for name, p in params.items()}
+        taken = {
+            name: _along_first(whole, p) * context.step_state[name] for name, p in params.items()
+        }
         mean = {name: t.sum(0) / count.clamp(min=1) for name, t in taken.items()}
         centred = {n: _along_first(whole, m) * (taken[n] - m) for n, m in mean.items()}
-        delta = add(mean, turn.anchor, -1.0)
+        delta = add(mean, context.global_params, -1.0)
         update = scaled(self._whiten(centred, delta), 1 + (count - 1) * self.rho)
-        return Finish(update={n: torch.where(count > 0, u, drift[n]) for n, u in update.items()})
+        return ClientExtras(
+            update={n: torch.where(count > 0, u, drift[n]) for n, u in update.items()}
+        )
 
     def _whiten(self, centred: Tensors, delta: Tensors) -> Tensors:
         """Return Delta - rho U (I + rho U'U)^-1 U'Delta, for U' = ``centred`` {name: [l, ...]}."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, Drift, Network, Turn
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Drift, Network
 from fedapp.training.tensors import add, dot
 
 
@@ -23,13 +23,13 @@ class FedProx(Algorithm):
     name: ClassVar[str] = "fedprox"
     source: ClassVar[str] = "Li et al. 2020, Eq. 2, Algorithm 2"
     against_drift: ClassVar[Drift] = "landscape"
-    neutral: ClassVar[Mapping[str, float]] = {"mu": 0.0}
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"mu": 0.0}
 
     mu: float = Field(0.01, ge=0, description="Weight of the proximal term.")
 
     def loss(
-        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext
     ) -> Tensor:
         """Return the task's loss plus mu / 2 ||w - theta||^2."""
-        drift = add(params, turn.anchor, -1.0)
-        return super().loss(network, params, batch, turn) + self.mu / 2 * dot(drift, drift)
+        drift = add(params, context.global_params, -1.0)
+        return super().loss(network, params, batch, context) + self.mu / 2 * dot(drift, drift)

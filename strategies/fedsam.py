@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, Differentiate, Drift, Tensors, Turn
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Differentiate, Drift, Tensors
 from fedapp.training.tensors import TINY, add, norm
 
 
@@ -22,13 +22,17 @@ class FedSAM(Algorithm):
     name: ClassVar[str] = "fedsam"
     source: ClassVar[str] = "Qu et al. 2022, Algorithm 1"
     against_drift: ClassVar[Drift] = "path"
-    neutral: ClassVar[Mapping[str, float]] = {"rho": 0.0}
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"rho": 0.0}
     exact: ClassVar[bool] = False
 
     rho: float = Field(0.05, ge=0, description="Radius of the perturbation.")
 
     def gradient(
-        self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self,
+        differentiate: Differentiate,
+        params: Mapping[str, Tensor],
+        batch: Batch,
+        context: ClientContext,
     ) -> tuple[Tensors, Tensor]:
         """Return the gradient at w + rho g / ||g||, and the loss at w."""
         ascent, loss = differentiate(params, batch)

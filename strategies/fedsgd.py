@@ -7,16 +7,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedapp.config import unused as effects
+from fedapp.config import unused_options
 from fedapp.config.run_config import RunConfig
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
+    ClientContext,
+    ClientExtras,
     Differentiate,
-    Finish,
     ServerStep,
     Tensors,
-    Turn,
     which_count,
 )
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
@@ -35,34 +35,42 @@ class FedSGD(Algorithm):
     name: ClassVar[str] = "fedsgd"
     source: ClassVar[str] = "McMahan et al. 2017, section 2"
     sends: ClassVar[str] = "∇F_k(θ)"
-    own_update: ClassVar[bool] = True
+    custom_update: ClassVar[bool] = True
     one_gradient: ClassVar[bool] = True
 
-    def misfits(self, config: RunConfig) -> Iterator[str]:
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Say which settings of local steps would have no effect."""
-        yield from super().misfits(config)
-        yield from effects.of_local_steps(config, "the clients of 'fedsgd' take no steps")
+        yield from super().config_errors(config)
+        yield from unused_options.of_local_steps(config, "the clients of 'fedsgd' take no steps")
 
     def gradient(
-        self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self,
+        differentiate: Differentiate,
+        params: Mapping[str, Tensor],
+        batch: Batch,
+        context: ClientContext,
     ) -> tuple[Tensors, Tensor]:
-        """Return a direction of zero, and the batch's gradient at theta for ``remember``."""
-        gradient, loss = differentiate(turn.anchor, batch)
+        """Return a direction of zero, and the batch's gradient at theta for ``step_state``."""
+        gradient, loss = differentiate(context.global_params, batch)
         size = which_count(batch).sum().to(loss.dtype)
         summed = prefixed("sum", scaled(gradient, size))
         return zeros_like(gradient) | summed | {"size": size}, loss
 
-    def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
+    def step_state(
+        self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext
+    ) -> Tensors:
         """Return the sum of the targets' gradients, and their number."""
         seen = {name: tensor for name, tensor in direction.items() if name not in params}
-        return add(seen, turn.memory) if turn.memory else seen
+        return add(seen, context.step_state) if context.step_state else seen
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return g_k in place of an update."""
-        if not turn.memory:
-            return Finish(update=zeros_like(params))
-        size = turn.memory["size"].clamp(min=1)
-        return Finish(update=scaled(part("sum", turn.memory), 1 / size))
+        if not context.step_state:
+            return ClientExtras(update=zeros_like(params))
+        size = context.step_state["size"].clamp(min=1)
+        return ClientExtras(update=scaled(part("sum", context.step_state), 1 / size))
 
     def apply(
         self,

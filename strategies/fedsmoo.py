@@ -8,7 +8,15 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Batch, Differentiate, Drift, Finish, ServerStep, Tensors, Turn
+from fedapp.training.algorithm import (
+    Batch,
+    ClientContext,
+    ClientExtras,
+    Differentiate,
+    Drift,
+    ServerStep,
+    Tensors,
+)
 from fedapp.training.tensors import TINY, add, norm, part, prefixed, scaled, zeros_like
 from strategies.feddyn import FedDyn
 
@@ -29,42 +37,50 @@ class FedSMOO(FedDyn):
     against_drift: ClassVar[Drift] = "both"
     sends: ClassVar[str] = "Δ_k, μ_k - s_k; gets θ, s"
     keeps: ClassVar[str] = "λ_k, μ_k"
-    neutral: ClassVar[Mapping[str, float]] = {"alpha": 0.0, "rho": 0.0}
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"alpha": 0.0, "rho": 0.0}
     exact: ClassVar[bool] = False
 
     rho: float = Field(0.1, ge=0, description="Radius of the perturbation, r.")
 
-    def first_state(self, turn: Turn) -> Tensors:
+    def initial_client_state(self, context: ClientContext) -> Tensors:
         """Return lambda_k = 0 (under the parameters' names) and mu_k = 0."""
-        return zeros_like(turn.anchor) | prefixed("mu", zeros_like(turn.anchor))
+        return zeros_like(context.global_params) | prefixed("mu", zeros_like(context.global_params))
 
     def gradient(
-        self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self,
+        differentiate: Differentiate,
+        params: Mapping[str, Tensor],
+        batch: Batch,
+        context: ClientContext,
     ) -> tuple[Tensors, Tensor]:
         """Return the gradient of FedDyn's objective, its first term taken at w + s_k; and s_k."""
         task = super(FedDyn, self).loss
-        dual = part("mu", turn.memory or turn.state)
+        dual = part("mu", context.step_state or context.state)
         ascent, loss = differentiate(params, batch, task)
-        ascent = add(add(ascent, dual, -1.0), turn.broadcast, -1.0)
+        ascent = add(add(ascent, dual, -1.0), context.broadcast, -1.0)
         perturbation = scaled(ascent, self.rho / (norm(ascent) + TINY))
         direction, _ = differentiate(add(params, perturbation), batch, task)
-        direction = add(direction, turn.state, -1.0)
-        direction = add(direction, add(params, turn.anchor, -1.0), self.alpha)
+        direction = add(direction, context.state, -1.0)
+        direction = add(direction, add(params, context.global_params, -1.0), self.alpha)
         return direction | prefixed("s", perturbation), loss
 
-    def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
+    def step_state(
+        self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext
+    ) -> Tensors:
         """Return mu_k + s_k - s, and s_k."""
         perturbation = part("s", direction)
-        dual = part("mu", turn.memory or turn.state)
-        dual = add(add(dual, perturbation), turn.broadcast, -1.0)
+        dual = part("mu", context.step_state or context.state)
+        dual = add(add(dual, perturbation), context.broadcast, -1.0)
         return prefixed("mu", dual) | prefixed("s", perturbation)
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return lambda_k - alpha (w - theta) and mu_k to keep, mu_k - s_k to send."""
-        kept = super().finish(params, turn, steps).state
-        dual = part("mu", turn.memory or turn.state)
-        last = part("s", turn.memory) or zeros_like(dual)
-        return Finish(upload=add(dual, last, -1.0), state=kept | prefixed("mu", dual))
+        kept = super().finalize(params, context, steps).state
+        dual = part("mu", context.step_state or context.state)
+        last = part("s", context.step_state) or zeros_like(dual)
+        return ClientExtras(upload=add(dual, last, -1.0), state=kept | prefixed("mu", dual))
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
         """Return lambda = 0 (under the parameters' names) and s = 0."""

@@ -13,12 +13,12 @@ from torch import Tensor
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
+    ClientContext,
     Differentiate,
     Drift,
     Need,
     Network,
     Tensors,
-    Turn,
     mean_over_targets,
 )
 from fedapp.training.tensors import TINY, add, norm, scaled
@@ -39,18 +39,22 @@ class FedSOL(Algorithm):
     source: ClassVar[str] = "Lee et al. 2024, Algorithm 1"
     against_drift: ClassVar[Drift] = "path"
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
-    neutral: ClassVar[Mapping[str, float]] = {"rho": 0.0}
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"rho": 0.0}
 
     rho: float = Field(1.0, ge=0, description="Radius of the perturbation.")
     temperature: float = Field(3.0, gt=0, description="Temperature of the proximal loss.")
     adaptive: bool = Field(default=True, description="Perturb what has moved more by more.")
 
     def gradient(
-        self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self,
+        differentiate: Differentiate,
+        params: Mapping[str, Tensor],
+        batch: Batch,
+        context: ClientContext,
     ) -> tuple[Tensors, Tensor]:
         """Return the local loss's gradient at w + eps, and its value there."""
         proximal, _ = differentiate(params, batch, self.proximal_loss)
-        moved = add(params, turn.anchor, -1.0)
+        moved = add(params, context.global_params, -1.0)
         # At theta g_p is zero in real numbers; what rounding makes of it must not be scaled to rho.
         length = torch.where(norm(moved) > 0, self.rho / (norm(proximal) + TINY), 0.0)
         epsilon = scaled(proximal, length)
@@ -61,11 +65,11 @@ class FedSOL(Algorithm):
         return differentiate(add(params, epsilon), batch)
 
     def proximal_loss(
-        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext
     ) -> Tensor:
         """Return the KL divergence from theta's to the local model's prediction: a scalar."""
         with torch.no_grad():
-            wanted = network.outputs(turn.anchor, batch.inputs) / self.temperature
+            wanted = network.outputs(context.global_params, batch.inputs) / self.temperature
         student = F.log_softmax(network.outputs(params, batch.inputs) / self.temperature, 1)
         teacher = F.log_softmax(wanted, 1)
         return mean_over_targets((teacher.exp() * (teacher - student)).sum(1), batch)

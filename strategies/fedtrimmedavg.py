@@ -25,8 +25,8 @@ class FedTrimmedAvg(RobustRule):
 
     name: ClassVar[str] = "fedtrimmedavg"
     source: ClassVar[str] = "Yin et al. 2018, Definition 2"
-    neutral: ClassVar[Mapping[str, float]] = {"beta": 0.0}
-    neutral_by: ClassVar[str] = "with weighting='uniform'"
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"beta": 0.0}
+    fedavg_equivalent_by: ClassVar[str] = "with weighting='uniform'"
 
     beta: float = Field(0.2, ge=0, lt=0.5, description="Share of the values dropped at either end.")
 

@@ -17,7 +17,7 @@ class FedYogi(FedOpt):
     """
 
     name: ClassVar[str] = "fedyogi"
-    own_server_learning_rate: ClassVar[float] = 0.01
+    default_server_learning_rate: ClassVar[float] = 0.01
 
     beta2: float = Field(0.99, ge=0, lt=1, description="1 - beta2 is the pull of squared updates.")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedapp.analysis.privacy import REPLACED, Privacy
 from fedapp.config.run_config import RunConfig
-from fedapp.training.algorithm import Finish, Tensors, Turn
+from fedapp.training.algorithm import ClientContext, ClientExtras, Tensors
 from fedapp.training.tensors import add
 from strategies._noise import Private, clipped, gaussian, noise_generator
 
@@ -39,16 +39,18 @@ class LocalDP(Private):
             by_client=True,
         )
 
-    def draw(self, turn: Turn, seed: int, client: int) -> Tensors:
+    def round_randomness(self, context: ClientContext, seed: int, client: int) -> Tensors:
         """Return the noise of this client and round."""
         if not self.noise:
             return {}
-        rng = noise_generator(self.entropy, seed, self.name, turn.round, client)
-        return gaussian(turn.anchor, self.noise * self.clip, rng)
+        rng = noise_generator(self.entropy, seed, self.name, context.round, client)
+        return gaussian(context.global_params, self.noise * self.clip, rng)
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return the clipped Delta_k with its noise."""
-        update = add(params, turn.anchor, -1.0)
+        update = add(params, context.global_params, -1.0)
         if self.clip:
             update = clipped(update, self.clip)
-        return Finish(update=add(update, turn.drawn) if self.noise else update)
+        return ClientExtras(update=add(update, context.round_randomness) if self.noise else update)

@@ -13,12 +13,12 @@ from torch import Tensor
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
+    ClientContext,
+    ClientExtras,
     Drift,
-    Finish,
     Need,
     Network,
     Tensors,
-    Turn,
     mean_over_targets,
 )
 
@@ -41,27 +41,29 @@ class Moon(Algorithm):
     keeps: ClassVar[str] = "its last local model"
     keeps_state: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({"features"})
-    neutral: ClassVar[Mapping[str, float]] = {"mu": 0.0}
+    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"mu": 0.0}
 
     mu: float = Field(1.0, ge=0, description="Weight of the contrastive term.")
     temperature: float = Field(0.5, gt=0, description="Temperature of the similarities.")
 
-    def first_state(self, turn: Turn) -> Tensors:
+    def initial_client_state(self, context: ClientContext) -> Tensors:
         """Return theta, in place of a previous local model."""
-        return dict(turn.anchor)
+        return dict(context.global_params)
 
     def loss(
-        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext
     ) -> Tensor:
         """Return the task's loss plus mu times the contrastive term."""
         logits, z = network.features(params, batch.inputs)
         with torch.no_grad():
-            _, z_global = network.features(turn.anchor, batch.inputs)
-            _, z_previous = network.features(turn.state, batch.inputs)
+            _, z_global = network.features(context.global_params, batch.inputs)
+            _, z_previous = network.features(context.state, batch.inputs)
         nearer = F.cosine_similarity(z, z_global, -1) - F.cosine_similarity(z, z_previous, -1)
         contrast = mean_over_targets(F.softplus(-nearer / self.temperature), batch)
         return network.loss(logits, batch.targets, batch.mask) + self.mu * contrast
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return the local model to keep."""
-        return Finish(state=dict(params))
+        return ClientExtras(state=dict(params))

@@ -21,7 +21,7 @@ class MultiKrum(RobustRule):
     """
 
     name: ClassVar[str] = "multikrum"
-    own_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
+    default_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
     source: ClassVar[str] = "Blanchard et al. 2017, section 4"
 
     num_malicious: int = Field(1, ge=0, description="Malicious clients a round to withstand, f.")

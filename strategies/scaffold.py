@@ -8,17 +8,17 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.config import unused as effects
+from fedapp.config import unused_options
 from fedapp.config.run_config import RunConfig
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
+    ClientContext,
+    ClientExtras,
     Differentiate,
     Drift,
-    Finish,
     ServerStep,
     Tensors,
-    Turn,
     mean_update,
     which_count,
 )
@@ -53,44 +53,54 @@ class Scaffold(Algorithm):
         description="c_k: 'I' the gradient at theta (twice the work), 'II' the mean local one.",
     )
 
-    def misfits(self, config: RunConfig) -> Iterator[str]:
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Say if steps are clipped from which Option II is to tell the mean gradient."""
-        yield from super().misfits(config)
+        yield from super().config_errors(config)
         if self.option == "II":
             because = "with option='II' (theta - theta_k) / (K eta) is taken for a mean gradient"
-            yield from effects.of_clipping(config, because, "scaffold.option='I'")
+            yield from unused_options.of_clipping(config, because, "scaffold.option='I'")
 
-    def first_state(self, turn: Turn) -> Tensors:
+    def initial_client_state(self, context: ClientContext) -> Tensors:
         """Return c_k = 0."""
-        return zeros_like(turn.anchor)
+        return zeros_like(context.global_params)
 
     def gradient(
-        self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self,
+        differentiate: Differentiate,
+        params: Mapping[str, Tensor],
+        batch: Batch,
+        context: ClientContext,
     ) -> tuple[Tensors, Tensor]:
-        """Return g(y) - c_k + c; with Option I also g(x), for ``remember``."""
+        """Return g(y) - c_k + c; with Option I also g(x), for ``step_state``."""
         gradient, loss = differentiate(params, batch)
-        direction = add(add(gradient, turn.state, -1.0), turn.broadcast)
+        direction = add(add(gradient, context.state, -1.0), context.broadcast)
         if self.option == "I":
-            at_theta, _ = differentiate(turn.anchor, batch)
+            at_theta, _ = differentiate(context.global_params, batch)
             size = which_count(batch).sum().to(loss.dtype)
             direction |= prefixed("at-theta", scaled(at_theta, size)) | {"size": size}
         return direction, loss
 
-    def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
+    def step_state(
+        self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext
+    ) -> Tensors:
         """Return the sum of the targets' gradients at theta, and their number (Option I)."""
         seen = {name: g for name, g in direction.items() if name not in params}
-        return add(seen, turn.memory) if turn.memory else seen
+        return add(seen, context.step_state) if context.step_state else seen
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return c_k+ to keep and c_k+ - c_k to send; c_k and 0 of a client without examples."""
-        if self.option == "I" and turn.memory:
-            variate = scaled(part("at-theta", turn.memory), 1 / turn.memory["size"].clamp(min=1))
+        if self.option == "I" and context.step_state:
+            variate = scaled(
+                part("at-theta", context.step_state), 1 / context.step_state["size"].clamp(min=1)
+            )
         else:
-            walked = add(turn.anchor, params, -1.0)
-            taken = steps_in_all(next(iter(params.values())), turn, steps)
-            mean = scaled(walked, 1 / (taken.clamp(min=1) * turn.learning_rate))
-            variate = add(add(turn.state, turn.broadcast, -taken.clamp(max=1)), mean)
-        return Finish(upload=add(variate, turn.state, -1.0), state=variate)
+            walked = add(context.global_params, params, -1.0)
+            taken = steps_in_all(next(iter(params.values())), context, steps)
+            mean = scaled(walked, 1 / (taken.clamp(min=1) * context.learning_rate))
+            variate = add(add(context.state, context.broadcast, -taken.clamp(max=1)), mean)
+        return ClientExtras(upload=add(variate, context.state, -1.0), state=variate)
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
         """Return c = 0."""

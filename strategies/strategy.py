@@ -17,20 +17,24 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp.config.run_config import RunConfig, participants
 from fedapp.errors import RunError
-from fedapp.federation.aggregation import Fold
+from fedapp.federation.aggregation import RunningAggregate
 from fedapp.federation.arrays import size_of, to_arrays, to_tensors
-from fedapp.federation.callback import Callback, Ledger, Record, ServerState
-from fedapp.federation.collect import Gathered, gather, gather_scores
-from fedapp.federation.delivery import Delivery, grace
+from fedapp.federation.callback import Callback, Ledger, RoundMetrics, ServerState
+from fedapp.federation.collect import RoundReplies, collect_replies, collect_scores
+from fedapp.federation.delivery import Delivery, grace_period
 from fedapp.federation.faults import Fault
-from fedapp.federation.messages import Exam, encode_exam, encode_order
+from fedapp.federation.messages import (
+    EvaluateRequest,
+    encode_evaluate_request,
+    encode_train_request,
+)
 from fedapp.federation.nodes import Cohort, Nodes
 from fedapp.federation.round_metrics import client_scores, training_record
 from fedapp.federation.update_similarity import describe_updates
 from fedapp.federation.validation import Expected
-from fedapp.training.algorithm import Algorithm, ServerStep, Tensors, Turn
-from fedapp.training.client import TrainOrder, sample_clients, toss_coins
-from fedapp.training.client_state import StateOrder
+from fedapp.training.algorithm import Algorithm, ClientContext, ServerStep, Tensors
+from fedapp.training.client import TrainRequest, sample_clients, toss_coins
+from fedapp.training.client_state import StateLocation
 from fedapp.training.round_plan import LocalPlan, Work
 from fedapp.training.tensors import all_finite
 
@@ -61,10 +65,10 @@ class FederatedStrategy(Strategy):
         config: RunConfig,
         algorithm: Algorithm,
         nodes: Nodes,
-        score: Callable[[Tensors], Record] | None,
+        score: Callable[[Tensors], RoundMetrics] | None,
         callbacks: Sequence[Callback] = (),
         state: ServerState | None = None,
-        client_states: Callable[[], StateOrder] | None = None,
+        client_states: Callable[[], StateLocation] | None = None,
         ledger: Ledger | None = None,
         population: Sequence[int] | None = None,
     ) -> None:
@@ -78,10 +82,10 @@ class FederatedStrategy(Strategy):
         self.ledger = ledger
         self.population = population
         self._delivery = Delivery()
-        self._orders: list[tuple[int, TrainOrder]] = []
+        self._requests: list[tuple[int, TrainRequest]] = []
         self._asked: list[Cohort] = []
         self._upload: Tensors | None = None
-        self._record: Record = {}
+        self._record: RoundMetrics = {}
 
     # ------------------------------------------------------------------ training
 
@@ -93,7 +97,7 @@ class FederatedStrategy(Strategy):
         work = Work.of(self.config, server_round)
         states = self.client_states() if self.client_states else None
         reply = "each" if self.config.record_updates else self.algorithm.reply
-        order = TrainOrder(
+        request = TrainRequest(
             server_round,
             (),
             work.learning_rate,
@@ -102,8 +106,8 @@ class FederatedStrategy(Strategy):
             epochs=work.epochs,
             batch_size=work.batch_size,
         )
-        self._orders = [
-            (node, replace(order, clients=tuple(own), states=self._states(states, own)))
+        self._requests = [
+            (node, replace(request, clients=tuple(own), states=self._states(states, own)))
             for node, own in cohorts
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
@@ -112,8 +116,10 @@ class FederatedStrategy(Strategy):
             self._upload = {name: tensor.to("meta") for name, tensor in like.items()}
         extra_arrays = to_arrays(extras) if extras else None
         messages = [
-            self._message(encode_order(order, arrays, extra_arrays), node, MessageType.TRAIN)
-            for node, order in self._orders
+            self._message(
+                encode_train_request(request, arrays, extra_arrays), node, MessageType.TRAIN
+            )
+            for node, request in self._requests
         ]
         self._record |= {
             "learning_rate": work.learning_rate,
@@ -124,10 +130,10 @@ class FederatedStrategy(Strategy):
         }
         return messages
 
-    def _states(self, states: StateOrder | None, cohort: Sequence[int]) -> StateOrder | None:
+    def _states(self, states: StateLocation | None, cohort: Sequence[int]) -> StateLocation | None:
         """Return the order with the rounds of the cohort's last turns that counted."""
-        counted = {client: self.state.counted.get(client, 0) for client in cohort}
-        return replace(states, counted=counted) if states else None
+        last_used_round = {client: self.state.last_used_round.get(client, 0) for client in cohort}
+        return replace(states, last_used_round=last_used_round) if states else None
 
     def _assign(self, server_round: int, grid: Grid) -> tuple[list[int], list[Cohort]]:
         """Return S_t and its cohorts by node, without the clients of nodes that are still busy.
@@ -144,11 +150,11 @@ class FederatedStrategy(Strategy):
         said = False
         drawn = self._toss(server_round) if self.algorithm.by_coin else None
         while True:
-            present = self.nodes.some(grid)
+            available = self.nodes.available(grid)
             clients = self.nodes.clients
             sampled = self._sample(server_round) if drawn is None else drawn
             here = sampled if self.nodes.virtual else [k for k in sampled if k in clients]
-            cohorts = self.nodes.cohorts(here, present, self._delivery.busy(present))
+            cohorts = self.nodes.cohorts(here, available, self._delivery.busy(available))
             asked = sum(len(cohort) for _, cohort in cohorts)
             fixed = drawn is None and not self.nodes.virtual
             if asked >= (needed if fixed else min(needed, len(here))):
@@ -185,7 +191,7 @@ class FederatedStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate replies that are known by their node, as Flower's interface has it."""
-        return self.aggregate(server_round, _by_node([node for node, _ in self._orders], replies))
+        return self.aggregate(server_round, _by_node([node for node, _ in self._requests], replies))
 
     def aggregate(
         self, server_round: int, replies: Iterable[tuple[int, Message | Fault]]
@@ -195,16 +201,16 @@ class FederatedStrategy(Strategy):
         Returns (None, None), and leaves theta as it is, if fewer clients than ``min-replies``, or
         than the algorithm needs, replied well, or if what they make is not finite.
         """
-        found = self._gather(replies)
+        found = self._collect(replies)
         self._note(found)
-        problem = self._use(found.fold)
+        problem = self._use(found.aggregate)
         self._ask_again(found.faults)
         if problem:
             self._stop_or_say(f"round {server_round}: {problem}; the model stays as it was")
             return None, None
         return to_arrays(self.state.theta), MetricRecord({"train-loss": self._record["train_loss"]})
 
-    def _use(self, fold: Fold) -> str:
+    def _use(self, fold: RunningAggregate) -> str:
         """Apply the server rule to good replies; return why not if it cannot be, or makes no sense."""
         needed = self.algorithm.min_updates
         few = len(fold.reports) < self.config.min_replies or fold.usable < needed
@@ -231,16 +237,16 @@ class FederatedStrategy(Strategy):
                 if fault.kind == "weight":
                     self.nodes.ask_again(client)
 
-    def _gather(self, replies: Iterable[tuple[int, Message | Fault]]) -> Gathered:
+    def _collect(self, replies: Iterable[tuple[int, Message | Fault]]) -> RoundReplies:
         """Check and fold the replies."""
         config, sampled = self.config, self._record["clients"]
         expected = self._expected()
         wanted = participants(config.fraction_train, len(self.nodes.clients))
         if self.algorithm.by_coin:
             wanted = len(sampled)
-        orders = [order for _, order in self._orders]
-        found = gather(orders, replies, expected, wanted, config.round_deadline)
-        idle = set(sampled) - {client for order in orders for client in order.clients}
+        requests = [request for _, request in self._requests]
+        found = collect_replies(requests, replies, expected, wanted, config.round_deadline)
+        idle = set(sampled) - {client for request in requests for client in request.clients}
         known = self.nodes.clients
         found.faults |= {client: BUSY if client in known else GONE for client in sorted(idle)}
         return found
@@ -249,44 +255,44 @@ class FederatedStrategy(Strategy):
         """Return what this round's replies are measured against."""
         config, work = self.config, Work.of(self.config, self.state.round + 1)
         plan = LocalPlan.of(config, work.learning_rate, work.epochs, work.batch_size)
-        sizes = self.nodes.sizes([k for _, order in self._orders for k in order.clients])
+        sizes = self.nodes.sizes([k for _, request in self._requests for k in request.clients])
         steps = {client: plan.num_steps(size) for client, size in sizes.items()}
         most = max(steps.values(), default=0)
-        turn = Turn({}, momentum=plan.momentum, nesterov=plan.nesterov, steps=most)
+        context = ClientContext({}, momentum=plan.momentum, nesterov=plan.nesterov, steps=most)
         return Expected(
             self.state.theta,
             sizes,
             steps,
             self._upload or {},
-            self.algorithm.largest(turn),
+            self.algorithm.largest(context),
             config.weighting,
-            "delta" if self.algorithm.own_update else config.update,
+            "delta" if self.algorithm.custom_update else config.update,
             config.max_update_norm,
         )
 
-    def _apply(self, fold: Fold) -> bool:
+    def _apply(self, fold: RunningAggregate) -> bool:
         """Apply the server rule; False, and nothing has changed, if the result is not finite."""
         mean, uploads = fold.mean(self.algorithm)
         step = self._step(fold)
         theta, state = self.algorithm.apply(
             self.state.theta, mean, uploads, self.state.algorithm, step
         )
-        bounded = [state[name] for name in state.keys() - self.algorithm.infinite]
+        bounded = [state[name] for name in state.keys() - self.algorithm.may_be_infinite]
         if not all_finite([*theta.values(), *bounded]):
             return False
         self.state.theta, self.state.algorithm = theta, state
         if self.algorithm.keeps_state:
-            self.state.counted |= {report.client: step.round for report in fold.reports}
+            self.state.last_used_round |= {report.client: step.round for report in fold.reports}
         self._record |= {"model_changed": True, **self.algorithm.report(state, step)}
         return True
 
-    def _step(self, fold: Fold) -> ServerStep:
+    def _step(self, fold: RunningAggregate) -> ServerStep:
         """Return what the server rule may know of this round."""
         return ServerStep(
             round=self.state.round + 1,
             learning_rate=self._record["learning_rate"],
             server_learning_rate=self.config.server_learning_rate,
-            update="delta" if self.algorithm.own_update else self.config.update,
+            update="delta" if self.algorithm.custom_update else self.config.update,
             num_clients=len(self._population),
             participants=fold.usable,
             share=min(fold.weight / self.nodes.total_weight, 1.0),
@@ -297,14 +303,14 @@ class FederatedStrategy(Strategy):
     def _message(self, content: RecordDict, node: int, kind: str) -> Message:
         """Return a message that lives as long as its reply is waited for."""
         seconds = self.config.round_deadline
-        ttl = seconds + grace(seconds)
+        ttl = seconds + grace_period(seconds)
         return Message(content, node, kind, ttl=ttl, group_id=str(self.state.round + 1))
 
-    def _note(self, found: Gathered) -> None:
+    def _note(self, found: RoundReplies) -> None:
         """Write down what a round did, and say who is left out of it."""
         work = Work.of(self.config, self._record["round"])
         self._record |= training_record(self.config, found, work)
-        self._record["seconds"]["train"] = found.fold.train_seconds
+        self._record["seconds"]["train"] = found.aggregate.train_seconds
         if self._delivery.late:
             self._record["late_replies"] = self._delivery.late
         for client, fault in sorted(found.faults.items()):
@@ -328,18 +334,20 @@ class FederatedStrategy(Strategy):
         """Return one EVALUATE message a node, or none if only the server evaluates."""
         if self.config.evaluation == "server":
             return []
-        present = self.nodes.some(grid)
-        clients, busy = self.nodes.clients, self._delivery.busy(present)
-        self._asked = self.nodes.cohorts(clients, present, busy)
+        available = self.nodes.available(grid)
+        clients, busy = self.nodes.clients, self._delivery.busy(available)
+        self._asked = self.nodes.cohorts(clients, available, busy)
         if left := len(clients) - sum(len(cohort) for _, cohort in self._asked):
             log(WARNING, "%d clients are left out of this evaluation: %s", left, BUSY.reason)
-        apart = self.algorithm.starts_apart
+        apart = self.algorithm.personalised
         states = self.client_states() if self.client_states and apart else None
         messages = []
         for node, cohort in self._asked:
             own, threads = self._states(states, cohort), self.config.threads
-            exam = encode_exam(Exam(server_round, tuple(cohort), threads, own), arrays)
-            messages.append(self._message(exam, node, MessageType.EVALUATE))
+            request = encode_evaluate_request(
+                EvaluateRequest(server_round, tuple(cohort), threads, own), arrays
+            )
+            messages.append(self._message(request, node, MessageType.EVALUATE))
         return messages
 
     def aggregate_evaluate(
@@ -354,7 +362,7 @@ class FederatedStrategy(Strategy):
         graded, deadline = self.nodes.task.kind != "quadratic", self.config.round_deadline
         called = self.nodes.called
         return client_scores(
-            gather_scores(self._asked, replies, deadline, graded=graded, called=called)
+            collect_scores(self._asked, replies, deadline, graded=graded, called=called)
         )
 
     def _evaluate(self, grid: Grid, arrays: ArrayRecord) -> None:
@@ -449,7 +457,9 @@ class FederatedStrategy(Strategy):
         self._delivery.begin(grid)
         messages = self.configure_train(current, arrays, ConfigRecord(), grid)
         if self.ledger is not None:
-            self.ledger.charge(current, [k for _, order in self._orders for k in order.clients])
+            self.ledger.charge(
+                current, [k for _, request in self._requests for k in request.clients]
+            )
             self._record |= self.ledger.report()
         exchange = self._delivery.exchange(grid, messages, self.config.round_deadline)
         with closing(exchange) as replies:

@@ -44,12 +44,12 @@ from fedapp.federation.validation import Expected, decode_reply, decode_scores
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import read_stored
 from fedapp.seeds import generator
-from fedapp.training.client import ClientReport, CohortReply, TrainOrder
+from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
 
 LARGE = torch.ones(40, 10)
 THETA = {"weight": torch.linspace(-1, 1, 12).reshape(3, 4), "bias": torch.zeros(3)}
-ORDER = TrainOrder(7, (1, 4), 0.1, "mean")
+ORDER = TrainRequest(7, (1, 4), 0.1, "mean")
 EXPECTED = Expected(THETA, {1: 10, 4: 20}, max_norm=100.0)
 STRANGE = [
     math.nan,
@@ -99,9 +99,9 @@ def choose(rng, values):
 
 def good_reply():
     """Return the content of a reply that fits ORDER."""
-    reports = (ClientReport(1, 10, 10.0, 2, 0.5, 0.1), ClientReport(4, 20, 20.0, 4, 0.4, 0.1))
+    reports = (ClientMetrics(1, 10, 10.0, 2, 0.5, 0.1), ClientMetrics(4, 20, 20.0, 4, 0.4, 0.1))
     mean = {name: torch.full_like(tensor, 0.01) for name, tensor in THETA.items()}
-    return encode_reply(ORDER, CohortReply(mean, {}, {}, reports))
+    return encode_reply(ORDER, TrainReply(mean, {}, {}, reports))
 
 
 def mutate_records(rng, content):

@@ -18,8 +18,8 @@ from fedapp.data.dataset import Examples, Task
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
-from fedapp.training.client import TrainOrder, train_cohort
-from fedapp.training.client_state import ClientStates, StateOrder
+from fedapp.training.client import TrainRequest, train_cohort
+from fedapp.training.client_state import ClientStates, StateLocation
 from fedapp.training.sequential import SequentialTrainer
 from tests.conftest import small_config
 
@@ -110,7 +110,7 @@ class Federation:
             torch.float64,
             classes,
         )
-        self.order = StateOrder("run", str(folder), (0,), ())
+        self.location = StateLocation("run", str(folder), (0,), ())
         self.theta: Tensors = {"w": torch.zeros((), dtype=torch.float64)}
         self.state = algorithm.start(self.theta)
         self.round = 0
@@ -119,15 +119,15 @@ class Federation:
         """Run one round with the clients ``present`` (none named: all) and return theta."""
         self.round += 1
         cohort = present or tuple(range(len(self.clients)))
-        order = TrainOrder(self.round, cohort, RATE, self.algorithm.reply, self.order)
-        states = ClientStates(Path(self.order.folder), self.order, self.round)
+        order = TrainRequest(self.round, cohort, RATE, self.algorithm.reply, self.location)
+        states = ClientStates(Path(self.location.folder), self.location, self.round)
         extras = self.algorithm.broadcast(self.state)
         reply = train_cohort(
             self.config, self.trainer, order, self.theta, extras, self.clients.__getitem__, states
         )
         assert not reply.failures
-        counted = {**self.order.counted, **dict.fromkeys(cohort, self.round)}
-        self.order = replace(self.order, counted=counted)
+        counted = {**self.location.last_used_round, **dict.fromkeys(cohort, self.round)}
+        self.location = replace(self.location, last_used_round=counted)
         total = len(self.clients)
         if self.config.weighting == "examples":
             total = sum(map(len, self.clients))

@@ -1,7 +1,7 @@
 """What holds for every algorithm that the registry finds, in this process.
 
 An algorithm that needs labels runs on the digits, every other on the notes' quadratic. What theory
-promises of an algorithm, it says itself: ``exact``, ``neutral``, ``needs``, ``keeps_state``.
+promises of an algorithm, it says itself: ``exact``, ``fedavg_equivalent``, ``needs``, ``keeps_state``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedapp.data.embedded.quadratic import MATRIX, OPTIMUM, VECTOR
 from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError
-from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.server_app import app as server_app
 from fedapp.server_app import run as run_server
 from fedapp.training.algorithm import Algorithm
@@ -161,7 +161,7 @@ class KillAfter(Callback):
     def __init__(self, round_: int) -> None:
         self.round = round_
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         if state.round == self.round:
             raise KeyboardInterrupt
         return False
@@ -238,15 +238,15 @@ def test_a_turn_whose_reply_is_lost_leaves_nothing_behind(name: str, tmp_path: P
 class RacingGrid(InlineGrid):
     """Every node works at once, and another is quickest each time."""
 
-    turn = 0
+    context = 0
 
     def push(self, message_id: str, message: Message) -> None:
         super().push(message_id, self._answer(message))
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         wanted = [key for key in message_ids if key in self._pending]
-        self.turn += 1
-        return [self._pending.pop(wanted[self.turn % len(wanted)])] if wanted else []
+        self.context += 1
+        return [self._pending.pop(wanted[self.context % len(wanted)])] if wanted else []
 
 
 def test_turns_of_clients_that_were_not_needed_leave_nothing_behind(tmp_path: Path) -> None:
@@ -258,8 +258,8 @@ def test_turns_of_clients_that_were_not_needed_leave_nothing_behind(tmp_path: Pa
     grid = RacingGrid(client_app, values, nodes)
     server_app(grid, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), values))
     found = model_of(tmp_path)
-    surplus = {client for r in metrics_of(tmp_path)[1:] for client in r.get("surplus", [])}
-    assert len(surplus) > 5
+    unused = {client for r in metrics_of(tmp_path)[1:] for client in r.get("surplus", [])}
+    assert len(unused) > 5
     assert largest_difference(found, {"x": torch.from_numpy(OPTIMUM)}) < 1e-5
 
 
@@ -284,7 +284,9 @@ def test_a_wrong_upload_is_dropped_and_named(tmp_path: Path) -> None:
         assert "uploads: 'x' has shape (3,), not (2,)" in reason
 
 
-NEUTRAL = [name for name, algorithm in ALGORITHMS.items() if algorithm.neutral is not None]
+NEUTRAL = [
+    name for name, algorithm in ALGORITHMS.items() if algorithm.fedavg_equivalent is not None
+]
 ROBUST = {"bulyan", "fedmedian", "krum", "multikrum"}
 WITHOUT_NEUTRAL = {"fedadagrad", "fedadam", "fedavg", "fedsgd", "fedyogi", "scaffold"} | (
     ROBUST - {"bulyan"}
@@ -300,8 +302,8 @@ Bulyan adds values in the order in which NumPy sorts equal ones, which is the pr
 @pytest.mark.parametrize("name", NEUTRAL)
 def test_neutral_setting_is_fedavg(name: str, trainer: dict[str, Any], tmp_path: Path) -> None:
     """At its neutral setting every algorithm is federated averaging."""
-    neutral = ALGORITHMS[name].neutral or {}
-    own = {f"{name}.{key.replace('_', '-')}": value for key, value in neutral.items()}
+    fedavg_equivalent = ALGORITHMS[name].fedavg_equivalent or {}
+    own = {f"{name}.{key.replace('_', '-')}": value for key, value in fedavg_equivalent.items()}
     values = settings(name) | own | trainer
     found = run_to(tmp_path / "own", values)
     kept = {k: v for k, v in values.items() if not k.startswith(f"{name}.")}

@@ -22,11 +22,11 @@ from fedapp.data.dataset import IGNORE, Examples
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
-    Finish,
+    ClientContext,
+    ClientExtras,
     Objective,
     ServerStep,
     Tensors,
-    Turn,
 )
 from fedapp.training.client_state import ClientStates
 from strategies._server_optimizer import FedOpt
@@ -219,10 +219,10 @@ def test_fedsmoo(tmp_path: Path) -> None:
 def test_fedsmoo_without_examples() -> None:
     """A client that takes no step has no perturbation: it sends mu_k - 0, and keeps mu_k."""
     w = {"w": torch.zeros((), dtype=torch.float64)}
-    turn = Turn(w, state={"w": torch.tensor(3.0), "mu/w": torch.tensor(5.0)})
-    finish = FedSMOO(alpha=1.0).finish(w, turn, 0)
-    assert float(finish.upload["w"]) == 5.0
-    assert {name: float(kept) for name, kept in finish.state.items()} == {"w": 3.0, "mu/w": 5.0}
+    context = ClientContext(w, state={"w": torch.tensor(3.0), "mu/w": torch.tensor(5.0)})
+    extras = FedSMOO(alpha=1.0).finalize(w, context, 0)
+    assert float(extras.upload["w"]) == 5.0
+    assert {name: float(kept) for name, kept in extras.state.items()} == {"w": 3.0, "mu/w": 5.0}
 
 
 def test_fednova(tmp_path: Path) -> None:
@@ -243,8 +243,8 @@ def test_fednova_counts_momentum(nesterov: bool, weight: float) -> None:
     Nesterov: 1.5 g1, then g2 + (g2 + g1 / 2) / 2: 1.75 + 1.5.
     """
     w = {"w": torch.zeros((), dtype=torch.float64)}
-    turn = Turn(w, momentum=0.5, nesterov=nesterov)
-    assert float(FedNova().finish(w, turn, 2).upload["weight"]) == weight
+    context = ClientContext(w, momentum=0.5, nesterov=nesterov)
+    assert float(FedNova().finalize(w, context, 2).upload["weight"]) == weight
 
 
 def test_fedpa(tmp_path: Path) -> None:
@@ -287,8 +287,8 @@ def test_fedpa_divides_a_turn_among_its_samples(tmp_path: Path) -> None:
 )
 def test_fedpa_knows_how_long_a_sample_is(steps: int, burn_in: int, length: int) -> None:
     """(steps - burn-in) / samples, rounded down, and 1 where there are not as many."""
-    turn = Turn({"w": torch.zeros(2)}, steps=steps)
-    drawn = FedPA(burn_in=burn_in).draw(turn, 0, 0)
+    context = ClientContext({"w": torch.zeros(2)}, steps=steps)
+    drawn = FedPA(burn_in=burn_in).draw(context, 0, 0)
     assert float(drawn["length"]) == length
 
 
@@ -401,7 +401,7 @@ def test_fedsol_perturbs_rows_of_a_tensor_by_how_far_each_has_moved() -> None:
 
     theta, w = torch.full((2, 2), 10.0), torch.tensor([[13.0, 9.0], [6.0, 10.0]])
     batch = Batch(torch.zeros(1), torch.zeros(1))
-    FedSOL(rho=1.0).gradient(differentiate, {"w": w}, batch, Turn({"w": theta}))
+    FedSOL(rho=1.0).gradient(differentiate, {"w": w}, batch, ClientContext({"w": theta}))
     torch.testing.assert_close(seen[1]["w"] - w, torch.tensor([[0.3, 0.5], [0.4, 0.0]]))
 
 
@@ -428,10 +428,12 @@ def test_the_loss_of_texts_is_the_mean_over_their_tokens(objective: Objective) -
     logits = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     targets = torch.tensor([[0, 3, 1], [2, IGNORE, 1]])
     one, two = torch.tensor(1.0), torch.tensor(2.0)
-    turn = Turn({"w": one}, label_counts=torch.tensor([1.0, 2.0, 1.0, 0.0]))
-    text = objective(Given(), {"w": two}, Batch(logits, targets), turn)
+    context = ClientContext({"w": one}, label_counts=torch.tensor([1.0, 2.0, 1.0, 0.0]))
+    text = objective(Given(), {"w": two}, Batch(logits, targets), context)
     tokens = [
-        objective(Given(), {"w": two}, Batch(logits[i : i + 1, :, t], targets[i : i + 1, t]), turn)
+        objective(
+            Given(), {"w": two}, Batch(logits[i : i + 1, :, t], targets[i : i + 1, t]), context
+        )
         for i, t in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 2))
     ]
     assert float(text) == pytest.approx(float(sum(tokens)) / 5)
@@ -440,12 +442,16 @@ def test_the_loss_of_texts_is_the_mean_over_their_tokens(objective: Objective) -
 def test_fedbn() -> None:
     """The client starts from theta, but with its own normalisation, and keeps what that becomes."""
     theta = {"w": torch.tensor(1.0), "norm.weight": torch.tensor(2.0)}
-    turn = Turn(theta, normalisation=frozenset({"norm.weight"}))
-    assert FedBN().first_state(turn) == {"norm.weight": torch.tensor(2.0)}
-    turn = Turn(theta, state={"norm.weight": torch.tensor(5.0)}, normalisation=turn.normalisation)
-    assert FedBN().begin(turn) == {"w": torch.tensor(1.0), "norm.weight": torch.tensor(5.0)}
+    context = ClientContext(theta, normalisation=frozenset({"norm.weight"}))
+    assert FedBN().initial_client_state(context) == {"norm.weight": torch.tensor(2.0)}
+    context = ClientContext(
+        theta, state={"norm.weight": torch.tensor(5.0)}, normalisation=context.normalisation
+    )
+    assert FedBN().begin(context) == {"w": torch.tensor(1.0), "norm.weight": torch.tensor(5.0)}
     ended = {"w": torch.tensor(3.0), "norm.weight": torch.tensor(7.0)}
-    assert FedBN().finish(ended, turn, 2) == Finish(state={"norm.weight": torch.tensor(7.0)})
+    assert FedBN().finalize(ended, context, 2) == ClientExtras(
+        state={"norm.weight": torch.tensor(7.0)}
+    )
 
 
 DELTAS = (1.0, -0.5, 2.0)

@@ -27,7 +27,7 @@ from benchmarks.turns import WARM_UP, ratio, take_turns
 from benchmarks.workloads import WORKLOADS
 from fedapp.config.run_config import read_config
 from fedapp.data import Task, load_dataset
-from fedapp.data.node_data import read_holdings
+from fedapp.data.node_data import read_node_data
 
 
 def test_a_ratio_is_the_median_over_turns_not_of_medians() -> None:
@@ -72,7 +72,7 @@ def test_the_rows_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     config = WORKLOADS["W1"].config(str(tmp_path), 1)
     assert config is not None
     with contextlib.ExitStack() as stack:
-        found = [name for name, _ in rows_of.rows(config, read_holdings(config, None), 2, stack)]
+        found = [name for name, _ in rows_of.rows(config, read_node_data(config, None), 2, stack)]
     assert found[:2] == ["bare loop, one process", "bare loop, 2 processes of one thread"]
     assert {"trainer sequential", "trainer batched", "Ray workers, 2, sequential"} <= set(found)
 

@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedapp.federation.callback import ServerState
 from fedapp.runs import callbacks
-from fedapp.runs.callbacks import Board, Checkpoints, Report
+from fedapp.runs.callbacks import Checkpoints, Progress, TensorBoardWriter
 from fedapp.runs.directory import RunDirectory
 
 
@@ -26,7 +26,7 @@ def scalars(folder, tag):
 
 
 def test_tensorboard_shows_every_number_and_forgets_what_a_resume_does_again(tmp_path):
-    first = Board(RunDirectory(tmp_path))
+    first = TensorBoardWriter(RunDirectory(tmp_path))
     first.on_start(ServerState(0, {}))
     for round_ in (1, 2, 3):
         first.on_round(record(round_, test_accuracy=round_ / 4), ServerState(round_, {}))
@@ -34,7 +34,7 @@ def test_tensorboard_shows_every_number_and_forgets_what_a_resume_does_again(tmp
     assert scalars(tmp_path, "test_accuracy") == [(1, 0.25), (2, 0.5), (3, 0.75)]
     assert scalars(tmp_path, "seconds/train") == [(1, 0.5), (2, 0.5), (3, 0.5)]
 
-    resumed = Board(RunDirectory(tmp_path))
+    resumed = TensorBoardWriter(RunDirectory(tmp_path))
     resumed.on_start(ServerState(1, {}))
     resumed.on_round(record(2, test_accuracy=0.375), ServerState(2, {}))
     resumed.close()
@@ -66,7 +66,7 @@ def test_checkpoints_by_rounds_and_by_seconds(tmp_path, monkeypatch, every, seco
 
 def test_a_round_line_says_no_number_that_there_is_none_of(caplog):
     """Nobody replied, so there is no training loss."""
-    report = Report(6, Console(file=io.StringIO()))
+    report = Progress(6, Console(file=io.StringIO()))
     numbers = {"test_accuracy": 0.5, "test_loss": 1.25, "replied": 0, "train_loss": math.nan}
     report.on_round(record(3, **numbers) | {"seconds": {"round": 40.0}}, ServerState(3, {}))
     numbers |= {"replied": 2, "train_loss": 0.25}

@@ -23,9 +23,9 @@ from scipy.stats import beta
 from fedapp.client_app import app as client_app
 from fedapp.config.run_config import read_config
 from fedapp.engines.in_process import InlineGrid
-from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.server_app import run as run_server
-from fedapp.training.algorithm import Turn
+from fedapp.training.algorithm import ClientContext
 from strategies._noise import Private
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP
@@ -82,7 +82,7 @@ class Watch(Callback):
         self.seen: list[tuple[float, list[int]]] = []
         self._at = 0.0
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         at = float(state.theta["x"][0])
         if record["round"]:
             self.seen.append((at - self._at, record["clients"]))
@@ -101,8 +101,12 @@ def send(monkeypatch: pytest.MonkeyPatch, canary: float, draw: Any = None) -> No
     """Let client 0 descend along ``canary`` times the first coordinate, the others against it."""
     own = Private.draw
 
-    def drawn(self: Private, turn: Turn, seed: int, client: int) -> dict[str, torch.Tensor]:
-        noise = own(self, turn, seed, client) if draw is None else draw(self, turn, seed, client)
+    def drawn(
+        self: Private, context: ClientContext, seed: int, client: int
+    ) -> dict[str, torch.Tensor]:
+        noise = (
+            own(self, context, seed, client) if draw is None else draw(self, context, seed, client)
+        )
         path = torch.zeros(2, dtype=torch.float64)
         path[0] = canary if client == 0 else -1.0
         return {**noise, "path": path}
@@ -112,8 +116,8 @@ def send(monkeypatch: pytest.MonkeyPatch, canary: float, draw: Any = None) -> No
         monkeypatch.setattr(
             kind,
             "gradient",
-            lambda self, differentiate, params, batch, turn: (
-                {"x": -100 * turn.drawn["path"]},
+            lambda self, differentiate, params, batch, context: (
+                {"x": -100 * context.drawn["path"]},
                 differentiate(params, batch)[1],
             ),
         )
@@ -127,8 +131,12 @@ def lower_bound(inside: NDArray[np.float64], outside: NDArray[np.float64], epsil
     """
 
     def bound(first: NDArray[np.float64], second: NDArray[np.float64]) -> float:
-        hits, alarms, n = int((first > epsilon).sum()), int((second > epsilon).sum()), len(first)
-        least = beta.ppf(0.0025, hits, n - hits + 1) if hits else 0.0
+        num_correct, alarms, n = (
+            int((first > epsilon).sum()),
+            int((second > epsilon).sum()),
+            len(first),
+        )
+        least = beta.ppf(0.0025, num_correct, n - num_correct + 1) if num_correct else 0.0
         most = beta.ppf(0.9975, alarms + 1, n - alarms) if alarms < n else 1.0
         return math.log(max(least - DELTA, 1e-300) / most)
 

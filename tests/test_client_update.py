@@ -18,9 +18,9 @@ from fedapp.config.run_config import participants
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
-from fedapp.training.algorithm import Algorithm, Batch, Finish, Need, Network, Turn
-from fedapp.training.client import TrainOrder, sample_clients, spread, train_cohort
-from fedapp.training.client_state import ClientStates, StateOrder
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, Need, Network
+from fedapp.training.client import TrainRequest, sample_clients, spread, train_cohort
+from fedapp.training.client_state import ClientStates, StateLocation
 from fedapp.training.round_plan import LARGEST_BATCH, LocalPlan, Work, passes
 from fedapp.training.sequential import SequentialTrainer
 from tests.conftest import small_config
@@ -62,7 +62,7 @@ def trainer(algorithm: Algorithm | None = None, classes: int = 0) -> SequentialT
 def one_round(theta: float = 0.0, rate: float = 0.5, epochs: int = 0, **settings: Any) -> float:
     """Return theta after one round of both clients, in which the server may order E."""
     config = small_config(**settings)
-    order = TrainOrder(1, (0, 1), rate, "mean", epochs=epochs)
+    order = TrainRequest(1, (0, 1), rate, "mean", epochs=epochs)
     start = {"w": torch.tensor([theta], dtype=torch.float64)}
     reply = train_cohort(config, trainer(), order, start, {}, CLIENTS.__getitem__)
     return theta + float(reply.mean["w"])
@@ -157,23 +157,23 @@ def test_weight_decay_and_clipping() -> None:
 
 def update_of_client_0(theta: float = 0.0, epochs: int = 2, **plan: Any) -> float:
     settings = LocalPlan(epochs, 0, 0, "epoch", 0.5, **plan)
-    turn = Turn({"w": torch.tensor([theta], dtype=torch.float64)})
-    outcome = trainer().client_update(turn, CLIENTS[0], settings, np.random.default_rng(0))
+    context = ClientContext({"w": torch.tensor([theta], dtype=torch.float64)})
+    outcome = trainer().client_update(context, CLIENTS[0], settings, np.random.default_rng(0))
     return float(outcome.params["w"]) - theta
 
 
 def test_loss_is_the_mean_over_the_steps_before_each_step() -> None:
     """Client 1, E = 2, B = inf: losses 9/2 at w = 0 and (1.5)^2 / 2 at w = 1.5."""
-    turn = Turn({"w": torch.zeros(1, dtype=torch.float64)})
+    context = ClientContext({"w": torch.zeros(1, dtype=torch.float64)})
     plan = LocalPlan(2, 0, 0, "epoch", 0.5)
-    outcome = trainer().client_update(turn, CLIENTS[1], plan, np.random.default_rng(0))
+    outcome = trainer().client_update(context, CLIENTS[1], plan, np.random.default_rng(0))
     assert outcome.loss == (4.5 + 1.125) / 2
     assert (outcome.steps, outcome.examples) == (2, 3)
 
 
 def test_a_client_that_diverges_is_left_out_and_named() -> None:
     config = small_config(local_epochs=400, batch_size=0)
-    order = TrainOrder(1, (0, 1), 1e30, "mean")
+    order = TrainRequest(1, (0, 1), 1e30, "mean")
     theta = {"w": torch.zeros(1, dtype=torch.float64)}
     reply = train_cohort(config, trainer(), order, theta, {}, CLIENTS.__getitem__)
     assert set(reply.failures) == {0, 1}
@@ -187,22 +187,24 @@ class OneInfinity(Algorithm):
     where: str = ""
 
     def loss(
-        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext
     ) -> Tensor:
         infinite = self.where == "loss" and len(batch.targets) == 3
-        return super().loss(network, params, batch, turn) + (math.inf if infinite else 0.0)
+        return super().loss(network, params, batch, context) + (math.inf if infinite else 0.0)
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         infinite = dict.fromkeys(params, torch.tensor([math.inf], dtype=torch.float64))
         there = float(params["w"]) > 1 and self.where in ("update", "upload", "state")
-        return Finish(**({self.where: infinite} if there else {}))
+        return ClientExtras(**({self.where: infinite} if there else {}))
 
 
 @pytest.mark.parametrize("where", ["loss", "update", "upload", "state"])
 def test_nothing_that_is_not_finite_leaves_a_client(where: str, tmp_path: Path) -> None:
     """Client 0 goes to 0.5, client 1 to 1.5."""
     trains = trainer(OneInfinity(where=where))
-    order = TrainOrder(1, (0, 1), 0.5, "mean", StateOrder("run", str(tmp_path), (0,), ()))
+    order = TrainRequest(1, (0, 1), 0.5, "mean", StateLocation("run", str(tmp_path), (0,), ()))
     states = ClientStates(tmp_path, order.states, 1)
     theta = {"w": torch.zeros(1, dtype=torch.float64)}
     config = small_config(batch_size=0)
@@ -219,17 +221,21 @@ class Counting(Algorithm):
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
 
     def loss(
-        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext
     ) -> Tensor:
         return params["w"].sum()
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
-        return Finish(upload={} if turn.label_counts is None else {"counts": turn.label_counts})
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
+        return ClientExtras(
+            upload={} if context.label_counts is None else {"counts": context.label_counts}
+        )
 
 
 def test_targets_that_do_not_count_are_of_no_class() -> None:
     examples = Examples(np.zeros((2, 1)), np.array([[0, 2, IGNORE], [2, IGNORE, IGNORE]]))
-    order = TrainOrder(1, (0,), 0.5, "mean")
+    order = TrainRequest(1, (0,), 0.5, "mean")
     theta = {"w": torch.zeros(1, dtype=torch.float64)}
     config = small_config(batch_size=0)
     trains = trainer(Counting(), classes=4)

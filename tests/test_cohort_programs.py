@@ -13,10 +13,15 @@ from fedapp.data.dataset import Examples, Task
 from fedapp.data.transforms.scale import Scale
 from fedapp.models.linear import Linear
 from fedapp.models.model import initialise
-from fedapp.training.algorithm import Algorithm, Turn
-from fedapp.training.batched.batch_loader import Feed, Resident, quarters, rounded_up
+from fedapp.training.algorithm import Algorithm, ClientContext
+from fedapp.training.batched.batch_loader import (
+    BatchLoader,
+    DeviceDataset,
+    batch_size_buckets,
+    rounded_up,
+)
 from fedapp.training.batched.compiled_step import Pool
-from fedapp.training.batched.trainer import WHOLE_COHORT, BatchedTrainer, Together
+from fedapp.training.batched.trainer import WHOLE_COHORT, BatchedTrainer, ClientBatching
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientTask
@@ -37,7 +42,7 @@ def _pretended(monkeypatch: pytest.MonkeyPatch) -> None:
 def trainers(algorithm: Algorithm) -> tuple[BatchedTrainer, SequentialTrainer]:
     given = (Linear(), algorithm, Scale(), CPU, torch.float64)
     modules = [initialise(Linear(), TASK, 0) for _ in range(2)]
-    whole = Together(WHOLE_COHORT)
+    whole = ClientBatching(WHOLE_COHORT)
     batched = BatchedTrainer(modules[0], *given, together=whole, mode="capture")
     return batched, SequentialTrainer(modules[1], *given)
 
@@ -48,13 +53,15 @@ def check(
     """Hold a turn of clients of these sizes to the reference, to 1e-12."""
     module, algorithm = initialise(Linear(), TASK, seed), batched.algorithm
     theta = {name: t.detach().double() for name, t in module.named_parameters()}
-    turn = Turn(theta, algorithm.broadcast(algorithm.start(theta)), {}, PLAN.learning_rate)
-    turn = replace(turn, momentum=PLAN.momentum)
-    turn = replace(turn, state=algorithm.first_state(turn))
+    context = ClientContext(
+        theta, algorithm.broadcast(algorithm.start(theta)), {}, PLAN.learning_rate
+    )
+    context = replace(context, momentum=PLAN.momentum)
+    context = replace(context, state=algorithm.initial_client_state(context))
 
     def tasks() -> list[ClientTask]:
         return [
-            ClientTask(turn, drawn(TASK, size), np.random.default_rng(client))
+            ClientTask(context, drawn(TASK, size), np.random.default_rng(client))
             for client, size in enumerate(sizes)
         ]
 
@@ -69,7 +76,7 @@ def test_who_is_done_is_let_out_and_rows_are_filled_up(algorithm: Algorithm) -> 
     batched, sequential = trainers(algorithm)
     for seed in range(2):
         check(batched, sequential, sizes, seed)
-    assert batched._stage.rows == 34
+    assert batched._buffers.rows == 34
 
 
 def test_cohorts_that_grow_and_shrink() -> None:
@@ -118,12 +125,14 @@ def test_few_steps_are_taken_for_nothing(sigma: float, before: float, now: float
     ]
     clients.sort(key=lambda pair: -len(pair[0]))
     plan = LocalPlan(1, 0, 10, "epoch", 0.1)
-    feed = Feed(clients, plan, Scale(), Resident(CPU), torch.float32, quarters(len(clients)))
-    needed = sum(feed.steps)
-    assert len(feed.rows) * len(clients) / needed >= before
-    assert feed.rows.sum() / needed <= now
-    assert sum(len(step.sizes) for step in feed) == feed.rows.sum()
-    assert int(sum(step.sizes.sum() for step in feed)) == sizes.sum()
+    loader = BatchLoader(
+        clients, plan, Scale(), DeviceDataset(CPU), torch.float32, batch_size_buckets(len(clients))
+    )
+    needed = sum(loader.steps)
+    assert len(loader.rows) * len(clients) / needed >= before
+    assert loader.rows.sum() / needed <= now
+    assert sum(len(step.sizes) for step in loader) == loader.rows.sum()
+    assert int(sum(step.sizes.sum() for step in loader)) == sizes.sum()
 
 
 def test_sizes_of_cohorts_that_are_captured_are_few() -> None:
@@ -131,4 +140,4 @@ def test_sizes_of_cohorts_that_are_captured_are_few() -> None:
         *(1, 7, 32, 34, 68, 100, 1024)
     ]
     assert len({rounded_up(count, 16) for count in range(64, 129)}) == 17
-    assert quarters(100) == [100, 25, 7, 2, 1]
+    assert batch_size_buckets(100) == [100, 25, 7, 2, 1]

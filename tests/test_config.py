@@ -398,8 +398,8 @@ def test_what_is_left_to_the_algorithm_is_its_own(name: str) -> None:
     """`flwr run` sends every key, as pyproject.toml has it; `fedapp run` those that are set."""
     algorithm = cast("type[Algorithm]", ALGORITHMS[name])
     config = read_config({"algorithm": name})
-    assert config.weighting == algorithm.own_weighting
-    assert config.server_learning_rate == algorithm.own_server_learning_rate
+    assert config.weighting == algorithm.default_weighting
+    assert config.server_learning_rate == algorithm.default_server_learning_rate
     assert read_config({**defaults(), "algorithm": name}) == config
     assert read_config(config.to_run_config()) == config
 

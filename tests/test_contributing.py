@@ -18,7 +18,7 @@ from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import data_name
-from fedapp.training.algorithm import Batch, Turn
+from fedapp.training.algorithm import Batch, ClientContext
 from fedapp.training.build import make_algorithm, make_module
 from tests.conftest import Component
 
@@ -112,7 +112,10 @@ def test_algorithm(adopt: Adopt) -> None:
     params = {"w": torch.tensor([3.0, -2.0, 0.0])}
     batch = Batch(torch.empty(0), torch.empty(0))
     direction, loss = algorithm.gradient(
-        lambda at, _: (dict(at), torch.tensor(1.0)), params, batch, Turn(anchor=params)
+        lambda at, _: (dict(at), torch.tensor(1.0)),
+        params,
+        batch,
+        ClientContext(global_params=params),
     )
     assert direction["w"].tolist() == [0.5, -0.5, 0.0]
     assert loss == 1

@@ -38,13 +38,13 @@ class SlowGrid:
     """Node n answers `takes[n]` seconds after it was asked, or never; a look takes a second."""
 
     def __init__(self, clock, takes, damaged=(), refused=()):
-        self.clock, self.takes, self.damaged, self.refused = clock, takes, damaged, refused
+        self.clock, self.takes, self.damaged, self.rejected = clock, takes, damaged, refused
         self.waiting, self.ids, self.looks = {}, itertools.count(1), []
 
     def push_messages(self, messages):
         for message in messages:
             message.metadata.__dict__["_message_id"] = key = f"m{next(self.ids)}"
-            if message.metadata.dst_node_id not in self.refused:
+            if message.metadata.dst_node_id not in self.rejected:
                 self.waiting[key] = (self.clock.now, message)
                 yield key
 

@@ -77,18 +77,18 @@ def test_one_shot_averaging_is_the_mean_of_models_trained_alone(tmp_path: Path) 
     """
     shot = play(tmp_path, "One-shot averaging", local_epochs=2)
     config = read_config({**DIGITS, "local-epochs": 2})
-    from fedapp.data.node_data import read_holdings
+    from fedapp.data.node_data import read_node_data
     from fedapp.training.build import initial_parameters, make_trainer
-    from fedapp.training.client import TrainOrder, train_cohort
+    from fedapp.training.client import TrainRequest, train_cohort
 
-    holdings = read_holdings(config, None)
-    task = holdings.dataset.task
+    node_data = read_node_data(config, None)
+    task = node_data.dataset.task
     theta, trainer = initial_parameters(config, task), make_trainer(config, task)
     mean = {name: torch.zeros_like(tensor) for name, tensor in theta.items()}
     for client in range(4):
-        order = TrainOrder(1, (client,), 0.5, "mean")
-        alone = train_cohort(config, trainer, order, theta, {}, holdings.train)
-        share = len(holdings.train(client)) / len(holdings.dataset.train)
+        order = TrainRequest(1, (client,), 0.5, "mean")
+        alone = train_cohort(config, trainer, order, theta, {}, node_data.train)
+        share = len(node_data.train(client)) / len(node_data.dataset.train)
         for name in mean:
             mean[name] += share * (theta[name] + alone.mean[name])
     assert largest_difference(shot, mean) < EXACT

@@ -12,17 +12,17 @@ from torch import Tensor
 
 from fedapp.config.run_config import read_config
 from fedapp.data.dataset import Task
-from fedapp.data.node_data import read_holdings
+from fedapp.data.node_data import read_node_data
 from fedapp.data.transforms.cifar24 import Cifar24
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.data.transforms.scale import Scale
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.linear import Linear
 from fedapp.models.model import Model, initialise
-from fedapp.training.algorithm import Turn
-from fedapp.training.batched.trainer import BatchedTrainer, Together
+from fedapp.training.algorithm import ClientContext
+from fedapp.training.batched.trainer import BatchedTrainer, ClientBatching
 from fedapp.training.build import initial_parameters, make_algorithm, make_trainer
-from fedapp.training.client import CohortReply, TrainOrder, train_cohort
+from fedapp.training.client import TrainReply, TrainRequest, train_cohort
 from fedapp.training.evaluation import Evaluator
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.trainer import ClientTask
@@ -61,18 +61,18 @@ class InMemory:
         self.kept[client] = {name: tensor.detach().cpu() for name, tensor in state.items()}
 
 
-def two_rounds(values: dict[str, Any], clients: int) -> CohortReply:
+def two_rounds(values: dict[str, Any], clients: int) -> TrainReply:
     """Return the second round's reply of clients that keep their states."""
     config = read_config(values)
-    holdings = read_holdings(config, None)
-    task = holdings.dataset.task
+    node_data = read_node_data(config, None)
+    task = node_data.dataset.task
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
     algorithm = make_algorithm(config, task)
     extras = algorithm.broadcast(algorithm.start(theta))
     states: Any = InMemory() if algorithm.keeps_state else None
     for round_ in (1, 2):
-        order = TrainOrder(round_, tuple(range(clients)), 0.1, "mean")
-        reply = train_cohort(config, trainer, order, theta, extras, holdings.train, states)
+        order = TrainRequest(round_, tuple(range(clients)), 0.1, "mean")
+        reply = train_cohort(config, trainer, order, theta, extras, node_data.train, states)
     return reply
 
 
@@ -110,10 +110,10 @@ def test_no_tensor_of_a_model_is_on_another_device(
         module = initialise(model, task, 0)
         theta = {name: t.detach().to(GPU) for name, t in module.named_parameters()}
         given = (model, FedAvg(), transform, GPU, torch.float32, task.num_classes)
-        trainer = BatchedTrainer(module, *given, Together(2), "capture")
-        turn = Turn(theta, learning_rate=0.1)
+        trainer = BatchedTrainer(module, *given, ClientBatching(2), "capture")
+        context = ClientContext(theta, learning_rate=0.1)
         trainer.client_updates(
-            [ClientTask(turn, drawn(task, n), np.random.default_rng(n)) for n in (3, 2)],
+            [ClientTask(context, drawn(task, n), np.random.default_rng(n)) for n in (3, 2)],
             LocalPlan(1, 0, 2, "epoch", 0.1),
         )
         examples = drawn(task, 5)
@@ -130,12 +130,14 @@ def test_what_is_drawn_for_images_comes_to_a_cohort_at_once(
     with fake_gpu(monkeypatch) as watch:
         module = initialise(Linear(), replace(task, input_shape=(3, 24, 24)), 0)
         theta = {name: t.detach().to(GPU) for name, t in module.named_parameters()}
-        turn = Turn(theta, learning_rate=0.1)
+        context = ClientContext(theta, learning_rate=0.1)
         given = (Linear(), FedAvg(), Cifar24(), GPU, torch.float32, task.num_classes)
-        trainer = BatchedTrainer(module, *given, Together(8), "capture")
+        trainer = BatchedTrainer(module, *given, ClientBatching(8), "capture")
         for _ in range(2):
             watch.launches = 0
-            tasks = [ClientTask(turn, drawn(task, 4), np.random.default_rng(n)) for n in range(8)]
+            tasks = [
+                ClientTask(context, drawn(task, 4), np.random.default_rng(n)) for n in range(8)
+            ]
             trainer.client_updates(tasks, LocalPlan(2, 0, 1, "epoch", 0.1))
     assert not watch.problems
     assert watch.launches < 150  # 64 batches, in eight steps

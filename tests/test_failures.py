@@ -80,17 +80,17 @@ def test_what_is_left_is_the_mean_of_the_good_clients_alone(tmp_path):
 @pytest.mark.parametrize("reply", ["mean", "each"])
 def test_a_client_that_its_node_names_as_failed_is_left_out_alone(reply, tmp_path, monkeypatch):
     monkeypatch.setattr("fedapp.training.algorithm.Algorithm.reply", reply)
-    from fedapp.data.node_data import Holdings
+    from fedapp.data.node_data import NodeData
 
     drawn = metrics(run(tmp_path / "whole", num_server_rounds=1))[1]["clients"]
-    train = Holdings.train
+    train = NodeData.train
 
     def broken(self, client):
         if client == drawn[0]:
             raise ValueError("its disk is gone")
         return train(self, client)
 
-    monkeypatch.setattr(Holdings, "train", broken)
+    monkeypatch.setattr(NodeData, "train", broken)
     record = metrics(run(tmp_path / "run", num_server_rounds=1))[1]
     assert list(record["failures"]) == [str(drawn[0])]
     reason = record["failures"][str(drawn[0])]
@@ -129,17 +129,17 @@ def test_on_failure_stop_ends_the_run_with_the_reason(tmp_path):
 
 
 def test_one_client_that_fails_is_enough_to_stop(tmp_path, monkeypatch):
-    from fedapp.data.node_data import Holdings
+    from fedapp.data.node_data import NodeData
 
     drawn = metrics(run(tmp_path / "whole", num_server_rounds=1))[1]["clients"]
-    train = Holdings.train
+    train = NodeData.train
 
     def broken(self, client):
         if client == drawn[2]:
             raise ValueError("its disk is gone")
         return train(self, client)
 
-    monkeypatch.setattr(Holdings, "train", broken)
+    monkeypatch.setattr(NodeData, "train", broken)
     with pytest.raises(RunError, match=f"client {drawn[2]} failed .*its disk is gone"):
         run(tmp_path / "run", on_failure="stop", num_server_rounds=1)
 

@@ -19,7 +19,7 @@ from benchmarks.normalisation import KEPT, SETTINGS, accuracies
 from fedapp.client_app import app as client_app
 from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset
-from fedapp.data.node_data import read_holdings
+from fedapp.data.node_data import read_node_data
 from fedapp.engines.in_process import run_inline
 from fedapp.errors import ConfigError
 from fedapp.runs.directory import read_stored
@@ -28,7 +28,7 @@ from fedapp.server_app import app as server_app
 from fedapp.training import build as setup
 from fedapp.training.algorithm import Algorithm
 from fedapp.training.build import initial_parameters, make_module, make_trainer, require_batches
-from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.round_plan import LocalPlan, passes
 from fedapp.training.sequential import SequentialTrainer
 from tests.conftest import Component, Run, metrics_of, model_of
@@ -120,11 +120,11 @@ def test_running_statistics_are_a_clients_own_and_go_on_in_its_next_turn(run: Ru
 def test_no_change_of_a_normalisation_layer_is_sent(update: str, run: Run, tmp_path: Path) -> None:
     settings = {key.replace("_", "-"): value for key, value in NUMBERS.items()}
     config = read_config({**settings, "update": update})
-    holdings = read_holdings(config, None)
-    theta = initial_parameters(config, holdings.dataset.task)
-    trainer = make_trainer(config, holdings.dataset.task)
-    order = TrainOrder(1, (0, 1), 0.2, "each")
-    reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
+    node_data = read_node_data(config, None)
+    theta = initial_parameters(config, node_data.dataset.task)
+    trainer = make_trainer(config, node_data.dataset.task)
+    order = TrainRequest(1, (0, 1), 0.2, "each")
+    reply = train_cohort(config, trainer, order, theta, {}, node_data.train)
     assert set(reply.each) == {0, 1}
     for sent in reply.each.values():
         assert sent.keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}

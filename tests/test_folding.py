@@ -10,29 +10,29 @@ from flwr.app import Message, MessageType
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.federation.aggregation import Fold, in_order
-from fedapp.federation.collect import gather
+from fedapp.federation.aggregation import RunningAggregate, in_order
+from fedapp.federation.collect import collect_replies
 from fedapp.federation.messages import encode_reply
 from fedapp.federation.round_metrics import client_scores
 from fedapp.federation.validation import Expected
-from fedapp.training.client import ClientReport, CohortReply, TrainOrder
+from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
 from strategies.fedavg import FedAvg
 
 
 def report(
     client: int, weight: float = 1.0, loss: float = 0.0, seconds: float = 0.0
-) -> ClientReport:
-    return ClientReport(client, int(weight), weight, 1, loss, seconds)
+) -> ClientMetrics:
+    return ClientMetrics(client, int(weight), weight, 1, loss, seconds)
 
 
-def reply(*reports: ClientReport, mean: float = 0.0, upload: float | None = None) -> CohortReply:
+def reply(*reports: ClientMetrics, mean: float = 0.0, upload: float | None = None) -> TrainReply:
     uploads = {} if upload is None else {"c": torch.tensor(upload)}
-    return CohortReply({"w": torch.tensor(mean)}, uploads, {}, reports)
+    return TrainReply({"w": torch.tensor(mean)}, uploads, {}, reports)
 
 
-def folded(*replies: CohortReply) -> Fold:
-    fold = Fold()
+def folded(*replies: TrainReply) -> RunningAggregate:
+    fold = RunningAggregate()
     for each in replies:
         fold.add(each)
     return fold
@@ -90,18 +90,18 @@ def test_a_round_waits_for_clients_and_not_for_nodes(monkeypatch: pytest.MonkeyP
     """Of the first node's two clients one failed: with the second node there are three."""
     for name, value in (("_run_id", 1), ("_task_id", 1), ("_node_id", SUPERLINK_NODE_ID)):
         monkeypatch.setattr(TaskIdentity, name, value)
-    orders = [TrainOrder(1, clients, 0.1, "mean") for clients in ((0, 1), (2, 3), (4, 5))]
-    failed = CohortReply({"w": torch.tensor(1.0)}, {}, {}, (report(0),), {1: "no disk"})
+    orders = [TrainRequest(1, clients, 0.1, "mean") for clients in ((0, 1), (2, 3), (4, 5))]
+    failed = TrainReply({"w": torch.tensor(1.0)}, {}, {}, (report(0),), {1: "no disk"})
     replies = [failed, reply(report(2), report(3), mean=4.0), reply(report(4), report(5), mean=9.0)]
     messages = [
         (index, Message(encode_reply(orders[index], each), index + 1, MessageType.TRAIN))
         for index, each in enumerate(replies)
     ]
     expected = Expected({"w": torch.tensor(0.0)}, dict.fromkeys(range(6), 1))
-    found = gather(orders, messages, expected, wanted=2, deadline=9.0)
+    found = collect_replies(orders, messages, expected, wanted=2, deadline=9.0)
     assert [each.client for each in found.fold.reports] == [0, 2, 3]
     assert {client: fault.kind for client, fault in found.faults.items()} == {1: "raised"}
-    assert found.surplus == [4, 5]
+    assert found.unused == [4, 5]
     assert float(found.fold.mean(FedAvg())[0]["w"]) == 3.0
 
 

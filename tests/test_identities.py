@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from fedapp.data import load_dataset, load_transform
 from fedapp.data.dataset import IGNORE, Examples, Task
-from fedapp.data.node_data import read_holdings
+from fedapp.data.node_data import read_node_data
 from fedapp.data.transforms.scale import Scale
 from fedapp.models.lstm import CharLSTM
 from fedapp.models.model import initialise
 from fedapp.seeds import generator, torch_seed
 from fedapp.training.algorithm import WeightedMean, weighted_mean
 from fedapp.training.build import initial_parameters, make_evaluator, make_module, make_trainer
-from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.evaluation import Evaluator, sample
 from fedapp.training.round_plan import client_generator
 from tests.conftest import Run, largest_difference, metrics_of, model_of, small_config
@@ -70,9 +70,9 @@ def test_one_client_is_plain_sgd(run: Run) -> None:
     """K = 1: the rounds are epochs of centralised SGD over the same batches."""
     folder = run(num_clients=1, num_server_rounds=2, local_epochs=2, learning_rate=0.2)
     config = small_config(num_clients=1)
-    holdings = read_holdings(config, None)
-    train = holdings.train(0)
-    module = make_module(config, holdings.dataset.task)
+    node_data = read_node_data(config, None)
+    train = node_data.train(0)
+    module = make_module(config, node_data.dataset.task)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
     inputs, targets = torch.from_numpy(train.inputs).double(), torch.from_numpy(train.targets)
     for round_ in (1, 2):
@@ -99,15 +99,15 @@ def test_weighting_by_examples_and_uniform(run: Run) -> None:
     """The mean of the clients' models is weighted by n_k, or not at all (Seo, section 4.2.2)."""
     skewed = {"partitioner": "dirichlet", "dirichlet.alpha": 0.3, "fraction_train": 1.0}
     config = small_config(**skewed)
-    holdings = read_holdings(config, None)
-    task = holdings.dataset.task
+    node_data = read_node_data(config, None)
+    task = node_data.dataset.task
     theta, trainer = initial_parameters(config, task), make_trainer(config, task)
-    sizes = holdings.partition.sizes.tolist()
+    sizes = node_data.partition.sizes.tolist()
     assert len(set(sizes)) == len(sizes)
     models = []
     for k in range(config.num_clients):
-        order = TrainOrder(1, (k,), config.learning_rate, "mean")
-        reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
+        order = TrainRequest(1, (k,), config.learning_rate, "mean")
+        reply = train_cohort(config, trainer, order, theta, {}, node_data.train)
         models.append({name: theta[name] + reply.mean[name] for name in theta})
     for weighting, weights in (("examples", sizes), ("uniform", [1] * len(sizes))):
         folder = run(weighting, num_server_rounds=1, weighting=weighting, **skewed)
@@ -205,8 +205,8 @@ def test_every_token_counts_once_in_an_evaluation_whatever_its_batch() -> None:
     counted = torch.from_numpy(targets)
     expected = F.cross_entropy(outputs, counted, ignore_index=IGNORE)
     assert score.loss == pytest.approx(float(expected), abs=1e-12)
-    hits = (outputs.argmax(1) == counted).sum()
-    assert (score.accuracy, score.count) == (float(hits) / 7, 7)
+    num_correct = (outputs.argmax(1) == counted).sum()
+    assert (score.accuracy, score.count) == (float(num_correct) / 7, 7)
     nothing = evaluator.on(Examples(inputs[4:], targets[4:])).score(params)
     assert math.isnan(nothing.loss)
     assert math.isnan(nothing.accuracy)
@@ -283,10 +283,10 @@ def test_the_last_round_of_falling_epochs_is_one_of_one_epoch(run: Run) -> None:
     config = small_config()
     trainer = make_trainer(config, load_dataset(config).task)
     clients = metrics_of(falling)[2]["clients"]
-    order = TrainOrder(2, tuple(clients), config.learning_rate, "mean")
+    order = TrainRequest(2, tuple(clients), config.learning_rate, "mean")
     start = model_of(first)
-    holdings = read_holdings(config, None)
-    mean = train_cohort(config, trainer, order, start, {}, holdings.train).mean
+    node_data = read_node_data(config, None)
+    mean = train_cohort(config, trainer, order, start, {}, node_data.train).mean
     second = {name: start[name] + mean[name] for name in start}
     assert largest_difference(model_of(falling), second) < EXACT
 

@@ -316,7 +316,7 @@ def test_loss_and_hits_by_hand():
     assert model.loss(outputs, targets).item() == pytest.approx(expected)
     mask = torch.tensor([1.0, 0.0, 1.0])
     assert model.loss(outputs, targets, mask).item() == pytest.approx(math.log(4 / 3))
-    assert [int(x) for x in model.hits(outputs, targets)] == [1, 2]
+    assert [int(x) for x in model.num_correct(outputs, targets)] == [1, 2]
 
 
 def test_token_loss_counts_every_target_once():
@@ -329,7 +329,7 @@ def test_token_loss_counts_every_target_once():
     assert model.loss(outputs, targets).item() == pytest.approx(expected)
     mask = torch.tensor([0.0, 1.0])
     assert model.loss(outputs, targets, mask).item() == pytest.approx(math.log(8 / 5))
-    assert [int(x) for x in model.hits(outputs, targets)] == [2, 3]  # argmax of a tie is 0
+    assert [int(x) for x in model.num_correct(outputs, targets)] == [2, 3]  # argmax of a tie is 0
 
 
 def test_nothing_to_predict_gives_zero_loss_and_gradient():

@@ -21,7 +21,7 @@ from fedapp.client_app import app as client_app
 from fedapp.config.run_config import Scalar, read_config
 from fedapp.data import Task
 from fedapp.data.embedded.digits import Digits
-from fedapp.data.node_data import Holdings, OwnClient, read_holdings
+from fedapp.data.node_data import NodeData, OwnClient, read_node_data
 from fedapp.data.task_schema import describe_task
 from fedapp.engines.grid import RUN_ID, identify
 from fedapp.engines.in_process import InlineGrid, run_inline
@@ -48,9 +48,9 @@ def asked_with(server: Path, *folders: Path, **settings: Scalar) -> list[str]:
     """Return of nodes with these folders why each is refused, or nothing."""
     given = {key.replace("_", "-"): value for key, value in settings.items()}
     config = read_config({"dataset": str(server), "num-clients": 0, **given})
-    task = read_holdings(config, None).dataset.task
+    task = read_node_data(config, None).dataset.task
     nodes = [OwnClient(client, str(folder)) for client, folder in enumerate(folders)]
-    return [asked(read_holdings(config, node).describe(), task) for node in nodes]
+    return [asked(read_node_data(config, node).describe(), task) for node in nodes]
 
 
 def asked(answer: dict[str, object], task: Task = DIGITS.task) -> str:
@@ -63,7 +63,7 @@ def asked(answer: dict[str, object], task: Task = DIGITS.task) -> str:
 def answer(task: Task = DIGITS.task) -> dict[str, object]:
     """Return what a node with data of this task answers."""
     data = dataclasses.replace(DIGITS, task=task)
-    return Holdings(data, None, OwnClient(3)).describe()
+    return NodeData(data, None, OwnClient(3)).describe()
 
 
 def test_as_many_other_words_are_another_vocabulary(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_silent_node_holds_up_the_start_no_longer_than_node_timeout() -> None:
     assert nodes.wait(grid) == [1]
     assert time.monotonic() - began < 10
     grid.held = False
-    assert nodes.some(grid) == [1, 2]
+    assert nodes.available(grid) == [1, 2]
 
 
 def test_a_silent_node_is_named_where_nodes_are_missing() -> None:
@@ -191,7 +191,7 @@ def test_an_answer_that_took_too_long_is_silence_and_no_reason_to_refuse() -> No
     )
     nodes.ask_again(1)
     nodes._hear(2, late)
-    assert nodes.refused == {}
+    assert nodes.rejected == {}
     assert nodes.wait(grid) == [1, 2]
 
 
@@ -200,11 +200,11 @@ def test_a_newcomer_that_answers_late_counts_from_then_on(monkeypatch: pytest.Mo
     monkeypatch.setattr("fedapp.federation.nodes.NEWCOMER_SECONDS", 0.2)
     nodes, grid = holding()
     began = time.monotonic()
-    assert [nodes.some(grid) for _ in range(3)] == [[1]] * 3
+    assert [nodes.available(grid) for _ in range(3)] == [[1]] * 3
     assert nodes.clients == [0]
     assert time.monotonic() - began < 10
     grid.held = False
-    assert nodes.some(grid) == [1, 2]
+    assert nodes.available(grid) == [1, 2]
     assert nodes.clients == [0, 1]
     assert grid.asked == 1
 
@@ -281,18 +281,18 @@ def registered(**examples: int) -> tuple[Nodes, RegisteredGrid]:
 
 def test_a_refused_node_that_was_restarted_between_two_looks_takes_part_again() -> None:
     nodes, grid = registered(examples=0)
-    assert nodes.some(grid) == [1]
+    assert nodes.available(grid) == [1]
     grid.restart(2, examples=9)
-    assert nodes.some(grid) == [1, 2]
+    assert nodes.available(grid) == [1, 2]
     assert nodes.sizes([1]) == {1: 9}
     assert grid.asked == [1, 2, 2]
 
 
 def test_a_fit_node_that_was_restarted_as_another_client_is_that_client() -> None:
     nodes, grid = registered()
-    assert nodes.some(grid) == [1, 2]
+    assert nodes.available(grid) == [1, 2]
     grid.restart(2, client_id=7, examples=9)
-    assert nodes.some(grid) == [1, 2]
+    assert nodes.available(grid) == [1, 2]
     assert nodes.clients == [0, 7]
     assert (nodes.sizes([7]), nodes.node_of(7)) == ({7: 9}, 2)
 
@@ -301,22 +301,22 @@ def test_nodes_that_cut_the_data_otherwise_are_refused_until_they_do_as_the_othe
     """Partition 1 of 3 has examples of partition 0 of 2; a folder of one's own is cut by nobody."""
     nodes, grid = registered(**{"num-partitions": 3})
     grid.answers[1] |= {"num-partitions": 2}
-    assert nodes.some(grid) == [1]
+    assert nodes.available(grid) == [1]
     assert (
         "num-partitions = 3, but node 1 (device-1) has 2: their examples would overlap"
-        in nodes.refused[2]
+        in nodes.rejected[2]
     )
     for cut in (2, 0):
         grid.restart(2, **{"num-partitions": cut})
-        assert nodes.some(grid) == [1, 2]
+        assert nodes.available(grid) == [1, 2]
 
 
 def test_what_a_node_answered_before_its_restart_says_nothing_of_it_now() -> None:
     """Its answer is there only when it is another process already."""
     nodes, grid = registered()
-    assert nodes.present(grid, 0.0) == []
+    assert nodes.connected(grid, 0.0) == []
     grid.restart(2, client_id=7)
-    assert nodes.some(grid) == [1, 2]
+    assert nodes.available(grid) == [1, 2]
     assert nodes.clients == [0, 7]
     assert grid.asked == [1, 2, 2]
 
@@ -330,15 +330,15 @@ def test_a_refused_node_that_was_mended_where_it_stands_is_asked_again(
     monkeypatch.setattr(
         "fedapp.federation.nodes.time", SimpleNamespace(monotonic=lambda: clock.now)
     )
-    assert nodes.some(grid) == nodes.some(grid) == [1]
+    assert nodes.available(grid) == nodes.available(grid) == [1]
     for asked in (2, 3):
         clock.now += REFUSED_SECONDS
-        assert nodes.some(grid) == nodes.some(grid) == [1]
+        assert nodes.available(grid) == nodes.available(grid) == [1]
         assert grid.asked.count(2) == asked
     grid.answers[2] = grid.answers[2] | {"examples": 9}
     clock.now += REFUSED_SECONDS
-    assert [nodes.some(grid) for _ in range(2)] == [[1], [1, 2]]
-    assert nodes.refused == {}
+    assert [nodes.available(grid) for _ in range(2)] == [[1], [1, 2]]
+    assert nodes.rejected == {}
     said = [record.getMessage() for record in caplog.records]
     assert sum(text.startswith("Node 2 (device-2) is refused: it has no") for text in said) == 1
     assert sum(text.startswith("Node 2 (device-2) is fit: client 1, 9 ex") for text in said) == 1

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset
-from fedapp.data.node_data import read_holdings
+from fedapp.data.node_data import read_node_data
 from fedapp.errors import ConfigError
 from fedapp.runs.directory import read_stored
 from fedapp.training import build as setup
@@ -41,17 +41,17 @@ METRICS = """
 """
 ALGORITHM = """
 from typing import ClassVar
-from fedapp.training.algorithm import Algorithm, Finish
+from fedapp.training.algorithm import Algorithm, ClientExtras
 from fedapp.training.tensors import add
 
 class Own(Algorithm):
     \"\"\"Federated averaging whose clients send Delta_k as an update of their own.\"\"\"
 
     name: ClassVar[str] = "own"
-    own_update: ClassVar[bool] = True
+    custom_update: ClassVar[bool] = True
 
-    def finish(self, params, turn, steps):
-        return Finish(update=add(params, turn.anchor, -1.0))
+    def finalize(self, params, context, steps):
+        return ClientExtras(update=add(params, context.global_params, -1.0))
 """
 
 
@@ -87,7 +87,7 @@ def test_clients_with_draws_or_batches_of_their_own_train_one_by_one(
 def test_moon_without_a_representation_is_refused_before_a_run_begins(run: Run) -> None:
     with pytest.raises(ConfigError, match=r"algorithm = 'moon'.* model = 'linear' has none"):
         run(algorithm="moon", model="linear", pictures=False)
-    task = read_holdings(read_config({"model": "2nn"}), None).dataset.task
+    task = read_node_data(read_config({"model": "2nn"}), None).dataset.task
     assert make_module(read_config({"algorithm": "moon", "model": "2nn"}), task)
     assert make_module(read_config({"algorithm": "fedavg", "model": "linear"}), task)
 
@@ -109,8 +109,8 @@ def test_metrics_of_a_users_own_stand_in_the_record(component: Component, run: R
     assert records[-1]["training_set_all"] == 20
     tested = {"model": "own", "evaluation": "clients", "nodes": 2}
     folder = run("by clients", **tested)
-    last, holdings = metrics_of(folder)[-1], read_holdings(read_stored(folder)[0], None)
-    sizes = [len(holdings.test(client)) for client in range(6)]
+    last, node_data = metrics_of(folder)[-1], read_node_data(read_stored(folder)[0], None)
+    sizes = [len(node_data.test(client)) for client in range(6)]
     assert last["client_all"] == pytest.approx(sum(n * n for n in sizes) / sum(sizes))
     assert last["test_all"] == last["client_all"]
     assert "test_clients" not in last
@@ -122,13 +122,13 @@ def test_clients_are_tested_with_what_they_keep(component: Component, run: Run) 
     same |= {"evaluation": "clients"}
     one = run("one", **same)
     config, _ = read_stored(one)
-    holdings = read_holdings(config, None)
-    evaluator = make_evaluator(config, holdings.dataset.task, holdings.dataset.test)
+    node_data = read_node_data(config, None)
+    evaluator = make_evaluator(config, node_data.dataset.task, node_data.dataset.test)
     right = 0.0
     for client in range(6):
         kept = max((one / "client-states" / str(client)).glob("*.safetensors"), default=None)
         params = {**model_of(one), **(load_file(kept) if kept else {})}
-        score = evaluator.on(holdings.test(client)).score(params)
+        score = evaluator.on(node_data.test(client)).score(params)
         right += score.accuracy * score.count
     last = metrics_of(one)[-1]
     assert last["client_accuracy"] == pytest.approx(right / 357)

@@ -13,7 +13,7 @@ from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.scale import Scale
 from fedapp.models.lstm import CharLSTM
 from fedapp.models.model import Model, initialise
-from fedapp.training.algorithm import Turn
+from fedapp.training.algorithm import ClientContext
 from fedapp.training.batches import ends
 from fedapp.training.evaluation import Evaluator
 from fedapp.training.round_plan import LocalPlan
@@ -66,10 +66,10 @@ def test_a_client_trains_as_with_the_padding(algorithm: FedAvg | Moon) -> None:
     for model in (CharLSTM(embedding=3, hidden=4), Padded(embedding=3, hidden=4)):
         module = initialise(model, TASK, 0).double()
         theta = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
-        turn = Turn(theta, state=dict(theta), learning_rate=0.5)
+        context = ClientContext(theta, state=dict(theta), learning_rate=0.5)
         trainer = SequentialTrainer(module, model, algorithm, Scale(), CPU, torch.float64, 5)
         shapes = recorded(module)
-        outcome = trainer.client_update(turn, examples, plan, np.random.default_rng(0))
+        outcome = trainer.client_update(context, examples, plan, np.random.default_rng(0))
         results.append(outcome.params)
         widths = {shape[1] for shape in shapes}
         assert 9 in widths

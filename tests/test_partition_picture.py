@@ -19,7 +19,7 @@ from fedapp.cli.main import app
 from fedapp.config.run_config import defaults, read_config
 from fedapp.data import load_dataset
 from fedapp.data.dataset import Examples, Partition
-from fedapp.data.node_data import read_holdings
+from fedapp.data.node_data import read_node_data
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
@@ -228,7 +228,7 @@ def test_how_many_natural_clients_and_examples_are_left_out(tmp_path, caplog, ev
     """Three of ten clients with 4 examples each. The one test example is no client's own."""
     settings = {"dataset": "quadratic", "partitioner": "natural", "evaluation": evaluation}
     config = small_config(**settings, num_clients=3, model="quadratic")
-    write_partition(tmp_path, config, read_holdings(config, None))
+    write_partition(tmp_path, config, read_node_data(config, None))
     tests = int(evaluation == "clients")
     assert left_out(tmp_path) == {"clients": 7, "examples": 28, "test_examples": tests}
     said = "partitioner = 'natural' with num-clients = 3 leaves out 7 of the data's 10 clients"

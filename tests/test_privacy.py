@@ -21,11 +21,11 @@ from fedapp.client_app import app as client_app
 from fedapp.config.run_config import read_config
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
-from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.runs.checkpoint import drop_checkpoints
 from fedapp.seeds import generator
 from fedapp.server_app import run as run_server
-from fedapp.training.algorithm import Finish, ServerStep, Turn
+from fedapp.training.algorithm import ClientContext, ClientExtras, ServerStep
 from fedapp.training.client import sample_clients, toss_coins
 from strategies._noise import clipped, norm_of
 from strategies.dp_fedavg import DPFedAvg
@@ -238,8 +238,8 @@ def test_the_adaptive_bound_begins_at_a_tenth() -> None:
 
 def test_an_update_as_long_as_the_bound_is_within_it() -> None:
     algorithm = seeded(initial_clip=5.0, noise=0.0, adaptive=True)
-    turn = Turn(vector(0, 0), algorithm.broadcast(algorithm.start(vector(0, 0))))
-    found = [algorithm.finish(vector(3, y), turn, 1).upload["within"] for y in (4.0, 4.001)]
+    context = ClientContext(vector(0, 0), algorithm.broadcast(algorithm.start(vector(0, 0))))
+    found = [algorithm.finalize(vector(3, y), context, 1).upload["within"] for y in (4.0, 4.001)]
     assert [float(each) for each in found] == [1.0, 0.0]
 
 
@@ -280,8 +280,8 @@ def test_the_bound_converges_to_the_quantile(quantile: float, noise: float, near
     state = algorithm.start(theta)
     bounds = []
     for round_ in range(1, 81):
-        turn = Turn(theta, algorithm.broadcast(state))
-        bits = [algorithm.finish(vector(k), turn, 1).upload["within"] for k in range(1, 101)]
+        context = ClientContext(theta, algorithm.broadcast(state))
+        bits = [algorithm.finalize(vector(k), context, 1).upload["within"] for k in range(1, 101)]
         upload = {"within": torch.stack(bits).mean()}
         _, state = algorithm.apply(theta, theta, upload, state, replace(step, round=round_))
         bounds.append(float(state["clip"]))
@@ -370,13 +370,13 @@ def test_a_client_that_fails_counts_as_zero(run: Run, monkeypatch: pytest.Monkey
     settings = {"algorithm": "dp-fedavg", "num_clients": 2, "fraction_train": 1.0, **UNIFORM}
     settings |= {"dp-fedavg.noise": 0.0, "num_server_rounds": 1}
     monkeypatch.setattr(
-        DPFedAvg, "finish", lambda _, params, *__: Finish(update=all_of(params, 0.01))
+        DPFedAvg, "finalize", lambda _, params, *__: ClientExtras(update=all_of(params, 0.01))
     )
     both = model_of(run("both", **settings))
     monkeypatch.setattr(DPFedAvg, "draw", fail_for_client_1)
     failing = run("one", **settings)
     monkeypatch.setattr(
-        DPFedAvg, "finish", lambda _, params, *__: Finish(update=all_of(params, 0.0))
+        DPFedAvg, "finalize", lambda _, params, *__: ClientExtras(update=all_of(params, 0.0))
     )
     none = model_of(run("none", **settings))
     assert metrics_of(failing)[1]["faults"] == {"raised": 1}
@@ -389,7 +389,9 @@ def all_of(params: Any, value: float) -> dict[str, torch.Tensor]:
     return {name: torch.full_like(tensor, value) for name, tensor in params.items()}
 
 
-def fail_for_client_1(self: DPFedAvg, turn: Turn, seed: int, client: int) -> dict[str, Any]:
+def fail_for_client_1(
+    self: DPFedAvg, context: ClientContext, seed: int, client: int
+) -> dict[str, Any]:
     if client == 1:
         raise OSError("no battery")
     return {}
@@ -445,18 +447,22 @@ def test_too_few_nodes_for_the_noise_of_the_count_are_said_before_training() -> 
 def test_local_noise_is_the_clients_own() -> None:
     """Deviation z S, by (seed, round, client); added to the clipped update."""
     algorithm = LocalDP(clip=2.0, noise=0.5, entropy="seed")
-    turn = Turn({"w": torch.zeros(20000, dtype=torch.float64)}, round=1)
-    first = algorithm.draw(turn, seed=3, client=5)
+    context = ClientContext({"w": torch.zeros(20000, dtype=torch.float64)}, round=1)
+    first = algorithm.draw(context, seed=3, client=5)
     assert float(first["w"].std()) == pytest.approx(1.0, rel=4 / math.sqrt(2 * 20000))
-    again = [algorithm.draw(turn, 3, 5), algorithm.draw(turn, 3, 6), algorithm.draw(turn, 4, 5)]
-    again.append(algorithm.draw(replace(turn, round=2), 3, 5))
+    again = [
+        algorithm.draw(context, 3, 5),
+        algorithm.draw(context, 3, 6),
+        algorithm.draw(context, 4, 5),
+    ]
+    again.append(algorithm.draw(replace(context, round=2), 3, 5))
     assert [torch.equal(first["w"], other["w"]) for other in again] == [True, False, False, False]
 
 
 def test_local_update_by_hand() -> None:
     """theta = (1, 1), theta_k = (4, 5): Delta (3, 4), clipped to norm 2.5: (1.5, 2); plus noise."""
-    turn = Turn(vector(1, 1), drawn=vector(0.25, -0.25))
-    found = LocalDP(clip=2.5, noise=0.5).finish(vector(4, 5), turn, 1).update
+    context = ClientContext(vector(1, 1), drawn=vector(0.25, -0.25))
+    found = LocalDP(clip=2.5, noise=0.5).finalize(vector(4, 5), context, 1).update
     assert found is not None
     assert found["w"].tolist() == pytest.approx([1.75, 1.75])
 
@@ -526,7 +532,7 @@ class KillAfter(Callback):
     def __init__(self, round_: int) -> None:
         self.round = round_
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         if state.round == self.round:
             raise KeyboardInterrupt
         return False

@@ -16,10 +16,10 @@ from test_delivery import Clock, SlowGrid, ask
 from test_exchange import Clock as SleepClock
 
 from fedapp.federation import delivery as module
-from fedapp.federation.collect import gather, gather_scores
-from fedapp.federation.delivery import Delivery, grace
+from fedapp.federation.collect import collect_replies, collect_scores
+from fedapp.federation.delivery import Delivery, grace_period
 from fedapp.federation.validation import Expected
-from fedapp.training.client import TrainOrder
+from fedapp.training.client import TrainRequest
 
 DEADLINE = 1.0
 
@@ -37,7 +37,7 @@ class HttpGrid:
     """
 
     def __init__(self, in_part=()):
-        self.whole = {node: threading.Event() for node in in_part}
+        self.base = {node: threading.Event() for node in in_part}
         self.waiting, self.taken, self.threads = {}, [], set()
 
     def push_messages(self, messages):
@@ -51,13 +51,13 @@ class HttpGrid:
         messages = [self.waiting.pop(key) for key in keys if key in self.waiting]
         self.taken += [message.metadata.message_id for message in messages]
         for message in messages:
-            if message.metadata.dst_node_id in self.whole:
-                assert self.whole[message.metadata.dst_node_id].wait(30)
+            if message.metadata.dst_node_id in self.base:
+                assert self.base[message.metadata.dst_node_id].wait(30)
         return [Message(RecordDict(), reply_to=message) for message in messages]
 
-    def finish(self):
+    def finalize(self):
         """Let the rest of all replies come in, and the threads that wait for it end."""
-        for whole in self.whole.values():
+        for whole in self.base.values():
             whole.set()
         for thread in self.threads - {threading.current_thread()}:
             thread.join(30)
@@ -76,7 +76,7 @@ def federation(monkeypatch):
 
     yield make
     for grid in grids:
-        grid.finish()
+        grid.finalize()
 
 
 def test_a_reply_in_part_is_lost_at_the_deadline_and_holds_up_no_other(federation):
@@ -104,7 +104,7 @@ def test_with_over_selection_a_slow_upload_is_not_waited_for(federation):
     assert next(replies)[0] == 1
     replies.close()
     assert clock.now == 100
-    grid.finish()
+    grid.finalize()
     delivery.begin(grid)
     assert (delivery.late, delivery.busy([1, 2])) == (1, set())
 
@@ -113,7 +113,7 @@ def test_a_reply_that_gets_whole_in_time_counts(federation):
     delivery, grid, _ = federation(1)
     replies = delivery.exchange(grid, ask(1, 2), DEADLINE)
     assert next(replies)[0] == 1
-    grid.finish()
+    grid.finalize()
     assert [index for index, _ in replies] == [0]
     assert delivery.busy([1, 2]) == set()
 
@@ -124,7 +124,7 @@ def test_the_next_round_goes_on_beside_a_pull_that_waits_and_drops_what_it_bring
     delivery.begin(grid)
     assert [index for index, _ in delivery.exchange(grid, ask(2, 3), DEADLINE)] == [0, 1]
     assert (delivery.late, delivery.busy([1, 2, 3])) == (0, {1})
-    grid.finish()
+    grid.finalize()
     delivery.begin(grid)
     assert (delivery.late, delivery.busy([1, 2, 3])) == (1, set())
     assert sorted(grid.taken) == ["m1", "m2", "m3"]
@@ -135,7 +135,7 @@ def test_a_device_is_busy_for_as_long_as_its_reply_is_there_in_part(federation):
     list(delivery.exchange(grid, ask(1), DEADLINE))
     clock.now += 100 * DEADLINE
     assert delivery.busy([1, 2]) == {1}
-    grid.finish()
+    grid.finalize()
     delivery.begin(grid)
     assert delivery.busy([1, 2]) == set()
 
@@ -144,7 +144,7 @@ def test_what_a_pull_brings_from_a_node_that_went_away_is_forgotten(federation):
     delivery, grid, _ = federation(1)
     list(delivery.exchange(grid, ask(1), DEADLINE))
     assert delivery.busy([2]) == set()
-    grid.finish()
+    grid.finalize()
     delivery.begin(grid)
     assert delivery.late == 0
 
@@ -159,7 +159,7 @@ def test_a_query_that_is_answered_in_part_is_left_for_later(federation):
     delivery, grid, _ = federation(1)
     assert [i for i, _ in delivery.exchange(grid, ask(1, 2), 9.0, patience=DEADLINE)] == [1]
     assert delivery.collect(grid) == []
-    grid.finish()
+    grid.finalize()
     assert [node for node, _ in delivery.collect(grid)] == [1]
 
 
@@ -218,9 +218,9 @@ def error(code, reason):
 
 def fault(message):
     """Return what a round with a deadline of 40 s says of client 7, for which this is the reply."""
-    order = TrainOrder(round=1, clients=(7,), learning_rate=0.1, reply="mean")
+    order = TrainRequest(round=1, clients=(7,), learning_rate=0.1, reply="mean")
     expected = Expected({}, {7: 10})
-    return gather([order], [(0, message)], expected, 1, 40.0).faults[7]
+    return collect_replies([order], [(0, message)], expected, 1, 40.0).faults[7]
 
 
 LATE = [
@@ -234,7 +234,7 @@ def test_a_late_reply_is_said_to_be_late_and_nothing_else(code, reason, caplog):
     said = "no reply within round-deadline = 40 s"
     assert fault(error(code, reason)) == ("late", said)
     replies = [(0, error(code, reason))]
-    assert gather_scores([(1, [7])], replies, 40.0, graded=True, called="device-{}".format) == []
+    assert collect_scores([(1, [7])], replies, 40.0, graded=True, called="device-{}".format) == []
     assert said in caplog.text
     assert reason not in caplog.text
 
@@ -296,4 +296,4 @@ def test_flowers_own_grid_fetches_one_reply_while_it_waits_for_another(federatio
 
 
 def test_grace_is_a_twentieth_of_the_deadline_and_five_seconds_at_most():
-    assert (grace(40.0), grace(3600.0)) == (2.0, 5.0)
+    assert (grace_period(40.0), grace_period(3600.0)) == (2.0, 5.0)

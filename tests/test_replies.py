@@ -14,13 +14,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.messages import encode_reply, encode_scores
 from fedapp.federation.validation import LARGEST_COUNT, Expected, decode_reply, decode_scores
-from fedapp.training.algorithm import Turn
-from fedapp.training.client import ClientReport, CohortReply, TrainOrder
+from fedapp.training.algorithm import ClientContext
+from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
 from strategies.fednova import FedNova
 
-ORDER = TrainOrder(3, (0, 1), 0.1, "mean")
-REPORT = ClientReport(0, 5, 5.0, 2, 0.5, 1.0)
+ORDER = TrainRequest(3, (0, 1), 0.1, "mean")
+REPORT = ClientMetrics(0, 5, 5.0, 2, 0.5, 1.0)
 EXPECTED = Expected({"w": torch.tensor([3.0, 4.0])}, {0: 5, 1: 2})
 
 
@@ -31,8 +31,8 @@ def _task(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(TaskIdentity, name, value)
 
 
-def reply(*reports: ClientReport, update: tuple[float, ...] = (0.0, 0.0)) -> Message:
-    found = CohortReply({"w": torch.tensor(update)}, {}, {}, reports, {})
+def reply(*reports: ClientMetrics, update: tuple[float, ...] = (0.0, 0.0)) -> Message:
+    found = TrainReply({"w": torch.tensor(update)}, {}, {}, reports, {})
     return Message(encode_reply(ORDER, found), 1, MessageType.TRAIN)
 
 
@@ -90,10 +90,10 @@ def test_a_number_that_multiplies_all_updates_is_one_that_a_client_can_have(
     sent: float, kind: str
 ) -> None:
     """FedNova's ||a_k||_1: for rho = 0.5 and K = 10 (10 - 0.999) / 0.5 = 18.002."""
-    turn = Turn({}, momentum=0.5, steps=10)
-    assert FedNova().largest(turn)["weight"] == pytest.approx(18.001953125)
+    context = ClientContext({}, momentum=0.5, steps=10)
+    assert FedNova().largest(context)["weight"] == pytest.approx(18.001953125)
     expected = replace(EXPECTED, upload={"weight": torch.tensor(0.0)}, largest={"weight": 19.0})
-    content = CohortReply(
+    content = TrainReply(
         {"w": torch.zeros(2)}, {"weight": torch.tensor(sent)}, {}, (replace(REPORT, steps=2),), {}
     )
     assert fault(Message(encode_reply(ORDER, content), 1, MessageType.TRAIN), expected) == kind
@@ -152,7 +152,7 @@ def test_what_an_algorithm_uploads_must_be_there_where_a_client_has_a_weight() -
 def test_the_bound_holds_for_what_is_sent_besides_as_gradients(long: float, kind: str) -> None:
     """Of SCAFFOLD's variates in units of the rate: |theta| = 5, max-update-norm = 2, eta = 0.1."""
     theta = EXPECTED.theta
-    content = CohortReply({"w": torch.zeros(2)}, {"w": torch.tensor([long, 0])}, {}, (REPORT,), {})
+    content = TrainReply({"w": torch.zeros(2)}, {"w": torch.tensor([long, 0])}, {}, (REPORT,), {})
     message = Message(encode_reply(ORDER, content), 1, MessageType.TRAIN)
     assert fault(message, replace(EXPECTED, upload=theta, max_norm=2.0)) == kind
     assert fault(message, replace(EXPECTED, upload=theta)) == ""
@@ -179,7 +179,7 @@ def test_arrays_are_of_the_models_shapes_and_types_and_come_in_its_order() -> No
     expected = Expected({"b": torch.zeros(2), "a": torch.zeros(1, 2)}, {0: 5})
 
     def sent(**tensors: torch.Tensor) -> Message:
-        found = CohortReply(tensors, {}, {}, (REPORT,))
+        found = TrainReply(tensors, {}, {}, (REPORT,))
         return Message(encode_reply(ORDER, found), 1, MessageType.TRAIN)
 
     fine = decode_reply(ORDER, sent(a=torch.ones(1, 2), b=torch.ones(2)), expected)

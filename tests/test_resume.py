@@ -19,7 +19,7 @@ from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
 from fedapp.runs.checkpoint import kept_rounds, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import reopen
-from fedapp.runs.lock import ENDED, occupied
+from fedapp.runs.lock import ENDED, locked
 
 ROUNDS, EVERY = 11, 3
 SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}
@@ -217,12 +217,12 @@ def test_a_run_made_while_another_waited_for_the_folder_is_not_written_over(tmp_
 
     @contextlib.contextmanager
     def waiting(directory, *, new):
-        monkeypatch.setattr(server_app, "occupied", occupied)
+        monkeypatch.setattr(server_app, "locked", locked)
         run(folder)
-        with occupied(directory, new=new):
+        with locked(directory, new=new):
             yield
 
-    monkeypatch.setattr(server_app, "occupied", waiting)
+    monkeypatch.setattr(server_app, "locked", waiting)
     with pytest.raises(ConfigError, match="holds a run already"):
         run(folder, seed=1)
     assert json.loads((folder / "config.json").read_text())["config"]["seed"] == 0

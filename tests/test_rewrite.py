@@ -70,8 +70,8 @@ def test_a_transposed_product_goes_into_the_weight() -> None:
 def test_the_rest_of_a_sum_is_added() -> None:
     """A proximal term and weight decay besides the product; a bias without any."""
 
-    def step(w: Tensor, x: Tensor, dy: Tensor, rate: Tensor, anchor: Tensor) -> list[Tensor]:
-        gradient = (dy.t() @ x) * 2.0 + 0.3 * (w - anchor)
+    def step(w: Tensor, x: Tensor, dy: Tensor, rate: Tensor, global_params: Tensor) -> list[Tensor]:
+        gradient = (dy.t() @ x) * 2.0 + 0.3 * (w - global_params)
         w.copy_(w + -rate * (gradient + 0.01 * w))
         return [dy.sum()]
 
@@ -280,9 +280,9 @@ def test_linear_layers_are_onednns_while_scored() -> None:
 def test_what_cannot_change_is_computed_once() -> None:
     """-rate and sin(anchor) are; the weight's transposition is a view; what reads the weight is not."""
 
-    def step(w: Tensor, anchor: Tensor, rate: Tensor, x: Tensor) -> list[Tensor]:
+    def step(w: Tensor, global_params: Tensor, rate: Tensor, x: Tensor) -> list[Tensor]:
         out = x @ w.t()
-        gradient = anchor.sin() + out.sum() + torch.rand_like(anchor) * 0 + w.cos()
+        gradient = global_params.sin() + out.sum() + torch.rand_like(global_params) * 0 + w.cos()
         w.copy_(w + -rate * gradient)
         return [out]
 

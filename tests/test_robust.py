@@ -124,18 +124,18 @@ def test_the_trimmed_mean_drops_the_floor_of_beta_m() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "neutral"),
+    ("name", "fedavg_equivalent"),
     [("bulyan", {"bulyan.num-malicious": 0}), ("fedtrimmedavg", {"fedtrimmedavg.beta": 0.0})],
 )
 def test_without_liars_to_withstand_it_is_the_naive_mean(
-    name: str, neutral: dict[str, Any], tmp_path: Path
+    name: str, fedavg_equivalent: dict[str, Any], tmp_path: Path
 ) -> None:
     """Of clients of other sizes, whatever the weighting: FedAvg with weighting='uniform'."""
     values = {**SEVEN, "quadratic.size-ratio": 3}
     naive = model_of(run(tmp_path / "naive", weighting="uniform", **values))
     weighted = model_of(run(tmp_path / "weighted", **values))
     for weighting in ("uniform", "examples"):
-        own = {"algorithm": name, "weighting": weighting, **neutral}
+        own = {"algorithm": name, "weighting": weighting, **fedavg_equivalent}
         found = model_of(run(tmp_path / weighting, **values, **own))
         assert largest_difference(found, naive) < 1e-12
         assert largest_difference(found, weighted) > 1e-3

@@ -16,17 +16,17 @@ from fedapp.client_app import app as client_app
 from fedapp.config.run_config import read_config
 from fedapp.data.dataset import Examples
 from fedapp.engines.in_process import InlineGrid
-from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.server_app import run
 from fedapp.studies.sweep.execute import Job, perform, perform_together
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.store import Store
-from fedapp.training.algorithm import Finish, Turn
+from fedapp.training.algorithm import ClientContext, ClientExtras
 from fedapp.training.batched.compiled_step import CaptureError
 from fedapp.training.batched.run_batching import Stack, current_stack
 from fedapp.training.round_plan import LocalPlan
-from fedapp.training.trainer import ClientTask, Outcome
+from fedapp.training.trainer import ClientResult, ClientTask
 from tests.conftest import SMALL, largest_difference, metrics_of, model_of
 
 SECONDS = 120
@@ -62,7 +62,7 @@ PLAN = LocalPlan(1, 0, 1, "epoch", 0.1)
 
 def task(value: float) -> ClientTask:
     examples = Examples(np.full((1, 1), value), np.zeros(1, np.int64))
-    return ClientTask(Turn({}), examples, np.random.default_rng(0))
+    return ClientTask(ClientContext({}), examples, np.random.default_rng(0))
 
 
 class Doubling:
@@ -71,14 +71,14 @@ class Doubling:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+    def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         self.sizes.append(len(tasks))
         draws = [task.rng.random() for task in tasks]
         values = [float(task.examples.inputs[0, 0]) for task in tasks]
         if any(value < 0 for value in values):
             raise ValueError("a negative example")
         return [
-            Outcome({"x": torch.tensor([2 * value, draw])}, 1, 1, 0.0, Finish())
+            ClientResult({"x": torch.tensor([2 * value, draw])}, 1, 1, 0.0, ClientExtras())
             for value, draw in zip(values, draws, strict=True)
         ]
 
@@ -124,7 +124,7 @@ def test_after_half_a_capture_nobody_trains_anew() -> None:
     """A GPU whose memory is in disorder gives no numbers to be trusted."""
 
     class Captures(Doubling):
-        def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+        def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
             self.sizes.append(len(tasks))
             raise CaptureError("not captured to its end")
 
@@ -172,7 +172,7 @@ class Raising(Callback):
     def __init__(self, after: int) -> None:
         self.after = after
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         if state.round == self.after:
             raise OSError("the disk is gone")
         return False

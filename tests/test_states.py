@@ -15,10 +15,10 @@ from fedapp.client_app import app as client_app
 from fedapp.engines.in_process import run_inline
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.arrays import to_arrays
-from fedapp.federation.messages import decode_order, encode_order
+from fedapp.federation.messages import decode_train_request, encode_train_request
 from fedapp.server_app import app as server_app
-from fedapp.training.client import TrainOrder
-from fedapp.training.client_state import ClientStates, StateOrder, node_folder, shared_folder
+from fedapp.training.client import TrainRequest
+from fedapp.training.client_state import ClientStates, StateLocation, node_folder, shared_folder
 from tests.conftest import metrics_of
 from tests.test_algorithms import run_to, settings
 
@@ -34,15 +34,15 @@ class Timeline:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.starts, self.checkpoints = folder, [0], [0]
-        self.counted = 0
+        self.last_used_round = 0
 
     def at(self, round_: int) -> ClientStates:
-        order = StateOrder(
+        order = StateLocation(
             "run",
             str(self.folder),
             tuple(self.starts),
             tuple(self.checkpoints[-2:]),
-            {7: self.counted},
+            {7: self.last_used_round},
         )
         return ClientStates(self.folder, order, round_)
 
@@ -53,7 +53,7 @@ class Timeline:
     def write(self, round_: int, number: float, *, used: bool = True) -> None:
         """Take a turn, of which the server uses the reply or not."""
         self.at(round_).write(7, value(number))
-        self.counted = round_ if used else self.counted
+        self.last_used_round = round_ if used else self.last_used_round
 
     def files(self) -> list[str]:
         return sorted(path.name for path in (self.folder / "7").iterdir())
@@ -94,7 +94,7 @@ def test_a_resume_rolls_back(tmp_path: Path) -> None:
     line.write(6, 6.0)
     assert line.read(7) == 6.0
     line.starts.append(4)
-    line.counted = 3
+    line.last_used_round = 3
     assert line.read(5) == 3.0
     assert line.read(8) == 3.0
     line.checkpoints.append(8)
@@ -128,7 +128,7 @@ def test_only_what_a_resume_can_read_stays(tmp_path: Path) -> None:
         line.write(round_, round_)
     assert [name[:12] for name in line.files()] == ["round-000003", "round-000005", "round-000006"]
     line.starts.append(3)
-    line.counted = 3
+    line.last_used_round = 3
     line.write(4, 4.5)
     assert line.files() == [
         "round-000003.attempt-0.safetensors",
@@ -187,7 +187,7 @@ def test_any_history_reads_as_if_it_had_never_been_killed(events: list[str]) -> 
                 round_ = line.checkpoints[-1]
                 line.starts.append(round_)
                 turns = {r: n for r, n in turns.items() if r <= round_}
-                line.counted = max(turns, default=0)
+                line.last_used_round = max(turns, default=0)
         assert line.read(round_ + 1) == turns.get(max(turns, default=0))
 
 
@@ -206,7 +206,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
 def test_a_state_of_another_model_is_named(tmp_path: Path) -> None:
     line = Timeline(tmp_path)
     line.at(1).write(7, {"w": torch.zeros(3)})
-    line.counted = 1
+    line.last_used_round = 1
     with pytest.raises(CheckpointError, match="holds other tensors"):
         line.read(2)
 
@@ -227,15 +227,15 @@ def test_an_algorithm_without_state_costs_nothing(tmp_path: Path) -> None:
     """No folder, and no word of it in the messages."""
     run_to(tmp_path, settings("fedavg", num_server_rounds=1))
     assert not (tmp_path / "client-states").exists()
-    order = TrainOrder(1, (0,), 0.1, "mean")
-    content = encode_order(order, to_arrays(LIKE))
+    order = TrainRequest(1, (0,), 0.1, "mean")
+    content = encode_train_request(order, to_arrays(LIKE))
     assert not [k for k in content.config_records["config"] if k.startswith("state")]
 
 
 def test_the_order_survives_the_wire() -> None:
-    states = StateOrder("abc", "/runs/a", (0, 2), (2, 0), {1: 0, 2: 1})
-    order = TrainOrder(3, (1, 2), 0.1, "mean", states, epochs=4)
-    decoded, _, _ = decode_order(encode_order(order, to_arrays(LIKE)))
+    states = StateLocation("abc", "/runs/a", (0, 2), (2, 0), {1: 0, 2: 1})
+    order = TrainRequest(3, (1, 2), 0.1, "mean", states, epochs=4)
+    decoded, _, _ = decode_train_request(encode_train_request(order, to_arrays(LIKE)))
     assert decoded == order
 
 
@@ -262,18 +262,18 @@ def test_a_device_keeps_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_run_name_that_is_a_path_is_refused(tmp_path: Path) -> None:
     """It comes over the network."""
     with pytest.raises(ConfigError, match="state-run = "):
-        node_folder(StateOrder("../../x", "", (0,), ()), str(tmp_path))
+        node_folder(StateLocation("../../x", "", (0,), ()), str(tmp_path))
 
 
 def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not see"):
-        shared_folder(StateOrder("a", str(tmp_path / "nowhere"), (0,), ()))
+        shared_folder(StateLocation("a", str(tmp_path / "nowhere"), (0,), ()))
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="state-path"):
-        node_folder(StateOrder("a", "", (0,), ()), str(tmp_path / "file"))
+        node_folder(StateLocation("a", "", (0,), ()), str(tmp_path / "file"))
 
 
 def test_resuming_without_the_list_of_attempts_is_refused(tmp_path: Path) -> None:

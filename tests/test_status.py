@@ -20,7 +20,7 @@ from fedapp.runs import lock as occupancy
 from fedapp.runs.artifacts import summarise
 from fedapp.runs.callbacks import Metrics
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.lock import ENDED, is_occupied, logged, occupied
+from fedapp.runs.lock import ENDED, is_locked, locked, logged
 from fedapp.runs.status import status
 
 
@@ -193,25 +193,25 @@ def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monk
     folder = run(tmp_path / "run")
     assert dict(seen)["state"] == "running"
     assert "resume" not in dict(seen)
-    assert not is_occupied(RunDirectory(folder))
+    assert not is_locked(RunDirectory(folder))
 
 
 def test_the_folder_is_free_when_its_process_is_killed(tmp_path):
     script = (
         "import os, signal, sys\nfrom pathlib import Path\n"
         "from fedapp.runs.directory import RunDirectory\n"
-        "from fedapp.runs.lock import is_occupied, occupied\n"
+        "from fedapp.runs.lock import is_locked, locked\n"
         "directory = RunDirectory(Path(sys.argv[1]))\n"
-        "with occupied(directory):\n"
-        "    print(is_occupied(directory), flush=True)\n"
+        "with locked(directory):\n"
+        "    print(is_locked(directory), flush=True)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     found = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False
     )
     assert found.stdout == "True\n", found.stderr
-    with occupied(RunDirectory(tmp_path)):
-        assert is_occupied(RunDirectory(tmp_path))
+    with locked(RunDirectory(tmp_path)):
+        assert is_locked(RunDirectory(tmp_path))
 
 
 def test_who_may_only_read_a_run_can_ask_for_its_status(tmp_path, monkeypatch):
@@ -224,7 +224,7 @@ def test_who_may_only_read_a_run_can_ask_for_its_status(tmp_path, monkeypatch):
             raise PermissionError(errno.EACCES, "Permission denied", str(path))
         return opened(path, flags, *rest, **options)
 
-    with occupied(RunDirectory(folder)), monkeypatch.context() as patch:
+    with locked(RunDirectory(folder)), monkeypatch.context() as patch:
         patch.setattr(os, "open", open_to_read)
         assert dict(status(folder))["state"] == "running"
     monkeypatch.setattr(os, "open", open_to_read)
@@ -267,7 +267,7 @@ def test_refused_nodes_are_named_until_they_are_fit(tmp_path):
 def test_a_run_that_waits_for_its_nodes(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
-    with occupied(RunDirectory(folder)):
+    with locked(RunDirectory(folder)):
         say(folder, REFUSED, "Waiting for nodes: 0 of min-nodes = 1")
         rows = dict(status(folder))
     assert rows["state"] == "waiting for nodes"

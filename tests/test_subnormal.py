@@ -12,7 +12,7 @@ from fedapp.data.dataset import Examples, Task
 from fedapp.data.transforms.scale import Scale
 from fedapp.models.linear import Linear
 from fedapp.models.model import initialise
-from fedapp.training.algorithm import Turn
+from fedapp.training.algorithm import ClientContext
 from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.sequential import SequentialTrainer
@@ -70,8 +70,8 @@ def test_a_gradient_that_is_subnormal_moves_no_parameter(
     module = initialise(model, task, 0)
     theta = {name: torch.zeros_like(tensor) for name, tensor in module.named_parameters()}
     trainer = kind(module, model, FedAvg(), Scale(), CPU, torch.float32, 2)
-    turn = Turn(theta, learning_rate=1.0)
-    tasks = [ClientTask(turn, examples, np.random.default_rng(0))]
+    context = ClientContext(theta, learning_rate=1.0)
+    tasks = [ClientTask(context, examples, np.random.default_rng(0))]
     (outcome,) = trainer.client_updates(tasks, LocalPlan(1, 0, 0, "epoch", 1.0))
     moved = {name: int(tensor.count_nonzero()) for name, tensor in outcome.params.items()}
     assert sorted(moved.values()) == [0, 2]  # the weights, the bias

@@ -28,7 +28,7 @@ from fedapp.studies.sweep.execute import perform
 from fedapp.studies.sweep.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, Request
 from fedapp.studies.sweep.learning_rate_search import Cell, Rates, is_inside, search
-from fedapp.studies.sweep.plans import Candidate, Outcome, fixed, stage
+from fedapp.studies.sweep.plans import Candidate, SearchResult, fixed, stage
 from fedapp.studies.sweep.record import RunRecord, problem_of, read_run
 from fedapp.studies.sweep.retry import retry_failures
 from fedapp.studies.sweep.scheduler import Effort, in_groups
@@ -253,7 +253,7 @@ class Imagined:
         slope = 0.1 / request.rounds if rounds is None else 1 / rounds
         return record([slope * t for t in range(request.rounds + 1)]).until(request)
 
-    def do(self, cell: Cell) -> Outcome:
+    def do(self, cell: Cell) -> SearchResult:
         """Carry out one request after another; what is asked depends on the records alone."""
         while True:
             now = stage(search(cell), self)

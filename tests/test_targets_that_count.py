@@ -14,11 +14,11 @@ from fedapp.config.run_config import read_config
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
-from fedapp.training.algorithm import Algorithm, Batch, Turn, which_count
-from fedapp.training.batched.trainer import BatchedTrainer, Together
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, which_count
+from fedapp.training.batched.trainer import BatchedTrainer, ClientBatching
 from fedapp.training.round_plan import LocalPlan, Work
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.trainer import ClientTask, Outcome
+from fedapp.training.trainer import ClientResult, ClientTask
 from strategies.fedsgd import FedSGD
 from strategies.scaffold import Scaffold
 from tests.conftest import Run, metrics_of
@@ -53,19 +53,21 @@ class OfText(Model):
         return Constant()
 
 
-def trained(kind: Any, algorithm: Algorithm, copies: int = 1) -> list[Outcome]:
+def trained(kind: Any, algorithm: Algorithm, copies: int = 1) -> list[ClientResult]:
     """Return what clients that hold the two sequences give, each in batches of one."""
-    more = {"together": Together(copies)} if kind is BatchedTrainer else {}
+    more = {"together": ClientBatching(copies)} if kind is BatchedTrainer else {}
     trainer = kind(
         *(Constant(), OfText(), algorithm, Transform(), torch.device("cpu"), torch.float64, 2),
         **more,
     )
     theta = {"w": torch.tensor(math.log(3), dtype=torch.float64)}
-    turn = Turn(theta, algorithm.broadcast(algorithm.start(theta)), learning_rate=0.1, steps=2)
-    turn = Turn(**{**vars(turn), "state": algorithm.first_state(turn)})
+    context = ClientContext(
+        theta, algorithm.broadcast(algorithm.start(theta)), learning_rate=0.1, steps=2
+    )
+    context = ClientContext(**{**vars(context), "state": algorithm.initial_client_state(context)})
     examples = Examples(np.zeros((2, 3)), TARGETS)
-    tasks = [ClientTask(turn, examples, np.random.default_rng(k)) for k in range(copies)]
-    found: list[Outcome] = trainer.client_updates(tasks, LocalPlan(**PLAN))
+    tasks = [ClientTask(context, examples, np.random.default_rng(k)) for k in range(copies)]
+    found: list[ClientResult] = trainer.client_updates(tasks, LocalPlan(**PLAN))
     return found
 
 
@@ -73,8 +75,8 @@ def trained(kind: Any, algorithm: Algorithm, copies: int = 1) -> list[Outcome]:
 @pytest.mark.parametrize("kind", TRAINERS)
 def test_fedsgds_gradient_and_loss_are_means_over_targets(kind: Any, copies: int) -> None:
     for outcome in trained(kind, FedSGD(), copies):
-        assert outcome.finish.update is not None
-        assert float(outcome.finish.update["w"]) == pytest.approx(GRADIENT, abs=1e-12)
+        assert outcome.extras.update is not None
+        assert float(outcome.extras.update["w"]) == pytest.approx(GRADIENT, abs=1e-12)
         assert outcome.loss == pytest.approx(LOSS, abs=1e-12)
 
 
@@ -82,7 +84,7 @@ def test_fedsgds_gradient_and_loss_are_means_over_targets(kind: Any, copies: int
 @pytest.mark.parametrize("kind", TRAINERS)
 def test_the_gradient_that_scaffold_keeps_is_a_mean_over_targets(kind: Any, copies: int) -> None:
     for outcome in trained(kind, Scaffold(option="I"), copies):
-        assert float(outcome.finish.state["w"]) == pytest.approx(GRADIENT, abs=1e-12)
+        assert float(outcome.extras.state["w"]) == pytest.approx(GRADIENT, abs=1e-12)
 
 
 def test_which_targets_count() -> None:

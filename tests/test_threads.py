@@ -11,12 +11,12 @@ import torch
 
 from fedapp import server_app
 from fedapp.config.run_config import RunConfig, read_config
-from fedapp.data.node_data import read_holdings
-from fedapp.federation.messages import decode_order, encode_order
+from fedapp.data.node_data import read_node_data
+from fedapp.federation.messages import decode_train_request, encode_train_request
 from fedapp.machine import cores
 from fedapp.runs.directory import RunDirectory
 from fedapp.studies.sweep.scheduler import Effort
-from fedapp.training.client import TrainOrder
+from fedapp.training.client import TrainRequest
 from fedapp.training.threads import measured_threads, quickest
 from fedapp.training.trainer import Trainer
 from tests.conftest import Run, largest_difference, model_of
@@ -56,7 +56,7 @@ def test_the_measurement_trains_and_leaves_the_threads_as_they_were(
     monkeypatch.setattr("fedapp.training.threads.quickest", noted)
     config = read_config({"model": "linear", "threads": 0, "algorithm": "scaffold"})
     before = torch.get_num_threads()
-    assert measured_threads(config, read_holdings(config, None), processes=2) == 2
+    assert measured_threads(config, read_node_data(config, None), processes=2) == 2
     (taken, most) = seen[0]
     assert taken > 0
     assert most == 2
@@ -72,12 +72,12 @@ def test_what_is_timed_are_the_clients_that_train_together_with_so_many_threads(
     monkeypatch.setattr("fedapp.training.build.choose_program", lambda *_: "compile")
     seen = []
 
-    def timed(config: RunConfig, trainer: Trainer, order: TrainOrder, *_: object) -> None:
+    def timed(config: RunConfig, trainer: Trainer, order: TrainRequest, *_: object) -> None:
         seen.append((config.local_steps, str(trainer), order.clients))
 
     monkeypatch.setattr("fedapp.training.threads.train_cohort", timed)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    measured_threads(config, read_holdings(config, None))
+    measured_threads(config, read_node_data(config, None))
     steps, trainers, clients = zip(*dict.fromkeys(seen), strict=True)
     assert set(steps) == {5}
     assert [name.split(", ")[1] for name in trainers] == [
@@ -91,7 +91,7 @@ def test_what_is_timed_are_the_clients_that_train_together_with_so_many_threads(
 def test_no_measurement_where_there_is_one_core_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     config = read_config({"threads": 0})
-    assert measured_threads(config, read_holdings(config, None), processes=2) == 1
+    assert measured_threads(config, read_node_data(config, None), processes=2) == 1
 
 
 def test_what_was_found_is_kept_on_resume(
@@ -121,7 +121,7 @@ def test_nodes_that_are_processes_share_the_cores(
     monkeypatch.setattr("fedapp.server_app.measured_threads", lambda *given: given[2])
     config = read_config({"threads": 0})
     found = {"engine": engine, "nodes": nodes}
-    assert server_app._threads(config, read_holdings(config, None), found) == side_by_side
+    assert server_app._threads(config, read_node_data(config, None), found) == side_by_side
     assert found["threads"] == side_by_side
 
 
@@ -133,7 +133,7 @@ def test_the_cores_are_those_that_the_process_may_use(monkeypatch: pytest.Monkey
     monkeypatch.delattr("os.sched_getaffinity")
     config = read_config({"threads": 0})
     assert (cores(), Effort().processes(["auto"])) == (8, 8)
-    assert measured_threads(config, read_holdings(config, None), processes=8) == 1
+    assert measured_threads(config, read_node_data(config, None), processes=8) == 1
 
 
 @pytest.mark.parametrize(("asked", "used"), [(2, 2), (4, 3)])
@@ -149,8 +149,8 @@ def test_a_node_evaluates_with_as_many_threads_as_it_trains(
 
 
 def test_a_node_is_told() -> None:
-    order = TrainOrder(1, (0,), 0.1, "mean", threads=3)
-    assert decode_order(encode_order(order, _empty()))[0] == order
+    order = TrainRequest(1, (0,), 0.1, "mean", threads=3)
+    assert decode_train_request(encode_train_request(order, _empty()))[0] == order
 
 
 def _empty():

@@ -20,14 +20,20 @@ from torch import Tensor, nn
 
 from fedapp.config.run_config import RunConfig, read_config
 from fedapp.data.dataset import IGNORE, Chosen, Examples, Task
-from fedapp.data.node_data import read_holdings
+from fedapp.data.node_data import read_node_data
 from fedapp.data.transforms.scale import Scale
 from fedapp.errors import ConfigError
 from fedapp.models.model import Model, initialise
-from fedapp.training.algorithm import Algorithm, Tensors, Turn
-from fedapp.training.batched.batch_loader import Feed, Places, Resident, Step, padded_width
+from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
+from fedapp.training.batched.batch_loader import (
+    BatchLoader,
+    DeviceDataset,
+    Places,
+    Step,
+    padded_width,
+)
 from fedapp.training.batched.compiled_step import Pool
-from fedapp.training.batched.trainer import BatchedTrainer, Together
+from fedapp.training.batched.trainer import BatchedTrainer, ClientBatching
 from fedapp.training.build import (
     _batched,
     choose_program,
@@ -36,11 +42,11 @@ from fedapp.training.build import (
     initial_parameters,
     make_trainer,
 )
-from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.networks import normalisation_names, with_features
 from fedapp.training.round_plan import LocalPlan, passes
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.trainer import ClientTask, Outcome, Trainer
+from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 from strategies.fedavg import FedAvg
 from tests.conftest import Run, largest_difference, model_of
 from tests.data_files import image_features, png, write_parquet
@@ -54,14 +60,14 @@ SIZES = (12, 7, 0, 1)
 
 def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
     """Return the second turns of clients with SIZES examples, with a state that is not zero."""
-    holdings = read_holdings(config, None)
-    theta = initial_parameters(config, holdings.dataset.task)
+    node_data = read_node_data(config, None)
+    theta = initial_parameters(config, node_data.dataset.task)
     draws = torch.Generator().manual_seed(0)
     noise = {n: torch.randn(t.shape, generator=draws, dtype=t.dtype) for n, t in theta.items()}
     theta = {n: (t + noise[n] / 10).to(trainer.device) for n, t in theta.items()}
     algorithm = trainer.algorithm
     extras = algorithm.broadcast(algorithm.start(theta))
-    shared = Turn(
+    shared = ClientContext(
         theta,
         {name: tensor + 0.01 for name, tensor in extras.items()},
         learning_rate=config.learning_rate,
@@ -72,32 +78,32 @@ def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
     )
     made = []
     for client, size in enumerate(SIZES):
-        state = {n: t + 0.02 * client for n, t in algorithm.first_state(shared).items()}
+        state = {n: t + 0.02 * client for n, t in algorithm.initial_client_state(shared).items()}
         counts = torch.arange(1.0, trainer.num_classes + 1, dtype=trainer.dtype) + client
         counts = counts.to(trainer.device)
-        turn = replace(shared, state=state, label_counts=counts if trainer.num_classes else None)
-        turn = replace(turn, drawn=algorithm.draw(turn, 0, client))
-        examples = holdings.train(client % config.num_clients)
+        context = replace(shared, state=state, label_counts=counts if trainer.num_classes else None)
+        context = replace(context, drawn=algorithm.draw(context, 0, client))
+        examples = node_data.train(client % config.num_clients)
         own = Examples(examples.inputs[:size], examples.targets[:size])
-        made.append(ClientTask(turn, own, np.random.default_rng(client)))
+        made.append(ClientTask(context, own, np.random.default_rng(client)))
     return made
 
 
-def outcomes(more: Mapping[str, Any], trainer: Trainer | None = None) -> list[Outcome]:
+def outcomes(more: Mapping[str, Any], trainer: Trainer | None = None) -> list[ClientResult]:
     config = read_config(dict(more))
-    trainer = trainer or make_trainer(config, read_holdings(config, None).dataset.task)
+    trainer = trainer or make_trainer(config, read_node_data(config, None).dataset.task)
     plan = LocalPlan.of(config, config.learning_rate)
     return trainer.client_updates(tasks(config, trainer), plan)
 
 
-def check_equal(mine: list[Outcome], reference: list[Outcome], tolerance: float) -> None:
+def check_equal(mine: list[ClientResult], reference: list[ClientResult], tolerance: float) -> None:
     for left, right in zip(mine, reference, strict=True):
         assert (left.examples, left.steps) == (right.examples, right.steps)
         assert left.loss == pytest.approx(right.loss, rel=tolerance, nan_ok=True)
         check_close(left.params, right.params, tolerance)
-        check_close(left.finish.upload, right.finish.upload, tolerance)
-        check_close(left.finish.state, right.finish.state, tolerance)
-        check_close(left.finish.update or {}, right.finish.update or {}, tolerance)
+        check_close(left.extras.upload, right.extras.upload, tolerance)
+        check_close(left.extras.state, right.extras.state, tolerance)
+        check_close(left.extras.update or {}, right.extras.update or {}, tolerance)
 
 
 def check_close(mine: Tensors, reference: Tensors, tolerance: float) -> None:
@@ -106,7 +112,7 @@ def check_close(mine: Tensors, reference: Tensors, tolerance: float) -> None:
         torch.testing.assert_close(mine[name].cpu(), tensor.cpu(), rtol=tolerance, atol=tolerance)
 
 
-def both(together: int, **given: Any) -> tuple[list[Outcome], list[Outcome]]:
+def both(together: int, **given: Any) -> tuple[list[ClientResult], list[ClientResult]]:
     """Return the outcomes of the batched and of the sequential trainer."""
     values = {key.replace("_", "-"): value for key, value in given.items()}
     batched = {"trainer": "batched", "program": "record", "clients-together": together}
@@ -145,7 +151,7 @@ def check_stacked(name: str, together: int, turns: int = 1) -> None:
         for seed in range(2)
     ]
     both = [read_config({**more, **batched}) for more in runs]
-    trainer = make_trainer(both[0], read_holdings(both[0], None).dataset.task)
+    trainer = make_trainer(both[0], read_node_data(both[0], None).dataset.task)
     assert isinstance(trainer, BatchedTrainer)
     plan = LocalPlan.of(both[0], 0.0)
     reference = [each for more in runs for each in outcomes({**more, "trainer": "sequential"})]
@@ -154,7 +160,15 @@ def check_stacked(name: str, together: int, turns: int = 1) -> None:
         check_equal(mine, reference, tolerance=1e-9)
 
 
-CLIENT_RULE = ("draw", "first_state", "begin", "loss", "gradient", "remember", "finish")
+CLIENT_RULE = (
+    "round_randomness",
+    "initial_client_state",
+    "initial_params",
+    "loss",
+    "gradient",
+    "step_state",
+    "finalize",
+)
 OWN_RULE = [
     name
     for name, kind in ALGORITHMS.items()
@@ -211,7 +225,7 @@ def test_every_model(
     The program is one that could be captured as a CUDA graph.
     """
     monkeypatch.setattr("fedapp.training.batched.compiled_step.cuda_graph", pretended_graph)
-    given: dict[str, Any] = {"together": Together(together), "mode": "capture"}
+    given: dict[str, Any] = {"together": ClientBatching(together), "mode": "capture"}
     mine = outcomes_of(BatchedTrainer, model, task, **given)
     check_equal(mine, outcomes_of(SequentialTrainer, model, task), tolerance=1e-9)
 
@@ -223,7 +237,7 @@ def outcomes_of(
     device: torch.device = CPU,
     algorithm: Algorithm = FedAvg(),  # noqa: B008
     **more: Any,
-) -> list[Outcome]:
+) -> list[ClientResult]:
     """Return what clients of three and of two examples give, in batches of two."""
     module = initialise(model, task, 0).double()
     theta = {n: t.detach().clone().to(device) for n, t in module.named_parameters()}
@@ -233,12 +247,12 @@ def outcomes_of(
     plan = LocalPlan(1, 0, 2, "epoch", 0.1)
     counts = torch.arange(1.0, task.num_classes + 1, dtype=torch.float64, device=device)
     extras = algorithm.broadcast(algorithm.start(theta))
-    shared = Turn(theta, extras, learning_rate=plan.learning_rate, label_counts=counts)
+    shared = ClientContext(theta, extras, learning_rate=plan.learning_rate, label_counts=counts)
     made = []
     for n in (3, 2):
-        turn = replace(shared, state=algorithm.first_state(shared))
-        turn = replace(turn, drawn=algorithm.draw(turn, 0, n))
-        made.append(ClientTask(turn, drawn(task, n), np.random.default_rng(n)))
+        context = replace(shared, state=algorithm.initial_client_state(shared))
+        context = replace(context, drawn=algorithm.draw(context, 0, n))
+        made.append(ClientTask(context, drawn(task, n), np.random.default_rng(n)))
     return trainer.client_updates(made, plan)
 
 
@@ -270,7 +284,7 @@ def test_every_algorithm_on_a_text(name: str) -> None:
     assert isinstance(algorithm, Algorithm)
     given: dict[str, Any] = {"algorithm": algorithm}
     wanted = outcomes_of(SequentialTrainer, model, task, **given)
-    given |= {"together": Together(2), "mode": "record"}
+    given |= {"together": ClientBatching(2), "mode": "record"}
     check_equal(outcomes_of(BatchedTrainer, model, task, **given), wanted, tolerance=1e-9)
 
 
@@ -293,7 +307,7 @@ def test_fewer_epochs_and_larger_batches_are_the_same_program(together: int) -> 
     given |= {"batch-size": 9, "batch-size-growth": 1.1}
     given |= {"trainer": "batched", "clients-together": together}
     config = read_config(given)
-    task = read_holdings(config, None).dataset.task
+    task = read_node_data(config, None).dataset.task
     batched, reference = make_trainer(config, task), sequential_of(given, task)
     for epochs, size in ((3, 9), (2, 10), (1, 11), (1, 1000)):
         plan = LocalPlan.of(config, config.learning_rate, epochs, size)
@@ -403,7 +417,7 @@ def test_every_model_on_a_gpu(model: Model, task: Task, cuda: torch.device) -> N
     wanted = outcomes_of(SequentialTrainer, model, task)
     check_equal(outcomes_of(SequentialTrainer, model, task, device=cuda), wanted, tolerance=1e-9)
     for together in (1, 2):
-        given: dict[str, Any] = {"together": Together(together), "mode": "capture"}
+        given: dict[str, Any] = {"together": ClientBatching(together), "mode": "capture"}
         mine = outcomes_of(BatchedTrainer, model, task, device=cuda, **given)
         check_equal(mine, wanted, tolerance=1e-9)
 
@@ -413,7 +427,7 @@ def test_a_cuda_graph_outlives_others(cuda: torch.device) -> None:
     given = {"trainer": "batched", "program": "capture", "clients-together": 3, "batch-size": 5}
     given |= {"device": str(cuda), "precision": "float32"}
     first, second = ({**given, "2nn.hidden": hidden} for hidden in (200, 300))
-    task = read_holdings(read_config(first), None).dataset.task
+    task = read_node_data(read_config(first), None).dataset.task
     lives, dies = (make_trainer(read_config(each), task) for each in (first, second))
     wanted = outcomes(first, lives)
     outcomes(second, dies)
@@ -497,7 +511,7 @@ def test_a_step_that_cannot_be_compiled_is_recorded(monkeypatch: pytest.MonkeyPa
 
 def test_a_grid_of_rates_shares_a_program() -> None:
     """The rate is an input of the program; other constants are not."""
-    task = read_holdings(read_config({}), None).dataset.task
+    task = read_node_data(read_config({}), None).dataset.task
     first, second, other = (
         make_trainer(read_config({"trainer": "batched", "program": "record", **more}), task)
         for more in (
@@ -511,7 +525,7 @@ def test_a_grid_of_rates_shares_a_program() -> None:
 
 
 def test_a_trainer_says_what_it_is() -> None:
-    task = read_holdings(read_config({}), None).dataset.task
+    task = read_node_data(read_config({}), None).dataset.task
 
     def said(**more: Any) -> str:
         given = {key.replace("_", "-"): value for key, value in more.items()}
@@ -526,19 +540,19 @@ def test_a_trainer_says_what_it_is() -> None:
 @pytest.mark.parametrize(
     ("together", "steps", "runs", "wanted"),
     [
-        (Together(2), [3, 1, 2], 1, [[0, 1], [2]]),
-        (Together(2), [3, 1, 2, 2, 2, 2], 2, [[0, 1, 2, 3], [4, 5]]),
-        (Together(2, equal=True), [3, 3, 3, 1, 4], 1, [[0, 1], [2], [3], [4]]),
-        (Together(5, equal=True), [3] * 7, 1, [[0, 1, 2, 3, 4], [5], [6]]),
-        (Together(5, equal=True), [3, 3, 1, 1], 2, [[0, 1], [2, 3]]),
-        (Together(10, equal=True), [3] * 16, 1, [[*range(10)], [*range(10, 15)], [15]]),
-        (Together(10, equal=True), [3] * 9 + [1], 1, [[*range(5)], [5], [6], [7], [8], [9]]),
-        (Together(20, equal=True), [3] * 10, 1, [[*range(10)]]),
-        (Together(1, equal=True), [], 1, []),
+        (ClientBatching(2), [3, 1, 2], 1, [[0, 1], [2]]),
+        (ClientBatching(2), [3, 1, 2, 2, 2, 2], 2, [[0, 1, 2, 3], [4, 5]]),
+        (ClientBatching(2, equal=True), [3, 3, 3, 1, 4], 1, [[0, 1], [2], [3], [4]]),
+        (ClientBatching(5, equal=True), [3] * 7, 1, [[0, 1, 2, 3, 4], [5], [6]]),
+        (ClientBatching(5, equal=True), [3, 3, 1, 1], 2, [[0, 1], [2, 3]]),
+        (ClientBatching(10, equal=True), [3] * 16, 1, [[*range(10)], [*range(10, 15)], [15]]),
+        (ClientBatching(10, equal=True), [3] * 9 + [1], 1, [[*range(5)], [5], [6], [7], [8], [9]]),
+        (ClientBatching(20, equal=True), [3] * 10, 1, [[*range(10)]]),
+        (ClientBatching(1, equal=True), [], 1, []),
     ],
 )
 def test_which_clients_are_one_program(
-    together: Together, steps: list[int], runs: int, wanted: list[list[int]]
+    together: ClientBatching, steps: list[int], runs: int, wanted: list[list[int]]
 ) -> None:
     """Unequal clients alone where waiting costs; one client of each of several runs together."""
     assert [list(chunk) for chunk in together.chunks(steps, runs)] == wanted
@@ -547,17 +561,17 @@ def test_which_clients_are_one_program(
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        ({"batch-size": 10}, Together(5, equal=True)),
-        ({"batch-size": 10, "threads": 2}, Together(10, equal=True)),
-        ({"batch-size": 50, "threads": 2}, Together(1, equal=True)),
-        ({"batch-size": 50}, Together(1, equal=True)),
-        ({"batch-size": 0}, Together(1, equal=True)),
-        ({"batch-size": 10, "program": "record"}, Together(1, equal=True)),
-        ({"batch-size": 50, "clients-together": 3}, Together(3)),
+        ({"batch-size": 10}, ClientBatching(5, equal=True)),
+        ({"batch-size": 10, "threads": 2}, ClientBatching(10, equal=True)),
+        ({"batch-size": 50, "threads": 2}, ClientBatching(1, equal=True)),
+        ({"batch-size": 50}, ClientBatching(1, equal=True)),
+        ({"batch-size": 0}, ClientBatching(1, equal=True)),
+        ({"batch-size": 10, "program": "record"}, ClientBatching(1, equal=True)),
+        ({"batch-size": 50, "clients-together": 3}, ClientBatching(3)),
     ],
 )
 def test_how_many_clients_are_one_program_by_itself(
-    given: dict[str, Any], wanted: Together, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], wanted: ClientBatching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedapp.training.build.can_compile", lambda: True)
     config = read_config({"trainer": "batched", "device": "cpu", "model": "2nn", **given})
@@ -566,7 +580,7 @@ def test_how_many_clients_are_one_program_by_itself(
 
 
 def test_what_does_not_run_here_is_refused() -> None:
-    task = read_holdings(read_config({}), None).dataset.task
+    task = read_node_data(read_config({}), None).dataset.task
     capture = {"trainer": "batched", "program": "capture", "device": "cpu"}
     with pytest.raises(ConfigError, match="needs a GPU"):
         make_trainer(read_config(capture), task)
@@ -583,16 +597,16 @@ def test_without_a_compiler_the_recorded_operations_run(monkeypatch: pytest.Monk
 def test_one_client_without_data_does_not_harm_the_others() -> None:
     """Three clients in one program, of whom one has lost its data."""
     config = read_config({"trainer": "batched", "program": "record", "clients-together": 3})
-    holdings = read_holdings(config, None)
-    task = holdings.dataset.task
+    node_data = read_node_data(config, None)
+    task = node_data.dataset.task
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
 
     def data_of(client: int) -> Examples:
         if client == 1:
             raise OSError("unreadable")
-        return holdings.train(client)
+        return node_data.train(client)
 
-    order = TrainOrder(1, (0, 1, 2), 0.1, "mean")
+    order = TrainRequest(1, (0, 1, 2), 0.1, "mean")
     reply = train_cohort(config, trainer, order, theta, {}, data_of)
     assert set(reply.failures) == {1}
     assert reply.failures[1].startswith("OSError: unreadable (tests/test_trainers.py, line ")
@@ -602,12 +616,12 @@ def test_one_client_without_data_does_not_harm_the_others() -> None:
 
 def test_clients_that_train_together_share_the_seconds() -> None:
     config = read_config({"trainer": "batched", "program": "record", "clients-together": 3})
-    holdings = read_holdings(config, None)
-    task = holdings.dataset.task
+    node_data = read_node_data(config, None)
+    task = node_data.dataset.task
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
-    order = TrainOrder(1, (0, 1, 2), 0.1, "mean")
+    order = TrainRequest(1, (0, 1, 2), 0.1, "mean")
     began = time.perf_counter()
-    reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
+    reply = train_cohort(config, trainer, order, theta, {}, node_data.train)
     seconds = [report.seconds for report in reply.reports]
     assert len(set(seconds)) == 1
     assert 0 < sum(seconds) < time.perf_counter() - began
@@ -616,16 +630,16 @@ def test_clients_that_train_together_share_the_seconds() -> None:
 def test_a_client_that_diverges_is_left_out_alone() -> None:
     """Two clients in one program; the first one's examples are absurdly large."""
     config = read_config({"trainer": "batched", "program": "record", "clients-together": 2})
-    holdings = read_holdings(config, None)
-    task = holdings.dataset.task
+    node_data = read_node_data(config, None)
+    task = node_data.dataset.task
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
 
     def data_of(client: int) -> Examples:
-        examples = holdings.train(client)
+        examples = node_data.train(client)
         scale = np.float32(1e30 if client == 0 else 1)
         return Examples(examples.inputs * scale, examples.targets)
 
-    reply = train_cohort(config, trainer, TrainOrder(1, (0, 1), 0.1, "mean"), theta, {}, data_of)
+    reply = train_cohort(config, trainer, TrainRequest(1, (0, 1), 0.1, "mean"), theta, {}, data_of)
     assert list(reply.failures) == [0]
     assert "not finite" in reply.failures[0]
     assert [report.client for report in reply.reports] == [1]
@@ -635,7 +649,9 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, holds: int) -> None:
     """Let memory hold ``holds`` clients; for more, it runs out when they have drawn."""
     walk = BatchedTrainer._walk
 
-    def walks(self: BatchedTrainer, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+    def walks(
+        self: BatchedTrainer, tasks: Sequence[ClientTask], plan: LocalPlan
+    ) -> list[ClientResult]:
         if len(tasks) > holds:
             for task in tasks:
                 task.rng.random()
@@ -703,7 +719,7 @@ def fed(clients: list[Examples], batch_size: int) -> list[Step]:
     """Return the steps of one epoch; every call draws alike."""
     plan = LocalPlan(1, 0, batch_size, "epoch", 0.1)
     pairs = [(each, np.random.default_rng(k)) for k, each in enumerate(clients)]
-    return list(Feed(pairs, plan, Scale(), Resident(CPU), torch.float64))
+    return list(BatchLoader(pairs, plan, Scale(), DeviceDataset(CPU), torch.float64))
 
 
 @pytest.mark.parametrize("batch_size", [0, 1, 2, 4])
@@ -722,7 +738,7 @@ def test_no_client_data_is_copied_where_all_share_a_data_set() -> None:
     assert not any("inputs" in vars(each) or "targets" in vars(each) for each in chosen)
     assert len(chosen[0]) == 3
     assert sorted(first.targets[0].tolist()) == sorted(WHOLE.targets[[5, 0, 3]])
-    resident = Resident(CPU)
+    resident = DeviceDataset(CPU)
     stored = resident.shared([*chosen])
     assert stored is not None
     assert stored.inputs.data_ptr() == WHOLE.inputs.ctypes.data
@@ -732,11 +748,11 @@ def test_no_client_data_is_copied_where_all_share_a_data_set() -> None:
 
 def test_a_clients_own_data_stay_on_the_device() -> None:
     """A node with one client draws by index from all that it has."""
-    resident = Resident(CPU)
+    resident = DeviceDataset(CPU)
     stored = resident.shared([WHOLE])
     assert stored is not None
     assert resident.shared([WHOLE]) is stored
-    assert WHOLE.whole is WHOLE
+    assert WHOLE.base is WHOLE
     assert WHOLE.indices.tolist() == [0, 1, 2, 3, 4, 5]
     assert resident.shared([WHOLE, replace(WHOLE)]) is None
 
@@ -748,7 +764,7 @@ def test_a_data_set_too_large_for_the_gpu_comes_client_by_client(
     part = Chosen(WHOLE, np.array([1]))
     for free in (20, 100):
         monkeypatch.setattr("torch.cuda.mem_get_info", lambda _, free=free: (free, 200))
-        assert Resident(torch.device("cuda")).shared([part]) is None
+        assert DeviceDataset(torch.device("cuda")).shared([part]) is None
 
 
 def test_chosen_examples_are_copies_in_their_order() -> None:

@@ -136,7 +136,7 @@ def _row(name: str, algorithm: type[Algorithm]) -> str:
         parameters or "—",
         algorithm.sends,
         algorithm.keeps or "—",
-        _neutral(algorithm),
+        _fedavg_equivalent(algorithm),
         "—" if algorithm.needs else "yes" if algorithm.exact else "near",
         "all, all",
         str(code_lines(Path(inspect.getfile(algorithm)))),
@@ -144,11 +144,13 @@ def _row(name: str, algorithm: type[Algorithm]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _neutral(algorithm: type[Algorithm]) -> str:
-    if algorithm.neutral is None:
+def _fedavg_equivalent(algorithm: type[Algorithm]) -> str:
+    if algorithm.fedavg_equivalent is None:
         return "—"
-    settings = [f"`{kebab(k)} = {json.dumps(v)}`" for k, v in algorithm.neutral.items()]
-    return "<br>".join([*settings, *([algorithm.neutral_by] if algorithm.neutral_by else [])])
+    settings = [f"`{kebab(k)} = {json.dumps(v)}`" for k, v in algorithm.fedavg_equivalent.items()]
+    return "<br>".join(
+        [*settings, *([algorithm.fedavg_equivalent_by] if algorithm.fedavg_equivalent_by else [])]
+    )
 
 
 def _preset_row(preset: Preset) -> str:

@@ -49,7 +49,7 @@ class Component(BaseModel):
         """Return the first line of the docstring, for tables and help texts."""
         return (cls.__doc__ or cls.name).strip().splitlines()[0]
 
-    def misfits(self, config: RunConfig) -> Iterable[str]:
+    def config_errors(self, config: RunConfig) -> Iterable[str]:
         """Say which other settings do not go with this component: one message each."""
         return ()
 

@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fedapp.config import unused as effects
+from fedapp.config import unused_options
 from fedapp.config.registry import FAMILIES, Component, Family, number_as_text
 from fedapp.errors import ConfigError
 
@@ -255,7 +255,7 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _combinations(self) -> Self:
-        for message in chain(_senseless(self), _overasked(self), effects.of_trainer(self)):
+        for message in chain(_senseless(self), _overasked(self), unused_options.of_trainer(self)):
             raise ValueError(message)
         return self
 
@@ -284,9 +284,9 @@ def _senseless(config: RunConfig) -> Iterator[str]:
             f"local-steps = {config.local_steps}: counts steps instead of epochs, so it excludes "
             f"local-epochs = {config.local_epochs}. Leave one of them out."
         )
-    yield from effects.of_falling_epochs(config)
-    yield from effects.of_growing_batches(config)
-    yield from effects.of_initial_weights(config)
+    yield from unused_options.of_falling_epochs(config)
+    yield from unused_options.of_growing_batches(config)
+    yield from unused_options.of_initial_weights(config)
     if config.resume and not config.run_dir:
         yield "resume = true: needs to know the run. Set run-dir to the folder of the run to go on with."
     if config.target_accuracy and not config.eval_every:
@@ -334,7 +334,7 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
         problems += _component_problems(config)
         if not problems:
             config = _with_own(config)
-            problems += _misfits(config)
+            problems += _config_errors(config)
     if problems or config is None:
         raise ConfigError("\n".join(problems))
     return config
@@ -343,7 +343,7 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
 def _with_own(config: RunConfig) -> RunConfig:
     """Return ``config`` with the algorithm's own value of each key that is left to it."""
     algorithm = cast("Algorithm", config.component("algorithm"))
-    own = {field: getattr(algorithm, f"own_{field}") for field in LEFT_TO_THE_ALGORITHM}
+    own = {field: getattr(algorithm, f"default_{field}") for field in LEFT_TO_THE_ALGORITHM}
     if algorithm.one_gradient:
         own["local_epochs"] = 1
     unset = {k: v for k, v in own.items() if getattr(config, k) == _default(k)}
@@ -436,13 +436,15 @@ def _component_problems(config: RunConfig) -> Iterator[str]:
             yield from _option_problems(config, family, other, component, other in chosen)
 
 
-def _misfits(config: RunConfig) -> Iterator[str]:
-    yield from effects.of_option_two(config, cast("Algorithm", config.component("algorithm")))
+def _config_errors(config: RunConfig) -> Iterator[str]:
+    yield from unused_options.of_option_two(
+        config, cast("Algorithm", config.component("algorithm"))
+    )
     for family in FAMILIES:
         if getattr(config, family.key) in family.components():
-            yield from config.component(family.key).misfits(config)
+            yield from config.component(family.key).config_errors(config)
             if family.key == "dataset":
-                yield from effects.of_embedded_data(config)
+                yield from unused_options.of_embedded_data(config)
 
 
 def _unknown_choice(family: Family, name: str, known: Mapping[str, Any]) -> str:

@@ -6,10 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import cast
 
-from fedapp.config import unused as effects
+from fedapp.config import unused_options
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, defaults, kebab
-from fedapp.config.unused import READING
+from fedapp.config.unused_options import READING
 from fedapp.data.build import build_dataset
 from fedapp.data.cache import cached
 from fedapp.data.dataset import IGNORE, Chosen, Dataset, Examples, Partition, Task, from_index_sets
@@ -54,9 +54,9 @@ def load_dataset(config: RunConfig) -> Dataset:
         return checked(cast("Embedded", config.component("dataset")).load())
     dataset = _load_cached(config, node=False)
     if dataset.task.kind == "image":
-        effects.refuse(effects.of_images(config))
+        unused_options.refuse(unused_options.of_images(config))
     else:
-        effects.refuse(effects.of_texts(config, one_label=dataset.task.one_label))
+        unused_options.refuse(unused_options.of_texts(config, one_label=dataset.task.one_label))
     return dataset
 
 

@@ -53,32 +53,32 @@ class Examples:
         return len(self.targets)
 
     @property
-    def whole(self) -> Examples:
+    def base(self) -> Examples:
         """The set that these examples are part of: itself, unless they were chosen from a larger one."""
         return self
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """[n]: where in ``whole`` these examples are, in their order."""
+        """[n]: where in ``base`` these examples are, in their order."""
         return np.arange(len(self))
 
 
 class Chosen(Examples):
     """The examples of a larger set at ``indices``, in that order; copied when they are first read.
 
-    What reads the larger set itself, ``whole``, by index needs no copy of any client's data.
+    What reads the larger set itself, ``base``, by index needs no copy of any client's data.
     """
 
-    _whole: Examples
+    _base: Examples
     _indices: NDArray[np.int64]
 
-    def __init__(self, whole: Examples, indices: NDArray[np.int64]) -> None:
-        vars(self).update(_whole=whole, _indices=indices, groups={}, group_names={})
+    def __init__(self, base: Examples, indices: NDArray[np.int64]) -> None:
+        vars(self).update(_base=base, _indices=indices, groups={}, group_names={})
 
     @property
-    def whole(self) -> Examples:
+    def base(self) -> Examples:
         """The set from which these were chosen."""
-        return self._whole
+        return self._base
 
     @property
     def indices(self) -> NDArray[np.int64]:
@@ -88,12 +88,12 @@ class Chosen(Examples):
     @cached_property
     def inputs(self) -> NDArray[Any]:
         """[n, *input_shape]."""
-        return np.asarray(self.whole.inputs[self.indices])
+        return np.asarray(self.base.inputs[self.indices])
 
     @cached_property
     def targets(self) -> NDArray[Any]:
         """[n], or [n, T] for token tasks."""
-        return np.asarray(self.whole.targets[self.indices])
+        return np.asarray(self.base.targets[self.indices])
 
     def __len__(self) -> int:
         return len(self._indices)

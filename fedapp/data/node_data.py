@@ -31,7 +31,7 @@ class OwnClient:
 
 
 @dataclass(frozen=True)
-class Holdings:
+class NodeData:
     """The data set and the clients whose examples this process can load.
 
     ``partition`` is None where the node's whole data set belongs to the one client ``own``.
@@ -114,12 +114,12 @@ def _number(node_config: Mapping[str, Scalar], key: str, why: str) -> int:
     return value
 
 
-def read_holdings(config: RunConfig, own: OwnClient | None) -> Holdings:
+def read_node_data(config: RunConfig, own: OwnClient | None) -> NodeData:
     """Load the data that a node (``own``) or the server (None) works with."""
     if own is not None and own.data_path:
-        return Holdings(load_node_data(config, own.data_path), None, own)
+        return NodeData(load_node_data(config, own.data_path), None, own)
     dataset = load_dataset(config)
     clients = own.num_partitions if own is not None else config.num_clients
     if not clients:
-        return Holdings(dataset, None, None)
-    return Holdings(dataset, load_partition(config, dataset, clients), own)
+        return NodeData(dataset, None, None)
+    return NodeData(dataset, load_partition(config, dataset, clients), own)

@@ -191,12 +191,12 @@ def room(cluster: Cluster, share: Share, workers: int, seconds: float) -> Iterat
 
 def _where(cluster: Cluster, share: Share, group: PlacementGroup) -> str:
     """Say how many workers are on which node, and what each has of it."""
-    found = Counter(placement_group_table(group)["bundles_to_node_id"].values())
-    number = found.total()
+    spread = Counter(placement_group_table(group)["bundles_to_node_id"].values())
+    number = spread.total()
     workers = f"{number} worker{'s' * (number > 1)} {cluster.place}"
     if cluster.address:
         names = {node["NodeID"]: _name(node) for node in _nodes()}
-        workers += ": " + ", ".join(f"{found[node]} on {names[node]}" for node in sorted(found))
+        workers += ": " + ", ".join(f"{spread[node]} on {names[node]}" for node in sorted(spread))
     return f"{workers}, each with {share}"
 
 

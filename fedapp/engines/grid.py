@@ -45,7 +45,7 @@ class LocalGrid(Grid):
 
     @property
     @abstractmethod
-    def found(self) -> dict[str, Any]:
+    def run_info(self) -> dict[str, Any]:
         """What ``config.json`` says of this engine, for a resume to take the same."""
 
     @abstractmethod

@@ -27,7 +27,7 @@ class InlineGrid(LocalGrid):
         self._pending: dict[str, Message] = {}
 
     @property
-    def found(self) -> dict[str, Any]:
+    def run_info(self) -> dict[str, Any]:
         """The engine's name."""
         return {"engine": "inline"}
 

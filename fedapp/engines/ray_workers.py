@@ -69,7 +69,7 @@ class WorkerGrid(LocalGrid):
         self._stored: dict[int, Any] = {}
 
     @property
-    def found(self) -> dict[str, Any]:
+    def run_info(self) -> dict[str, Any]:
         """The engine's name and the number of workers."""
         return {"engine": "workers", "workers": len(self.contexts)}
 
@@ -156,7 +156,7 @@ def run_workers(
     with connected(cluster):
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         share = Share.of(resources, workers, gpu=run_config.get("device") != "cpu")
-        with room(cluster, share, workers, seconds) as found:
-            grid = WorkerGrid(run_config, places(workers), found, client_app)
+        with room(cluster, share, workers, seconds) as run_info:
+            grid = WorkerGrid(run_config, places(workers), run_info, client_app)
             grid.here = not cluster.address
             run_server(server_app, grid, run_config)

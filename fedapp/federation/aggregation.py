@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from fedapp.training.algorithm import Algorithm, Tensors, WeightedMean
-from fedapp.training.client import ClientReport, CohortReply
+from fedapp.training.client import ClientMetrics, TrainReply
 
 
-class Fold:
+class RunningAggregate:
     """The running weighted mean of a round: of cohort means, or each client's update kept."""
 
     def __init__(self) -> None:
-        self.reports: list[ClientReport] = []
+        self.reports: list[ClientMetrics] = []
         self.bytes = 0
         self.train_seconds = 0.0
         self._mean = WeightedMean()
         self._uploads = WeightedMean()
         self._each: dict[int, Tensors] = {}
 
-    def add(self, reply: CohortReply) -> None:
+    def add(self, reply: TrainReply) -> None:
         """Fold in one node's reply."""
         self.reports += reply.reports
         self.bytes += reply.bytes
@@ -64,23 +64,21 @@ class Fold:
         return sum(weight * value for weight, value in pairs) / total if total else float("nan")
 
 
-def in_order(
-    replies: Iterable[tuple[int, CohortReply | None]], count: int
-) -> Iterator[CohortReply]:
+def in_order(replies: Iterable[tuple[int, TrainReply | None]], count: int) -> Iterator[TrainReply]:
     """Yield replies 0 .. count-1 in order; None marks one that is lost, a missing one is skipped.
 
     At most the replies that came before their turn are held.
     """
-    early: dict[int, CohortReply | None] = {}
-    turn = 0
+    early: dict[int, TrainReply | None] = {}
+    next_index = 0
     for index, reply in replies:
         early[index] = reply
-        while turn in early:
-            ready = early.pop(turn)
-            turn += 1
+        while next_index in early:
+            ready = early.pop(next_index)
+            next_index += 1
             if ready is not None:
                 yield ready
-    for index in range(turn, count):
+    for index in range(next_index, count):
         late = early.get(index)
         if late is not None:
             yield late

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fedapp.training.algorithm import Tensors
 
-Record = dict[str, Any]
+RoundMetrics = dict[str, Any]
 """The metrics of one round, as they stand in ``metrics.jsonl``."""
 
 
@@ -16,14 +16,14 @@ Record = dict[str, Any]
 class ServerState:
     """All that the server carries from round to round; a checkpoint holds exactly this.
 
-    ``counted`` is the round of each client's last turn whose result the server used, if clients keep
-    a state.
+    ``last_used_round`` is, by client, the last round in which the server used its reply; it is kept
+    only if clients keep a state.
     """
 
     round: int
     theta: Tensors
     algorithm: Tensors = field(default_factory=dict)
-    counted: dict[int, int] = field(default_factory=dict)
+    last_used_round: dict[int, int] = field(default_factory=dict)
 
 
 class Ledger(Protocol):
@@ -37,7 +37,7 @@ class Ledger(Protocol):
         """Write down what a round costs, before its orders leave to ``clients``."""
         ...
 
-    def report(self) -> Record:
+    def report(self) -> RoundMetrics:
         """Return what a round's record says of it."""
         ...
 
@@ -48,7 +48,7 @@ class Callback:
     def on_start(self, state: ServerState) -> None:
         """Run before the first round (or the first after a resume)."""
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         """Run after a round (round 0 is the evaluation of theta_0); True ends the run."""
         return False
 

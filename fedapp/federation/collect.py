@@ -10,82 +10,82 @@ from flwr.app import Message
 from flwr.common.logger import log
 
 from fedapp.errors import plain
-from fedapp.federation.aggregation import Fold, in_order
+from fedapp.federation.aggregation import RunningAggregate, in_order
 from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.nodes import Cohort
 from fedapp.federation.validation import Expected, decode_reply, decode_scores
-from fedapp.training.client import CohortReply, TrainOrder
+from fedapp.training.client import TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
 
 NOT_EVALUATED = "Node %s: clients %s are left out of this evaluation: %s"
 
 
 @dataclass
-class Gathered:
+class RoundReplies:
     """What came of a round's orders.
 
-    ``faults`` says why a client is left out; ``surplus`` names the clients that were asked for in
+    ``faults`` says why a client is left out; ``unused`` names the clients that were asked for in
     addition and not waited for, since enough others had replied well.
     """
 
-    fold: Fold = field(default_factory=Fold)
+    aggregate: RunningAggregate = field(default_factory=RunningAggregate)
     faults: dict[int, Fault] = field(default_factory=dict)
-    surplus: list[int] = field(default_factory=list)
+    unused: list[int] = field(default_factory=list)
 
 
-def gather(
-    orders: Sequence[TrainOrder],
+def collect_replies(
+    requests: Sequence[TrainRequest],
     replies: Iterable[tuple[int, Message | Fault]],
     expected: Expected,
     wanted: int,
     deadline: float,
-) -> Gathered:
+) -> RoundReplies:
     """Fold good replies, of (index of the order, reply), until ``wanted`` clients replied well.
 
     Replies are taken as they come and folded in the order of the orders.
     """
-    found = Gathered()
-    missing = dict(enumerate(orders))
-    checked = _checked(orders, replies, expected, wanted, deadline, missing, found)
-    for reply in in_order(checked, len(orders)):
-        found.fold.add(reply)
-    rest = [client for order in missing.values() for client in order.clients]
-    if len(found.fold.reports) >= wanted:
-        found.surplus = sorted(rest)
+    found = RoundReplies()
+    missing = dict(enumerate(requests))
+    checked = _checked(requests, replies, expected, wanted, deadline, missing, found)
+    for reply in in_order(checked, len(requests)):
+        found.aggregate.add(reply)
+    rest = [client for request in missing.values() for client in request.clients]
+    if len(found.aggregate.reports) >= wanted:
+        found.unused = sorted(rest)
     else:
         found.faults |= dict.fromkeys(rest, _late(deadline))
     return found
 
 
 def _checked(
-    orders: Sequence[TrainOrder],
+    requests: Sequence[TrainRequest],
     replies: Iterable[tuple[int, Message | Fault]],
     expected: Expected,
     wanted: int,
     deadline: float,
-    missing: dict[int, TrainOrder],
-    found: Gathered,
-) -> Iterator[tuple[int, CohortReply | None]]:
+    missing: dict[int, TrainRequest],
+    found: RoundReplies,
+) -> Iterator[tuple[int, TrainReply | None]]:
     """Yield each order's reply, or None for one that is lost; stop when there are enough."""
     good = 0
     for index, message in replies:
-        order = missing.pop(index)
+        request = missing.pop(index)
         reply = None
         try:
             if isinstance(message, Fault):
                 raise ReplyError(*message)
-            reply = decode_reply(order, message, expected)
+            reply = decode_reply(request, message, expected)
             raised = {client: Fault("raised", why) for client, why in reply.failures.items()}
             found.faults |= raised
             good += len(reply.reports)
         except ReplyError as error:
-            found.faults |= dict.fromkeys(order.clients, _said(error.fault, deadline))
+            found.faults |= dict.fromkeys(request.clients, _said(error.fault, deadline))
         yield index, reply
         if good >= wanted:
             return
 
 
-def gather_scores(
+def collect_scores(
     asked: Sequence[Cohort],
     replies: Iterable[tuple[int, Message | Fault]],
     deadline: float,

@@ -57,7 +57,7 @@ class Sent:
     pulled: Future[Pulled] | None = None
 
 
-def grace(seconds: float) -> float:
+def grace_period(seconds: float) -> float:
     """Return for how long after a deadline of ``seconds`` what was there in time is fetched."""
     return min(0.05 * seconds, 5.0)
 
@@ -118,19 +118,19 @@ class Delivery:
         grid: Grid,
         messages: Sequence[Message],
         seconds: float,
-        patience: float | None = None,
+        max_wait: float | None = None,
     ) -> Generator[tuple[int, Message | Fault], None, None]:
         """Send the messages and yield (index, reply) as replies come, for at most ``seconds``.
 
         Replies that are there at the same time come in the order of their messages; a Fault stands
         for one that there can be none to read. Polls Flower's own grids, and so finds a reply late
         by 5 % of the time that it took, but by at least 0.01 and at most 0.5 s. What is unanswered
-        when the caller stops, or time is over, stays open. With ``patience``, what comes later than
-        that is there for ``collect``; without, a deployment is given ``grace`` to fetch what is
+        when the caller stops, or time is over, stays open. With ``max_wait``, what comes later than
+        that is there for ``collect``; without, a deployment is given ``grace_period`` to fetch what is
         there in time, and a Fault stands for what is there in part; and what nobody has begun to
         work on is taken back, so that no node is busy with it.
         """
-        most = seconds if patience is None else min(patience, seconds)
+        most = seconds if max_wait is None else min(max_wait, seconds)
         began = self._clock()
         index_of = self._push(grid, messages, began + seconds, seconds)
         for index in set(range(len(messages))) - set(index_of.values()):
@@ -145,10 +145,10 @@ class Delivery:
                     yield index_of.pop(key), reply
                 if not replies and not isinstance(grid, Waits):
                     time.sleep(min(max(0.05 * spent, 0.01), LONGEST_PAUSE, most - spent))
-            if patience is None and deployed(grid):
+            if max_wait is None and deployed(grid):
                 yield from self._last_look(grid, index_of, seconds)
         finally:
-            if patience is None and isinstance(grid, TakesBack):
+            if max_wait is None and isinstance(grid, TakesBack):
                 for key in grid.take_back(index_of):
                     del self._open[key]
 
@@ -171,7 +171,7 @@ class Delivery:
         self, grid: Grid, index_of: Mapping[str, int], seconds: float
     ) -> Iterator[tuple[int, Message | Fault]]:
         """Yield what was there in time, then a Fault for each reply that is there in part."""
-        end = self._clock() + grace(seconds)
+        end = self._clock() + grace_period(seconds)
         self._pull(grid, list(index_of))
         under_way = {key: pulled for key in index_of if (pulled := self._open[key].pulled)}
         wait(under_way.values(), max(end - self._clock(), 0.0))

@@ -18,8 +18,8 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, MetricRecordValues
 
 from fedapp.federation.arrays import to_arrays, to_tensors
 from fedapp.training.algorithm import Tensors
-from fedapp.training.client import CohortReply, TrainOrder
-from fedapp.training.client_state import StateOrder
+from fedapp.training.client import TrainReply, TrainRequest
+from fedapp.training.client_state import StateLocation
 from fedapp.training.evaluation import Score
 
 EACH = "arrays."
@@ -29,20 +29,20 @@ FURTHER = "further"
 # ---------------------------------------------------------------------- train
 
 
-def encode_order(
-    order: TrainOrder, theta: ArrayRecord, extras: ArrayRecord | None = None
+def encode_train_request(
+    request: TrainRequest, theta: ArrayRecord, extras: ArrayRecord | None = None
 ) -> RecordDict:
     """Return the content of a TRAIN message; the records of a round's messages are the same."""
     config = ConfigRecord(
         {
-            "server-round": order.round,
-            "clients": list(order.clients),
-            "learning-rate": order.learning_rate,
-            "local-epochs": order.epochs,
-            "batch-size": order.batch_size,
-            "reply": order.reply,
-            "threads": order.threads,
-            **_state_keys(order.states, order.clients),
+            "server-round": request.round,
+            "clients": list(request.clients),
+            "learning-rate": request.learning_rate,
+            "local-epochs": request.epochs,
+            "batch-size": request.batch_size,
+            "reply": request.reply,
+            "threads": request.threads,
+            **_state_keys(request.states, request.clients),
         }
     )
     content = RecordDict({"arrays": theta, "config": config})
@@ -51,7 +51,7 @@ def encode_order(
     return content
 
 
-def _state_keys(states: StateOrder | None, clients: Sequence[int]) -> dict[str, str | list[int]]:
+def _state_keys(states: StateLocation | None, clients: Sequence[int]) -> dict[str, str | list[int]]:
     if states is None:
         return {}
     return {
@@ -59,26 +59,26 @@ def _state_keys(states: StateOrder | None, clients: Sequence[int]) -> dict[str, 
         "state-folder": states.folder,
         "state-starts": list(states.starts),
         "state-checkpoints": list(states.checkpoints),
-        "state-counted": [states.counted.get(client, 0) for client in clients],
+        "state-counted": [states.last_used_round.get(client, 0) for client in clients],
     }
 
 
-def _states(config: Mapping[str, Any]) -> StateOrder | None:
+def _states(config: Mapping[str, Any]) -> StateLocation | None:
     if "state-run" not in config:
         return None
-    return StateOrder(
+    return StateLocation(
         run_id=str(config["state-run"]),
         folder=str(config["state-folder"]),
         starts=tuple(config["state-starts"]),
         checkpoints=tuple(config["state-checkpoints"]),
-        counted=dict(zip(config["clients"], config["state-counted"], strict=True)),
+        last_used_round=dict(zip(config["clients"], config["state-counted"], strict=True)),
     )
 
 
-def decode_order(content: RecordDict) -> tuple[TrainOrder, Tensors, Tensors]:
+def decode_train_request(content: RecordDict) -> tuple[TrainRequest, Tensors, Tensors]:
     """Return the order, theta and the extras of a TRAIN message."""
     config = cast("dict[str, Any]", content.config_records["config"])
-    order = TrainOrder(
+    request = TrainRequest(
         round=int(config["server-round"]),
         clients=tuple(config["clients"]),
         learning_rate=float(config["learning-rate"]),
@@ -90,15 +90,15 @@ def decode_order(content: RecordDict) -> tuple[TrainOrder, Tensors, Tensors]:
     )
     extras = content.array_records.get("extras")
     theta = to_tensors(content.array_records["arrays"])
-    return order, theta, to_tensors(extras) if extras is not None else {}
+    return request, theta, to_tensors(extras) if extras is not None else {}
 
 
-def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
+def encode_reply(request: TrainRequest, reply: TrainReply) -> RecordDict:
     """Return the content of the reply to a TRAIN message."""
     reports = reply.reports
     content = RecordDict(
         {
-            "metrics": MetricRecord({"server-round": order.round}),
+            "metrics": MetricRecord({"server-round": request.round}),
             "clients": MetricRecord(
                 {
                     "client": [report.client for report in reports],
@@ -114,7 +114,7 @@ def encode_reply(order: TrainOrder, reply: CohortReply) -> RecordDict:
     )
     if reply.uploads:
         content["uploads"] = to_arrays(reply.uploads)
-    if order.reply == "mean" and reply.weight > 0:
+    if request.reply == "mean" and reply.weight > 0:
         content["arrays"] = to_arrays(reply.mean)
     for client, tensors in reply.each.items():
         content[f"{EACH}{client}"] = to_arrays(tensors)
@@ -129,34 +129,34 @@ def _why(failures: Mapping[int, str]) -> ConfigRecord:
 
 
 @dataclass(frozen=True)
-class Exam:
+class EvaluateRequest:
     """Whom a node is asked to score after a round, and where they keep their states, if it matters."""
 
     round: int
     clients: tuple[int, ...]
     threads: int
-    states: StateOrder | None = None
+    states: StateLocation | None = None
 
 
-def encode_exam(exam: Exam, theta: ArrayRecord) -> RecordDict:
+def encode_evaluate_request(request: EvaluateRequest, theta: ArrayRecord) -> RecordDict:
     """Return the content of an EVALUATE message."""
     config = ConfigRecord(
         {
-            "server-round": exam.round,
-            "clients": list(exam.clients),
-            "threads": exam.threads,
-            **_state_keys(exam.states, exam.clients),
+            "server-round": request.round,
+            "clients": list(request.clients),
+            "threads": request.threads,
+            **_state_keys(request.states, request.clients),
         }
     )
     return RecordDict({"arrays": theta, "config": config})
 
 
-def decode_exam(content: RecordDict) -> tuple[Exam, Tensors]:
+def decode_evaluate_request(content: RecordDict) -> tuple[EvaluateRequest, Tensors]:
     """Return what an EVALUATE message asks for, and theta."""
     config = cast("dict[str, Any]", content.config_records["config"])
     clients, threads = tuple(config["clients"]), int(config["threads"])
-    exam = Exam(int(config["server-round"]), clients, threads, _states(config))
-    return exam, to_tensors(content.array_records["arrays"])
+    request = EvaluateRequest(int(config["server-round"]), clients, threads, _states(config))
+    return request, to_tensors(content.array_records["arrays"])
 
 
 def encode_scores(scores: Mapping[int, Score], failures: Mapping[int, str]) -> RecordDict:

@@ -76,12 +76,12 @@ class Nodes:
         self.config = config
         self.task = task
         self.fingerprint = fingerprint
-        self.refused: dict[int, str] = {}
+        self.rejected: dict[int, str] = {}
         self._virtual_sizes = sizes
         self._virtual_total = 0 if sizes is None else int(sizes.sum())
         self._sizes: dict[int, int] = {}
         self._node_of: dict[int, int] = {}
-        self._fit: set[int] = set()
+        self._accepted: set[int] = set()
         self._ask_again: dict[int, float] = {}
         self._seen: dict[int, Seen] = {}
         self._queries = Delivery()
@@ -128,53 +128,56 @@ class Nodes:
         """
         end = time.monotonic() + self.config.node_timeout
         said = -1
-        while len(fit := self.present(grid, end - time.monotonic())) < self.config.min_nodes:
-            if len(fit) != said:
+        while len(accepted := self.connected(grid, end - time.monotonic())) < self.config.min_nodes:
+            if len(accepted) != said:
                 log(
-                    INFO, "Waiting for nodes: %d of min-nodes = %d", len(fit), self.config.min_nodes
+                    INFO,
+                    "Waiting for nodes: %d of min-nodes = %d",
+                    len(accepted),
+                    self.config.min_nodes,
                 )
-                said = len(fit)
+                said = len(accepted)
             if time.monotonic() > end:
-                raise RunError(self._too_few(len(fit)))
+                raise RunError(self._too_few(len(accepted)))
             time.sleep(0.5)
             # Without the silent ones there is no round: a message may have been lost.
-            self._ask_again = {n: at for n, at in self._ask_again.items() if n in self.refused}
-        return fit
+            self._ask_again = {n: at for n, at in self._ask_again.items() if n in self.rejected}
+        return accepted
 
-    def some(self, grid: Grid) -> list[int]:
+    def available(self, grid: Grid) -> list[int]:
         """Return the fit nodes that are connected now; waits as at the start if there are none."""
-        present = self.present(grid, NEWCOMER_SECONDS)
-        if not present or not len(self.clients):
+        connected = self.connected(grid, NEWCOMER_SECONDS)
+        if not connected or not len(self.clients):
             log(WARNING, "No fit node is connected; waiting")
-            present = self.wait(grid)
-        return present
+            connected = self.wait(grid)
+        return connected
 
     def cohorts(
-        self, clients: Sequence[int], present: Sequence[int], busy: Collection[int] = ()
+        self, clients: Sequence[int], connected: Sequence[int], busy: Collection[int] = ()
     ) -> list[Cohort]:
         """Return (node, its clients), without busy nodes: virtual clients go to the others."""
         if not self.virtual:
             pairs = [(self.node_of(client), [client]) for client in clients]
             return [(node, cohort) for node, cohort in pairs if node not in busy]
-        free = [node for node in present if node not in busy]
+        free = [node for node in connected if node not in busy]
         cohorts = spread(clients, self.sizes(clients), len(free)) if free else []
         return list(zip(free, cohorts, strict=False))
 
-    def present(self, grid: Grid, patience: float) -> list[int]:
+    def connected(self, grid: Grid, max_wait: float) -> list[int]:
         """Return the fit nodes that are connected now, in ascending order.
 
-        Asks newcomers, and waits for their answers for at most ``patience`` seconds.
+        Asks newcomers, and waits for their answers for at most ``max_wait`` seconds.
         """
         gone = self._look(grid)
         connected = set(self._seen)
         for node, reply in self._queries.collect(grid):
-            if node in connected - self._fit - gone:  # one that went answered as it was
+            if node in connected - self._accepted - gone:  # one that went answered as it was
                 self._hear(node, reply)
         now = time.monotonic()
-        due = sorted(n for n in connected - self._fit if self._ask_again.get(n, now) <= now)
-        self._ask(grid, [node for node in due if node in self.refused], 0.0)
-        self._ask(grid, [node for node in due if node not in self.refused], patience)
-        return sorted(self._fit)
+        due = sorted(n for n in connected - self._accepted if self._ask_again.get(n, now) <= now)
+        self._ask(grid, [node for node in due if node in self.rejected], 0.0)
+        self._ask(grid, [node for node in due if node not in self.rejected], max_wait)
+        return sorted(self._accepted)
 
     def _look(self, grid: Grid) -> set[int]:
         """Return, and forget, the nodes that went since the last look, also if they are back.
@@ -187,23 +190,23 @@ class Nodes:
         clients = [client for client, node in self._node_of.items() if node in gone]
         for client in clients:
             del self._node_of[client], self._sizes[client]
-        self._fit -= gone
+        self._accepted -= gone
         self._partitions = {n: of for n, of in self._partitions.items() if n not in gone}
         # One that was refused for another's client-id may have it when that one is gone.
-        for node in [*self.refused] if clients else gone:
-            self.refused.pop(node, None)
+        for node in [*self.rejected] if clients else gone:
+            self.rejected.pop(node, None)
         for node in [*self._ask_again] if clients else gone:
             self._ask_again.pop(node, None)
         return gone
 
-    def _ask(self, grid: Grid, nodes: list[int], patience: float) -> None:
+    def _ask(self, grid: Grid, nodes: list[int], max_wait: float) -> None:
         if not nodes:
             return
         messages = [
             Message(RecordDict(), node, MessageType.QUERY, ttl=QUERY_SECONDS) for node in nodes
         ]
         self._ask_again |= dict.fromkeys(nodes, time.monotonic() + SILENCE_SECONDS)
-        for index, reply in self._queries.exchange(grid, messages, QUERY_SECONDS, patience):
+        for index, reply in self._queries.exchange(grid, messages, QUERY_SECONDS, max_wait):
             self._hear(nodes[index], reply)
 
     def _hear(self, node: int, reply: Message | Fault) -> None:
@@ -213,10 +216,10 @@ class Nodes:
         """
         if isinstance(reply, Message) and missing(reply):
             return
-        said = self.refused.pop(node, "")
+        said = self.rejected.pop(node, "")
         problem = self._admit(node, reply)
         if problem:
-            self.refused[node] = problem
+            self.rejected[node] = problem
             self._ask_again[node] = time.monotonic() + REFUSED_SECONDS
             if problem != said:
                 log(WARNING, "Node %s is refused: %s", self.called(node), problem)
@@ -230,7 +233,7 @@ class Nodes:
         """Ask the node that is ``client`` anew what it holds, before the next round."""
         node = self._node_of.pop(client)
         del self._sizes[client]
-        self._fit.discard(node)
+        self._accepted.discard(node)
         self._ask_again.pop(node, None)
 
     def _admit(self, node: int, reply: Message | Fault) -> str:
@@ -252,7 +255,7 @@ class Nodes:
             parts = answer.get("num-partitions", 0)
             problem = self._other_split(node, parts) or self._admit_client(node, client, examples)
         if not problem:
-            self._fit.add(node)
+            self._accepted.add(node)
             log(INFO, "Node %s is fit: %s", self.called(node), _describe(answer))
             self._compare_device(node, str(answer.get("device", "")).partition(":")[0])
         return problem
@@ -269,11 +272,11 @@ class Nodes:
     def _other_split(self, node: int, partitions: Any) -> str:
         """Return whose partitions, if anybody's, are of another number, and so share examples."""
         self._partitions[node] = partitions
-        for fit in sorted(self._fit):
-            if partitions and self._partitions[fit] not in (0, partitions):
+        for accepted in sorted(self._accepted):
+            if partitions and self._partitions[accepted] not in (0, partitions):
                 return (
-                    f"num-partitions = {plain(repr(partitions))}, but node {self.called(fit)} has "
-                    f"{self._partitions[fit]}: their examples would overlap; start all with the same"
+                    f"num-partitions = {plain(repr(partitions))}, but node {self.called(accepted)} has "
+                    f"{self._partitions[accepted]}: their examples would overlap; start all with the same"
                 )
         return ""
 
@@ -289,9 +292,9 @@ class Nodes:
     def _mismatches(self, answer: Mapping[str, Any]) -> Iterator[str]:
         """Yield why a node with this answer is not fit, what explains most first."""
 
-        def differs(key: str, mine: str, mend: str) -> Iterator[str]:
+        def differs(key: str, mine: str, fix: str) -> Iterator[str]:
             if (theirs := answer.get(key)) != mine:
-                yield f"{key} = {plain(repr(theirs))}, but the server has {mine!r}; {mend}"
+                yield f"{key} = {plain(repr(theirs))}, but the server has {mine!r}; {fix}"
 
         yield from differs("version", fedapp.__version__, "install the same version")
         try:
@@ -305,15 +308,15 @@ class Nodes:
         if answer.get("examples", 0) <= 0:
             yield "it has no training examples; point its data-path to a folder that has"
 
-    def _too_few(self, fit: int) -> str:
-        silent = dict.fromkeys(self._seen.keys() - self._fit - self.refused.keys(), SILENT)
-        refused = "".join(
-            f"\n  node {self.called(node)}: {why}" for node, why in (self.refused | silent).items()
+    def _too_few(self, accepted: int) -> str:
+        silent = dict.fromkeys(self._seen.keys() - self._accepted - self.rejected.keys(), SILENT)
+        rejected = "".join(
+            f"\n  node {self.called(node)}: {why}" for node, why in (self.rejected | silent).items()
         )
         return (
-            f"min-nodes = {self.config.min_nodes}: only {fit} fit nodes within node-timeout = "
+            f"min-nodes = {self.config.min_nodes}: only {accepted} fit nodes within node-timeout = "
             f"{self.config.node_timeout:g} s. Start more SuperNodes, lower min-nodes or raise "
-            f"node-timeout." + (f" Connected, but not fit:{refused}" if refused else "")
+            f"node-timeout." + (f" Connected, but not fit:{rejected}" if rejected else "")
         )
 
 

@@ -8,33 +8,33 @@ from collections.abc import Sequence
 from flwr.app import MetricRecord
 
 from fedapp.config.run_config import RunConfig
-from fedapp.federation.callback import Record
-from fedapp.federation.collect import Gathered
+from fedapp.federation.callback import RoundMetrics
+from fedapp.federation.collect import RoundReplies
 from fedapp.federation.faults import Fault, count
 from fedapp.training.evaluation import Score
 from fedapp.training.round_plan import Work
 
 
-def training_record(config: RunConfig, found: Gathered, work: Work) -> Record:
+def training_record(config: RunConfig, found: RoundReplies, work: Work) -> RoundMetrics:
     """Return what a round's training did: u and eta * u averaged as the updates are."""
-    fold = found.fold
-    done = fold.average([work.updates(config, r.examples) for r in fold.reports])
-    record: Record = {
-        "replied": len(fold.reports),
-        "examples": sum(r.examples for r in fold.reports),
-        "steps": sum(r.steps for r in fold.reports),
+    aggregate = found.aggregate
+    done = aggregate.average([work.updates(config, r.examples) for r in aggregate.reports])
+    record: RoundMetrics = {
+        "replied": len(aggregate.reports),
+        "examples": sum(r.examples for r in aggregate.reports),
+        "steps": sum(r.steps for r in aggregate.reports),
         "updates": done,
         "effective_updates": done * work.learning_rate,
-        "train_loss": fold.average([r.loss for r in fold.reports]),
-        "bytes_up": fold.bytes,
+        "train_loss": aggregate.average([r.loss for r in aggregate.reports]),
+        "bytes_up": aggregate.bytes,
         "model_changed": False,
     }
-    if found.surplus:
-        record["surplus"] = found.surplus
+    if found.unused:
+        record["surplus"] = found.unused
     return record | (_faults(found.faults) if found.faults else {})
 
 
-def _faults(faults: dict[int, Fault]) -> Record:
+def _faults(faults: dict[int, Fault]) -> RoundMetrics:
     """Return who is left out and why, and how many by the kind of fault."""
     failures = {str(client): faults[client].reason for client in sorted(faults)}
     return {"failures": failures, "faults": count(faults)}

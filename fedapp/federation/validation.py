@@ -17,7 +17,7 @@ from fedapp.federation.arrays import size_of, to_tensors
 from fedapp.federation.faults import IN_PART, Fault, ReplyError
 from fedapp.federation.messages import EACH, FURTHER
 from fedapp.training.algorithm import Tensors
-from fedapp.training.client import ClientReport, CohortReply, TrainOrder
+from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
 from fedapp.training.tensors import add, all_finite
 
@@ -71,7 +71,7 @@ class Expected:
     max_norm: float = 0.0
 
 
-def decode_reply(order: TrainOrder, message: Message, expected: Expected) -> CohortReply:
+def decode_reply(request: TrainRequest, message: Message, expected: Expected) -> TrainReply:
     """Return a reply that fits the order and what is expected.
 
     Raises
@@ -83,27 +83,27 @@ def decode_reply(order: TrainOrder, message: Message, expected: Expected) -> Coh
     content = _content(message)
     try:
         metrics = cast("dict[str, Any]", content.metric_records["metrics"])
-        if metrics["server-round"] != order.round:
+        if metrics["server-round"] != request.round:
             raise ReplyError(
-                "round", f"it is a reply to round {metrics['server-round']}, not {order.round}"
+                "round", f"it is a reply to round {metrics['server-round']}, not {request.round}"
             )
-        reports = tuple(_reports(content, order, expected))
-        failures = _failures(content, order, reports)
+        reports = tuple(_reports(content, request, expected))
+        failures = _failures(content, request, reports)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ReplyError("malformed", f"its records are malformed: {plain(repr(error))}") from error
     arrays = content.array_records
     mean, each, uploads = {}, {}, {}
     weighs = any(report.weight > 0 for report in reports)
-    if order.reply == "mean" and weighs:
+    if request.reply == "mean" and weighs:
         mean = _update("arrays", arrays, expected)
-    if order.reply == "each":
+    if request.reply == "each":
         each = {r.client: _update(f"{EACH}{r.client}", arrays, expected) for r in reports}
     if expected.upload and weighs:
         uploads = _checked("uploads", arrays, expected.upload)
         if uploads.keys() == expected.theta.keys():
-            _check_norm("uploads", uploads, expected, min(order.learning_rate, 1.0))
+            _check_norm("uploads", uploads, expected, min(request.learning_rate, 1.0))
         _check_numbers(uploads, expected.largest)
-    return CohortReply(mean, uploads, each, reports, failures, size_of(content))
+    return TrainReply(mean, uploads, each, reports, failures, size_of(content))
 
 
 def decode_scores(
@@ -160,25 +160,27 @@ def _content(message: Message) -> RecordDict:
     return message.content
 
 
-def _reports(content: RecordDict, order: TrainOrder, expected: Expected) -> Iterator[ClientReport]:
+def _reports(
+    content: RecordDict, request: TrainRequest, expected: Expected
+) -> Iterator[ClientMetrics]:
     columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
     names = ("client", "examples", "weight", "steps", "loss", "seconds")
     seen = set()
     for row in zip(*(columns[name] for name in names), strict=True):
         client, examples, weight, steps, loss, seconds = row
-        if client not in order.clients or client in seen:
+        if client not in request.clients or client in seen:
             raise ReplyError(
                 "malformed", f"it reports client {client}, which it was not asked to train"
             )
         seen.add(client)
-        report = ClientReport(
+        report = ClientMetrics(
             int(client), int(examples), float(weight), int(steps), float(loss), float(seconds)
         )
         _check_report(report, expected)
         yield report
 
 
-def _check_report(report: ClientReport, expected: Expected) -> None:
+def _check_report(report: ClientMetrics, expected: Expected) -> None:
     """Refuse counts that cannot be: a client may weigh less than it holds, but never more.
 
     Weighted uniformly it weighs 1, or has no say.
@@ -202,11 +204,11 @@ def _check_report(report: ClientReport, expected: Expected) -> None:
 
 
 def _failures(
-    content: RecordDict, order: TrainOrder, reports: Sequence[ClientReport]
+    content: RecordDict, request: TrainRequest, reports: Sequence[ClientMetrics]
 ) -> dict[int, str]:
     """Return why each client of the order is without a report."""
     said = _reasons(content)
-    missing = set(order.clients) - {report.client for report in reports}
+    missing = set(request.clients) - {report.client for report in reports}
     return {client: said.get(client, NOT_MENTIONED) for client in sorted(missing)}
 
 

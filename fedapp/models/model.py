@@ -88,7 +88,7 @@ class Model(Component, ABC):
         losses = cross_entropy(outputs, targets, reduction="none")
         return (losses * weight).sum() / weight.sum().clamp(min=1)
 
-    def hits(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def num_correct(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return how many targets are predicted correctly, and how many count: two scalars."""
         counted = targets != IGNORE
         return ((outputs.argmax(1) == targets) & counted).sum(), counted.sum()

@@ -31,7 +31,7 @@ class Quadratic(Model):
             return outputs.mean()
         return (outputs * mask).sum() / mask.sum().clamp(min=1)
 
-    def hits(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def num_correct(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return nan, and the number of examples."""
         return torch.full((), torch.nan, dtype=torch.float64), torch.tensor(len(targets))
 

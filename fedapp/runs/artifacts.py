@@ -14,7 +14,7 @@ from flwr.common.logger import log
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config.run_config import RunConfig
-from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.files import write_atomically, write_json
 from fedapp.runs.callbacks import read_metrics, wall_seconds
 from fedapp.runs.curves import draw_curves
@@ -23,7 +23,7 @@ from fedapp.runs.html import page, render
 from fedapp.runs.update_figures import draw_updates
 
 
-class Artefacts(Callback):
+class FinalOutputs(Callback):
     """Writes the model, ``summary.json``, the curves and ``report.html`` when the run ends."""
 
     def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
@@ -75,7 +75,7 @@ def _local_work(config: RunConfig) -> str:
     return work
 
 
-def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
+def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, Any]:
     """Return the run in a few numbers; None where there is nothing to say."""
     scored = [r for r in records if r.get("test_accuracy") is not None]
     best = max(scored, key=lambda r: r["test_accuracy"], default={})
@@ -103,20 +103,20 @@ def summarise(records: Sequence[Record], config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _privacy(records: Sequence[Record]) -> dict[str, float | str | None]:
+def _privacy(records: Sequence[RoundMetrics]) -> dict[str, float | str | None]:
     """Return the privacy spent, of an algorithm that says it; epsilon is None without a bound."""
     said = [record for record in records if "delta" in record]
     return {key: said[-1][key] for key in ("epsilon", "delta", "adjacency")} if said else {}
 
 
-def _to_target(scored: Sequence[Record], target: float) -> float | None:
+def _to_target(scored: Sequence[RoundMetrics], target: float) -> float | None:
     if not target:
         return None
     rounds = [r["round"] for r in scored]
     return rounds_to_target(rounds, [r["test_accuracy"] for r in scored], target)
 
 
-def _total(records: Sequence[Record], key: str) -> float:
+def _total(records: Sequence[RoundMetrics], key: str) -> float:
     return float(sum(r.get(key) or 0 for r in records))
 
 

@@ -28,13 +28,13 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
 from fedapp.errors import CheckpointError, RunError
-from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
 
 
-def read_metrics(path: Path) -> list[Record]:
+def read_metrics(path: Path) -> list[RoundMetrics]:
     """Return the records of ``metrics.jsonl``; a last line that was cut off does not count.
 
     Raises
@@ -43,7 +43,7 @@ def read_metrics(path: Path) -> list[Record]:
         A line before the last is damaged.
     """
     lines = path.read_text().splitlines() if path.exists() else []
-    records: list[Record] = []
+    records: list[RoundMetrics] = []
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
@@ -66,13 +66,13 @@ def cut_metrics(path: Path, last: int) -> None:
         write_atomically(path, "".join(map(_line, kept)).encode())
 
 
-def last_whole_round(records: Sequence[Record]) -> int:
+def last_whole_round(records: Sequence[RoundMetrics]) -> int:
     """Return the last round of which there are records of all rounds from 0 on; -1 if there is none."""
     rounds = {record["round"] for record in records}
     return next(round_ for round_ in itertools.count() if round_ not in rounds) - 1
 
 
-def wall_seconds(record: Record) -> float:
+def wall_seconds(record: RoundMetrics) -> float:
     """Return the wall seconds of one round; round 0 is an evaluation alone."""
     seconds = record["seconds"]
     return float(seconds.get("round", seconds.get("evaluate", 0.0)))
@@ -93,7 +93,7 @@ class Metrics(Callback):
         """Drop the rounds that a killed run did after the checkpoint; they will be run again."""
         cut_metrics(self.path, state.round or -1)
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         """Append one line, and those that could not be written before."""
         if self.checkpoints and self.checkpoints.problem:
             record["checkpoint_error"] = self.checkpoints.problem
@@ -131,7 +131,7 @@ def _room_needed(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _line(record: Record) -> str:
+def _line(record: RoundMetrics) -> str:
     return json.dumps(_without_nan(record)) + "\n"
 
 
@@ -157,7 +157,7 @@ class Checkpoints(Callback):
         self.problem = ""
         self._last, self._written = -1, time.monotonic()
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         """Write a checkpoint if it is time to, or if the last attempt failed."""
         if (state.round and self._is_due(state.round)) or self.problem:
             try:
@@ -184,7 +184,7 @@ class Checkpoints(Callback):
         self._written = time.monotonic()
 
 
-class Board(Callback):
+class TensorBoardWriter(Callback):
     """Writes every number of a record as a TensorBoard scalar."""
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -197,7 +197,7 @@ class Board(Callback):
             str(self.folder), purge_step=state.round + 1 if state.round else 0
         )
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         """Write the record's numbers, as one event."""
         numbers = {**record}
         for group in ("seconds", "faults"):
@@ -227,11 +227,11 @@ class StopAtTarget(Callback):
     def __init__(self, target: float) -> None:
         self.target = target
 
-    def reached(self, record: Record) -> bool:
+    def reached(self, record: RoundMetrics) -> bool:
         """Return whether the round of ``record`` reached the target."""
         return bool((record.get("test_accuracy") or 0.0) >= self.target)
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         """Say whether the target is reached."""
         reached = self.reached(record)
         if reached:
@@ -239,7 +239,7 @@ class StopAtTarget(Callback):
         return reached
 
 
-def has_reached(target: float, records: Sequence[Record], last: int) -> bool:
+def has_reached(target: float, records: Sequence[RoundMetrics], last: int) -> bool:
     """Return whether one of the rounds up to ``last`` reached the target (0: none is set)."""
     stop = StopAtTarget(target)
     return bool(target) and any(stop.reached(r) for r in records if r["round"] <= last)
@@ -256,7 +256,7 @@ class StopIfAllFail(Callback):
     def __init__(self) -> None:
         self._reason, self._rounds = "", 0
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         """Count the round, if it is such a one.
 
         Raises
@@ -276,7 +276,7 @@ class StopIfAllFail(Callback):
         return False
 
 
-def _reason_of_all(record: Record) -> str:
+def _reason_of_all(record: RoundMetrics) -> str:
     """Return the exception that all clients of the round raised, if it was the same one."""
     failures = record.get("failures", {})
     if set(record.get("faults", {})) != {"raised"} or len(failures) < len(record["clients"]):
@@ -285,7 +285,7 @@ def _reason_of_all(record: Record) -> str:
     return reasons.pop() if len(reasons) == 1 else ""
 
 
-class Report(Callback):
+class ProgressReport(Callback):
     """Says how the run goes: a live bar in a terminal, a line a round elsewhere."""
 
     def __init__(self, num_rounds: int, console: Console | None = None) -> None:
@@ -311,7 +311,7 @@ class Report(Callback):
         self._bar.add_task("", total=self.num_rounds, completed=state.round, accuracy="-", loss="-")
         self._bar.start()
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         """Show the round."""
         self._accuracy = record.get("test_accuracy", self._accuracy)
         self._loss = record.get("test_loss", self._loss)
@@ -330,7 +330,7 @@ class Report(Callback):
             self._bar.stop()
 
 
-def _sentence(record: Record, num_rounds: int) -> str:
+def _sentence(record: RoundMetrics, num_rounds: int) -> str:
     parts = [f"round {record['round']}/{num_rounds}"]
     for key, label in (
         ("test_accuracy", "accuracy"),

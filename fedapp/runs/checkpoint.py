@@ -1,7 +1,7 @@
 """Checkpoints: safetensors beside a JSON that says what they are; nothing is pickled.
 
 ``checkpoints/round-000010.safetensors`` holds ``theta/<name>`` and ``algorithm/<name>``, and of clients
-that keep a state ``counted/clients`` [k] and ``counted/rounds`` [k];
+that keep a state ``last_used_round/clients`` [k] and ``last_used_round/rounds`` [k];
 ``round-000010.json`` holds the round, the format and the tensors' SHA-256, and is written last,
 so that a checkpoint without it does not count.
 """
@@ -137,12 +137,12 @@ def _read(description: Path) -> ServerState:
     except (SafetensorError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
     clients, rounds = (tensors.get(name) for name in COUNTED)
-    counted = {} if clients is None or rounds is None else zip(clients, rounds, strict=True)
+    last_used_round = {} if clients is None or rounds is None else zip(clients, rounds, strict=True)
     return ServerState(
         round_,
         _part(tensors, "theta/"),
         _part(tensors, "algorithm/"),
-        {int(client): int(last) for client, last in counted},
+        {int(client): int(last) for client, last in last_used_round},
     )
 
 
@@ -154,12 +154,12 @@ def check_fits(state: ServerState, theta: Tensors, folder: Path) -> None:
     CheckpointError
         Names, shapes or types differ from those of ``theta``, or values are not finite.
     """
-    if problem := misfit(state.theta, theta):
+    if problem := mismatch(state.theta, theta):
         raise CheckpointError(f"the checkpoint in {folder} {problem}")
     state.theta = {name: state.theta[name] for name in theta}
 
 
-def misfit(found: Tensors, theta: Tensors) -> str:
+def mismatch(found: Tensors, theta: Tensors) -> str:
     """Say why ``found`` cannot stand in the place of ``theta``: other names, shapes, types, or nan."""
     mine = {name: (tuple(t.shape), str(t.dtype)) for name, t in theta.items()}
     theirs = {name: (tuple(t.shape), str(t.dtype)) for name, t in found.items()}
@@ -176,8 +176,8 @@ def _part(tensors: Tensors, prefix: str) -> Tensors:
 
 def _counted(state: ServerState) -> Tensors:
     """Return the clients of which a turn counted, ascending, and the rounds of their last."""
-    clients = sorted(state.counted)
-    rounds = [state.counted[client] for client in clients]
+    clients = sorted(state.last_used_round)
+    rounds = [state.last_used_round[client] for client in clients]
     return {n: torch.tensor(v) for n, v in zip(COUNTED, (clients, rounds), strict=True) if v}
 
 

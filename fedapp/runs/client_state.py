@@ -10,13 +10,15 @@ from fedapp.errors import CheckpointError
 from fedapp.files import write_json
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory
-from fedapp.training.client_state import StateOrder
+from fedapp.training.client_state import StateLocation
 
 FORMAT = 2
 """In 1, checkpoints did not say which turns of the clients counted."""
 
 
-def open_states(directory: RunDirectory, round_: int, *, resumed: bool) -> Callable[[], StateOrder]:
+def open_states(
+    directory: RunDirectory, round_: int, *, resumed: bool
+) -> Callable[[], StateLocation]:
     """Begin an attempt at round ``round_`` and return what gives each round's order to the nodes.
 
     ``client-states/attempts.json`` holds the run's name and the round from which each start of the
@@ -34,9 +36,9 @@ def open_states(directory: RunDirectory, round_: int, *, resumed: bool) -> Calla
     starts.append(round_)
     write_json(file, {"format": FORMAT, "run": run_id, "starts": starts})
 
-    def order() -> StateOrder:
+    def order() -> StateLocation:
         checkpoints = kept_rounds(directory.checkpoints)
-        return StateOrder(run_id, str(folder), tuple(starts), tuple(checkpoints))
+        return StateLocation(run_id, str(folder), tuple(starts), tuple(checkpoints))
 
     return order
 

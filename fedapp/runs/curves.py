@@ -8,13 +8,15 @@ from pathlib import Path
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedapp.federation.callback import Record
+from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.style import COLORS, GREY, make_plain, new_figure, save
 
 BLUE, ORANGE = COLORS[:2]
 
 
-def draw_curves(records: Sequence[Record], target: float, title: str, stem: Path) -> list[Path]:
+def draw_curves(
+    records: Sequence[RoundMetrics], target: float, title: str, stem: Path
+) -> list[Path]:
     """Draw the curves of ``records`` as ``stem``.png and .svg; return the files."""
     figure = new_figure(9.2, 3.7)
     left, right = figure.subplots(1, 2)
@@ -34,12 +36,12 @@ def percent_tick(value: float, _: object = None) -> str:
     return f"{100 * value:.6g}%"
 
 
-def _series(records: Sequence[Record], key: str) -> tuple[list[int], list[float]]:
+def _series(records: Sequence[RoundMetrics], key: str) -> tuple[list[int], list[float]]:
     points = [(r["round"], r[key]) for r in records if r.get(key) is not None]
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _draw_accuracy(axes: Axes, records: Sequence[Record], target: float) -> None:
+def _draw_accuracy(axes: Axes, records: Sequence[RoundMetrics], target: float) -> None:
     rounds, accuracy = _series(records, "test_accuracy")
     axes.plot(rounds, accuracy, color=BLUE, linewidth=1.6)
     axes.set_ylabel("test accuracy")
@@ -67,7 +69,7 @@ def _draw_accuracy(axes: Axes, records: Sequence[Record], target: float) -> None
         )
 
 
-def _draw_losses(axes: Axes, records: Sequence[Record]) -> None:
+def _draw_losses(axes: Axes, records: Sequence[RoundMetrics]) -> None:
     for key, label, color in (
         ("test_loss", "test", BLUE),
         ("train_loss", "training (clients' objective)", ORANGE),

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 
 from fedapp.config.run_config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.runs.checkpoint import misfit
+from fedapp.runs.checkpoint import mismatch
 from fedapp.runs.directory import RunDirectory
 from fedapp.training.tensors import Tensors
 
@@ -70,7 +70,7 @@ def begin_with(config: RunConfig, theta: Tensors) -> Tensors:
     except (OSError, CheckpointError) as error:
         raise ConfigError(f"{said}: {error}") from error
     typed = {n: t.to(theta[n].dtype) if n in theta else t for n, t in found.items()}
-    if problem := misfit(typed, theta):
+    if problem := mismatch(typed, theta):
         raise ConfigError(
             f"{said}: {problem}. Set model, its parameters and the data set as in the config.json of "
             "the run that made it."

@@ -28,7 +28,7 @@ ENDED = "The run ended: "
 
 
 @contextlib.contextmanager
-def occupied(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
+def locked(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
     """Hold the run's folder, in which there must be none yet if this is a ``new`` one.
 
     The system lets go of the folder when this process ends, however it does.
@@ -49,7 +49,7 @@ def occupied(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
 
 
 def _acquire(lock: FileLock, directory: RunDirectory) -> None:
-    if is_occupied(directory):
+    if is_locked(directory):
         log(INFO, "Waiting for the run that is at work in %s", directory.path)
     try:
         lock.acquire(timeout=RELEASE_SECONDS)
@@ -92,7 +92,7 @@ def _cause(error: BaseException) -> str:
     return reason_of(error)
 
 
-def is_occupied(directory: RunDirectory) -> bool:
+def is_locked(directory: RunDirectory) -> bool:
     """Return whether a process is at work on the run, on this machine.
 
     Whoever may read the folder can ask: a run of the user of a service is not everybody's to write.

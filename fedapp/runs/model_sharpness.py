@@ -96,7 +96,7 @@ class TrainingLoss:
         with torch.no_grad():
             held = dict(module.named_parameters())
             counts = [
-                int(model.hits(self.network.outputs(held, batch), wanted)[1])
+                int(model.num_correct(self.network.outputs(held, batch), wanted)[1])
                 for batch, wanted in self.batches
             ]
         self.shares = [count / max(sum(counts), 1) for count in counts]

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Partition, load_dataset, load_partition
-from fedapp.data.node_data import Holdings, read_holdings
+from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.errors import ConfigError, FedappError
 from fedapp.files import write_json
@@ -27,16 +27,16 @@ MOST_ROWS, MOST_LABELS = 40, 15
 """Clients that the terminal's table lists, and labels that have a column each; of more, their number."""
 
 
-def write_partition(folder: Path, config: RunConfig, holdings: Holdings) -> None:
+def write_partition(folder: Path, config: RunConfig, node_data: NodeData) -> None:
     """Write who holds what; nothing where the nodes' own data is not the server's to see."""
-    if holdings.partition is None:
+    if node_data.partition is None:
         return
-    summary = _summary(config, holdings.dataset, holdings.partition)
+    summary = _summary(config, node_data.dataset, node_data.partition)
     write_json(folder / "partition.json", summary)
     if said := unused(config, summary):
         log(WARNING, "%s", said)
     if config.pictures:
-        _draw(folder, config, holdings)
+        _draw(folder, config, node_data)
 
 
 def draw_later(folder: Path, config: RunConfig, found: Mapping[str, Any]) -> str:
@@ -47,19 +47,19 @@ def draw_later(folder: Path, config: RunConfig, found: Mapping[str, Any]) -> str
     if not config.num_clients or (folder / "partition.svg").exists():
         return ""
     try:
-        holdings = read_holdings(config, None)
+        node_data = read_node_data(config, None)
     except FedappError as error:
         return str(error)
-    if holdings.dataset.fingerprint != found.get("fingerprint"):
+    if node_data.dataset.fingerprint != found.get("fingerprint"):
         return f"dataset = {config.dataset!r}: is not the data that the run was made with"
-    _draw(folder, config, holdings)
+    _draw(folder, config, node_data)
     return ""
 
 
-def _draw(folder: Path, config: RunConfig, holdings: Holdings) -> None:
-    if holdings.partition is not None:
-        targets, labels = _labelled(holdings.dataset)
-        draw_partition(holdings.partition, targets, labels, folder / "partition", _title(config))
+def _draw(folder: Path, config: RunConfig, node_data: NodeData) -> None:
+    if node_data.partition is not None:
+        targets, labels = _labelled(node_data.dataset)
+        draw_partition(node_data.partition, targets, labels, folder / "partition", _title(config))
 
 
 def _title(config: RunConfig) -> str:

@@ -14,7 +14,7 @@ from flwr.common.logger import log
 
 from fedapp.analysis.privacy import Privacy
 from fedapp.errors import CheckpointError, ConfigError, RunError
-from fedapp.federation.callback import Record
+from fedapp.federation.callback import RoundMetrics
 from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
 
 FILE = "privacy.jsonl"
@@ -70,10 +70,10 @@ class PrivacyLedger:
         for charge in charges:
             self._count(charge)
 
-    def _read(self) -> list[Record]:
+    def _read(self) -> list[RoundMetrics]:
         """Return the charges; a last line that was cut off belongs to orders that never left."""
         lines = self.path.read_text().splitlines()
-        charges: list[Record] = []
+        charges: list[RoundMetrics] = []
         for number, line in enumerate(lines, start=1):
             try:
                 charge = json.loads(line)
@@ -148,7 +148,7 @@ class PrivacyLedger:
             ) from error
         self._count(charge)
 
-    def _count(self, charge: Record) -> None:
+    def _count(self, charge: RoundMetrics) -> None:
         self.rounds += 1
         self._orders.update(charge.get("clients", ()))
 

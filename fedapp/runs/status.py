@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.run_config import RunConfig
-from fedapp.federation.callback import Record
+from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.callbacks import has_reached, last_whole_round, read_metrics
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.lock import ENDED, is_occupied
+from fedapp.runs.lock import ENDED, is_locked
 
 PARTS = ("wait", "transfer", "train", "evaluate")
 """What a round's seconds consist of."""
@@ -35,7 +35,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     directory = RunDirectory(path.absolute())
     said = _said(directory)
     if said and not directory.config.exists():
-        state = "waiting for nodes" if is_occupied(directory) else "ended before its first round"
+        state = "waiting for nodes" if is_locked(directory) else "ended before its first round"
         last = _ended(said) or [("log", said[-1])]
         return [("run", str(directory.path)), ("state", state), *_refused(said), *last]
     config, found = read_stored(path)
@@ -98,13 +98,15 @@ def _refused(said: Sequence[str]) -> list[tuple[str, str]]:
     return [("refused", "\n".join(refused.values()))] if refused else []
 
 
-def _state(directory: RunDirectory, config: RunConfig, records: Sequence[Record]) -> str:
-    if is_occupied(directory):
+def _state(directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics]) -> str:
+    if is_locked(directory):
         return "running"
     return "finished" if _is_finished(directory, config, records) else "stopped"
 
 
-def _is_finished(directory: RunDirectory, config: RunConfig, records: Sequence[Record]) -> bool:
+def _is_finished(
+    directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics]
+) -> bool:
     """Return whether the last round is done and its files are there.
 
     A summary alone says nothing: ``fedapp report`` writes that of any run, and a finished run may have
@@ -117,13 +119,13 @@ def _is_finished(directory: RunDirectory, config: RunConfig, records: Sequence[R
     return done or has_reached(config.target_accuracy, records, kept[0])
 
 
-def _rounds(config: RunConfig, trained: Sequence[Record]) -> str:
+def _rounds(config: RunConfig, trained: Sequence[RoundMetrics]) -> str:
     done = trained[-1]["round"] if trained else 0
     idle = sum(not record["model_changed"] for record in trained)
     return f"{done} of {config.num_server_rounds}" + (f", {idle} without effect" if idle else "")
 
 
-def _accuracy(records: Sequence[Record]) -> list[tuple[str, str]]:
+def _accuracy(records: Sequence[RoundMetrics]) -> list[tuple[str, str]]:
     scored = [record for record in records if record.get("test_accuracy") is not None]
     if not scored:
         return []
@@ -132,7 +134,7 @@ def _accuracy(records: Sequence[Record]) -> list[tuple[str, str]]:
     return [("accuracy", f"{last:.4f}, best {best['test_accuracy']:.4f} in round {best['round']}")]
 
 
-def _last(record: Record) -> str:
+def _last(record: RoundMetrics) -> str:
     """Say who took part in a round, and who did not and why."""
     parts = [f"{record['replied']} of {len(record['clients'])} clients"]
     if record.get("late_replies"):
@@ -143,7 +145,7 @@ def _last(record: Record) -> str:
     return "\n".join([", ".join(parts), *failures])
 
 
-def _faults(trained: Sequence[Record]) -> Counter[str]:
+def _faults(trained: Sequence[RoundMetrics]) -> Counter[str]:
     total: Counter[str] = Counter()
     for record in trained:
         total.update(record.get("faults", {}))
@@ -154,7 +156,7 @@ def _counted(faults: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {number}" for kind, number in faults.items()) or "none"
 
 
-def _seconds(trained: Sequence[Record]) -> str:
+def _seconds(trained: Sequence[RoundMetrics]) -> str:
     """Return the median of a round's seconds, and of its parts."""
     spent: list[Mapping[str, Any]] = [record["seconds"] for record in trained]
     whole = statistics.median(seconds["round"] for seconds in spent)
@@ -166,7 +168,7 @@ def _seconds(trained: Sequence[Record]) -> str:
 
 
 def _resume(
-    directory: RunDirectory, config: RunConfig, records: Sequence[Record], engine: str
+    directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics], engine: str
 ) -> str:
     """Say from where the run can go on, and by which command of the engine that it ran on."""
     finished = _is_finished(directory, config, records)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedapp.errors import DataError
-from fedapp.federation.callback import Record
+from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.directory import read_stored
 from fedapp.runs.style import COLORS, PALE, make_plain, new_figure, save
@@ -20,7 +20,7 @@ CLIENTS = 5
 """How many clients Figure 12 traces."""
 COLUMNS = 4
 
-Runs = Mapping[str, Sequence[Record]]
+Runs = Mapping[str, Sequence[RoundMetrics]]
 """The records of runs, by title."""
 
 
@@ -75,14 +75,18 @@ def losses_figure(runs: Runs) -> Figure:
     return figure
 
 
-def loss_traces(records: Sequence[Record]) -> dict[str, tuple[list[int], list[float]]]:
+def loss_traces(records: Sequence[RoundMetrics]) -> dict[str, tuple[list[int], list[float]]]:
     """Return rounds and training losses of the five clients that trained most often.
 
     A client without examples, or whose loss is not finite, has no point in that round.
     """
     said = [(r["round"], r["client_train_loss"]) for r in records if "client_train_loss" in r]
-    turns = Counter(k for _, losses in said for k, loss in losses.items() if loss is not None)
-    chosen = sorted(sorted(turns, key=lambda k: (-turns[k], int(k)))[:CLIENTS], key=int)
+    times_sampled = Counter(
+        k for _, losses in said for k, loss in losses.items() if loss is not None
+    )
+    chosen = sorted(
+        sorted(times_sampled, key=lambda k: (-times_sampled[k], int(k)))[:CLIENTS], key=int
+    )
     return {
         client: (
             [round_ for round_, losses in said if losses.get(client) is not None],
@@ -116,7 +120,7 @@ def similarity_figure(runs: Runs) -> Figure:
     return figure
 
 
-def similarity_curves(records: Sequence[Record]) -> dict[str, tuple[list[int], list[float]]]:
+def similarity_curves(records: Sequence[RoundMetrics]) -> dict[str, tuple[list[int], list[float]]]:
     """Return rounds and mean cosine similarities by layer, where there are any."""
     curves: dict[str, tuple[list[int], list[float]]] = {}
     for record in records:

@@ -27,12 +27,12 @@ __all__ = [
     "Algorithm",
     "Batch",
     "Differentiate",
-    "Finish",
+    "ClientExtras",
     "Network",
     "Objective",
     "ServerStep",
     "Tensors",
-    "Turn",
+    "ClientContext",
     "WeightedMean",
     "mean_over_targets",
     "mean_update",
@@ -67,23 +67,22 @@ class Network(Protocol):
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What is fixed while one client trains in one round.
+class ClientContext:
+    """What is constant while one client trains in one round.
 
-    ``anchor`` is theta as received, and beside it the running statistics with which a network
-    begins, if it keeps any; ``broadcast`` what the server sends besides it; ``state`` what
-    this client kept from its last turn (``Algorithm.first_state`` before the first). ``memory`` is
-    what ``Algorithm.remember`` carries from one local step to the next. ``learning_rate``,
-    ``momentum`` and ``nesterov`` are the local optimizer's (eta is a tensor where several clients
-    train in one program). ``round`` and ``steps``, the number of local steps of this turn, are for
-    ``draw`` and ``finish``: a local step must not depend on them, since its program is recorded once
-    for all rounds and clients. ``label_counts`` [C] says how many
-    targets of each class the client holds; it is there for algorithms that need it.
-    ``normalisation`` names the parameters and running statistics of normalisation layers. ``drawn``
-    is what ``Algorithm.draw`` drew for this turn.
+    ``global_params``: theta as received, and the initial running statistics of a network that has
+    any. ``broadcast``: what else the server sends. ``state``: what the client kept from the last round
+    in which it trained (``Algorithm.initial_client_state`` before the first). ``step_state``: what
+    ``Algorithm.step_state`` carries from one local step to the next. ``round_randomness``: the result
+    of ``Algorithm.round_randomness``. ``learning_rate``, ``momentum``, ``nesterov``: of the local
+    optimizer; eta is a tensor where several clients train in one compiled step. ``round`` and
+    ``steps`` (the number of local steps) are for ``round_randomness`` and ``finalize``; a local step
+    must not depend on them, since it is traced once for all rounds and clients. ``label_counts`` [C]:
+    the client's targets of each class, for algorithms that need "classes". ``normalisation``: the
+    names of the parameters and running statistics of normalisation layers.
     """
 
-    anchor: Mapping[str, Tensor]
+    global_params: Mapping[str, Tensor]
     broadcast: Mapping[str, Tensor] = field(default_factory=dict)
     state: Mapping[str, Tensor] = field(default_factory=dict)
     learning_rate: float | Tensor = 0.0
@@ -93,17 +92,17 @@ class Turn:
     nesterov: bool = False
     label_counts: Tensor | None = None
     normalisation: frozenset[str] = frozenset()
-    memory: Mapping[str, Tensor] = field(default_factory=dict)
-    drawn: Mapping[str, Tensor] = field(default_factory=dict)
+    step_state: Mapping[str, Tensor] = field(default_factory=dict)
+    round_randomness: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Finish:
+class ClientExtras:
     """What a client's turn leaves behind besides its parameters.
 
     ``upload`` is averaged over the clients by the server with the same weights as the updates;
     ``state`` is kept for the client's next turn; ``update`` is sent in place of Delta_k or theta_k
-    (with the parameters' names, shapes and types) by an algorithm with ``own_update = True``.
+    (with the parameters' names, shapes and types) by an algorithm with ``custom_update = True``.
     """
 
     upload: Tensors = field(default_factory=dict)
@@ -131,7 +130,7 @@ class ServerStep:
     seed: int = 0
 
 
-Objective = Callable[[Network, Mapping[str, Tensor], Batch, Turn], Tensor]
+Objective = Callable[[Network, Mapping[str, Tensor], Batch, ClientContext], Tensor]
 """(network, params, batch, turn) to a scalar, as ``Algorithm.loss``."""
 
 
@@ -160,16 +159,16 @@ class Algorithm(Component):
     reply: ClassVar[Literal["mean", "each"]] = "mean"
     """What a node sends: the weighted mean of its cohort's updates, or each client's update."""
 
-    own_update: ClassVar[bool] = False
-    """Whether clients send something of their own, ``Finish.update``, whatever ``update`` is.
+    custom_update: ClassVar[bool] = False
+    """Whether clients send something of their own, ``ClientExtras.update``, whatever ``update`` is.
 
     It is treated as an update, not as a model: the server rule sees ``step.update = "delta"``.
     """
 
-    own_weighting: ClassVar[Literal["examples", "uniform"]] = "examples"
+    default_weighting: ClassVar[Literal["examples", "uniform"]] = "examples"
     """What ``weighting = "auto"`` stands for."""
 
-    own_server_learning_rate: ClassVar[float] = 1.0
+    default_server_learning_rate: ClassVar[float] = 1.0
     """What ``server-learning-rate = 0`` stands for."""
 
     one_gradient: ClassVar[bool] = False
@@ -184,7 +183,7 @@ class Algorithm(Component):
     Then no change of theirs is sent, a network may have BatchNorm, and the clients test it.
     """
 
-    infinite: ClassVar[frozenset[str]] = frozenset()
+    may_be_infinite: ClassVar[frozenset[str]] = frozenset()
     """Names of the server's state that may be infinite; where another is, the round changes nothing."""
 
     by_coin: ClassVar[bool] = False
@@ -212,13 +211,13 @@ class Algorithm(Component):
     keeps: ClassVar[str] = ""
     """What a client keeps between its turns, for the tables."""
 
-    neutral: ClassVar[Mapping[str, bool | int | float | str] | None] = None
+    fedavg_equivalent: ClassVar[Mapping[str, bool | int | float | str] | None] = None
     """Hyper-parameters at which it is federated averaging; None: it has no such setting.
 
-    Empty: it is so by the data or the model alone, as ``neutral_by`` says.
+    Empty: it is so by the data or the model alone, as ``fedavg_equivalent_by`` says.
     """
 
-    neutral_by: ClassVar[str] = ""
+    fedavg_equivalent_by: ClassVar[str] = ""
     """What else it takes to be federated averaging (of data, model or weighting), for the tables."""
 
     exact: ClassVar[bool] = True
@@ -239,11 +238,11 @@ class Algorithm(Component):
         return 1
 
     @property
-    def starts_apart(self) -> bool:
+    def personalised(self) -> bool:
         """Whether a client's turn starts from what it kept, by which the client is then tested too."""
-        return self.keeps_state and type(self).begin is not Algorithm.begin
+        return self.keeps_state and type(self).initial_params is not Algorithm.initial_params
 
-    def misfits(self, config: RunConfig) -> Iterable[str]:
+    def config_errors(self, config: RunConfig) -> Iterable[str]:
         """Say if fewer clients train a round than the server rule needs."""
         clients = participants(config.fraction_train, config.num_clients)
         if config.num_clients and clients < self.min_updates:
@@ -270,52 +269,64 @@ class Algorithm(Component):
 
     # ------------------------------------------------------------------ client rule
 
-    def draw(self, turn: Turn, seed: int, client: int) -> Tensors:
-        """Return what is fixed for this turn of ``client`` alone, as what it draws: ``turn.drawn``."""
+    def round_randomness(self, context: ClientContext, seed: int, client: int) -> Tensors:
+        """Return what ``client`` draws for this round: ``context.round_randomness``."""
         return {}
 
-    def first_state(self, turn: Turn) -> Tensors:
-        """Return the state of a client that has never had a turn; ``turn.state`` is empty."""
+    def initial_client_state(self, context: ClientContext) -> Tensors:
+        """Return the state of a client that has never had a turn; ``context.state`` is empty."""
         return {}
 
-    def begin(self, turn: Turn) -> Mapping[str, Tensor]:
+    def initial_params(self, context: ClientContext) -> Mapping[str, Tensor]:
         """Return the parameters from which the client starts: theta."""
-        return turn.anchor
+        return context.global_params
 
     def loss(
-        self, network: Network, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext
     ) -> Tensor:
         """Return the local objective on one batch: the task's mean loss."""
         return network.loss(network.outputs(params, batch.inputs), batch.targets, batch.mask)
 
     def gradient(
-        self, differentiate: Differentiate, params: Mapping[str, Tensor], batch: Batch, turn: Turn
+        self,
+        differentiate: Differentiate,
+        params: Mapping[str, Tensor],
+        batch: Batch,
+        context: ClientContext,
     ) -> tuple[Tensors, Tensor]:
         """Return the direction that a local step descends, and the objective's value.
 
-        The direction may hold further names besides the parameters', for ``remember``.
+        The direction may hold further names besides the parameters', for ``step_state``.
         """
         return differentiate(params, batch)
 
-    def remember(self, params: Mapping[str, Tensor], direction: Tensors, turn: Turn) -> Tensors:
-        """Return ``turn.memory`` for the next step; ``params`` are those after this step."""
+    def step_state(
+        self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext
+    ) -> Tensors:
+        """Return ``context.step_state`` for the next step; ``params`` are those after this step."""
         return {}
 
-    def finish(self, params: Mapping[str, Tensor], turn: Turn, steps: int | Tensor) -> Finish:
+    def finalize(
+        self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
+    ) -> ClientExtras:
         """Return what the client uploads and keeps after ``steps`` local steps (a scalar)."""
-        return Finish()
+        return ClientExtras()
 
     def upload_like(self, theta: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]) -> Tensors:
-        """Return tensors of the names, shapes and types that ``finish`` uploads."""
-        turn = Turn(theta, broadcast, learning_rate=1.0)
-        turn = replace(turn, state=self.first_state(turn), drawn=self.draw(turn, 0, 0))
-        return self.finish(theta, turn, 1).upload
+        """Return tensors of the names, shapes and types that ``finalize`` uploads."""
+        context = ClientContext(theta, broadcast, learning_rate=1.0)
+        context = replace(
+            context,
+            state=self.initial_client_state(context),
+            round_randomness=self.round_randomness(context, 0, 0),
+        )
+        return self.finalize(theta, context, 1).upload
 
-    def largest(self, turn: Turn) -> Mapping[str, float]:
-        """Return the largest number of a client that takes ``turn.steps`` local steps, by its name.
+    def largest(self, context: ClientContext) -> Mapping[str, float]:
+        """Return the largest number of a client that takes ``context.steps`` local steps, by its name.
 
-        Of the numbers that ``finish`` uploads: the server refuses one above it, and one below 0. Only
-        ``turn.steps``, ``momentum`` and ``nesterov`` are known. What is not named may be any number.
+        Of the numbers that ``finalize`` uploads: the server refuses one above it, and one below 0. Only
+        ``context.steps``, ``momentum`` and ``nesterov`` are known. What is not named may be any number.
         """
         return {}
 

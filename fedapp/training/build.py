@@ -21,7 +21,7 @@ from fedapp.models.initial import draw
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.batched.compiled_step import Mode, can_compile
-from fedapp.training.batched.trainer import FEW, WHOLE_COHORT, BatchedTrainer, Together
+from fedapp.training.batched.trainer import FEW, WHOLE_COHORT, BatchedTrainer, ClientBatching
 from fedapp.training.evaluation import Evaluator, Score, sample
 from fedapp.training.networks import (
     has_representation,
@@ -157,13 +157,13 @@ def require_batches(config: RunConfig, task: Task, sizes: ArrayLike) -> None:
     alone = [n for n in found if any(plan.smallest_batch(n) == 1 for plan in plans)]
     if not alone or not (layer := _needs_two(config, task)):
         return
-    mend = "Set batch-sampling='uniform', whose batches are all full, or another batch-size."
+    fix = "Set batch-sampling='uniform', whose batches are all full, or another batch-size."
     if alone[0] == 1 or config.batch_size == 1:
-        mend = "Set a batch-size of 2 or more, and give every client at least 2 training examples."
+        fix = "Set a batch-size of 2 or more, and give every client at least 2 training examples."
     raise ConfigError(
         f"batch-size = {config.batch_size}: a client of {alone[0]} training examples has a batch of a "
         f"single one, on which a {layer} of model = {config.model!r} cannot train, because it "
-        f"normalises by the variance of a batch. {mend}"
+        f"normalises by the variance of a batch. {fix}"
     )
 
 
@@ -223,7 +223,7 @@ def _batched(
     task: Task,
     device: torch.device,
     dtype: torch.dtype,
-    together: Together,
+    together: ClientBatching,
     mode: Mode,
     _threads: int,
 ) -> BatchedTrainer:
@@ -242,18 +242,18 @@ SMALL_BATCH = 20
 """B up to which the products of several clients in one call are quicker than one after the other."""
 
 
-def choose_together(config: RunConfig, device: torch.device, mode: Mode) -> Together:
+def choose_together(config: RunConfig, device: torch.device, mode: Mode) -> ClientBatching:
     """Return how many clients are trained in one program.
 
     On a CPU a few for each thread, as many as stay in its core's cache, and only such as have as many
     steps as each other: a client that waits there costs what one that trains does.
     """
     if config.clients_together:
-        return Together(config.clients_together)
+        return ClientBatching(config.clients_together)
     if device.type == "cuda":
-        return Together(WHOLE_COHORT)
+        return ClientBatching(WHOLE_COHORT)
     few = mode == "compile" and config.batch_size <= SMALL_BATCH
-    return Together(FEW * max(config.threads, 1) if few else 1, equal=True)
+    return ClientBatching(FEW * max(config.threads, 1) if few else 1, equal=True)
 
 
 def choose_program(config: RunConfig, device: torch.device) -> Mode:

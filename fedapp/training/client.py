@@ -17,16 +17,16 @@ from fedapp.config.run_config import RunConfig, participants
 from fedapp.data.dataset import Examples
 from fedapp.errors import reason_of
 from fedapp.seeds import generator
-from fedapp.training.algorithm import Algorithm, Tensors, Turn, WeightedMean
-from fedapp.training.client_state import ClientStates, StateOrder
+from fedapp.training.algorithm import Algorithm, ClientContext, Tensors, WeightedMean
+from fedapp.training.client_state import ClientStates, StateLocation
 from fedapp.training.layout import laid_out
 from fedapp.training.round_plan import LocalPlan, client_generator
 from fedapp.training.tensors import which_are_finite
-from fedapp.training.trainer import ClientTask, Outcome, Trainer
+from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 
 
 @dataclass(frozen=True)
-class TrainOrder:
+class TrainRequest:
     """What a node is asked to do in one round, with how many CPU threads.
 
     ``epochs`` and ``batch_size`` are E and B of the round; 0: the run's.
@@ -36,14 +36,14 @@ class TrainOrder:
     clients: tuple[int, ...]
     learning_rate: float
     reply: Literal["mean", "each"]
-    states: StateOrder | None = None
+    states: StateLocation | None = None
     threads: int = 1
     epochs: int = 0
     batch_size: int = 0
 
 
 @dataclass(frozen=True)
-class ClientReport:
+class ClientMetrics:
     """What one client says of its turn; ``weight`` is its weight in the mean."""
 
     client: int
@@ -55,13 +55,13 @@ class ClientReport:
 
 
 @dataclass(frozen=True)
-class CohortReply:
+class TrainReply:
     """One node's reply, checked: mean update (or each client's), reports, and failures by client."""
 
     mean: Tensors
     uploads: Tensors
     each: dict[int, Tensors]
-    reports: tuple[ClientReport, ...]
+    reports: tuple[ClientMetrics, ...]
     failures: dict[int, str] = field(default_factory=dict)
     bytes: int = 0
 
@@ -88,8 +88,10 @@ def sample_clients(
     m += math.ceil(extra * m - 1e-9)
     if m >= len(clients):
         return sorted(clients)
-    drawn = generator(seed, "sample", round_).choice(len(clients), m, replace=False, shuffle=False)
-    return sorted(clients[int(i)] for i in drawn)
+    round_randomness = generator(seed, "sample", round_).choice(
+        len(clients), m, replace=False, shuffle=False
+    )
+    return sorted(clients[int(i)] for i in round_randomness)
 
 
 def toss_coins(rng: np.random.Generator, clients: Sequence[int], rate: float) -> list[int]:
@@ -119,42 +121,47 @@ def spread(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int) -> 
 def train_cohort(
     config: RunConfig,
     trainer: Trainer,
-    order: TrainOrder,
+    request: TrainRequest,
     theta: Mapping[str, Tensor],
     broadcast: Mapping[str, Tensor],
     data_of: Callable[[int], Examples],
     states: ClientStates | None = None,
-) -> CohortReply:
+) -> TrainReply:
     """Train the order's clients, in ascending order, and fold their updates.
 
     A client that raises, or whose parameters are no longer finite, is left out of the mean and
     named in ``failures``. ``states`` is where clients keep what their algorithm keeps; without it
     every turn is a client's first.
     """
-    plan = LocalPlan.of(config, order.learning_rate, order.epochs, order.batch_size)
-    shared = _turn(trainer, theta, broadcast, order, plan)
+    plan = LocalPlan.of(config, request.learning_rate, request.epochs, request.batch_size)
+    shared = _turn(trainer, theta, broadcast, request, plan)
     mean, uploads = WeightedMean(), WeightedMean()
     each: dict[int, Tensors] = {}
-    reports: list[ClientReport] = []
+    reports: list[ClientMetrics] = []
     failures: dict[int, str] = {}
-    for turn in _turns(config, trainer, shared, plan, order.clients, data_of, states):
-        if isinstance(turn.result, Exception):
-            failures[turn.client] = reason_of(turn.result)
+    for context in _turns(config, trainer, shared, plan, request.clients, data_of, states):
+        if isinstance(context.result, Exception):
+            failures[context.client] = reason_of(context.result)
             continue
-        outcome = turn.result
+        outcome = context.result
         weight = _weight(config, trainer.algorithm, outcome.examples)
-        update = outcome.finish.update or _update(config, outcome.params, shared, trainer.algorithm)
-        if order.reply == "each":
-            each[turn.client] = update
+        update = outcome.extras.update or _update(config, outcome.params, shared, trainer.algorithm)
+        if request.reply == "each":
+            each[context.client] = update
         else:
             mean.add(update, weight)
-        uploads.add(outcome.finish.upload, weight)
+        uploads.add(outcome.extras.upload, weight)
         reports.append(
-            ClientReport(
-                turn.client, outcome.examples, weight, outcome.steps, outcome.loss, turn.seconds
+            ClientMetrics(
+                context.client,
+                outcome.examples,
+                weight,
+                outcome.steps,
+                outcome.loss,
+                context.seconds,
             )
         )
-    return CohortReply(
+    return TrainReply(
         mean.mean() if mean.total_weight > 0 else {},
         uploads.mean() if uploads.total_weight > 0 else {},
         each,
@@ -167,32 +174,34 @@ def _turn(
     trainer: Trainer,
     theta: Mapping[str, Tensor],
     broadcast: Mapping[str, Tensor],
-    order: TrainOrder,
+    request: TrainRequest,
     plan: LocalPlan,
-) -> Turn:
+) -> ClientContext:
     """Return what is the same in the turns of all clients of the cohort, on the device."""
-    anchor = {n: laid_out(tensor.to(trainer.device), trainer.format) for n, tensor in theta.items()}
-    turn = Turn(
-        {**anchor, **trainer.statistics},
+    global_params = {
+        n: laid_out(tensor.to(trainer.device), trainer.format) for n, tensor in theta.items()
+    }
+    context = ClientContext(
+        {**global_params, **trainer.statistics},
         {n: tensor.to(trainer.device) for n, tensor in broadcast.items()},
         learning_rate=plan.learning_rate,
-        round=order.round,
+        round=request.round,
         momentum=plan.momentum,
         nesterov=plan.nesterov,
         normalisation=trainer.normalisation,
     )
-    return replace(turn, state=trainer.algorithm.first_state(turn))
+    return replace(context, state=trainer.algorithm.initial_client_state(context))
 
 
 def starting_point(
-    algorithm: Algorithm, turn: Turn, states: ClientStates | None, client: int
+    algorithm: Algorithm, context: ClientContext, states: ClientStates | None, client: int
 ) -> Mapping[str, Tensor]:
     """Return what ``client`` would start its next turn from, with what it kept in ``states``."""
     if states is None:
-        return turn.anchor
-    first = algorithm.first_state(turn)
+        return context.global_params
+    first = algorithm.initial_client_state(context)
     kept = states.read(client, first)
-    return algorithm.begin(replace(turn, state=first if kept is None else kept))
+    return algorithm.initial_params(replace(context, state=first if kept is None else kept))
 
 
 @dataclass(frozen=True)
@@ -200,14 +209,14 @@ class _Taken:
     """A client's turn, taken: its outcome, or what it raised, and the seconds that it took."""
 
     client: int
-    result: Outcome | Exception
+    result: ClientResult | Exception
     seconds: float
 
 
 def _turns(
     config: RunConfig,
     trainer: Trainer,
-    shared: Turn,
+    shared: ClientContext,
     plan: LocalPlan,
     clients: Sequence[int],
     data_of: Callable[[int], Examples],
@@ -219,7 +228,7 @@ def _turns(
         chunk = ascending[start : start + trainer.together]
         began = time.perf_counter()
         tasks: dict[int, ClientTask] = {}
-        results: dict[int, Outcome | Exception] = {}
+        results: dict[int, ClientResult | Exception] = {}
         for client in chunk:
             try:
                 tasks[client] = _task(
@@ -235,7 +244,7 @@ def _turns(
 
 def _outcomes(
     trainer: Trainer, tasks: Mapping[int, ClientTask], plan: LocalPlan
-) -> dict[int, Outcome | Exception]:
+) -> dict[int, ClientResult | Exception]:
     """Return what each client's turn gives; an exception in a shared program is everybody's."""
     try:
         outcomes = trainer.client_updates(list(tasks.values()), plan)
@@ -244,7 +253,7 @@ def _outcomes(
         return dict.fromkeys(tasks, error)
 
 
-def _checked(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome | Exception]:
+def _checked(outcomes: Mapping[int, ClientResult]) -> dict[int, ClientResult | Exception]:
     """Return the outcomes, and an error for each that is not finite; the device is waited for once."""
     error = FloatingPointError(
         "its update is not finite: training diverged (a smaller learning-rate, or clip-norm)"
@@ -256,22 +265,22 @@ def _checked(outcomes: Mapping[int, Outcome]) -> dict[int, Outcome | Exception]:
     }
 
 
-def _tensors_of(outcome: Outcome) -> list[Tensor]:
+def _tensors_of(outcome: ClientResult) -> list[Tensor]:
     """Return all that the client would send or keep."""
-    finish = outcome.finish
-    parts = (outcome.params, finish.upload, finish.state, finish.update or {})
+    extras = outcome.extras
+    parts = (outcome.params, extras.upload, extras.state, extras.update or {})
     return [tensor for part in parts for tensor in part.values()]
 
 
 def _kept(
-    result: Outcome | Exception, client: int, states: ClientStates | None
-) -> Outcome | Exception:
+    result: ClientResult | Exception, client: int, states: ClientStates | None
+) -> ClientResult | Exception:
     """Return the outcome, and keep the client's state; or else what is wrong with them."""
     if isinstance(result, Exception):
         return result
     try:
-        if states is not None and result.finish.state and result.steps:
-            states.write(client, result.finish.state)
+        if states is not None and result.extras.state and result.steps:
+            states.write(client, result.extras.state)
     except Exception as error:
         return error
     return result
@@ -280,35 +289,37 @@ def _kept(
 def _task(
     config: RunConfig,
     trainer: Trainer,
-    shared: Turn,
+    shared: ClientContext,
     plan: LocalPlan,
     client: int,
     examples: Examples,
     states: ClientStates | None,
 ) -> ClientTask:
     """Return what the trainer needs to know of one client's turn."""
-    turn = replace(shared, steps=plan.num_steps(len(examples)))
-    turn = _own_turn(turn, trainer, examples, states, client)
-    turn = replace(turn, drawn=trainer.algorithm.draw(turn, config.seed, client))
-    return ClientTask(turn, examples, client_generator(config.seed, shared.round, client))
+    context = replace(shared, steps=plan.num_steps(len(examples)))
+    context = _own_turn(context, trainer, examples, states, client)
+    context = replace(
+        context, round_randomness=trainer.algorithm.round_randomness(context, config.seed, client)
+    )
+    return ClientTask(context, examples, client_generator(config.seed, shared.round, client))
 
 
 def _own_turn(
-    turn: Turn,
+    context: ClientContext,
     trainer: Trainer,
     examples: Examples,
     states: ClientStates | None,
     client: int,
-) -> Turn:
+) -> ClientContext:
     """Return the turn with what the client kept, and with what it knows of its data."""
     if states is not None and trainer.algorithm.keeps_state:
-        kept = states.read(client, turn.state)
+        kept = states.read(client, context.state)
         if kept is not None:
             kept = {name: tensor.to(trainer.device) for name, tensor in kept.items()}
-            turn = replace(turn, state=kept)
+            context = replace(context, state=kept)
     if "classes" in trainer.algorithm.needs:
-        turn = replace(turn, label_counts=_label_counts(trainer, examples))
-    return turn
+        context = replace(context, label_counts=_label_counts(trainer, examples))
+    return context
 
 
 def _label_counts(trainer: Trainer, examples: Examples) -> Tensor:
@@ -318,18 +329,22 @@ def _label_counts(trainer: Trainer, examples: Examples) -> Tensor:
     return torch.as_tensor(counts, dtype=trainer.dtype, device=trainer.device)
 
 
-def _update(config: RunConfig, params: Tensors, turn: Turn, algorithm: Algorithm) -> Tensors:
+def _update(
+    config: RunConfig, params: Tensors, context: ClientContext, algorithm: Algorithm
+) -> Tensors:
     """Return Delta_k = theta_k - theta (Option I) or theta_k (Option II).
 
     Normalisation layers that stay with the client are as they were in theta.
     """
-    anchor = turn.anchor
+    global_params = context.global_params
     if algorithm.own_normalisation:
-        own = params.keys() & turn.normalisation
-        params = {name: anchor[name] if name in own else params[name] for name in params}
+        own = params.keys() & context.normalisation
+        params = {name: global_params[name] if name in own else params[name] for name in params}
     if config.update == "model":
         return params
-    differences = torch._foreach_sub(list(params.values()), [anchor[name] for name in params])
+    differences = torch._foreach_sub(
+        list(params.values()), [global_params[name] for name in params]
+    )
     return dict(zip(params, differences, strict=True))
 
 

@@ -37,20 +37,20 @@ RUN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True)
-class StateOrder:
+class StateLocation:
     """What the server tells the nodes about the states of this run.
 
     ``folder`` is the run directory's folder of states, for virtual clients; a node that is a
     client keeps its own, under the name ``run_id``. ``starts[a]`` is the round of the checkpoint
     from which attempt a began (0 for the first); ``checkpoints`` are the rounds of those kept.
-    ``counted`` is the round of the last turn of each client asked whose result the server used.
+    ``last_used_round`` is the round of the last turn of each client asked whose result the server used.
     """
 
     run_id: str
     folder: str
     starts: tuple[int, ...]
     checkpoints: tuple[int, ...]
-    counted: Mapping[int, int] = field(default_factory=dict)
+    last_used_round: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, order=True)
@@ -63,9 +63,9 @@ class _Entry:
 class ClientStates:
     """Reads and writes the states of the clients of one node, in the round ``round_``."""
 
-    def __init__(self, folder: Path, order: StateOrder, round_: int) -> None:
+    def __init__(self, folder: Path, location: StateLocation, round_: int) -> None:
         self.folder = folder
-        self.order = order
+        self.location = location
         self.round = round_
 
     def read(self, client: int, like: Mapping[str, Tensor]) -> Tensors | None:
@@ -85,7 +85,7 @@ class ClientStates:
         if mine != theirs:
             raise CheckpointError(
                 f"state file {max(earlier).path}: holds other tensors than this algorithm and model "
-                f"keep. {_MEND}"
+                f"keep. {_FIX}"
             )
         return tensors
 
@@ -109,14 +109,14 @@ class ClientStates:
     @property
     def _now(self) -> tuple[int, int]:
         """The attempt and the round of this turn."""
-        return len(self.order.starts) - 1, self.round
+        return len(self.location.starts) - 1, self.round
 
     def _prune(self, client: int) -> None:
-        counted = self._counted(client)
+        last_used_round = self._counted(client)
         now = [entry for entry in self._living(client) if entry.round == self.round]
         wanted = {
-            max((e for e in (*counted, *now) if e.round <= point), default=None)
-            for point in (*self.order.checkpoints, self.round - 1, self.round)
+            max((e for e in (*last_used_round, *now) if e.round <= point), default=None)
+            for point in (*self.location.checkpoints, self.round - 1, self.round)
         }
         if self._is_late(client):
             return
@@ -126,12 +126,12 @@ class ClientStates:
 
     def _counted(self, client: int) -> list[_Entry]:
         """Return the files of earlier rounds up to the client's last turn that counted."""
-        last = min(self.order.counted.get(client, 0), self.round - 1)
+        last = min(self.location.last_used_round.get(client, 0), self.round - 1)
         return [entry for entry in self._living(client) if entry.round <= last]
 
     def _living(self, client: int) -> list[_Entry]:
         """Return the files that no later attempt has left behind, having begun before their round."""
-        starts = self.order.starts
+        starts = self.location.starts
         return [
             entry
             for entry in self._entries(client)
@@ -154,7 +154,7 @@ class ClientStates:
         return [_Entry(int(match[1]), int(match[2]), path) for match, path in found if match]
 
 
-_MEND = (
+_FIX = (
     "Resume the run from its last checkpoint, or remove the file: the client then goes on from "
     "what it kept before."
 )
@@ -166,9 +166,9 @@ def _read(path: Path) -> Tensors:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             noted = (file.metadata() or {}).get("sha256")
     except (OSError, SafetensorError, ValueError) as error:
-        raise CheckpointError(f"state file {path}: cannot be read ({error}). {_MEND}") from error
+        raise CheckpointError(f"state file {path}: cannot be read ({error}). {_FIX}") from error
     if noted != _digest(tensors):
-        raise CheckpointError(f"state file {path}: is damaged, its SHA-256 is another. {_MEND}")
+        raise CheckpointError(f"state file {path}: is damaged, its SHA-256 is another. {_FIX}")
     return tensors
 
 
@@ -180,7 +180,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def node_folder(order: StateOrder, state_path: str) -> Path:
+def node_folder(location: StateLocation, state_path: str) -> Path:
     """Return where a node that is a client keeps its states of this run.
 
     Under ``state_path`` (node-config ``state-path``), else $FEDAPP_STATE, else
@@ -192,10 +192,10 @@ def node_folder(order: StateOrder, state_path: str) -> Path:
     ConfigError
         The server's name of the run is no plain name, or the folder cannot be made.
     """
-    if not RUN_ID.fullmatch(order.run_id):
-        raise ConfigError(f"state-run = {order.run_id!r}: must be letters, digits and dashes.")
+    if not RUN_ID.fullmatch(location.run_id):
+        raise ConfigError(f"state-run = {location.run_id!r}: must be letters, digits and dashes.")
     base = state_path or os.environ.get("FEDAPP_STATE", "~/.local/state/fedapp")
-    folder = Path(base).expanduser() / order.run_id
+    folder = Path(base).expanduser() / location.run_id
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -206,7 +206,7 @@ def node_folder(order: StateOrder, state_path: str) -> Path:
     return folder
 
 
-def shared_folder(order: StateOrder) -> Path:
+def shared_folder(location: StateLocation) -> Path:
     """Return the folder of virtual clients' states, in the run directory.
 
     Raises
@@ -214,7 +214,7 @@ def shared_folder(order: StateOrder) -> Path:
     ConfigError
         This node does not see the run directory.
     """
-    folder = Path(order.folder)
+    folder = Path(location.folder)
     if not folder.is_dir():
         raise ConfigError(
             f"run-dir: this node does not see {folder}, where the virtual clients of an algorithm "

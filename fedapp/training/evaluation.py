@@ -91,14 +91,14 @@ class Evaluator:
     def score(self, params: Mapping[str, Tensor]) -> Score:
         """Return the score of ``params``, with running statistics if any; nan where nothing counts."""
         torch._foreach_copy_(list(self.params.values()), [params[name] for name in self.params])
-        losses, hits, counts = [], [], []
+        losses, num_correct, counts = [], [], []
         kept: list[Tensor] = []
         for inputs, targets in zip(self.batches, self.targets, strict=True):
             with LinearByOnednn():
                 outputs = self.module(inputs)
-            hit, count = self.model.hits(outputs, targets)
+            hit, count = self.model.num_correct(outputs, targets)
             losses.append(self.model.loss(outputs, targets).double() * count)
-            hits.append(hit)
+            num_correct.append(hit)
             counts.append(count)
             if self.measures:
                 kept.append(outputs)
@@ -106,7 +106,7 @@ class Evaluator:
         if total == 0:
             return Score(float("nan"), float("nan"), 0)
         loss = float(torch.stack(losses).sum()) / total
-        accuracy = float(torch.stack(hits).double().sum()) / total
+        accuracy = float(torch.stack(num_correct).double().sum()) / total
         further = self.model.metrics(torch.cat(kept), torch.cat(self.targets)) if kept else {}
         return Score(loss, accuracy, total, further)
 

@@ -16,10 +16,10 @@ from fedapp.models.model import Model
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
+    ClientContext,
     Differentiate,
     Objective,
     Tensors,
-    Turn,
     which_count,
 )
 from fedapp.training.batches import batches
@@ -27,7 +27,7 @@ from fedapp.training.layout import lay_out
 from fedapp.training.networks import LiveNetwork, normalisation_names, running_statistics
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.subnormal import flushed
-from fedapp.training.trainer import ClientTask, Outcome
+from fedapp.training.trainer import ClientResult, ClientTask
 
 
 class LocalOptimizer:
@@ -111,27 +111,27 @@ class SequentialTrainer:
         return f"sequential on {self.device}"
 
     @flushed()
-    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Run ClientUpdate for all ``tasks``, one after another."""
         outcomes = []
         for task in tasks:
             with drawing_from(task.rng, self.device):
-                outcomes.append(self.client_update(task.turn, task.examples, plan, task.rng))
+                outcomes.append(self.client_update(task.context, task.examples, plan, task.rng))
         return outcomes
 
     def client_update(
-        self, turn: Turn, examples: Examples, plan: LocalPlan, rng: np.random.Generator
-    ) -> Outcome:
+        self, context: ClientContext, examples: Examples, plan: LocalPlan, rng: np.random.Generator
+    ) -> ClientResult:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) and return theta_k.
 
-        ``turn.anchor`` is theta; ``examples`` the client's own; ``rng`` its generator of this
+        ``context.global_params`` is theta; ``examples`` the client's own; ``rng`` its generator of this
         round, from which the order of the examples and the transform's draws come. Where the network
         keeps running statistics, the algorithm begins and finishes with them beside the parameters.
         """
         live = self.network.params
         values = list(live.values())
         with torch.no_grad():
-            start = self.algorithm.begin(turn)
+            start = self.algorithm.initial_params(context)
             torch._foreach_copy_(list(self.held.values()), [start[name] for name in self.held])
         optimizer = LocalOptimizer(plan)
         losses: list[Tensor] = []
@@ -139,12 +139,14 @@ class SequentialTrainer:
         kinds = (self.transform, self.device, self.dtype, self.format)
         stream = batches(examples, plan, rng, *kinds, causal=self.model.causal)
         for batch in stream:
-            direction, loss = self.algorithm.gradient(self._differentiate(turn), live, batch, turn)
+            direction, loss = self.algorithm.gradient(
+                self._differentiate(context), live, batch, context
+            )
             with torch.no_grad():
                 optimizer.step(values, [direction[name] for name in live])
-                memory = self.algorithm.remember(live, direction, turn)
-            if memory:
-                turn = dataclasses.replace(turn, memory=memory)
+                step_state = self.algorithm.step_state(live, direction, context)
+            if step_state:
+                context = dataclasses.replace(context, step_state=step_state)
             losses.append(loss)
             sizes.append(which_count(batch).sum())
         with torch.no_grad():
@@ -152,19 +154,19 @@ class SequentialTrainer:
                 name: tensor.detach().clone(memory_format=torch.contiguous_format)
                 for name, tensor in self.held.items()
             }
-            finish = self.algorithm.finish(ended, turn, len(sizes))
+            extras = self.algorithm.finalize(ended, context, len(sizes))
         params = {name: ended[name] for name in live}
-        return Outcome(params, len(examples), len(sizes), _mean_loss(losses, sizes), finish)
+        return ClientResult(params, len(examples), len(sizes), _mean_loss(losses, sizes), extras)
 
-    def _differentiate(self, turn: Turn) -> Differentiate:
-        """Return the function with which the algorithm takes gradients in ``turn``."""
+    def _differentiate(self, context: ClientContext) -> Differentiate:
+        """Return the function with which the algorithm takes gradients in ``context``."""
 
         def differentiate(
             params: Mapping[str, Tensor], batch: Batch, objective: Objective | None = None
         ) -> tuple[Tensors, Tensor]:
             if params is not self.network.params:
                 params = {name: t.detach().requires_grad_() for name, t in params.items()}
-            loss = (objective or self.algorithm.loss)(self.network, params, batch, turn)
+            loss = (objective or self.algorithm.loss)(self.network, params, batch, context)
             gradients = torch.autograd.grad(loss, list(params.values()))
             return dict(zip(params, gradients, strict=True)), loss.detach()
 

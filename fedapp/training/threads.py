@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from fedapp.config.run_config import RunConfig, participants
-from fedapp.data.node_data import Holdings
+from fedapp.data.node_data import NodeData
 from fedapp.machine import cores
 from fedapp.training.build import choose_device, initial_parameters, make_algorithm, make_trainer
-from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.client import TrainRequest, train_cohort
 
 STEPS = 5
 """Local steps of one client that are timed."""
@@ -36,7 +36,7 @@ def quickest(seconds: Callable[[int], float], most: int) -> int:
     return chosen
 
 
-def measured_threads(config: RunConfig, holdings: Holdings, processes: int = 1) -> int:
+def measured_threads(config: RunConfig, node_data: NodeData, processes: int = 1) -> int:
     """Return with how many threads a few local steps of the run's own training are quickest.
 
     ``processes`` train side by side, as if all were on this machine: it is what is measured. On a GPU
@@ -47,18 +47,18 @@ def measured_threads(config: RunConfig, holdings: Holdings, processes: int = 1) 
         return 1
     before = torch.get_num_threads()
     try:
-        return quickest(_stopwatch(config, holdings), most)
+        return quickest(_stopwatch(config, node_data), most)
     finally:
         torch.set_num_threads(before)
 
 
-def _stopwatch(config: RunConfig, holdings: Holdings) -> Callable[[int], float]:
+def _stopwatch(config: RunConfig, node_data: NodeData) -> Callable[[int], float]:
     """Return what times a client's local steps, with so many threads and the others beside it.
 
     As many clients of a round train as do in one program; they are those with most examples.
     """
     config = config.model_copy(update={"local_steps": STEPS})
-    task, partition = holdings.dataset.task, holdings.partition
+    task, partition = node_data.dataset.task, node_data.partition
     sizes = np.zeros(1) if partition is None else partition.sizes
     clients = np.argsort(-sizes, kind="stable")[: participants(config.fraction_train, len(sizes))]
     algorithm, theta = make_algorithm(config, task), initial_parameters(config, task)
@@ -68,12 +68,12 @@ def _stopwatch(config: RunConfig, holdings: Holdings) -> Callable[[int], float]:
         torch.set_num_threads(threads)
         trainer = make_trainer(config.model_copy(update={"threads": threads}), task)
         some = tuple(map(int, clients[: trainer.together]))
-        order = TrainOrder(1, some, config.learning_rate, "mean")
+        request = TrainRequest(1, some, config.learning_rate, "mean")
         taken = []
-        for turn in range(TURNS + 1):
+        for context in range(TURNS + 1):
             began = time.perf_counter()
-            train_cohort(config, trainer, order, theta, extras, holdings.train)
-            if turn:  # the first one records or compiles
+            train_cohort(config, trainer, request, theta, extras, node_data.train)
+            if context:  # the first one records or compiles
                 taken.append(time.perf_counter() - began)
         return statistics.median(taken) / len(some)
 

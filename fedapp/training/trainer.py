@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedapp.data.dataset import Examples
-from fedapp.training.algorithm import Algorithm, Finish, Tensors, Turn
+from fedapp.training.algorithm import Algorithm, ClientContext, ClientExtras, Tensors
 from fedapp.training.round_plan import LocalPlan
 
 
@@ -21,13 +21,13 @@ class ClientTask:
     The order of the examples and the transform's draws come from ``rng``.
     """
 
-    turn: Turn
+    context: ClientContext
     examples: Examples
     rng: np.random.Generator
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ClientResult:
     """What one turn of one client gives.
 
     ``params``: theta_k. ``loss``: mean over the local steps of the local objective, weighted by
@@ -38,14 +38,14 @@ class Outcome:
     examples: int
     steps: int
     loss: float
-    finish: Finish
+    extras: ClientExtras
 
 
 class Trainer(Protocol):
     """Executes ClientUpdate (McMahan et al. 2017, Algorithm 1), for ``together`` clients at a time.
 
-    ``normalisation``: see ``Turn``; ``statistics``: the running statistics with which the network
-    begins, by name.
+    ``normalisation``: see ``ClientContext``. ``statistics``: the network's initial running
+    statistics, by name.
     """
 
     algorithm: Algorithm
@@ -57,6 +57,6 @@ class Trainer(Protocol):
     format: torch.memory_format
     together: int
 
-    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Return what the clients' turns give, in the order of ``tasks``."""
         ...

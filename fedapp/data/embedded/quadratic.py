@@ -79,8 +79,8 @@ class Quadratic(Embedded):
         pairs = self.clients // 2
         vectors = self.heterogeneity * rng.standard_normal((pairs, 2, 1))
         # ||D|| <= m keeps A +- 0.9 D positive definite.
-        turns = rng.uniform(0, 2 * np.pi, pairs)
-        cos, sin = np.cos(turns), np.sin(turns)
+        angles = rng.uniform(0, 2 * np.pi, pairs)
+        cos, sin = np.cos(angles), np.sin(angles)
         matrices = self.curvature * STRONG_CONVEXITY * np.array([[cos, sin], [sin, -cos]])
         shift = np.concatenate([matrices.transpose(2, 0, 1), vectors], axis=2)
         shift = np.round(shift / GRID / self.size_ratio) * GRID

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from fedapp.config import unused as effects
+from fedapp.config import unused_options
 from fedapp.config.run_config import RunConfig
 from fedapp.data.readers.source import Source, Split, visible
 from fedapp.errors import DataError
@@ -86,7 +86,7 @@ def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Sou
 def _check_read(config: RunConfig, fields: tuple[str, ...], files: str, *, own: bool) -> None:
     """Refuse keys that the reader of such ``files`` does not look at, but for a node's ``own``."""
     if not own:
-        effects.refuse(effects.of_folder(config, fields, files))
+        unused_options.refuse(unused_options.of_folder(config, fields, files))
 
 
 def _folder_hash(folder: Path) -> str:

@@ -20,7 +20,7 @@ from fedapp.studies.papers.schema import Item, Picture, Scale, ScaleName
 from fedapp.studies.papers.schema import Table as TableItem
 from fedapp.studies.sweep.learning_rate_search import Cell
 from fedapp.training.build import choose_device, initial_parameters, make_trainer
-from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.round_plan import Work
 
 TASKS = {
@@ -177,17 +177,17 @@ def _example_seconds(
     )
     examples = random_examples(task, size)
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
-    order = TrainOrder(1, (0,), config.learning_rate, "mean")
+    request = TrainRequest(1, (0,), config.learning_rate, "mean")
     keep_memory()
     torch.set_num_threads(1)
-    turns: list[float] = []
-    while len(turns) < 2 or sum(turns[1:]) < LEAST_SECONDS:
+    seconds: list[float] = []
+    while len(seconds) < 2 or sum(seconds[1:]) < LEAST_SECONDS:
         began = time.process_time()
-        reply = train_cohort(config, trainer, order, theta, {}, lambda _: examples)
+        reply = train_cohort(config, trainer, request, theta, {}, lambda _: examples)
         if reply.failures:
             raise RuntimeError(f"a local step of {model} on {data} failed: {reply.failures[0]}")
-        turns.append(time.process_time() - began)
-    return min(turns[1:]) / size  # the first warms up
+        seconds.append(time.process_time() - began)
+    return min(seconds[1:]) / size  # the first warms up
 
 
 def random_examples(task: Task, count: int) -> Examples:

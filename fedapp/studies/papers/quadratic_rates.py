@@ -30,7 +30,7 @@ from fedapp.data.embedded.quadratic import (
     VECTOR,
 )
 from fedapp.engines.in_process import InlineGrid
-from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.runs.style import COLORS, GREY, LIGHT, new_figure
 from fedapp.server_app import run
 
@@ -47,7 +47,7 @@ class Trace(Callback):
     def __init__(self) -> None:
         self.points: list[Array] = []
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         """Keep theta."""
         self.points.append(state.theta["x"].double().numpy().copy())
         return False

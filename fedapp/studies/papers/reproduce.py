@@ -42,7 +42,7 @@ from fedapp.studies.sweep.archive import Archive
 from fedapp.studies.sweep.command import failure, run_plans
 from fedapp.studies.sweep.identity import LENGTH
 from fedapp.studies.sweep.learning_rate_search import search
-from fedapp.studies.sweep.plans import Outcome, Steps, stage
+from fedapp.studies.sweep.plans import SearchResult, Steps, stage
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.scheduler import Effort
 from fedapp.studies.sweep.store import Store, as_folder
@@ -220,7 +220,7 @@ def _results(
     name: str,
     item: Item,
     cells: Cells,
-    outcomes: Mapping[str, Outcome | None],
+    outcomes: Mapping[str, SearchResult | None],
     maker: Maker,
     order: Order,
 ) -> Results:
@@ -281,7 +281,7 @@ def cells_with_curves(item: Item, cells: Cells) -> set[str]:
     return set() if isinstance(item, Table | Sharpness) else set(cells)
 
 
-def _records(outcome: Outcome | None) -> list[RunRecord]:
+def _records(outcome: SearchResult | None) -> list[RunRecord]:
     if outcome is None:
         return []
     return [*outcome.runs, *(record for each in outcome.tried for record in each.records)]

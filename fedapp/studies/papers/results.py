@@ -24,7 +24,7 @@ from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
 from fedapp.studies.papers.schema import ScaleName
 from fedapp.studies.sweep.learning_rate_search import Cell
-from fedapp.studies.sweep.plans import Candidate, Outcome
+from fedapp.studies.sweep.plans import Candidate, SearchResult
 from fedapp.studies.sweep.record import RunRecord
 
 POINTS = 150
@@ -162,7 +162,7 @@ class Results(Kept):
     written: str = ""
 
 
-def cell_result(cell: Cell | None, outcome: Outcome | None, *, curves: bool) -> CellResult:
+def cell_result(cell: Cell | None, outcome: SearchResult | None, *, curves: bool) -> CellResult:
     """Return what is kept of a cell; nothing of one that did not run."""
     if cell is None or outcome is None:
         return CellResult()
@@ -181,7 +181,7 @@ def cell_result(cell: Cell | None, outcome: Outcome | None, *, curves: bool) -> 
     )
 
 
-def _envelopes(cell: Cell, outcome: Outcome) -> dict[str, Envelope]:
+def _envelopes(cell: Cell, outcome: SearchResult) -> dict[str, Envelope]:
     """Return the envelopes over the candidates, of which the chosen one goes as far as it is drawn."""
     if len(outcome.tried) < 2 or cell.rates is None:
         return {}

@@ -13,7 +13,7 @@ from fedapp.config.read import parse_settings
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.grid import expand, make_rows, request_for, show, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, LENGTH
-from fedapp.studies.sweep.plans import Outcome, Steps, fixed
+from fedapp.studies.sweep.plans import SearchResult, Steps, fixed
 from fedapp.studies.sweep.retry import outdated, retry_failures
 from fedapp.studies.sweep.scheduler import Effort, carry_out
 from fedapp.studies.sweep.store import Store, as_folder
@@ -78,7 +78,7 @@ def run_plans(
     store: Store,
     effort: Effort,
     console: Console,
-) -> dict[str, Outcome]:
+) -> dict[str, SearchResult]:
     """Carry out the plans and name the runs that went wrong, now or, if they failed, before."""
     if effort.retry:
         retry_failures(plans, store)
@@ -102,7 +102,7 @@ def _warn_of(outdated: Mapping[str, str], root: Path, console: Console) -> None:
         )
 
 
-def failure(outcomes: Iterable[Outcome], store: Store) -> str:
+def failure(outcomes: Iterable[SearchResult], store: Store) -> str:
     """Return how many of the plans' runs failed, why the first did and what to do, or nothing."""
     failed = _failed(outcomes)
     if not failed:
@@ -115,7 +115,7 @@ def failure(outcomes: Iterable[Outcome], store: Store) -> str:
     )
 
 
-def _failed(outcomes: Iterable[Outcome]) -> dict[str, str]:
+def _failed(outcomes: Iterable[SearchResult]) -> dict[str, str]:
     """Return the runs that failed, among all that the plans had, and why."""
     return {
         record.run: record.problem

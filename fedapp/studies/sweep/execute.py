@@ -14,7 +14,7 @@ from fedapp.client_app import app as client_app
 from fedapp.config.run_config import Scalar, read_config
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import FedappError
-from fedapp.federation.callback import Callback, Record, ServerState
+from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.runs.callbacks import StopAtTarget
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
@@ -46,7 +46,7 @@ class Watched(Callback):
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
 
-    def on_round(self, record: Record, state: ServerState) -> bool:
+    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
         """Tell the watch; say whether the run ends here."""
         stopped = self.watch(record["round"], record.get("test_accuracy"))
         return stopped or problem_of(record)[0] != "complete"

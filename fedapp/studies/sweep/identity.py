@@ -12,7 +12,7 @@ from typing import cast
 
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, Scalar, kebab, read_config
-from fedapp.config.unused import READING
+from fedapp.config.unused_options import READING
 from fedapp.data import load_dataset
 from fedapp.data.embedded.embedded import Embedded
 from fedapp.runs.initial_model import weights_digest

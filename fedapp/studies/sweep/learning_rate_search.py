@@ -15,7 +15,7 @@ from typing import Literal
 
 from fedapp.config.run_config import Scalar
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.plans import Candidate, Outcome, Steps
+from fedapp.studies.sweep.plans import Candidate, SearchResult, Steps
 from fedapp.studies.sweep.record import RunRecord
 
 Measure = Literal["rounds", "accuracy"]
@@ -91,7 +91,7 @@ def search(cell: Cell) -> Steps:
     if cell.draw:
         longer = replace(cell, target=0.0)
         runs = yield [longer.request(chosen, seed, cell.draw) for seed in cell.seeds]
-    return Outcome(runs, best, tried, best is None or is_inside(cell, best, tried))
+    return SearchResult(runs, best, tried, best is None or is_inside(cell, best, tried))
 
 
 def _candidates(cell: Cell) -> Candidates:

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 
-Steps = Generator[Sequence[Request], Sequence[RunRecord], "Outcome"]
+Steps = Generator[Sequence[Request], Sequence[RunRecord], "SearchResult"]
 Find = Callable[[Request], RunRecord | None]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SearchResult:
     """What a plan found: the records it chose, one a seed, and all that it tried, by candidate.
 
     ``chosen`` says which candidate was best (its settings beside the plan's own); ``inside`` is
@@ -41,14 +41,14 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Stage:
+class SearchProgress:
     """Where a plan stands: the requests still missing, or its outcome."""
 
     missing: Sequence[Request]
-    outcome: Outcome | None
+    outcome: SearchResult | None
 
 
-def stage(steps: Steps, find: Find) -> Stage:
+def stage(steps: Steps, find: Find) -> SearchProgress:
     """Replay a plan with the records there are and return where it stands."""
     try:
         requests = next(steps)
@@ -57,13 +57,15 @@ def stage(steps: Steps, find: Find) -> Stage:
             known = [record for record in records if record is not None]
             if len(known) < len(requests):
                 pairs = zip(requests, records, strict=True)
-                return Stage([request for request, record in pairs if record is None], None)
+                return SearchProgress(
+                    [request for request, record in pairs if record is None], None
+                )
             requests = steps.send(known)
     except StopIteration as stop:
-        return Stage([], stop.value)
+        return SearchProgress([], stop.value)
 
 
 def fixed(requests: Sequence[Request]) -> Steps:
     """Plan these requests and nothing else."""
     records = yield requests
-    return Outcome(records)
+    return SearchResult(records)

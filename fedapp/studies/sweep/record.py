@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config.run_config import Scalar
 from fedapp.errors import FedappError
-from fedapp.federation.callback import Record
+from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.callbacks import read_metrics, wall_seconds
 from fedapp.runs.directory import RunDirectory
 from fedapp.studies.sweep.identity import Request
@@ -65,7 +65,7 @@ class RunRecord(BaseModel):
     bytes_down_until: list[int] = []
     bytes_up_until: list[int] = []
     seconds_until: list[float] = []
-    agreement: list[Record] = []
+    agreement: list[RoundMetrics] = []
     execution: dict[str, Any] = {}
 
     @property
@@ -124,7 +124,7 @@ def _first(accuracy: Sequence[float | None], target: float) -> int:
     return next(reached, len(accuracy))
 
 
-def problem_of(record: Record) -> tuple[Status, str]:
+def problem_of(record: RoundMetrics) -> tuple[Status, str]:
     """Return whether training can go on after a round, and if not why.
 
     It cannot when no client's update is finite, or of a norm that is let through, or the global model's
@@ -182,7 +182,7 @@ def failed_run(request: Request, folder: Path, problem: str) -> RunRecord:
     return RunRecord(run=request.run, settings=request.canonical, status="failed", problem=problem)
 
 
-def _agreement(row: Record) -> Record:
+def _agreement(row: RoundMetrics) -> RoundMetrics:
     return {key: row[key] for key in ("round", "similarity", "client_train_loss") if key in row}
 
 
@@ -198,7 +198,7 @@ def _short(value: float | None) -> float | None:
     return float(f"{value:.{DIGITS}g}") if _is_finite(value) and value is not None else None
 
 
-def _totals(rows: Sequence[Record]) -> dict[str, Any]:
+def _totals(rows: Sequence[RoundMetrics]) -> dict[str, Any]:
     """Return ``TOTALS`` of all rounds, and of those up to each evaluated one."""
     trained = [row if row["round"] > 0 else {} for row in rows]
     after: dict[str, list[Any]] = {
@@ -219,5 +219,5 @@ def _running_means(values: Sequence[float | None]) -> list[float]:
     return [total / count if count else 0.0 for total, count in zip(sums, counts, strict=True)]
 
 
-def _is_scored(row: Record) -> bool:
+def _is_scored(row: RoundMetrics) -> bool:
     return "test_accuracy" in row or "test_loss" in row

@@ -24,10 +24,10 @@ from rich.table import Column
 from fedapp.config.run_config import Scalar
 from fedapp.machine import cores, gpus
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.plans import Outcome, Steps, stage
+from fedapp.studies.sweep.plans import SearchResult, Steps, stage
 from fedapp.studies.sweep.record import failed_run
 from fedapp.studies.sweep.store import Store
-from fedapp.studies.sweep.workers import News, Workers
+from fedapp.studies.sweep.workers import WorkerEvent, Workers
 
 Plans = Mapping[str, Callable[[], Steps]]
 Wanted = tuple[str, Request]
@@ -72,14 +72,14 @@ class Schedule:
     def __init__(self, plans: Plans, store: Store, effort: Effort, console: Console) -> None:
         self.plans, self.store, self.effort, self.console = plans, store, effort, console
         self.until = None if effort.seconds is None else time.monotonic() + effort.seconds
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes: dict[str, SearchResult] = {}
         self.failed: dict[str, str] = {}
         """Runs of this session that failed or diverged, and why."""
         self.done = 0
         self._rounds = 0
         self._bars: dict[str, TaskID] = {}
 
-    def run(self) -> dict[str, Outcome]:
+    def run(self) -> dict[str, SearchResult]:
         """Carry the plans out and return their outcomes; stop without loss when interrupted."""
         wanted = self._wanted()
         if wanted:
@@ -140,7 +140,9 @@ class Schedule:
                 completed=self._rounds,
                 detail=f"{self.done} done, {len(wanted)} known to come",
             )
-            finished = [self._hear(news, progress) for news in workers.news(self.seconds_left())]
+            finished = [
+                self._hear(event, progress) for event in workers.events(self.seconds_left())
+            ]
             if any(finished):
                 wanted = self._wanted()
 
@@ -166,29 +168,29 @@ class Schedule:
                 soft_wrap=True,
             )
 
-    def _hear(self, news: News, progress: Progress) -> bool:
+    def _hear(self, event: WorkerEvent, progress: Progress) -> bool:
         """Show what a worker said; return whether its run is over."""
-        run, bar = news.request.run, self._bars[news.request.run]
-        if not news.done:
-            accuracy = "" if news.accuracy is None else f"{news.accuracy:.4f}"
-            progress.update(bar, completed=news.round, detail=accuracy)
+        run, bar = event.request.run, self._bars[event.request.run]
+        if not event.done:
+            accuracy = "" if event.accuracy is None else f"{event.accuracy:.4f}"
+            progress.update(bar, completed=event.round, detail=accuracy)
             return False
         name = progress.tasks[progress.task_ids.index(bar)].description
         progress.remove_task(self._bars.pop(run))
         self.store.forget(run)
-        if news.problem and self.store.find(news.request) is None:
-            self._lost(news)
-        self._report(name, news)
+        if event.problem and self.store.find(event.request) is None:
+            self._lost(event)
+        self._report(name, event)
         return True
 
-    def _lost(self, news: News) -> None:
+    def _lost(self, event: WorkerEvent) -> None:
         """Record a run whose worker died, so that the others go on."""
-        folder = self.store.folder(news.request.run)
+        folder = self.store.folder(event.request.run)
         folder.mkdir(parents=True, exist_ok=True)
-        self.store.keep(failed_run(news.request, folder, news.problem))
+        self.store.keep(failed_run(event.request, folder, event.problem))
 
-    def _report(self, name: str, news: News) -> None:
-        record = self.store.find(news.request)
+    def _report(self, name: str, event: WorkerEvent) -> None:
+        record = self.store.find(event.request)
         if record is None:
             return
         self.done += 1
@@ -197,7 +199,7 @@ class Schedule:
             self.failed[record.run] = record.problem
         if not self.console.is_terminal or record.problem:
             outcome = record.problem or f"best accuracy {record.best_accuracy:.4f}"
-            rate = dict(news.request.settings).get("learning-rate")
+            rate = dict(event.request.settings).get("learning-rate")
             said = "" if rate is None else f"η = {rate}, "
             said += f"{record.last_round} rounds, {record.seconds:.1f} s, {outcome}"
             self.console.print(f"{name}  {record.run}  {said}", highlight=False, soft_wrap=True)
@@ -218,7 +220,7 @@ class Schedule:
 
 def carry_out(
     plans: Plans, store: Store, effort: Effort, console: Console
-) -> tuple[dict[str, Outcome], dict[str, str]]:
+) -> tuple[dict[str, SearchResult], dict[str, str]]:
     """Run what ``plans`` want and return their outcomes, and the runs that failed, with why.
 
     A plan that is not done when the time is up has no outcome.

@@ -28,7 +28,7 @@ PATIENCE = 15.0
 
 
 @dataclass(frozen=True)
-class News:
+class WorkerEvent:
     """What a worker said: the round that its run is in, or that it is done with it."""
 
     request: Request
@@ -70,19 +70,19 @@ class Worker:
             self._start()
             self.pipe.send(self.requests)
 
-    def news(self) -> list[News]:
+    def events(self) -> list[WorkerEvent]:
         """Return what the worker said; one that died is replaced, and its runs count as failed."""
         try:
-            news: list[News] = [self.pipe.recv()]
+            events: list[WorkerEvent] = [self.pipe.recv()]
         except (EOFError, ConnectionResetError):
             self.process.join()
             problem = f"its process ended ({self._ending()})"
-            news = [News(request, done=True, problem=problem) for request in self.requests]
+            events = [WorkerEvent(request, done=True, problem=problem) for request in self.requests]
             self._start()
-        for each in news:
+        for each in events:
             if each.done:
                 self.requests.remove(each.request)
-        return news
+        return events
 
     def _ending(self) -> str:
         code = self.process.exitcode or 0
@@ -113,12 +113,12 @@ class Workers:
         """The workers with a run."""
         return [worker for worker in self.members if worker.requests]
 
-    def news(self, seconds: float | None = None) -> Iterator[News]:
+    def events(self, seconds: float | None = None) -> Iterator[WorkerEvent]:
         """Wait until a worker says something, or ``seconds``, and yield what was said."""
         ready = wait([worker.pipe for worker in self.busy], seconds)
         for worker in self.busy:
             if worker.pipe in ready:
-                yield from worker.news()
+                yield from worker.events()
 
     def close(self, patience: float = PATIENCE) -> None:
         """Let every worker end its round and write a checkpoint, then end it."""
@@ -144,7 +144,7 @@ def _interrupts_ignored() -> Iterator[None]:
 
 
 def _work(
-    pipe: Connection[News, list[Request]], stop: Event, root: Path, log: Path, gpu: str
+    pipe: Connection[WorkerEvent, list[Request]], stop: Event, root: Path, log: Path, gpu: str
 ) -> None:
     """Do what the pipe asks for until it closes; a worker whose parent is gone stops by itself."""
     if gpu:
@@ -178,7 +178,11 @@ class _Pulse:
     """Passes on the round of a run from time to time; says when it is to stop."""
 
     def __init__(
-        self, pipe: Connection[News, list[Request]], stop: Event, parent: int, request: Request
+        self,
+        pipe: Connection[WorkerEvent, list[Request]],
+        stop: Event,
+        parent: int,
+        request: Request,
     ) -> None:
         self.pipe, self.stop, self.parent, self.request = pipe, stop, parent, request
         self._last = 0.0
@@ -186,16 +190,16 @@ class _Pulse:
     def __call__(self, round_: int, accuracy: float | None) -> bool:
         if time.monotonic() - self._last > PULSE:
             self._last = time.monotonic()
-            self.say(News(self.request, round_, accuracy))
+            self.say(WorkerEvent(self.request, round_, accuracy))
         return self.stop.is_set() or os.getppid() != self.parent
 
     def ended(self, record: RunRecord | None) -> None:
         """Say that the run is over; without a record it was stopped."""
-        self.say(News(self.request, done=True, problem=record.problem if record else ""))
+        self.say(WorkerEvent(self.request, done=True, problem=record.problem if record else ""))
 
-    def say(self, news: News) -> None:
+    def say(self, events: WorkerEvent) -> None:
         """Say something, unless nobody listens any more."""
         try:
-            self.pipe.send(news)
+            self.pipe.send(events)
         except OSError:
             self.stop.set()

@@ -68,7 +68,7 @@ def rounded_up(count: int, parts: int) -> int:
     return -(-count // unit) * unit
 
 
-def quarters(count: int) -> list[int]:
+def batch_size_buckets(count: int) -> list[int]:
     """Return ``count``, a quarter of it, a quarter of that, ... rounded up, down to 1."""
     found = [count]
     while found[-1] > 1:
@@ -92,7 +92,7 @@ class Step:
     together: bool
 
 
-class Resident:
+class DeviceDataset:
     """The data set whose examples clients hold, or a client's own, on the device as it is stored."""
 
     MOST = 0.5
@@ -104,8 +104,8 @@ class Resident:
 
     def shared(self, clients: Sequence[Examples]) -> Stored | None:
         """Return the one data set of which all the clients' examples are parts, if there is one."""
-        whole = clients[0].whole
-        if any(examples.whole is not whole for examples in clients):
+        whole = clients[0].base
+        if any(examples.base is not whole for examples in clients):
             return None
         if self._last is None or self._last[0] is not whole:
             if not self._fits(whole):
@@ -120,7 +120,7 @@ class Resident:
         return whole.inputs.nbytes + whole.targets.nbytes <= self.MOST * free
 
 
-class Feed:
+class BatchLoader:
     """The local steps of c clients, from data that stays on the device as it is stored.
 
     Batches are drawn by index from the data set that the clients share, or from copies of the
@@ -136,12 +136,12 @@ class Feed:
         clients: Sequence[tuple[Examples, np.random.Generator]],
         plan: LocalPlan,
         transform: Transform,
-        resident: Resident,
+        device_dataset: DeviceDataset,
         dtype: torch.dtype,
         counts: Sequence[int] = (),
     ) -> None:
         self.clients, self.plan, self.transform = clients, plan, transform
-        self.resident, self.device, self.dtype = resident, resident.device, dtype
+        self.device_dataset, self.device, self.dtype = device_dataset, device_dataset.device, dtype
         sizes = [len(examples) for examples, _ in clients]
         self.width = padded_width(plan, sizes)
         self.steps = [plan.num_steps(n) for n in sizes]
@@ -186,7 +186,7 @@ class Feed:
     def _data(self) -> tuple[Tensor, Tensor, list[NDArray[np.int64]]]:
         """Return inputs [N, ...] and targets as they are stored, and which rows each client holds."""
         clients = [examples for examples, _ in self.clients]
-        shared = self.resident.shared(clients)
+        shared = self.device_dataset.shared(clients)
         if shared is not None:
             return shared.inputs, shared.targets, [examples.indices for examples in clients]
         each = [stored(examples, self.device) for examples in clients]

@@ -11,7 +11,7 @@ from fedapp.training.layout import laid_out
 from fedapp.training.tensors import Tensors
 
 
-class Stage:
+class BufferPool:
     """Tensors that stay where they are: a CUDA graph reads and writes them there.
 
     What each client has of its own has ``rows`` places; fewer clients take the first ones of them.

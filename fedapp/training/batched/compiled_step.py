@@ -58,7 +58,7 @@ class Pool:
         return torch.cuda.graph_pool_handle()
 
 
-class Program:
+class CompiledStep:
     """Calls ``function`` on groups of tensors, of which it may change some in place.
 
     The function's control flow must not depend on the tensors' values, and what it closes over is
@@ -73,9 +73,9 @@ class Program:
         self.pool = pool or Pool()
         self._runs: dict[tuple[int, Signature], tuple[Run, Names]] = {}
 
-    def on(self, fixed: Groups) -> Call:
+    def on(self, fixed: Groups) -> BoundStep:
         """Return the program on groups that stay, for calls with the others."""
-        return Call(self, fixed)
+        return BoundStep(self, fixed)
 
     @property
     def recorded(self) -> int:
@@ -118,13 +118,13 @@ class Program:
         return _compiled_or_in_place(graph, flat, fixed), returned
 
 
-class Call:
+class BoundStep:
     """A program on ``fixed`` groups of tensors, and on others, which keep their shapes and types.
 
     So that a call costs little Python: which program it is is looked up once for each set of names.
     """
 
-    def __init__(self, program: Program, fixed: Groups) -> None:
+    def __init__(self, program: CompiledStep, fixed: Groups) -> None:
         self.program, self.fixed = program, fixed
         self._flat = flattened(fixed)
         self._found: dict[tuple[int, ...], tuple[Step, Names]] = {}

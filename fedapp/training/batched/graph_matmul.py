@@ -17,11 +17,11 @@ from fedapp.training.batched.graph_hoisting import is_once, mark_once
 from fedapp.training.batched.graph_updates import (
     Memory,
     aliased,
+    cleanup_graph,
     descend_in_place,
     meta,
     on_cpu,
-    tidy,
-    turn,
+    transpose,
     written,
 )
 
@@ -43,7 +43,7 @@ def by_onednn(graph: GraphModule) -> GraphModule:
             _multiply_by_onednn(node)
         elif node.target is aten.addmm_.default:
             _multiply_and_add(node)
-    return tidy(graph)
+    return cleanup_graph(graph)
 
 
 class LinearByOnednn(TorchFunctionMode):
@@ -115,9 +115,9 @@ def _multiply_and_add(node: Node) -> None:
 def _product(node: Node, bias: Argument) -> Node:
     """Add oneDNN's product of the node's two matrices."""
     left, right = node.args[-2:]
-    turned = turn(right)  # type: ignore[arg-type]
+    transposed = transpose(right)  # type: ignore[arg-type]
     product = torch.ops.mkldnn._linear_pointwise.default
-    return node.graph.call_function(product, (left, turned, bias, "none", [], ""))
+    return node.graph.call_function(product, (left, transposed, bias, "none", [], ""))
 
 
 # ---------------------------------------------------------------------- compiled around products

@@ -37,7 +37,7 @@ def descend_in_place(graph: GraphModule) -> GraphModule:
     for node in list(graph.graph.nodes):
         if node.target is aten.copy_.default and on_cpu(node.args[0]):
             _descend(node, memory)
-    return tidy(graph)
+    return cleanup_graph(graph)
 
 
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default)
@@ -216,7 +216,7 @@ def _split_sum(term: Node, memory: Memory) -> tuple[list[Product], Node | None]:
 def _product(term: Node, memory: Memory) -> Product | None:
     """Return the product that ``term`` is, through transpositions, if it can be taken later."""
     turned, node = False, term
-    while turns(node) and len(node.users) == 1:
+    while is_transpose(node) and len(node.users) == 1:
         turned, node = not turned, node.args[0]  # type: ignore[assignment]
     if node.target not in (aten.mm.default, aten.bmm.default) or len(node.users) > 1:
         return None
@@ -226,7 +226,7 @@ def _product(term: Node, memory: Memory) -> Product | None:
     if not (memory.still(left) and memory.still(right)):
         return None
     if turned:
-        left, right = turn(right), turn(left)
+        left, right = transpose(right), transpose(left)
     return Product(left, right)
 
 
@@ -325,7 +325,7 @@ def _update(target: Callable[..., Tensor], args: tuple[Node, ...], **kwargs: Nod
 # ---------------------------------------------------------------------- small parts
 
 
-def turns(node: Argument) -> bool:
+def is_transpose(node: Argument) -> bool:
     """Return whether it transposes a matrix, or each of several."""
     if not isinstance(node, Node) or node.op != "call_function":
         return False
@@ -334,7 +334,7 @@ def turns(node: Argument) -> bool:
     return node.target is aten.t.default
 
 
-def turn(node: Node) -> Node:
+def transpose(node: Node) -> Node:
     """Add the transposition of a matrix, or of each of several."""
     if meta(node).dim() < PAIRS:
         return call(aten.t.default, (node,), meta(node).t())
@@ -366,11 +366,11 @@ def call(target: Callable[..., Tensor], args: tuple[Node | float, ...], like: Te
     return node
 
 
-def tidy(graph: GraphModule) -> GraphModule:
+def cleanup_graph(graph: GraphModule) -> GraphModule:
     """Remove double transpositions and what nobody reads."""
     for node in graph.graph.nodes:
-        inner = node.args[0] if turns(node) else None
-        if isinstance(inner, Node) and turns(inner):
+        inner = node.args[0] if is_transpose(node) else None
+        if isinstance(inner, Node) and is_transpose(inner):
             node.replace_all_uses_with(inner.args[0])
     kept = ("placeholder", "output")
     graph.graph.eliminate_dead_code(lambda node: node.op in kept or bool(written(node)))

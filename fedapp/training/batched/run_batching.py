@@ -14,9 +14,9 @@ from types import TracebackType
 
 from fedapp.training.batched.compiled_step import CaptureError
 from fedapp.training.round_plan import LocalPlan
-from fedapp.training.trainer import ClientTask, Outcome
+from fedapp.training.trainer import ClientResult, ClientTask
 
-Train = Callable[[Sequence[ClientTask], LocalPlan], list[Outcome]]
+Train = Callable[[Sequence[ClientTask], LocalPlan], list[ClientResult]]
 """Trains clients of one run or of several, whose plans differ at most in the learning rate."""
 
 
@@ -27,7 +27,7 @@ class _Hand:
     train: Train
     tasks: Sequence[ClientTask]
     plan: LocalPlan
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[ClientResult] = field(default_factory=list)
     problem: Exception | None = None
     done: bool = False
 
@@ -67,7 +67,7 @@ class Stack:
 
     def client_updates(
         self, train: Train, tasks: Sequence[ClientTask], plan: LocalPlan
-    ) -> list[Outcome]:
+    ) -> list[ClientResult]:
         """Return what ``train`` gives for ``tasks``, which it is given together with the others'."""
         hand = _Hand(train, tasks, plan)
         self._hands.append(hand)
@@ -134,7 +134,7 @@ def _train_together(hands: Sequence[_Hand]) -> None:
     """
     tasks = [task for hand in hands for task in hand.tasks]
     draws = [task.rng.bit_generator.state for task in tasks]
-    outcomes: Iterator[Outcome] | None
+    outcomes: Iterator[ClientResult] | None
     try:
         outcomes = iter(hands[0].train(tasks, hands[0].plan))
     except CaptureError as error:

@@ -16,20 +16,26 @@ from torch.func import vmap
 
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
-from fedapp.training.algorithm import Algorithm, Batch, Turn
-from fedapp.training.batched.batch_loader import Feed, Resident, Step, quarters, rounded_up
-from fedapp.training.batched.buffers import Stage
-from fedapp.training.batched.compiled_step import Groups, Mode, Pool, Program
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext
+from fedapp.training.batched.batch_loader import (
+    BatchLoader,
+    DeviceDataset,
+    Step,
+    batch_size_buckets,
+    rounded_up,
+)
+from fedapp.training.batched.buffers import BufferPool
+from fedapp.training.batched.compiled_step import CompiledStep, Groups, Mode, Pool
 from fedapp.training.batched.run_batching import current_stack
 from fedapp.training.layout import laid_out, memory_format
-from fedapp.training.local_step import Walker, local_step, settle
+from fedapp.training.local_step import LocalState, local_step, where_active
 from fedapp.training.networks import PureNetwork, normalisation_names
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.subnormal import flushed
 from fedapp.training.tensors import Tensors, zeros_like
-from fedapp.training.trainer import ClientTask, Outcome
+from fedapp.training.trainer import ClientResult, ClientTask
 
-SHARED = frozenset({"anchor", "broadcast", "rate"})
+SHARED = frozenset({"global_params", "broadcast", "rate"})
 """The groups of tensors that all clients of a run share; the others have a row for each."""
 
 Layout = Literal["alone", "one run", "several runs"]
@@ -38,7 +44,7 @@ Layout = Literal["alone", "one run", "several runs"]
 WHOLE_COHORT = 10**9
 """More clients than any cohort has."""
 
-SIXTEENTHS = 16
+BUCKETS_PER_OCTAVE = 16
 """Numbers of clients that are captured, between a power of two and the next."""
 
 MOST_GRAPHS = 64
@@ -49,7 +55,7 @@ FEW = 5
 
 
 @dataclass(frozen=True)
-class Together:
+class ClientBatching:
     """How many clients are one program; ``equal``: only such as take as many steps as each other.
 
     Where fewer are alike than ``clients``, half of them or a quarter ... train together, but not
@@ -82,7 +88,7 @@ class Together:
         return 1
 
 
-ONE = Together(1)
+ONE = ClientBatching(1)
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +112,7 @@ class BatchedTrainer:
         device: torch.device,
         dtype: torch.dtype,
         num_classes: int = 0,
-        together: Together = ONE,
+        together: ClientBatching = ONE,
         mode: Mode = "record",
     ) -> None:
         self.network = PureNetwork(module.to(device=device, dtype=dtype).train(), model)
@@ -119,14 +125,14 @@ class BatchedTrainer:
         self.together, self.mode = together.clients, mode
         self.programs = together
         self._most = WHOLE_COHORT
-        self._resident = Resident(device)
-        self._programs: dict[tuple[LocalPlan, Layout], Program] = {}
-        self._pool, self._stage = Pool(), Stage(device, self.format)
+        self._device_dataset = DeviceDataset(device)
+        self._programs: dict[tuple[LocalPlan, Layout], CompiledStep] = {}
+        self._pool, self._buffers = Pool(), BufferPool(device, self.format)
 
     def __str__(self) -> str:
         return f"batched on {self.device}, {self.programs} a program, {VERBS[self.mode]}"
 
-    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) for all ``tasks`` and return theta_k.
 
         The outcomes are those of the sequential trainer, up to rounding. Stacked runs train together.
@@ -135,27 +141,30 @@ class BatchedTrainer:
         return stack.client_updates(self.train, tasks, plan) if stack else self.train(tasks, plan)
 
     @flushed()
-    def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+    def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Run ClientUpdate for clients of one run, or of several, each at its turn's learning rate."""
         steps = [plan.num_steps(len(task.examples)) for task in tasks]
         busy = [index for index, count in enumerate(steps) if count]
-        runs = len({id(task.turn.anchor) for task in tasks})
-        outcomes: dict[int, Outcome] = {}
+        runs = len({id(task.context.global_params) for task in tasks})
+        outcomes: dict[int, ClientResult] = {}
         for places in self.programs.chunks([steps[index] for index in busy], max(runs, 1)):
             chunk = [busy[place] for place in places]
             walked = self._walk_as_fits([tasks[index] for index in chunk], plan)
             outcomes.update(zip(chunk, walked, strict=True))
         return [outcomes.get(index) or self._idle(task) for index, task in enumerate(tasks)]
 
-    def _idle(self, task: ClientTask) -> Outcome:
+    def _idle(self, task: ClientTask) -> ClientResult:
         """Return the outcome of a client without examples: it takes no step."""
-        params = {name: tensor.clone() for name, tensor in self.algorithm.begin(task.turn).items()}
-        finish = self.algorithm.finish(params, task.turn, 0)
-        return Outcome(params, len(task.examples), 0, float("nan"), finish)
+        params = {
+            name: tensor.clone()
+            for name, tensor in self.algorithm.initial_params(task.context).items()
+        }
+        extras = self.algorithm.finalize(params, task.context, 0)
+        return ClientResult(params, len(task.examples), 0, float("nan"), extras)
 
-    def _walk_as_fits(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+    def _walk_as_fits(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Take the steps of all clients; where memory does not hold them, of half of them at a time."""
-        outcomes: list[Outcome] = []
+        outcomes: list[ClientResult] = []
         while tasks:
             some = tasks[: self._most]
             walked = self._walk_if_it_fits(some, plan)
@@ -169,7 +178,7 @@ class BatchedTrainer:
 
     def _walk_if_it_fits(
         self, tasks: Sequence[ClientTask], plan: LocalPlan
-    ) -> list[Outcome] | None:
+    ) -> list[ClientResult] | None:
         """Take all local steps; or return None, with the generators as they were, for lack of memory."""
         draws = [task.rng.bit_generator.state for task in tasks]
         try:
@@ -193,20 +202,20 @@ class BatchedTrainer:
     def _begin_anew(self, rows: int) -> None:
         """Forget all programs, and have places for ``rows`` clients of one."""
         self._programs = {}
-        self._pool, self._stage = Pool(), Stage(self.device, self.format, rows)
+        self._pool, self._buffers = Pool(), BufferPool(self.device, self.format, rows)
         gc.collect()
         torch.cuda.empty_cache()
 
     def _make_room(self, rows: int) -> None:
         """Have places for ``rows`` clients. Graphs that read others, or are too many, are not kept."""
         graphs = sum(program.recorded for program in self._programs.values())
-        larger = rows > self._stage.rows
+        larger = rows > self._buffers.rows
         if self.mode == "capture" and (larger or graphs >= MOST_GRAPHS):
-            self._begin_anew(max(rows, self._stage.rows))
+            self._begin_anew(max(rows, self._buffers.rows))
         elif larger:
-            self._stage = Stage(self.device, self.format, rows)
+            self._buffers = BufferPool(self.device, self.format, rows)
 
-    def _walk(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+    def _walk(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Take all local steps of clients that have some, those first in a program that take most."""
         steps = [plan.num_steps(len(task.examples)) for task in tasks]
         order = sorted(range(len(tasks)), key=lambda index: -steps[index])
@@ -215,20 +224,20 @@ class BatchedTrainer:
         return [walked[index] for index in range(len(tasks))]
 
     @torch.no_grad()
-    def _walk_in_order(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[Outcome]:
+    def _walk_in_order(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Take all local steps of clients of which none takes more than the one before it."""
         filled = self._filled_up(tasks)
         pairs = [(task.examples, task.rng) for task in filled]
-        counts = () if self.mode == "compile" else quarters(len(filled))
-        feed = Feed(pairs, plan, self.transform, self._resident, self.dtype, counts)
-        layout = _layout([task.turn for task in filled])
+        counts = () if self.mode == "compile" else batch_size_buckets(len(filled))
+        loader = BatchLoader(pairs, plan, self.transform, self._device_dataset, self.dtype, counts)
+        layout = _layout([task.context for task in filled])
         alone = layout == "alone"
         self._make_room(0 if alone else len(filled))
-        groups = self._staged(filled, plan, layout)
-        memories, means = self._take(feed, self._program(plan, layout), groups, layout)
+        groups = self._in_buffers(filled, plan, layout)
+        step_states, means = self._take(loader, self._program(plan, layout), groups, layout)
         params = _rows(groups["params"], len(filled), alone)
         return [
-            self._outcome(task, params[row], memories[row], feed.steps[row], means[row])
+            self._outcome(task, params[row], step_states[row], loader.steps[row], means[row])
             for row, task in enumerate(tasks)
         ]
 
@@ -237,68 +246,80 @@ class BatchedTrainer:
 
         Copies train as it does: nobody has to wait, which would cost more than they do.
         """
-        more = rounded_up(len(tasks), SIXTEENTHS) - len(tasks) if self.mode == "capture" else 0
+        more = (
+            rounded_up(len(tasks), BUCKETS_PER_OCTAVE) - len(tasks) if self.mode == "capture" else 0
+        )
         last = tasks[-1]
         return [*tasks, *(replace(last, rng=copy.deepcopy(last.rng)) for _ in range(more))]
 
     def _take(
-        self, feed: Feed, program: Program, groups: Groups, layout: Layout
+        self, loader: BatchLoader, program: CompiledStep, groups: Groups, layout: Layout
     ) -> tuple[list[Tensors], list[float]]:
         """Take the steps, and return what each client remembers, and its mean loss.
 
         Where no more than a quarter of the clients has a step left, the others are let out.
         """
-        alone, rows = layout == "alone", len(feed.clients)
-        call, memory, memories = program.on(groups), dict[str, Tensor](), list[Tensors]()
+        alone, rows = layout == "alone", len(loader.clients)
+        call, step_state, step_states = program.on(groups), dict[str, Tensor](), list[Tensors]()
         losses, sizes = list[Tensor](), list[Tensor]()
-        for step in feed:
+        for step in loader:
             stay = len(step.sizes)
             if stay < rows:
-                out = {name: tensor[stay:] for name, tensor in memory.items()}
-                memories = [*_rows(out, rows - stay, alone), *memories]
-                memory = {name: tensor[:stay] for name, tensor in memory.items()}
+                out = {name: tensor[stay:] for name, tensor in step_state.items()}
+                step_states = [*_rows(out, rows - stay, alone), *step_states]
+                step_state = {name: tensor[:stay] for name, tensor in step_state.items()}
                 call, rows = program.on(self._first(groups, stay, layout)), stay
-            result = call({"memory": memory, "batch": self._batch(step, alone)})
-            memory, loss = result.get("memory", {}), result["loss"]["loss"].reshape(-1)
+            result = call({"step_state": step_state, "batch": self._batch(step, alone)})
+            step_state, loss = result.get("step_state", {}), result["loss"]["loss"].reshape(-1)
             losses.append(loss.clone() if self.mode == "capture" else loss)
             sizes.append(step.sizes)
-        return [*_rows(memory, rows, alone), *memories], _mean_over_steps(losses, sizes)
+        return [*_rows(step_state, rows, alone), *step_states], _mean_over_steps(losses, sizes)
 
     def _outcome(
-        self, task: ClientTask, params: Tensors, memory: Tensors, steps: int, loss: float
-    ) -> Outcome:
-        finish = self.algorithm.finish(params, replace(task.turn, memory=memory), steps)
-        return Outcome(params, len(task.examples), steps, loss, finish)
+        self, task: ClientTask, params: Tensors, step_state: Tensors, steps: int, loss: float
+    ) -> ClientResult:
+        extras = self.algorithm.finalize(
+            params, replace(task.context, step_state=step_state), steps
+        )
+        return ClientResult(params, len(task.examples), steps, loss, extras)
 
     # ------------------------------------------------------------------ what goes in
 
-    def _staged(
+    def _in_buffers(
         self, tasks: Sequence[ClientTask], plan: LocalPlan, layout: Layout
     ) -> dict[str, Tensors]:
         """Return all but the batches, in tensors that stay where they are from turn to turn."""
-        turns, stage, alone = [task.turn for task in tasks], self._stage, layout == "alone"
+        contexts, buffers, alone = (
+            [task.context for task in tasks],
+            self._buffers,
+            layout == "alone",
+        )
         shared = layout != "several runs"
-        senders = turns[:1] if shared else turns
-        start = [self.algorithm.begin(turn) for turn in turns]
+        senders = contexts[:1] if shared else contexts
+        start = [self.algorithm.initial_params(context) for context in contexts]
         still = zeros_like(start[0]) if plan.momentum else {}
-        counts = [{} if t.label_counts is None else {"counts": t.label_counts} for t in turns]
-        rates = [torch.as_tensor(turn.learning_rate, dtype=self.dtype) for turn in senders]
+        counts = [{} if t.label_counts is None else {"counts": t.label_counts} for t in contexts]
+        rates = [torch.as_tensor(context.learning_rate, dtype=self.dtype) for context in senders]
         return {
-            "params": stage.placed("params", start, alone=alone),
-            "velocity": stage.placed("velocity", [still] * len(turns), alone=alone),
-            "anchor": stage.sent("anchor", [turn.anchor for turn in senders], shared=shared),
-            "broadcast": stage.sent("broadcast", [t.broadcast for t in senders], shared=shared),
-            "state": stage.placed("state", [turn.state for turn in turns], alone=alone),
-            "drawn": stage.placed("drawn", [turn.drawn for turn in turns], alone=alone),
-            "labels": stage.placed("labels", counts, alone=alone),
-            "rate": stage.placed("rate", [{"rate": rate} for rate in rates], alone=shared),
+            "params": buffers.placed("params", start, alone=alone),
+            "velocity": buffers.placed("velocity", [still] * len(contexts), alone=alone),
+            "global_params": buffers.sent(
+                "global_params", [context.global_params for context in senders], shared=shared
+            ),
+            "broadcast": buffers.sent("broadcast", [t.broadcast for t in senders], shared=shared),
+            "state": buffers.placed("state", [context.state for context in contexts], alone=alone),
+            "round_randomness": buffers.placed(
+                "round_randomness", [context.round_randomness for context in contexts], alone=alone
+            ),
+            "labels": buffers.placed("labels", counts, alone=alone),
+            "rate": buffers.placed("rate", [{"rate": rate} for rate in rates], alone=shared),
         }
 
     def _first(self, groups: Groups, count: int, layout: Layout) -> dict[str, Tensors]:
         """Return the rows of the first ``count`` clients."""
         shared = _shared(layout)
         return {
-            group: dict(tensors) if group in shared else self._stage.first(group, tensors, count)
+            group: dict(tensors) if group in shared else self._buffers.first(group, tensors, count)
             for group, tensors in groups.items()
         }
 
@@ -311,7 +332,7 @@ class BatchedTrainer:
 
     # ------------------------------------------------------------------ the program
 
-    def _program(self, plan: LocalPlan, layout: Layout) -> Program:
+    def _program(self, plan: LocalPlan, layout: Layout) -> CompiledStep:
         """Return one local step of one client, or of several, which changes its params in place."""
         plan = plan.step
         if (plan, layout) not in self._programs:
@@ -325,7 +346,7 @@ class BatchedTrainer:
                         groups[group][name].copy_(tensor)
                 return after
 
-            self._programs[plan, layout] = Program(function, self.mode, self._pool)
+            self._programs[plan, layout] = CompiledStep(function, self.mode, self._pool)
         return self._programs[plan, layout]
 
     def _step(self, plan: LocalPlan) -> Callable[[Groups], dict[str, Tensors]]:
@@ -334,23 +355,23 @@ class BatchedTrainer:
         def step(groups: Groups) -> dict[str, Tensors]:
             given = groups["batch"]
             batch = Batch(given["inputs"], given["targets"], given["mask"])
-            before = Walker(*(dict(groups[g]) for g in ("params", "velocity", "memory")))
-            turn = self._turn(plan, groups)
-            after, loss = local_step(self.algorithm, self.network, plan, before, batch, turn)
+            before = LocalState(*(dict(groups[g]) for g in ("params", "velocity", "step_state")))
+            context = self._turn(plan, groups)
+            after, loss = local_step(self.algorithm, self.network, plan, before, batch, context)
             if "active" in given:
-                after = settle(given["active"], after, before)
+                after = where_active(given["active"], after, before)
             return {
                 "params": after.params,
                 "velocity": after.velocity,
-                "memory": after.memory,
+                "step_state": after.step_state,
                 "loss": {"loss": loss},
             }
 
         return step
 
-    def _turn(self, plan: LocalPlan, groups: Groups) -> Turn:
-        return Turn(
-            groups["anchor"],
+    def _turn(self, plan: LocalPlan, groups: Groups) -> ClientContext:
+        return ClientContext(
+            groups["global_params"],
             groups["broadcast"],
             groups["state"],
             learning_rate=groups["rate"]["rate"],
@@ -358,15 +379,18 @@ class BatchedTrainer:
             nesterov=plan.nesterov,
             label_counts=groups["labels"].get("counts"),
             normalisation=self.normalisation,
-            drawn=groups["drawn"],
+            round_randomness=groups["round_randomness"],
         )
 
 
-def _layout(turns: Sequence[Turn]) -> Layout:
+def _layout(contexts: Sequence[ClientContext]) -> Layout:
     """Return whose turns these are: what a run's clients are sent is one object."""
-    if len(turns) == 1:
+    if len(contexts) == 1:
         return "alone"
-    senders = {(id(turn.anchor), id(turn.broadcast), turn.learning_rate) for turn in turns}
+    senders = {
+        (id(context.global_params), id(context.broadcast), context.learning_rate)
+        for context in contexts
+    }
     return "one run" if len(senders) == 1 else "several runs"
 
 

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure as Drawing
 
 from fedapp.analysis.interpolation import interpolate
 from fedapp.config.run_config import Scalar, read_config
-from fedapp.data.node_data import read_holdings
+from fedapp.data.node_data import read_node_data
 from fedapp.runs.style import COLORS, GREY
 from fedapp.studies.papers.figures.style import DASHES, new_figure
 from fedapp.training.algorithm import Tensors
 from fedapp.training.build import initial_parameters, make_evaluator, make_trainer
-from fedapp.training.client import TrainOrder, train_cohort
+from fedapp.training.client import TrainRequest, train_cohort
 
 THETAS = np.linspace(-0.2, 1.2, 50)
 """The 50 evenly spaced values of the figure, [50]."""
@@ -32,8 +32,8 @@ def measure(settings: Mapping[str, Scalar]) -> dict[str, Any]:
     each of ``separate`` and ``shared``. w' has the next seed's initial weights in ``separate``.
     """
     config = read_config(settings)
-    holdings = read_holdings(config, None)
-    task, train = holdings.dataset.task, holdings.dataset.train
+    node_data = read_node_data(config, None)
+    task, train = node_data.dataset.task, node_data.dataset.train
     score = make_evaluator(config, task, train).score
     other = config.model_copy(update={"seed": config.seed + 1})
     starts = {
@@ -44,8 +44,8 @@ def measure(settings: Mapping[str, Scalar]) -> dict[str, Any]:
     trainer = make_trainer(config, task)
 
     def trained(theta: Tensors, client: int) -> Tensors:
-        order = TrainOrder(1, (client,), config.learning_rate, "mean")
-        reply = train_cohort(config, trainer, order, theta, {}, holdings.train)
+        request = TrainRequest(1, (client,), config.learning_rate, "mean")
+        reply = train_cohort(config, trainer, request, theta, {}, node_data.train)
         return {name: theta[name] + reply.mean[name] for name in theta}
 
     found: dict[str, Any] = {"thetas": [round(float(theta), 6) for theta in THETAS]}

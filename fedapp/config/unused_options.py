@@ -108,7 +108,7 @@ def of_local_steps(config: RunConfig, because: str) -> Iterator[str]:
 
 def of_option_two(config: RunConfig, algorithm: Algorithm) -> Iterator[str]:
     """Say if the mean model, which Option II takes, is to be scaled: by more than the algorithm's own."""
-    rate, own = config.server_learning_rate, algorithm.own_server_learning_rate
+    rate, own = config.server_learning_rate, algorithm.default_server_learning_rate
     if config.update == "model" and rate not in (1, own):
         only = " or ".join(f"{value:g}" for value in dict.fromkeys((own, 1.0)))
         yield (

@@ -1,0 +1,169 @@
+"""Identifiers use the field's terms: old names of our own do not come back.
+
+The table is data: an old name, what it is called now, and where the old name is refused (everywhere, if no
+place is named). Whole identifiers count, with or without a leading underscore, where they are defined:
+classes, functions, parameters, variables and attributes. Names of other libraries are not looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.house import ROOT, files
+
+ROUND = ("fedapp/training", "fedapp/federation", "strategies", "fedapp/client_app.py")
+TRAINING = ("fedapp/training", "strategies")
+RULES = ("fedapp/training/algorithm.py", "fedapp/training/local_step.py", "strategies")
+SERVER = ("fedapp/federation", "fedapp/engines", "strategies/strategy.py", "fedapp/server_app.py")
+BATCHED = ("fedapp/training/batched",)
+STUDIES = ("fedapp/studies",)
+
+Row = tuple[str, str, tuple[str, ...]]
+TABLE: tuple[Row, ...] = (
+    ("Turn", "ClientContext", ()),
+    ("turn", "context", ()),
+    ("turns", "contexts", ()),
+    ("anchor", "global_params", ()),
+    ("remember", "step_state", ()),
+    ("memory", "step_state", RULES),
+    ("memories", "step_states", TRAINING),
+    ("begin", "initial_params", TRAINING),
+    ("first_state", "initial_client_state", ()),
+    ("finish", "finalize", TRAINING),
+    ("Finish", "ClientExtras", ()),
+    ("draw", "round_randomness", RULES),
+    ("drawn", "round_randomness", RULES),
+    ("TrainOrder", "TrainRequest", ()),
+    ("StateOrder", "StateLocation", ()),
+    ("orders", "requests", ROUND),
+    ("Exam", "EvaluateRequest", ()),
+    ("exam", "request", ()),
+    ("ClientReport", "ClientMetrics", ()),
+    ("CohortReply", "TrainReply", ()),
+    ("Outcome", "ClientResult, SearchResult", ()),
+    ("hits", "num_correct", ()),
+    ("places", "batch_indices, output_slots, node_configs", ()),
+    ("Places", "BatchIndices", ()),
+    ("Stage", "BufferPool, SearchProgress", ()),
+    ("stage", "buffers, progress", ()),
+    ("Feed", "BatchLoader", ()),
+    ("feed", "loader", ()),
+    ("Resident", "DeviceDataset", ()),
+    ("resident", "device_dataset", ()),
+    ("Program", "CompiledStep", ()),
+    ("Record", "RoundMetrics", ()),
+    ("record", "trace", BATCHED),
+    ("recorded", "traced", BATCHED),
+    ("Call", "BoundStep", ()),
+    ("once", "hoisted", ()),
+    ("mark_once", "mark_hoisted", ()),
+    ("is_once", "is_hoisted", ()),
+    ("products", "matmul", BATCHED),
+    ("Walker", "LocalState", ()),
+    ("walker", "local_state", ()),
+    ("walk", "train", TRAINING),
+    ("walked", "trained", TRAINING),
+    ("settle", "where_active", ()),
+    ("Together", "ClientBatching", ()),
+    ("whole", "base", ("fedapp/data/dataset.py", *BATCHED)),
+    ("Fold", "RunningAggregate", ()),
+    ("fold", "aggregate", ROUND),
+    ("Gathered", "RoundReplies", ()),
+    ("gather", "collect_replies", ()),
+    ("surplus", "unused", ()),
+    ("fit", "accepted", SERVER),
+    ("refused", "rejected", SERVER),
+    ("some", "available", SERVER),
+    ("present", "available, connected", SERVER),
+    ("grace", "grace_period", ()),
+    ("patience", "max_wait", SERVER),
+    ("Holdings", "NodeData", ()),
+    ("holdings", "node_data", ()),
+    ("agreement", "task_schema, update_similarity", ()),
+    ("misfits", "config_errors", ()),
+    ("misfit", "mismatch", ()),
+    ("effects", "unused_options", ()),
+    ("said", "messages", ()),
+    ("says", "messages", ()),
+    ("found", "run_info", ("fedapp/server_app.py", "fedapp/engines")),
+    ("mend", "fix", ()),
+    ("occupied", "locked", ()),
+    ("Artefacts", "FinalOutputs", ()),
+    ("Board", "TensorBoardWriter", ()),
+    ("Report", "ProgressReport", ()),
+    ("Item", "Experiment", ()),
+    ("item", "experiment", STUDIES),
+    ("neutral", "fedavg_equivalent", ()),
+    ("own_update", "custom_update", ()),
+    ("infinite", "may_be_infinite", ()),
+    ("starts_apart", "personalised", ()),
+    (
+        "counted",
+        "last_used_round",
+        ("fedapp/training/client_state.py", "fedapp/federation", "fedapp/runs"),
+    ),
+    ("News", "WorkerEvent", ()),
+    ("news", "events", ()),
+    ("tuning", "learning_rate_search", STUDIES),
+    ("again", "retry", ()),
+    ("kept", "stored", ()),
+    ("tidy", "cleanup_graph", ()),
+    ("quarters", "batch_size_buckets", ()),
+    ("SIXTEENTHS", "BUCKETS_PER_OCTAVE", ()),
+)
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+"""(path, old name): why it stays."""
+
+
+def defined(tree: ast.AST) -> Iterator[str]:
+    """Yield the identifiers that a module defines."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                yield name
+            case ast.arg(arg=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Attribute(attr=name, ctx=ast.Store()):
+                yield name
+            case ast.alias(asname=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield name
+
+
+def old_names(path: str, text: str) -> list[str]:
+    """Return what of the table a module at ``path`` still defines, with what it should be."""
+    names = {name.lstrip("_") for name in defined(ast.parse(text))}
+    return [
+        f"{path}: {old} (say {new})"
+        for old, new, where in TABLE
+        if old in names
+        and (not where or any(path == place or path.startswith(f"{place}/") for place in where))
+        and (path, old) not in EXCEPTIONS
+    ]
+
+
+@pytest.mark.parametrize("path", [path.relative_to(ROOT).as_posix() for path in files()])
+def test_no_module_defines_an_old_name(path: str) -> None:
+    assert old_names(path, (ROOT / path).read_text()) == []
+
+
+def test_an_old_name_is_seen_wherever_it_is_defined() -> None:
+    text = (
+        "class Turn:\n    def finish(self, anchor): self.exam = [hits for hits in anchor]\n"
+        "with open('x') as said:\n    other.draw()\n"
+    )
+    seen = {line.split(": ")[1].split(" ")[0] for line in old_names("strategies/x.py", text)}
+    assert seen == {"Turn", "finish", "anchor", "exam", "hits", "said"}
+
+
+def test_exceptions_are_needed() -> None:
+    for (path, old), why in EXCEPTIONS.items():
+        assert why
+        assert old in {n.lstrip("_") for n in defined(ast.parse((ROOT / path).read_text()))}, (
+            path,
+            old,
+        )
