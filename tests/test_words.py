@@ -1,7 +1,7 @@
 """Identifiers use the field's terms: old names of our own do not come back.
 
-The table is data: an old name, what it is called now, and where the old name is refused (everywhere, if no
-place is named). Whole identifiers count, with or without a leading underscore, where they are defined:
+The table is data: an old name, what it is called now, and where the old name is refused (everywhere, if
+no place is named). Whole identifiers count, with or without a leading underscore, where they are defined:
 classes, functions, parameters, variables and attributes. Names of other libraries are not looked at.
 """
 
