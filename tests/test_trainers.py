@@ -82,7 +82,7 @@ def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
         counts = torch.arange(1.0, trainer.num_classes + 1, dtype=trainer.dtype) + client
         counts = counts.to(trainer.device)
         context = replace(shared, state=state, label_counts=counts if trainer.num_classes else None)
-        context = replace(context, drawn=algorithm.draw(context, 0, client))
+        context = replace(context, round_randomness=algorithm.round_randomness(context, 0, client))
         examples = node_data.train(client % config.num_clients)
         own = Examples(examples.inputs[:size], examples.targets[:size])
         made.append(ClientTask(context, own, np.random.default_rng(client)))
@@ -251,7 +251,7 @@ def outcomes_of(
     made = []
     for n in (3, 2):
         context = replace(shared, state=algorithm.initial_client_state(shared))
-        context = replace(context, drawn=algorithm.draw(context, 0, n))
+        context = replace(context, round_randomness=algorithm.round_randomness(context, 0, n))
         made.append(ClientTask(context, drawn(task, n), np.random.default_rng(n)))
     return trainer.client_updates(made, plan)
 
