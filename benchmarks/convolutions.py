@@ -24,7 +24,7 @@ from fedapp.data.dataset import Task
 from fedapp.models.model import Model, initialise
 from fedapp.training.batched.compiled_step import Pool, cuda_graph
 from fedapp.training.build import make_model
-from fedapp.training.layout import laid_out
+from fedapp.training.device import laid_out
 
 CIFAR = Task("image", (3, 32, 32), 10)
 

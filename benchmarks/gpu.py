@@ -39,13 +39,12 @@ from fedapp.federation.sampling import sample_clients
 from fedapp.training.batches import to_device
 from fedapp.training.build import (
     DTYPES,
-    choose_device,
     initial_parameters,
     make_evaluator,
     make_model,
     make_module,
 )
-from fedapp.training.layout import laid_out, memory_format
+from fedapp.training.device import choose_device, laid_out, memory_format
 from fedapp.training.round_plan import LocalPlan
 
 CONVOLUTIONS = "convolutions"

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedapp.data.dataset import Task
 from fedapp.models.lstm import TokenLSTM
-from fedapp.training.subnormal import flushed
+from fedapp.training.device import flushed
 
 SYMBOLS, EMBEDDING, HIDDEN, LAYERS = 258, 8, 256, 2
 TASK = Task("tokens", (80,), SYMBOLS)

@@ -15,10 +15,11 @@ from rich.table import Table
 
 from fedapp.config.run_config import RunConfig, read_config
 from fedapp.data.node_data import read_node_data
-from fedapp.training.algorithm import ClientContext, ClientExtras, Tensors, weighted_mean
+from fedapp.training.algorithm import ClientContext, ClientExtras, Tensors
 from fedapp.training.build import initial_parameters, make_evaluator, make_trainer
 from fedapp.training.round_plan import LocalPlan, client_generator
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.tensors import weighted_mean
 from fedapp.training.trainer import ClientTask
 from strategies.fedbn import FedBN
 

@@ -41,7 +41,6 @@ from fedapp.runs.privacy import PrivacyLedger
 from fedapp.runs.status import without_effect
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.build import (
-    choose_device,
     choose_program,
     initial_parameters,
     is_batched,
@@ -51,6 +50,7 @@ from fedapp.training.build import (
     require_whole_model,
     sources,
 )
+from fedapp.training.device import choose_device
 from fedapp.training.threads import measured_threads
 from strategies.strategy import FederatedStrategy
 

@@ -17,8 +17,8 @@ from fedapp.training.algorithm import (
     Differentiate,
     ServerStep,
     Tensors,
-    which_count,
 )
+from fedapp.training.batches import which_count
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 
 

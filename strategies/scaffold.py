@@ -20,8 +20,8 @@ from fedapp.training.algorithm import (
     ServerStep,
     Tensors,
     mean_update,
-    which_count,
 )
+from fedapp.training.batches import which_count
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 from strategies._local_steps import steps_in_all
 

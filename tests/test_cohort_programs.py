@@ -11,17 +11,19 @@ import torch
 
 from fedapp.data.dataset import Examples, Task
 from fedapp.data.transforms.scale import Scale
-from fedapp.models.linear import Linear
+from fedapp.models.mlp import Linear
 from fedapp.models.model import initialise
 from fedapp.training.algorithm import Algorithm, ClientContext
 from fedapp.training.batched.batch_loader import (
+    WHOLE_COHORT,
     BatchLoader,
+    ClientBatching,
     DeviceDataset,
     batch_size_buckets,
     rounded_up,
 )
 from fedapp.training.batched.compiled_step import Pool
-from fedapp.training.batched.trainer import WHOLE_COHORT, BatchedTrainer, ClientBatching
+from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientTask

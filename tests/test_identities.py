@@ -19,11 +19,11 @@ from fedapp.data.transforms.scale import Scale
 from fedapp.models.lstm import CharLSTM
 from fedapp.models.model import initialise
 from fedapp.seeds import generator, torch_seed
-from fedapp.training.algorithm import WeightedMean, weighted_mean
 from fedapp.training.build import initial_parameters, make_evaluator, make_module, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.evaluation import Evaluator, sample
 from fedapp.training.round_plan import client_generator
+from fedapp.training.tensors import WeightedMean, weighted_mean
 from tests.conftest import Run, largest_difference, metrics_of, model_of, small_config
 
 EXACT = 1e-12

@@ -15,12 +15,10 @@ from fedapp.config.run_config import read_config
 from fedapp.data.dataset import IGNORE, Task
 from fedapp.errors import ConfigError
 from fedapp.models.cifar_tf import CifarTF
-from fedapp.models.cnn import MnistCNN, PflCNN, SeoCNN
-from fedapp.models.cnn_bn import CnnBN
-from fedapp.models.initial import draw
-from fedapp.models.linear import Linear
+from fedapp.models.cnn import CnnBN, MnistCNN, PflCNN, SeoCNN
+from fedapp.models.initial_weights import draw
 from fedapp.models.lstm import CharLSTM, WordLSTM
-from fedapp.models.mlp import TwoNN
+from fedapp.models.mlp import Linear, TwoNN
 from fedapp.models.model import Model, initialise
 from fedapp.models.peephole import PeepholeLSTM
 from fedapp.models.resnet import ResNet18GN

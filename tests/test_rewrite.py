@@ -13,8 +13,8 @@ from torch.func import vmap
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedapp.training.batched.graph_hoisting import computed_once, is_once, mark_once
 from fedapp.training.batched.graph_matmul import DEEP, LinearByOnednn, by_onednn, take_products
+from fedapp.training.batched.graph_memory import computed_once, is_once, mark_once
 from fedapp.training.batched.graph_updates import descend_in_place
 
 aten = torch.ops.aten

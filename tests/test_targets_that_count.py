@@ -14,8 +14,10 @@ from fedapp.config.run_config import read_config
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
-from fedapp.training.algorithm import Algorithm, Batch, ClientContext, which_count
-from fedapp.training.batched.trainer import BatchedTrainer, ClientBatching
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext
+from fedapp.training.batched.batch_loader import ClientBatching
+from fedapp.training.batched.trainer import BatchedTrainer
+from fedapp.training.batches import which_count
 from fedapp.training.round_plan import LocalPlan, Work
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientResult, ClientTask

@@ -27,22 +27,23 @@ from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.batched.batch_loader import (
     BatchLoader,
+    ClientBatching,
     DeviceDataset,
     Places,
     Step,
     padded_width,
 )
 from fedapp.training.batched.compiled_step import Pool
-from fedapp.training.batched.trainer import BatchedTrainer, ClientBatching
+from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.build import (
     _batched,
     choose_program,
     choose_together,
-    compute_exactly,
     initial_parameters,
     make_trainer,
 )
 from fedapp.training.client import TrainRequest, train_cohort
+from fedapp.training.device import compute_exactly
 from fedapp.training.networks import normalisation_names, with_features
 from fedapp.training.round_plan import LocalPlan, passes
 from fedapp.training.sequential import SequentialTrainer

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from fedapp.training.algorithm import Algorithm, Tensors, WeightedMean
+from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.client import ClientMetrics, TrainReply
+from fedapp.training.tensors import WeightedMean
 
 
 class RunningAggregate:

@@ -23,7 +23,7 @@ from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault
 from fedapp.federation.sampling import spread
 from fedapp.federation.validation import missing
-from fedapp.training.build import choose_device
+from fedapp.training.device import choose_device
 
 MIXED = (
     "Node %s trains on '%s', and not all nodes and the server (on '%s') do: rounds take as long as the "

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedapp.analysis.sharpness import (
+from fedapp.analysis.loss_landscape import (
     direction,
     flatten,
     hessian_product,
@@ -29,15 +29,9 @@ from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.initial_model import read_weights
 from fedapp.seeds import generator
 from fedapp.training.batches import to_device
-from fedapp.training.build import (
-    DTYPES,
-    choose_device,
-    make_model,
-    make_module,
-    require_whole_model,
-)
+from fedapp.training.build import DTYPES, make_model, make_module, require_whole_model
+from fedapp.training.device import choose_device, laid_out, lay_out
 from fedapp.training.evaluation import sample
-from fedapp.training.layout import laid_out, lay_out
 from fedapp.training.networks import PureNetwork
 
 BATCH = 250

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedapp.analysis.privacy import Privacy
 from fedapp.config.registry import Component
 from fedapp.config.run_config import RunConfig, kebab, participants
-from fedapp.data.dataset import IGNORE, Task
+from fedapp.data.dataset import Task
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
-from fedapp.training.tensors import Tensors, add
+from fedapp.training.batches import Batch
+from fedapp.training.tensors import Tensors, add, weighted_mean
 
 __all__ = [
     "Algorithm",
@@ -33,21 +33,8 @@ __all__ = [
     "Objective",
     "ServerStep",
     "Tensors",
-    "WeightedMean",
-    "mean_over_targets",
     "mean_update",
-    "weighted_mean",
-    "which_count",
 ]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A mini-batch: ``inputs`` [b, ...], ``targets`` [b, ...]; ``mask`` [b] is 0 for padding."""
-
-    inputs: Tensor
-    targets: Tensor
-    mask: Tensor | None = None
 
 
 class Network(Protocol):
@@ -372,68 +359,3 @@ class Algorithm(Component):
 def mean_update(theta: Mapping[str, Tensor], mean: Tensors, step: ServerStep) -> Tensors:
     """Return the mean Delta_k, whether clients send Delta_k (Option I) or theta_k (Option II)."""
     return mean if step.update == "delta" else add(mean, theta, -1.0)
-
-
-def mean_over_targets(values: Tensor, batch: Batch) -> Tensor:
-    """Return the mean of ``values`` [b] or [b, T] over the targets that count: a scalar."""
-    counted = which_count(batch).to(values.dtype)
-    return (values * counted).sum() / counted.sum().clamp(min=1)
-
-
-def which_count(batch: Batch) -> Tensor:
-    """Return which targets a mean loss is taken over: [b] or [b, T], of bools.
-
-    Not padding: neither that of a text, IGNORE, nor that of a batch. Floats are all targets.
-    """
-    targets = batch.targets
-    whole = targets.is_floating_point()
-    counted = torch.ones_like(targets, dtype=torch.bool) if whole else targets != IGNORE
-    if batch.mask is None:
-        return counted
-    return counted & (batch.mask > 0).view(-1, *[1] * (targets.dim() - 1))
-
-
-class WeightedMean:
-    """A weighted mean folded in float64, in the order in which terms are added.
-
-    ``sum_i w_i x_i / sum_i w_i``; a mean of such means, weighted by their total weights, is the
-    mean over all terms.
-    """
-
-    def __init__(self) -> None:
-        self.total_weight = 0.0
-        self._sum: Tensors = {}
-        self._dtypes: dict[str, torch.dtype] = {}
-
-    def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
-        """Fold in one term; its tensors are not kept."""
-        self.total_weight += weight
-        for name, tensor in tensors.items():
-            if name in self._sum:
-                self._sum[name].add_(tensor.detach(), alpha=weight)
-            else:
-                self._sum[name] = tensor.detach().to(torch.float64) * weight
-                self._dtypes[name] = tensor.dtype
-
-    def mean(self) -> Tensors:
-        """Return the mean, cast back to each tensor's own type.
-
-        Raises
-        ------
-        ZeroDivisionError
-            Nothing with a positive weight was added.
-        """
-        if self.total_weight <= 0:
-            raise ZeroDivisionError("the mean of nothing: no term has a positive weight")
-        return {
-            name: (total / self.total_weight).to(self._dtypes[name])
-            for name, total in self._sum.items()
-        }
-
-
-def weighted_mean(terms: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
-    """Return ``sum_i w_i x_i / sum_i w_i``, folded in float64 in the order given."""
-    mean = WeightedMean()
-    for tensors, weight in zip(terms, weights, strict=True):
-        mean.add(tensors, weight)
-    return mean.mean()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +13,36 @@ from torch import Tensor
 
 from fedapp.data.dataset import IGNORE, Examples
 from fedapp.data.transforms.transform import Transform
-from fedapp.training.algorithm import Batch
-from fedapp.training.layout import laid_out
+from fedapp.training.device import laid_out
 from fedapp.training.round_plan import LocalPlan, passes
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A mini-batch: ``inputs`` [b, ...], ``targets`` [b, ...]; ``mask`` [b] is 0 for padding."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor | None = None
+
+
+def mean_over_targets(values: Tensor, batch: Batch) -> Tensor:
+    """Return the mean of ``values`` [b] or [b, T] over the targets that count: a scalar."""
+    counted = which_count(batch).to(values.dtype)
+    return (values * counted).sum() / counted.sum().clamp(min=1)
+
+
+def which_count(batch: Batch) -> Tensor:
+    """Return which targets a mean loss is taken over: [b] or [b, T], of bools.
+
+    Not padding: neither that of a text, IGNORE, nor that of a batch. Floats are all targets.
+    """
+    targets = batch.targets
+    whole = targets.is_floating_point()
+    counted = torch.ones_like(targets, dtype=torch.bool) if whole else targets != IGNORE
+    if batch.mask is None:
+        return counted
+    return counted & (batch.mask > 0).view(-1, *[1] * (targets.dim() - 1))
 
 
 class Stored(NamedTuple):

@@ -17,11 +17,13 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Examples, Task, load_transform, network_task
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
-from fedapp.models.initial import draw
+from fedapp.models.initial_weights import draw
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors
+from fedapp.training.batched.batch_loader import FEW, WHOLE_COHORT, ClientBatching
 from fedapp.training.batched.compiled_step import Mode, can_compile
-from fedapp.training.batched.trainer import FEW, WHOLE_COHORT, BatchedTrainer, ClientBatching
+from fedapp.training.batched.trainer import BatchedTrainer
+from fedapp.training.device import choose_device
 from fedapp.training.evaluation import Evaluator, Score, sample
 from fedapp.training.networks import (
     has_representation,
@@ -35,41 +37,6 @@ from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import Trainer
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-
-
-def choose_device(config: RunConfig) -> torch.device:
-    """Return the device that ``device`` names; ``auto`` is the first GPU, where there is one.
-
-    A GPU is made to compute in full precision (``compute_exactly``).
-
-    Raises
-    ------
-    ConfigError
-        A GPU is asked for that this process does not see.
-    """
-    first = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(first if config.device == "auto" else config.device)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device = {config.device!r}: this process sees {torch.cuda.device_count()} GPUs. "
-            "Set device='auto' or 'cpu'; in Flower's simulation give each client a share of the "
-            'GPU with --federation-config "client-resources-num-gpus=0.25".'
-        )
-    compute_exactly(device)
-    return device
-
-
-def compute_exactly(device: torch.device) -> None:
-    """Let a GPU take all bits of a float32, and the same algorithms every time.
-
-    PyTorch's own choice for convolutions is TF32, which rounds their inputs to 10 bits: 1e-3 a layer,
-    so that a GPU's numbers would be neither a CPU's nor the other trainer's.
-    """
-    if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
 
 
 def sources(config: RunConfig) -> dict[str, str]:

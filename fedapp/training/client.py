@@ -15,11 +15,11 @@ from torch import Tensor
 from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Examples
 from fedapp.errors import reason_of
-from fedapp.training.algorithm import Algorithm, ClientContext, Tensors, WeightedMean
+from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.client_state import ClientStates, StateLocation
-from fedapp.training.layout import laid_out
+from fedapp.training.device import laid_out
 from fedapp.training.round_plan import LocalPlan, client_generator
-from fedapp.training.tensors import which_are_finite
+from fedapp.training.tensors import WeightedMean, which_are_finite
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 
 

@@ -17,9 +17,8 @@ from fedapp.models.model import Model
 from fedapp.seeds import generator
 from fedapp.training.batched.graph_matmul import LinearByOnednn
 from fedapp.training.batches import ends, to_device
-from fedapp.training.layout import laid_out, lay_out
+from fedapp.training.device import flushed, laid_out, lay_out
 from fedapp.training.networks import running_statistics
-from fedapp.training.subnormal import flushed
 
 
 def sample(examples: Examples, count: int, seed: int) -> Examples:

@@ -20,13 +20,11 @@ from fedapp.training.algorithm import (
     Differentiate,
     Objective,
     Tensors,
-    which_count,
 )
-from fedapp.training.batches import batches
-from fedapp.training.layout import lay_out
+from fedapp.training.batches import batches, which_count
+from fedapp.training.device import flushed, lay_out
 from fedapp.training.networks import LiveNetwork, normalisation_names, running_statistics
 from fedapp.training.round_plan import LocalPlan
-from fedapp.training.subnormal import flushed
 from fedapp.training.trainer import ClientResult, ClientTask
 
 

@@ -72,3 +72,49 @@ def part(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
     """Return the tensors whose names begin with ``prefix/``, without it."""
     start = f"{prefix}/"
     return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+
+
+class WeightedMean:
+    """A weighted mean folded in float64, in the order in which terms are added.
+
+    ``sum_i w_i x_i / sum_i w_i``; a mean of such means, weighted by their total weights, is the
+    mean over all terms.
+    """
+
+    def __init__(self) -> None:
+        self.total_weight = 0.0
+        self._sum: Tensors = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+
+    def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
+        """Fold in one term; its tensors are not kept."""
+        self.total_weight += weight
+        for name, tensor in tensors.items():
+            if name in self._sum:
+                self._sum[name].add_(tensor.detach(), alpha=weight)
+            else:
+                self._sum[name] = tensor.detach().to(torch.float64) * weight
+                self._dtypes[name] = tensor.dtype
+
+    def mean(self) -> Tensors:
+        """Return the mean, cast back to each tensor's own type.
+
+        Raises
+        ------
+        ZeroDivisionError
+            Nothing with a positive weight was added.
+        """
+        if self.total_weight <= 0:
+            raise ZeroDivisionError("the mean of nothing: no term has a positive weight")
+        return {
+            name: (total / self.total_weight).to(self._dtypes[name])
+            for name, total in self._sum.items()
+        }
+
+
+def weighted_mean(terms: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
+    """Return ``sum_i w_i x_i / sum_i w_i``, folded in float64 in the order given."""
+    mean = WeightedMean()
+    for tensors, weight in zip(terms, weights, strict=True):
+        mean.add(tensors, weight)
+    return mean.mean()

@@ -12,8 +12,9 @@ import torch
 from fedapp.config.run_config import RunConfig, participants
 from fedapp.data.node_data import NodeData
 from fedapp.machine import cores
-from fedapp.training.build import choose_device, initial_parameters, make_algorithm, make_trainer
+from fedapp.training.build import initial_parameters, make_algorithm, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
+from fedapp.training.device import choose_device
 
 STEPS = 5
 """Local steps of one client that are timed."""

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedapp.data.dataset import Examples
 from fedapp.data.transforms.transform import Transform
-from fedapp.training.algorithm import Batch, which_count
-from fedapp.training.batches import Stored, as_targets, source_of_draws, stored
+from fedapp.training.algorithm import Batch
+from fedapp.training.batches import Stored, as_targets, source_of_draws, stored, which_count
 from fedapp.training.round_plan import LocalPlan, passes
 
 EIGHTHS = 8
@@ -23,6 +23,51 @@ WINDOW = 1 << 20
 
 GPU_WINDOW = 1 << 28
 """The same on a GPU: calls are what costs time there."""
+
+
+WHOLE_COHORT = 10**9
+"""More clients than any cohort has."""
+
+
+FEW = 5
+"""Clients whose weights a core's cache holds, for small networks."""
+
+
+@dataclass(frozen=True)
+class ClientBatching:
+    """How many clients are one program; ``equal``: only such as take as many steps as each other.
+
+    Where fewer are alike than ``clients``, half of them or a quarter ... train together, but not
+    fewer than FEW; others train alone. So there are few programs to record.
+    """
+
+    clients: int
+    equal: bool = False
+
+    def __str__(self) -> str:
+        few = {1: "one client", WHOLE_COHORT: "a cohort"}
+        return few.get(self.clients, f"{self.clients} clients")
+
+    def chunks(self, steps: Sequence[int], runs: int) -> Iterator[Sequence[int]]:
+        """Yield the places of clients of ``runs`` runs, who take so many ``steps``, by program."""
+        size = runs if self.equal and runs > 1 else self.clients * runs
+        start = 0
+        while start < len(steps):
+            width = size if runs > 1 or not self.equal else self._alike(steps[start:])
+            yield range(start, min(start + width, len(steps)))
+            start += width
+
+    def _alike(self, steps: Sequence[int]) -> int:
+        """Return how many of the next clients train together, all with the same number of steps."""
+        width = self.clients
+        while width >= min(FEW, self.clients):
+            if len(steps) >= width and len(set(steps[:width])) == 1:
+                return width
+            width //= 2
+        return 1
+
+
+ONE = ClientBatching(1)
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedapp.training.layout import laid_out
+from fedapp.training.algorithm import ClientContext
+from fedapp.training.device import laid_out
 from fedapp.training.tensors import Tensors
+
+SHARED = frozenset({"global_params", "broadcast", "rate"})
+"""The groups of tensors that all clients of a run share; the others have a row for each."""
+
+Layout = Literal["alone", "one run", "several runs"]
+"""Whose rows a program's tensors have: one client's, without rows; a run's clients'; several runs'."""
 
 
 class BufferPool:
@@ -67,3 +75,33 @@ class BufferPool:
                 self._whole[group, name, row] = whole
             self._places[key] = whole[: shape[0]]
         return self._places[key]
+
+
+def layout_of(contexts: Sequence[ClientContext]) -> Layout:
+    """Return whose turns these are: what a run's clients are sent is one object."""
+    if len(contexts) == 1:
+        return "alone"
+    senders = {
+        (id(context.global_params), id(context.broadcast), context.learning_rate)
+        for context in contexts
+    }
+    return "one run" if len(senders) == 1 else "several runs"
+
+
+def shared_groups(layout: Layout) -> frozenset[str]:
+    """Return the groups that have no rows."""
+    return SHARED if layout == "one run" else frozenset()
+
+
+def split_rows(tensors: Tensors, count: int, alone: bool) -> list[Tensors]:
+    """Return a copy of each client's tensors; on a GPU as parts of one copy, which is one launch."""
+    if alone:
+        return [_copies(tensors)]
+    if any(tensor.device.type != "cpu" for tensor in tensors.values()):
+        whole = _copies(tensors)
+        return [{name: tensor[row] for name, tensor in whole.items()} for row in range(count)]
+    return [_copies({n: tensor[row] for n, tensor in tensors.items()}) for row in range(count)]
+
+
+def _copies(tensors: Tensors) -> Tensors:
+    return {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedapp.training.batched.graph_hoisting import Run, Step, computed_once, mark_once
 from fedapp.training.batched.graph_matmul import by_onednn, take_products
+from fedapp.training.batched.graph_memory import Run, Step, computed_once, mark_once
 from fedapp.training.batched.graph_updates import descend_in_place
 from fedapp.training.tensors import Tensors
 

@@ -13,16 +13,13 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import Argument
 from torch.overrides import TorchFunctionMode
 
-from fedapp.training.batched.graph_hoisting import is_once, mark_once
+from fedapp.training.batched.graph_memory import Memory, aliased, is_once, mark_once, written
 from fedapp.training.batched.graph_updates import (
-    Memory,
-    aliased,
     cleanup_graph,
     descend_in_place,
     meta,
     on_cpu,
     transpose,
-    written,
 )
 
 aten = torch.ops.aten

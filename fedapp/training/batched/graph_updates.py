@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,13 +16,12 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument
 
+from fedapp.training.batched.graph_memory import Memory, written
+
 aten = torch.ops.aten
 
 PAIRS = 3
 """Dimensions of c matrices side by side."""
-
-Root = Node
-"""A node that makes memory of its own; views of it share that memory."""
 
 
 def descend_in_place(graph: GraphModule) -> GraphModule:
@@ -49,75 +48,6 @@ def _remove_idle_views(graph: Graph) -> None:
         if node.target in VIEWS and meta(node).shape == meta(node.args[0]).shape:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
-
-
-# ---------------------------------------------------------------------- who writes whose memory
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Which memory each node's result lies in, and how often each memory is written."""
-
-    roots: dict[Node, frozenset[Root]]
-    writes: dict[Root, int]
-
-    @classmethod
-    def of(cls, graph: Graph) -> Memory:
-        """Return what the operations' schemas say."""
-        roots: dict[Node, frozenset[Root]] = {}
-        writes: dict[Root, int] = {}
-        for node in graph.nodes:
-            shared = [roots[arg] for arg in aliased(node)]
-            roots[node] = frozenset().union(*shared) if shared else frozenset({node})
-            for arg in written(node):
-                for root in roots[arg]:
-                    writes[root] = writes.get(root, 0) + 1
-        return cls(roots, writes)
-
-    def still(self, node: Node) -> bool:
-        """Return whether nothing ever writes the memory in which the node's result lies."""
-        return not any(self.writes.get(root) for root in self.roots[node])
-
-
-def _arguments(node: Node) -> Iterable[tuple[torch.Argument, Argument]]:
-    schema = node.target._schema  # type: ignore[union-attr]
-    for index, argument in enumerate(schema.arguments):
-        given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
-        yield argument, given
-
-
-def _nodes_in(given: Argument) -> list[Node]:
-    found: list[Node] = []
-
-    def note(node: Node) -> Node:
-        found.append(node)
-        return node
-
-    torch.fx.node.map_arg(given, note)
-    return found
-
-
-def aliased(node: Node) -> list[Node]:
-    """Return the inputs whose memory the node's result may lie in."""
-    if node.op != "call_function":
-        return []
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return list(node.all_input_nodes)
-    if node.target is aten._unsafe_view.default:
-        return list(node.all_input_nodes)
-    return [n for a, given in _arguments(node) if a.alias_info for n in _nodes_in(given)]
-
-
-def written(node: Node) -> list[Node]:
-    """Return the inputs that the node changes in place."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return []
-    return [
-        n
-        for argument, given in _arguments(node)
-        if argument.alias_info and argument.alias_info.is_write
-        for n in _nodes_in(given)
-    ]
 
 
 # ---------------------------------------------------------------------- sums of products

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,31 +17,24 @@ from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext
 from fedapp.training.batched.batch_loader import (
+    ONE,
+    WHOLE_COHORT,
     BatchLoader,
+    ClientBatching,
     DeviceDataset,
     Step,
     batch_size_buckets,
     rounded_up,
 )
-from fedapp.training.batched.buffers import BufferPool
+from fedapp.training.batched.buffers import BufferPool, Layout, layout_of, shared_groups, split_rows
 from fedapp.training.batched.compiled_step import CompiledStep, Groups, Mode, Pool
 from fedapp.training.batched.run_batching import current_stack
-from fedapp.training.layout import laid_out, memory_format
+from fedapp.training.device import flushed, laid_out, memory_format
 from fedapp.training.local_step import LocalState, local_step, where_active
 from fedapp.training.networks import PureNetwork, normalisation_names
 from fedapp.training.round_plan import LocalPlan
-from fedapp.training.subnormal import flushed
 from fedapp.training.tensors import Tensors, zeros_like
 from fedapp.training.trainer import ClientResult, ClientTask
-
-SHARED = frozenset({"global_params", "broadcast", "rate"})
-"""The groups of tensors that all clients of a run share; the others have a row for each."""
-
-Layout = Literal["alone", "one run", "several runs"]
-"""Whose rows a program's tensors have: one client's, without rows; a run's clients'; several runs'."""
-
-WHOLE_COHORT = 10**9
-"""More clients than any cohort has."""
 
 BUCKETS_PER_OCTAVE = 16
 """Numbers of clients that are captured, between a power of two and the next."""
@@ -50,45 +42,6 @@ BUCKETS_PER_OCTAVE = 16
 MOST_GRAPHS = 64
 """CUDA graphs that a trainer keeps; before there are more, it forgets all."""
 
-FEW = 5
-"""Clients whose weights a core's cache holds, for small networks."""
-
-
-@dataclass(frozen=True)
-class ClientBatching:
-    """How many clients are one program; ``equal``: only such as take as many steps as each other.
-
-    Where fewer are alike than ``clients``, half of them or a quarter ... train together, but not
-    fewer than FEW; others train alone. So there are few programs to record.
-    """
-
-    clients: int
-    equal: bool = False
-
-    def __str__(self) -> str:
-        few = {1: "one client", WHOLE_COHORT: "a cohort"}
-        return few.get(self.clients, f"{self.clients} clients")
-
-    def chunks(self, steps: Sequence[int], runs: int) -> Iterator[Sequence[int]]:
-        """Yield the places of clients of ``runs`` runs, who take so many ``steps``, by program."""
-        size = runs if self.equal and runs > 1 else self.clients * runs
-        start = 0
-        while start < len(steps):
-            width = size if runs > 1 or not self.equal else self._alike(steps[start:])
-            yield range(start, min(start + width, len(steps)))
-            start += width
-
-    def _alike(self, steps: Sequence[int]) -> int:
-        """Return how many of the next clients train together, all with the same number of steps."""
-        width = self.clients
-        while width >= min(FEW, self.clients):
-            if len(steps) >= width and len(set(steps[:width])) == 1:
-                return width
-            width //= 2
-        return 1
-
-
-ONE = ClientBatching(1)
 
 logger = logging.getLogger(__name__)
 
@@ -230,12 +183,12 @@ class BatchedTrainer:
         pairs = [(task.examples, task.rng) for task in filled]
         counts = () if self.mode == "compile" else batch_size_buckets(len(filled))
         loader = BatchLoader(pairs, plan, self.transform, self._device_dataset, self.dtype, counts)
-        layout = _layout([task.context for task in filled])
+        layout = layout_of([task.context for task in filled])
         alone = layout == "alone"
         self._make_room(0 if alone else len(filled))
         groups = self._in_buffers(filled, plan, layout)
         step_states, means = self._take(loader, self._program(plan, layout), groups, layout)
-        params = _rows(groups["params"], len(filled), alone)
+        params = split_rows(groups["params"], len(filled), alone)
         return [
             self._outcome(task, params[row], step_states[row], loader.steps[row], means[row])
             for row, task in enumerate(tasks)
@@ -266,14 +219,14 @@ class BatchedTrainer:
             stay = len(step.sizes)
             if stay < rows:
                 out = {name: tensor[stay:] for name, tensor in step_state.items()}
-                step_states = [*_rows(out, rows - stay, alone), *step_states]
+                step_states = [*split_rows(out, rows - stay, alone), *step_states]
                 step_state = {name: tensor[:stay] for name, tensor in step_state.items()}
                 call, rows = program.on(self._first(groups, stay, layout)), stay
             result = call({"step_state": step_state, "batch": self._batch(step, alone)})
             step_state, loss = result.get("step_state", {}), result["loss"]["loss"].reshape(-1)
             losses.append(loss.clone() if self.mode == "capture" else loss)
             sizes.append(step.sizes)
-        return [*_rows(step_state, rows, alone), *step_states], _mean_over_steps(losses, sizes)
+        return [*split_rows(step_state, rows, alone), *step_states], _mean_over_steps(losses, sizes)
 
     def _outcome(
         self, task: ClientTask, params: Tensors, step_state: Tensors, steps: int, loss: float
@@ -317,7 +270,7 @@ class BatchedTrainer:
 
     def _first(self, groups: Groups, count: int, layout: Layout) -> dict[str, Tensors]:
         """Return the rows of the first ``count`` clients."""
-        shared = _shared(layout)
+        shared = shared_groups(layout)
         return {
             group: dict(tensors) if group in shared else self._buffers.first(group, tensors, count)
             for group, tensors in groups.items()
@@ -383,46 +336,16 @@ class BatchedTrainer:
         )
 
 
-def _layout(contexts: Sequence[ClientContext]) -> Layout:
-    """Return whose turns these are: what a run's clients are sent is one object."""
-    if len(contexts) == 1:
-        return "alone"
-    senders = {
-        (id(context.global_params), id(context.broadcast), context.learning_rate)
-        for context in contexts
-    }
-    return "one run" if len(senders) == 1 else "several runs"
-
-
-def _shared(layout: Layout) -> frozenset[str]:
-    """Return the groups that have no rows."""
-    return SHARED if layout == "one run" else frozenset()
-
-
 def _over_clients(
     step: Callable[[Groups], dict[str, Tensors]], layout: Layout
 ) -> Callable[[Groups], dict[str, Tensors]]:
     """Return ``step`` over the rows of all groups but those that one run's clients share."""
 
     def whole(groups: Groups) -> dict[str, Tensors]:
-        dims = {group: None if group in _shared(layout) else 0 for group in groups}
+        dims = {group: None if group in shared_groups(layout) else 0 for group in groups}
         return vmap(step, in_dims=(dims,))(groups)
 
     return whole
-
-
-def _rows(tensors: Tensors, count: int, alone: bool) -> list[Tensors]:
-    """Return a copy of each client's tensors; on a GPU as parts of one copy, which is one launch."""
-    if alone:
-        return [_copies(tensors)]
-    if any(tensor.device.type != "cpu" for tensor in tensors.values()):
-        whole = _copies(tensors)
-        return [{name: tensor[row] for name, tensor in whole.items()} for row in range(count)]
-    return [_copies({n: tensor[row] for n, tensor in tensors.items()}) for row in range(count)]
-
-
-def _copies(tensors: Tensors) -> Tensors:
-    return {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
 
 
 def _mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:

@@ -7,7 +7,7 @@ import torch
 
 from fedapp.config.run_config import read_config
 from fedapp.training.build import choose_program
-from fedapp.training.layout import laid_out
+from fedapp.training.device import laid_out
 
 
 @pytest.mark.parametrize("channels", [1, 3])

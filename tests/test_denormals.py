@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from fedapp.data.dataset import Examples, Task
 from fedapp.data.transforms.scale import Scale
-from fedapp.models.linear import Linear
+from fedapp.models.mlp import Linear
 from fedapp.models.model import initialise
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.batched.trainer import BatchedTrainer
+from fedapp.training.device import are_flushed, flushed
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.subnormal import are_flushed, flushed
 from fedapp.training.trainer import ClientTask
 from strategies.fedavg import FedAvg
 

@@ -128,3 +128,10 @@ def rise(terms: Terms, theta: Mapping[str, Tensor], step: Tensor) -> float:
     """
     moved = {name: theta[name] + part for name, part in unflatten(step, theta).items()}
     return value_at(terms, moved) - value_at(terms, theta)
+
+
+def interpolate(
+    first: Mapping[str, Tensor], second: Mapping[str, Tensor], share: float
+) -> dict[str, Tensor]:
+    """Return share * first + (1 - share) * second; shares outside [0, 1] lie beyond the models."""
+    return {name: share * first[name] + (1 - share) * second[name] for name in first}
