@@ -44,7 +44,7 @@ from fedapp.training.build import (
     make_model,
     make_module,
 )
-from fedapp.training.device import choose_device, laid_out, memory_format
+from fedapp.training.device import choose_device, memory_format, to_memory_format
 from fedapp.training.round_plan import LocalPlan
 
 CONVOLUTIONS = "convolutions"
@@ -202,7 +202,7 @@ def central_speed(
     inputs = load_transform(config).test(inputs[:batch_size], DTYPES[config.precision])
     model, optimizer = make_model(config), torch.optim.SGD(module.parameters(), lr=1e-3)
 
-    inputs, targets = laid_out(inputs, form), targets[:batch_size]
+    inputs, targets = to_memory_format(inputs, form), targets[:batch_size]
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)

@@ -84,7 +84,7 @@ def accuracies(config: RunConfig, kept: Callable[[str], bool]) -> Iterator[float
         ended = [outcome.extras.state for outcome in trainer.client_updates(tasks, plan)]
         mean = weighted_mean(ended, weights)
         models = [{n: own[n] if kept(n) else mean[n] for n in mean} for own in ended]
-        scores = [evaluator.on(node_data.test(k)).score(models[k]) for k in clients]
+        scores = [evaluator.with_examples(node_data.test(k)).score(models[k]) for k in clients]
         yield sum(s.accuracy * s.count for s in scores) / sum(s.count for s in scores)
 
 

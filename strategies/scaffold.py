@@ -21,7 +21,7 @@ from fedapp.training.algorithm import (
     Tensors,
     mean_update,
 )
-from fedapp.training.batches import which_count
+from fedapp.training.batches import counted_targets
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 from strategies._local_steps import steps_in_all
 
@@ -76,7 +76,7 @@ class Scaffold(Algorithm):
         direction = add(add(gradient, context.state, -1.0), context.broadcast)
         if self.option == "I":
             at_theta, _ = differentiate(context.global_params, batch)
-            size = which_count(batch).sum().to(loss.dtype)
+            size = counted_targets(batch).sum().to(loss.dtype)
             direction |= prefixed("at-theta", scaled(at_theta, size)) | {"size": size}
         return direction, loss
 

@@ -18,7 +18,7 @@ from flwr.supercore.run import RunNotRunningException
 
 from fedapp.errors import ConfigError, FedappError, reason_of
 from fedapp.runs.directory import RunDirectory, check_is_new
-from fedapp.training.batched.run_batching import current_stack
+from fedapp.training.batched.run_batching import current_run_batch
 
 RELEASE_SECONDS = 30.0
 """How long a resume waits for the run before it: a ServerApp outlives its SuperLink by seconds."""
@@ -65,7 +65,7 @@ def logged(directory: RunDirectory) -> Iterator[None]:
     """Write ``log.jsonl`` into the run's folder, and at last what ended the run before its time."""
     handler = LogFile(directory.log, encoding="utf-8")
     handler.setFormatter(JsonLines())
-    if current_stack():  # the other threads are other runs
+    if current_run_batch():  # the other threads are other runs
         here = threading.get_ident()
         handler.addFilter(lambda record: record.thread == here)
     FLOWER_LOGGER.addHandler(handler)

@@ -30,8 +30,8 @@ from fedapp.runs.initial_model import read_weights
 from fedapp.seeds import generator
 from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, make_model, make_module, require_whole_model
-from fedapp.training.device import choose_device, laid_out, lay_out
-from fedapp.training.evaluation import sample
+from fedapp.training.device import choose_device, set_memory_format, to_memory_format
+from fedapp.training.evaluation import sample_examples
 from fedapp.training.networks import PureNetwork
 
 BATCH = 250
@@ -79,12 +79,12 @@ class TrainingLoss:
     def __init__(self, config: RunConfig, dataset: Dataset, examples: Examples) -> None:
         device, dtype = choose_device(config), DTYPES[config.precision]
         module = make_module(config, dataset.task).to(device).eval()
-        format_ = lay_out(module)
+        format_ = set_memory_format(module)
         model, transform = make_model(config), load_transform(config)
         self.network = PureNetwork(module, model)
         inputs, targets = to_device(examples, device)
         self.batches = [
-            (laid_out(transform.test(batch, dtype), format_), wanted)
+            (to_memory_format(transform.test(batch, dtype), format_), wanted)
             for batch, wanted in zip(inputs.split(BATCH), targets.split(BATCH), strict=True)
         ]
         with torch.no_grad():
@@ -124,7 +124,7 @@ def sharpness_of(folder: Path, how: Measurement, dataset: str = "") -> Sharpness
         )
     because = "Sharpness is measured of whole models: of a run with algorithm='fedavg', say."
     require_whole_model(config, data.task, because=because)
-    examples = sample(data.train, how.examples or len(data.train), config.seed)
+    examples = sample_examples(data.train, how.examples or len(data.train), config.seed)
     terms = TrainingLoss(config, data, examples)
     return _measure(terms, theta, config, how, len(examples), last_round(folder))
 

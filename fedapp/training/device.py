@@ -56,15 +56,15 @@ def memory_format(module: nn.Module) -> torch.memory_format:
     return torch.channels_last if convolves else torch.contiguous_format
 
 
-def lay_out(module: nn.Module) -> torch.memory_format:
+def set_memory_format(module: nn.Module) -> torch.memory_format:
     """Lay a network's weights in its memory format, and return that."""
     format_ = memory_format(module)
     for parameter in module.parameters():
-        parameter.data = laid_out(parameter.data, format_)
+        parameter.data = to_memory_format(parameter.data, format_)
     return format_
 
 
-def laid_out(tensor: Tensor, format_: torch.memory_format) -> Tensor:
+def to_memory_format(tensor: Tensor, format_: torch.memory_format) -> Tensor:
     """Return the tensor in ``format_`` if it has four dimensions, else contiguous.
 
     With one channel both formats are the same numbers in the same order, which PyTorch takes for
@@ -78,20 +78,20 @@ def laid_out(tensor: Tensor, format_: torch.memory_format) -> Tensor:
     return tensor.contiguous(memory_format=format_)
 
 
-def are_flushed() -> bool:
+def denormals_are_flushed() -> bool:
     """Return whether this thread takes subnormal numbers as zero."""
     return not bool(torch.tensor(1e-300, dtype=torch.float64) * 1e-10)
 
 
 @contextmanager
-def flushed() -> Iterator[None]:
+def flush_denormals() -> Iterator[None]:
     """Take numbers below 1.2e-38 (float64: 2.2e-308) as zero in this thread; afterwards as before.
 
     The gradients of an LSTM's saturated gates are full of them: with FedSGD at eta = 9 a round of the
     word LSTM took twice as long as without (docs/performance.md). To the sums in which they end up
     they are nothing. Threads of PyTorch's own begin as the thread that needs them first.
     """
-    before = are_flushed()
+    before = denormals_are_flushed()
     torch.set_flush_denormal(True)
     try:
         yield

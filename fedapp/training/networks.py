@@ -74,13 +74,13 @@ def running_statistics(module: nn.Module) -> Tensors:
     }
 
 
-def keeps_statistics(module: nn.Module) -> str:
+def layer_with_statistics(module: nn.Module) -> str:
     """Return the kind of a layer that keeps running statistics, or "" if none does."""
     names = running_statistics(module)
     return type(module.get_submodule(min(names).rpartition(".")[0])).__name__ if names else ""
 
 
-def needs_two(module: nn.Module, example: Tensor) -> str:
+def layer_needing_two(module: nn.Module, example: Tensor) -> str:
     """Return the kind of a layer that cannot train on the batch ``example`` of one, or "".
 
     BatchNorm of one value a channel. The module, in training mode, sees the batch.
@@ -96,7 +96,7 @@ def needs_two(module: nn.Module, example: Tensor) -> str:
     return ""
 
 
-def shared_draws(module: nn.Module) -> str:
+def unbatchable_layer(module: nn.Module) -> str:
     """Return the kind of a layer that draws at random or mixes a batch's examples, or "".
 
     In a program of several clients such layers would draw for all of them together, and take the
@@ -107,7 +107,7 @@ def shared_draws(module: nn.Module) -> str:
     for layer in module.modules():
         if isinstance(layer, kinds) or (isinstance(layer, inside) and layer.dropout):
             return type(layer).__name__
-    return keeps_statistics(module)
+    return layer_with_statistics(module)
 
 
 def has_representation(module: nn.Module) -> bool:

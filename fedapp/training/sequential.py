@@ -21,8 +21,8 @@ from fedapp.training.algorithm import (
     Objective,
     Tensors,
 )
-from fedapp.training.batches import batches, which_count
-from fedapp.training.device import flushed, lay_out
+from fedapp.training.batches import batches, counted_targets
+from fedapp.training.device import flush_denormals, set_memory_format
 from fedapp.training.networks import LiveNetwork, normalisation_names, running_statistics
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.trainer import ClientResult, ClientTask
@@ -94,12 +94,12 @@ class SequentialTrainer:
     ) -> None:
         self.num_classes = num_classes
         module = module.to(device=device, dtype=dtype).train()
-        self.format = lay_out(module)
+        self.memory_format = set_memory_format(module)
         self.network, self.model = LiveNetwork(module, model), model
         self.normalisation = normalisation_names(module)
         self.held = {**self.network.params, **running_statistics(module)}
         self.statistics = {n: t.clone() for n, t in running_statistics(module).items()}
-        self.together = 1
+        self.clients_together = 1
         self.algorithm = algorithm
         self.transform = transform
         self.device = device
@@ -108,7 +108,7 @@ class SequentialTrainer:
     def __str__(self) -> str:
         return f"sequential on {self.device}"
 
-    @flushed()
+    @flush_denormals()
     def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Run ClientUpdate for all ``tasks``, one after another."""
         outcomes = []
@@ -134,7 +134,7 @@ class SequentialTrainer:
         optimizer = LocalOptimizer(plan)
         losses: list[Tensor] = []
         sizes: list[Tensor] = []
-        kinds = (self.transform, self.device, self.dtype, self.format)
+        kinds = (self.transform, self.device, self.dtype, self.memory_format)
         stream = batches(examples, plan, rng, *kinds, causal=self.model.causal)
         for batch in stream:
             direction, loss = self.algorithm.gradient(
@@ -146,7 +146,7 @@ class SequentialTrainer:
             if step_state:
                 context = dataclasses.replace(context, step_state=step_state)
             losses.append(loss)
-            sizes.append(which_count(batch).sum())
+            sizes.append(counted_targets(batch).sum())
         with torch.no_grad():
             ended = {
                 name: tensor.detach().clone(memory_format=torch.contiguous_format)

@@ -68,7 +68,7 @@ def _stopwatch(config: RunConfig, node_data: NodeData) -> Callable[[int], float]
     def seconds(threads: int) -> float:
         torch.set_num_threads(threads)
         trainer = make_trainer(config.model_copy(update={"threads": threads}), task)
-        some = tuple(map(int, clients[: trainer.together]))
+        some = tuple(map(int, clients[: trainer.clients_together]))
         request = TrainRequest(1, some, config.learning_rate, "mean")
         taken = []
         for context in range(TURNS + 1):
