@@ -30,7 +30,7 @@ from fedapp.federation.messages import (
 )
 from fedapp.federation.nodes import Cohort, Nodes
 from fedapp.federation.round_metrics import client_scores, training_record
-from fedapp.federation.sampling import sample_clients, toss_coins
+from fedapp.federation.sampling import poisson_sample, sample_clients
 from fedapp.federation.update_similarity import describe_updates
 from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ClientContext, ServerStep, Tensors
@@ -149,7 +149,7 @@ class FederatedStrategy(Strategy):
         """
         end, needed = time.monotonic() + self.config.node_timeout, self.config.min_replies
         said = False
-        drawn = self._toss(server_round) if self.algorithm.by_coin else None
+        drawn = self._toss(server_round) if self.algorithm.poisson_sampling else None
         while True:
             available = self.nodes.available(grid)
             clients = self.nodes.clients
@@ -181,8 +181,8 @@ class FederatedStrategy(Strategy):
 
     def _toss(self, server_round: int) -> list[int]:
         """Return S_t: those of the population whose own coin fell their way."""
-        coins = self.algorithm.coins(self.config.seed, server_round)
-        return toss_coins(coins, self._population, self.config.fraction_train)
+        coins = self.algorithm.sampling_generator(self.config.seed, server_round)
+        return poisson_sample(coins, self._population, self.config.fraction_train)
 
     @property
     def _population(self) -> Sequence[int]:
@@ -215,7 +215,7 @@ class FederatedStrategy(Strategy):
         """Apply the server rule to good replies; return why not if it cannot be, or makes no sense."""
         needed = self.algorithm.min_updates
         few = len(fold.reports) < self.config.min_replies or fold.usable < needed
-        if few and not self.algorithm.by_coin:
+        if few and not self.algorithm.poisson_sampling:
             return (
                 f"{len(fold.reports)} clients replied well, {fold.usable} of them with a weight; "
                 f"min-replies = {self.config.min_replies}, and algorithm = {self.algorithm.name!r} "
@@ -243,7 +243,7 @@ class FederatedStrategy(Strategy):
         config, sampled = self.config, self._record["clients"]
         expected = self._expected()
         wanted = participants(config.fraction_train, len(self.nodes.clients))
-        if self.algorithm.by_coin:
+        if self.algorithm.poisson_sampling:
             wanted = len(sampled)
         requests = [request for _, request in self._requests]
         found = collect_replies(requests, replies, expected, wanted, config.round_deadline)
@@ -265,7 +265,7 @@ class FederatedStrategy(Strategy):
             sizes,
             steps,
             self._upload or {},
-            self.algorithm.largest(context),
+            self.algorithm.upload_bounds(context),
             config.weighting,
             "delta" if self.algorithm.custom_update else config.update,
             config.max_update_norm,

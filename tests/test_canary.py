@@ -202,7 +202,7 @@ def test_a_fixed_number_of_clients_is_found_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The negative control: m = q K of K clients, drawn without replacement, and the same report."""
-    monkeypatch.setattr(DPFedAvg, "by_coin", False)
+    monkeypatch.setattr(DPFedAvg, "poisson_sampling", False)
     found = attack(monkeypatch, tmp_path, lambda seen: central_score(seen, fixed=1))
     assert found > reported(tmp_path)
 

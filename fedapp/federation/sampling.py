@@ -29,16 +29,14 @@ def sample_clients(
     m += math.ceil(extra * m - 1e-9)
     if m >= len(clients):
         return sorted(clients)
-    round_randomness = generator(seed, "sample", round_).choice(
-        len(clients), m, replace=False, shuffle=False
-    )
-    return sorted(clients[int(i)] for i in round_randomness)
+    drawn = generator(seed, "sample", round_).choice(len(clients), m, replace=False, shuffle=False)
+    return sorted(clients[int(i)] for i in drawn)
 
 
-def toss_coins(rng: np.random.Generator, clients: Sequence[int], rate: float) -> list[int]:
-    """Return the clients whose own coin fell their way, each with probability ``rate``.
+def poisson_sample(rng: np.random.Generator, clients: Sequence[int], rate: float) -> list[int]:
+    """Return a Poisson sample of the clients: each independently with probability ``rate``.
 
-    Poisson sampling, in ascending order; as many draws as there are clients.
+    In ascending order; as many draws as there are clients.
     """
     joined = np.flatnonzero(rng.random(len(clients)) < rate).tolist()
     return sorted(clients[index] for index in joined)

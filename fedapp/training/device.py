@@ -15,12 +15,12 @@ from fedapp.errors import ConfigError
 def choose_device(config: RunConfig) -> torch.device:
     """Return the device that ``device`` names; ``auto`` is the first GPU, where there is one.
 
-    A GPU is made to compute in full precision (``compute_exactly``).
+    A GPU computes in full precision from then on (``compute_exactly``).
 
     Raises
     ------
     ConfigError
-        A GPU is asked for that this process does not see.
+        ``device`` is a GPU that this process does not see.
     """
     first = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(first if config.device == "auto" else config.device)
@@ -35,10 +35,9 @@ def choose_device(config: RunConfig) -> torch.device:
 
 
 def compute_exactly(device: torch.device) -> None:
-    """Let a GPU take all bits of a float32, and the same algorithms every time.
+    """Make a GPU compute in full float32 precision, with deterministic cuDNN algorithms.
 
-    PyTorch's own choice for convolutions is TF32, which rounds their inputs to 10 bits: 1e-3 a layer,
-    so that a GPU's numbers would be neither a CPU's nor the other trainer's.
+    PyTorch's default for convolutions is TF32, which rounds their inputs to 10 bits, 1e-3 a layer.
     """
     if device.type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = False
@@ -48,16 +47,13 @@ def compute_exactly(device: torch.device) -> None:
 
 
 def memory_format(module: nn.Module) -> torch.memory_format:
-    """Return channels-last for a network with two-dimensional convolutions, else contiguous.
-
-    Convolutions and pooling are faster so; the values are the same up to rounding.
-    """
+    """Return channels-last for a network with 2-D convolutions, which is faster, else contiguous."""
     convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
     return torch.channels_last if convolves else torch.contiguous_format
 
 
 def set_memory_format(module: nn.Module) -> torch.memory_format:
-    """Lay a network's weights in its memory format, and return that."""
+    """Convert a network's weights to its memory format, and return the format."""
     format_ = memory_format(module)
     for parameter in module.parameters():
         parameter.data = to_memory_format(parameter.data, format_)
@@ -67,8 +63,8 @@ def set_memory_format(module: nn.Module) -> torch.memory_format:
 def to_memory_format(tensor: Tensor, format_: torch.memory_format) -> Tensor:
     """Return the tensor in ``format_`` if it has four dimensions, else contiguous.
 
-    With one channel both formats are the same numbers in the same order, which PyTorch takes for
-    contiguous unless the strides say channels-last.
+    With one channel both formats have the same layout, and PyTorch treats the tensor as contiguous
+    unless its strides are those of channels-last.
     """
     if tensor.dim() != 4:
         return tensor.contiguous()
@@ -79,17 +75,17 @@ def to_memory_format(tensor: Tensor, format_: torch.memory_format) -> Tensor:
 
 
 def denormals_are_flushed() -> bool:
-    """Return whether this thread takes subnormal numbers as zero."""
+    """Return whether this thread flushes denormal numbers to zero."""
     return not bool(torch.tensor(1e-300, dtype=torch.float64) * 1e-10)
 
 
 @contextmanager
 def flush_denormals() -> Iterator[None]:
-    """Take numbers below 1.2e-38 (float64: 2.2e-308) as zero in this thread; afterwards as before.
+    """Flush denormals, below 1.2e-38 (float64: 2.2e-308), to zero in this thread; then restore the mode.
 
     The gradients of an LSTM's saturated gates are full of them: with FedSGD at eta = 9 a round of the
-    word LSTM took twice as long as without (docs/performance.md). To the sums in which they end up
-    they are nothing. Threads of PyTorch's own begin as the thread that needs them first.
+    word LSTM took twice as long (docs/performance.md). PyTorch's own threads inherit the mode of the
+    thread that starts them.
     """
     before = denormals_are_flushed()
     torch.set_flush_denormal(True)

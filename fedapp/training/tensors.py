@@ -1,4 +1,4 @@
-"""Arithmetic of named tensors: pure, differentiable, and at home under ``torch.func.vmap``."""
+"""Arithmetic and weighted means of named tensors. The arithmetic works under ``torch.func.vmap``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tensors = dict[str, Tensor]
 """Named tensors: parameters, gradients, updates, or an algorithm's own state."""
 
 TINY = 1e-12
-"""Added to norms that divide, so that a zero gradient gives a zero direction and no nan."""
+"""Added to norms in denominators, so that a zero gradient gives a zero direction, not nan."""
 
 
 def zeros_like(tensors: Mapping[str, Tensor]) -> Tensors:
@@ -41,26 +41,28 @@ def norm(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether no value is nan or infinite, with one wait for the device."""
+    """Return whether no value is nan or infinite, with one device synchronisation."""
     return which_are_finite([tensors])[0]
 
 
 def which_are_finite(groups: Iterable[Iterable[Tensor]]) -> list[bool]:
-    """Return for each group whether no value is nan or infinite, with one wait for the device."""
-    ends = [_ends([t for t in group if t.is_floating_point() and t.numel()]) for group in groups]
-    found = [end for group in ends for end in group]
-    finite = iter(torch.stack(found).isfinite().cpu().tolist() if found else ())
-    return [all(list(itertools.islice(finite, len(group)))) for group in ends]
+    """Return for each group whether no value is nan or infinite, with one device synchronisation."""
+    extremes = [
+        _extremes([t for t in group if t.is_floating_point() and t.numel()]) for group in groups
+    ]
+    values = [value for group in extremes for value in group]
+    finite = iter(torch.stack(values).isfinite().cpu().tolist() if values else ())
+    return [all(list(itertools.islice(finite, len(group)))) for group in extremes]
 
 
-def _ends(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the least and the largest value of each tensor; on a GPU, of all at once: two launches.
+def _extremes(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return minimum and maximum of each tensor; on a GPU of all tensors at once, in two launches.
 
-    They are quicker to find than a mask of every value; a nan is both.
+    This is faster than a mask of all values; with a nan both are nan.
     """
     if tensors and tensors[0].device.type != "cpu":
         tensors = [torch.cat([tensor.flatten() for tensor in tensors])]
-    return [end for tensor in tensors for end in torch.aminmax(tensor)]
+    return [value for tensor in tensors for value in torch.aminmax(tensor)]
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
@@ -75,7 +77,7 @@ def part(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
 
 
 class WeightedMean:
-    """A weighted mean folded in float64, in the order in which terms are added.
+    """A weighted mean accumulated in float64, in the order in which terms are added.
 
     ``sum_i w_i x_i / sum_i w_i``; a mean of such means, weighted by their total weights, is the
     mean over all terms.
@@ -87,7 +89,7 @@ class WeightedMean:
         self._dtypes: dict[str, torch.dtype] = {}
 
     def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
-        """Fold in one term; its tensors are not kept."""
+        """Add one term; its tensors are not kept."""
         self.total_weight += weight
         for name, tensor in tensors.items():
             if name in self._sum:
@@ -113,7 +115,7 @@ class WeightedMean:
 
 
 def weighted_mean(terms: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
-    """Return ``sum_i w_i x_i / sum_i w_i``, folded in float64 in the order given."""
+    """Return ``sum_i w_i x_i / sum_i w_i``, accumulated in float64 in the order given."""
     mean = WeightedMean()
     for tensors, weight in zip(terms, weights, strict=True):
         mean.add(tensors, weight)
