@@ -1,4 +1,4 @@
-"""Initial weights other than a network's own: those that frameworks and tutorials draw."""
+"""Initial weights other than a network's own: truncated normal, Glorot and He."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedapp.seeds import torch_seed
 Draw = Callable[[Tensor, torch.Generator], object]
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""The layers whose weights are drawn again; others (embeddings, cells, normalisation) keep theirs."""
+"""The layers whose weights are drawn anew; embeddings, cells and normalisation are not."""
 STD = 0.1
 """Standard deviation, and the value of every bias (but the first layer's, 0), of TensorFlow's MNIST
 tutorial, ``tutorials/image/mnist/convolutional.py`` of ``tensorflow/models``."""
@@ -36,13 +36,13 @@ KINDS: Mapping[str, tuple[Draw, float]] = {
     "glorot": (_glorot, 0.0),
     "he": (_he, 0.0),
 }
-"""How weights are drawn, and what biases are."""
+"""The distribution of the weights, and the value of the biases."""
 
 
 def draw_initial_weights(network: nn.Module, kind: str, seed: int, model: str) -> None:
     """Draw the weights of linear and convolutional layers from (seed, "initial weights") alone, in place.
 
-    "model" leaves the network as it was built. "truncated-normal": sigma 0.1, cut at two sigma, biases
+    "model" does nothing. "truncated-normal": sigma 0.1, cut at two sigma, biases
     0.1, as TensorFlow's MNIST tutorial, whose network McMahan et al.'s CNN is. "glorot": uniform
     in +-sqrt(6 / (fan-in + fan-out)), biases 0 (Glorot and Bengio 2010). "he": normal, variance
     2 / fan-in, biases 0 (He et al. 2015).
@@ -50,7 +50,7 @@ def draw_initial_weights(network: nn.Module, kind: str, seed: int, model: str) -
     Raises
     ------
     ConfigError
-        The network, that of the model called ``model``, has no such layer.
+        The network has no such layer; ``model`` is its name.
     """
     if kind == "model":
         return
