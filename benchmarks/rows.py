@@ -73,7 +73,7 @@ def workers_round(
     config: RunConfig, node_data: NodeData, workers: int, app: str = ""
 ) -> Iterator[Round]:
     """Yield a whole round on Ray workers; those of several rows are there at the same time."""
-    from fedapp.engines.cluster import HERE, TIMEOUT, Share, connected, room
+    from fedapp.engines.ray_cluster import HERE, TIMEOUT, Share, connected, room
     from fedapp.engines.ray_workers import CLIENT_APP, WorkerGrid
 
     share = Share(cpus=0.1, gpus=0.0)

@@ -19,7 +19,6 @@ from fedapp.federation.arrays import to_arrays
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.nodes import Nodes
 from fedapp.machine import keep_memory
-from fedapp.runs.artifacts import FinalOutputs
 from fedapp.runs.callbacks import (
     Checkpoints,
     Metrics,
@@ -28,16 +27,15 @@ from fedapp.runs.callbacks import (
     StopIfAllFail,
     TensorBoardWriter,
     has_reached,
-    last_whole_round,
-    read_metrics,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
-from fedapp.runs.client_state import open_states
-from fedapp.runs.directory import RunDirectory, create, reopen, write_config
+from fedapp.runs.directory import RunDirectory, create, open_states, reopen, write_config
 from fedapp.runs.initial_model import begin_with, weights_digest
 from fedapp.runs.lock import locked, logged
+from fedapp.runs.metrics import last_whole_round, read_metrics
 from fedapp.runs.partition import write_partition
 from fedapp.runs.privacy import PrivacyLedger
+from fedapp.runs.report import FinalOutputs
 from fedapp.runs.status import without_effect
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.build import (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import torch
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
@@ -11,7 +13,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedapp.errors import RunError
 from fedapp.federation.arrays import to_arrays, to_tensors
-from fedapp.training.algorithm import Tensors
+from fedapp.training.algorithm import Algorithm, Tensors
 
 
 def aggregate_with(rule: Strategy, updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
@@ -56,3 +58,19 @@ def _reply(node: int, tensors: Tensors, weight: float) -> Message:
 def _as_before(arrays: ArrayRecord, like: Tensors) -> Tensors:
     tensors = to_tensors(arrays)
     return {name: tensors[name].to(tensor) for name, tensor in like.items()}
+
+
+class RobustRule(Algorithm, ABC):
+    """It stands in place of the mean; clients without examples have no say."""
+
+    reply: ClassVar[Literal["mean", "each"]] = "each"
+    exact: ClassVar[bool] = False
+
+    @abstractmethod
+    def rule(self) -> Strategy:
+        """Return Flower's rule, with this algorithm's settings."""
+
+    def aggregate(self, updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+        """Return what the rule makes of the updates, in client order."""
+        said = [(u, w) for u, w in zip(updates, weights, strict=True) if w > 0]
+        return aggregate_with(self.rule(), [u for u, _ in said], [w for _, w in said])

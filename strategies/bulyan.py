@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import Bulyan as Rule
 from flwr.serverapp.strategy import Strategy
 from pydantic import Field
 
-from strategies._robust import RobustRule
+from strategies._flower_rules import RobustRule
 
 
 class Bulyan(RobustRule):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from flwr.serverapp.strategy import FedMedian as Rule
 from flwr.serverapp.strategy import Strategy
 
-from strategies._robust import RobustRule
+from strategies._flower_rules import RobustRule
 
 
 class FedMedian(RobustRule):

@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedTrimmedAvg as Rule
 from flwr.serverapp.strategy import Strategy
 from pydantic import Field
 
-from strategies._robust import RobustRule
+from strategies._flower_rules import RobustRule
 
 ROUNDING = 1e-12
 """More than beta m is rounded by, over m."""

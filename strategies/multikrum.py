@@ -8,7 +8,7 @@ from flwr.serverapp.strategy import MultiKrum as Rule
 from flwr.serverapp.strategy import Strategy
 from pydantic import Field
 
-from strategies._robust import RobustRule
+from strategies._flower_rules import RobustRule
 
 
 class MultiKrum(RobustRule):

@@ -23,7 +23,7 @@ from fedapp.training.algorithm import (
     which_count,
 )
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
-from strategies._local_steps import steps_in_all
+from strategies.fednova import steps_in_all
 
 
 class Scaffold(Algorithm):

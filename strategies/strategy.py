@@ -17,10 +17,14 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp.config.run_config import RunConfig, participants
 from fedapp.errors import RunError
-from fedapp.federation.aggregation import RunningAggregate
+from fedapp.federation.aggregation import (
+    RoundReplies,
+    RunningAggregate,
+    collect_replies,
+    collect_scores,
+)
 from fedapp.federation.arrays import size_of, to_arrays, to_tensors
 from fedapp.federation.callback import Callback, Ledger, RoundMetrics, ServerState
-from fedapp.federation.collect import RoundReplies, collect_replies, collect_scores
 from fedapp.federation.delivery import Delivery, grace_period
 from fedapp.federation.faults import Fault
 from fedapp.federation.messages import (
@@ -29,8 +33,7 @@ from fedapp.federation.messages import (
     encode_train_request,
 )
 from fedapp.federation.nodes import Cohort, Nodes
-from fedapp.federation.round_metrics import client_scores, training_record
-from fedapp.federation.update_similarity import describe_updates
+from fedapp.federation.round_metrics import client_scores, describe_updates, training_record
 from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ClientContext, ServerStep, Tensors
 from fedapp.training.client import TrainRequest, sample_clients, toss_coins

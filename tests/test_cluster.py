@@ -13,7 +13,7 @@ from ray.cluster_utils import Cluster as RayCluster
 from ray.util import placement_group, remove_placement_group
 
 from fedapp.cli import main as cli
-from fedapp.engines.cluster import ENVIRONMENT, HERE, Cluster
+from fedapp.engines.ray_cluster import ENVIRONMENT, HERE, Cluster
 from fedapp.errors import ConfigError
 
 NODE = {

@@ -21,7 +21,7 @@ from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, defaults, option_fields, read_config
 from fedapp.data.node_data import own_client
 from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
-from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.metrics import read_metrics
 from fedapp.training.algorithm import Algorithm
 from tests.conftest import SMALL, Run, metrics_of
 

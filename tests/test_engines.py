@@ -11,7 +11,7 @@ from in_process import SMALL, TWENTY, metrics, model
 
 from deploy.federation import federation
 from fedapp.data.embedded.digits import Digits
-from fedapp.engines.cluster import HERE, connected
+from fedapp.engines.ray_cluster import HERE, connected
 from fedapp.engines.ray_workers import run_workers
 from fedapp.server_app import app as server_app
 

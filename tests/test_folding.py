@@ -10,8 +10,7 @@ from flwr.app import Message, MessageType
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.federation.aggregation import RunningAggregate, in_order
-from fedapp.federation.collect import collect_replies
+from fedapp.federation.aggregation import RunningAggregate, collect_replies, in_order
 from fedapp.federation.messages import encode_reply
 from fedapp.federation.round_metrics import client_scores
 from fedapp.federation.validation import Expected

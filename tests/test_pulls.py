@@ -16,7 +16,7 @@ from test_delivery import Clock, SlowGrid, ask
 from test_exchange import Clock as SleepClock
 
 from fedapp.federation import delivery as module
-from fedapp.federation.collect import collect_replies, collect_scores
+from fedapp.federation.aggregation import collect_replies, collect_scores
 from fedapp.federation.delivery import Delivery, grace_period
 from fedapp.federation.validation import Expected
 from fedapp.training.client import TrainRequest

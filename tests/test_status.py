@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 from fedapp.cli.main import app
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.runs import lock as occupancy
-from fedapp.runs.artifacts import summarise
 from fedapp.runs.callbacks import Metrics
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.lock import ENDED, is_locked, locked, logged
+from fedapp.runs.report import summarise
 from fedapp.runs.status import status
 
 

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from fedapp.config.registry import FAMILIES, source_of
 from fedapp.errors import ConfigError
-from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.metrics import read_metrics
 from fedapp.studies.papers.reproduce import Order, reproduce
 from fedapp.studies.sweep.archive import Archive
 from fedapp.studies.sweep.command import run_plans, sweep_settings

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from deploy.processes import free_port
 from fedapp.cli.main import _resumed, app
-from fedapp.engines.cluster import HERE, Cluster, Share, connected
+from fedapp.engines.ray_cluster import HERE, Cluster, Share, connected
 from fedapp.engines.ray_workers import run_workers
 from fedapp.errors import ConfigError, RunError
 from fedapp.server_app import app as server_app

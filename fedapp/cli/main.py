@@ -119,7 +119,7 @@ def run(
     _check_places(nodes, workers, ray_address, worker_timeout)
     read_config(values)
     if workers:
-        from fedapp.engines.cluster import TIMEOUT, Cluster
+        from fedapp.engines.ray_cluster import TIMEOUT, Cluster
         from fedapp.engines.ray_workers import run_workers
 
         seconds = TIMEOUT if worker_timeout is None else worker_timeout
@@ -299,7 +299,7 @@ def updates(
     to: Annotated[Path, typer.Option(help="The folder to draw into.")] = Path(),
 ) -> None:
     """Draw how clients' updates agreed, and their losses, in runs with record-updates=true."""
-    from fedapp.runs.update_figures import draw_updates, read_runs
+    from fedapp.runs.figures import draw_updates, read_runs
 
     for path in draw_updates(read_runs(run_dirs), to.absolute()):
         console.print(str(path), highlight=False, soft_wrap=True)
@@ -337,9 +337,9 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> 
 
     Ends with exit code 1 where the picture of the partition is missing and cannot be drawn.
     """
-    from fedapp.runs.artifacts import write_report, write_summary
     from fedapp.runs.directory import RunDirectory, read_stored
     from fedapp.runs.partition import draw_later
+    from fedapp.runs.report import write_report, write_summary
 
     config, found = read_stored(run_dir)
     directory = RunDirectory(run_dir.absolute())

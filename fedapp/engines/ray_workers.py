@@ -22,8 +22,8 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedapp.config.run_config import Scalar
-from fedapp.engines.cluster import HERE, TIMEOUT, Cluster, Room, Share, connected, room
 from fedapp.engines.grid import LocalGrid, answer, failed, identify, places, run_server
+from fedapp.engines.ray_cluster import HERE, TIMEOUT, Cluster, Room, Share, connected, room
 
 CLIENT_APP = "fedapp.client_app:app"
 

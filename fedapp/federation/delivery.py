@@ -6,13 +6,17 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from logging import WARNING
+from threading import Thread
 from typing import Protocol, runtime_checkable
 
 from flwr.app import Message
+from flwr.common.logger import log
 from flwr.serverapp import Grid
+from flwr.supercore.run import RunNotRunningException
 
+from fedapp.errors import plain
 from fedapp.federation.faults import IN_PART, Fault
-from fedapp.federation.pulls import Pulled, begin_fetch, fetch
 
 DEPLOYED = "HttpGrid"
 """Flower's grid of a deployment, by name: to import it is to import a web server."""
@@ -25,6 +29,9 @@ AT_ONCE = 16
 
 LOOK_SECONDS = 0.5
 """Seconds for which a look waits for them: one that is not whole by then is left to its thread."""
+
+Pulled = list[tuple[str, Message]] | Fault
+"""The replies that were there, by the ids of their messages, or why they cannot be read."""
 
 
 @runtime_checkable
@@ -226,3 +233,29 @@ class Delivery:
     def _count(self, grid: Grid, began: float) -> None:
         if deployed(grid):
             self.transfer += self._clock() - began
+
+
+def fetch(grid: Grid, keys: Sequence[str]) -> Pulled:
+    """Fetch the replies that are there; one that Flower itself cannot build takes the others down."""
+    try:
+        found = {m.metadata.reply_to_message_id: m for m in grid.pull_messages(keys)}
+    except RunNotRunningException:
+        raise
+    except Exception as error:
+        log(WARNING, "A reply cannot be read: %r", error)
+        return Fault("malformed", f"its reply cannot be read: {plain(repr(error))}")
+    return [(key, found[key]) for key in keys if key in found]
+
+
+def begin_fetch(grid: Grid, key: str) -> Future[Pulled]:
+    """Fetch one reply in a thread that nobody has to wait for, not even the process to end."""
+    pulled: Future[Pulled] = Future()
+
+    def work() -> None:
+        try:
+            pulled.set_result(fetch(grid, [key]))
+        except BaseException as error:  # whoever asks for the result raises it
+            pulled.set_exception(error)
+
+    Thread(target=work, name=f"pull {key}", daemon=True).start()
+    return pulled

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from flwr.app import MetricRecord
+from torch import Tensor
 
+from fedapp.analysis.similarity import distances, layer_similarity
 from fedapp.config.run_config import RunConfig
+from fedapp.federation.aggregation import RoundReplies, RunningAggregate
 from fedapp.federation.callback import RoundMetrics
-from fedapp.federation.collect import RoundReplies
 from fedapp.federation.faults import Fault, count
+from fedapp.training.algorithm import Algorithm
 from fedapp.training.evaluation import Score
 from fedapp.training.round_plan import Work
+from fedapp.training.tensors import add
 
 
 def training_record(config: RunConfig, found: RoundReplies, work: Work) -> RoundMetrics:
@@ -66,3 +72,28 @@ def _mean(scores: Sequence[Score], name: str) -> float:
     finite = [s for s in scores if math.isfinite(s.further.get(name, math.nan))]
     total = sum(s.count for s in finite)
     return sum(s.further[name] * (s.count / total) for s in finite) if total else math.nan
+
+
+def describe_updates(
+    aggregate: RunningAggregate,
+    algorithm: Algorithm,
+    theta: Mapping[str, Tensor],
+    update: Literal["delta", "model"],
+) -> RoundMetrics:
+    """Return how the updates of a round agree, and each client's training loss by its id.
+
+    ``similarity``: by layer, the cosine averaged over all pairs of clients (Seo et al. 2024,
+    Figure 13). ``distance_mean`` and ``distance_max``: of the clients' models from their weighted
+    mean, in L2. ``client_train_loss``: Figure 12's traces.
+    """
+    sent, weights = aggregate.each()
+    if update == "model" and not algorithm.custom_update:
+        sent = [add(params, theta, -1.0) for params in sent]
+    by_id = operator.attrgetter("client")
+    apart = distances(sent, weights)
+    return {
+        "similarity": layer_similarity(sent),
+        "distance_mean": sum(apart) / len(apart),
+        "distance_max": max(apart),
+        "client_train_loss": {str(r.client): r.loss for r in sorted(aggregate.reports, key=by_id)},
+    }

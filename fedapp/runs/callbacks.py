@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import math
 import os
 import sys
@@ -27,55 +25,12 @@ from rich.progress import (
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from fedapp.errors import CheckpointError, RunError
+from fedapp.errors import RunError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
-from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
+from fedapp.files import append_whole, keep_written
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
-
-
-def read_metrics(path: Path) -> list[RoundMetrics]:
-    """Return the records of ``metrics.jsonl``; a last line that was cut off does not count.
-
-    Raises
-    ------
-    CheckpointError
-        A line before the last is damaged.
-    """
-    lines = path.read_text().splitlines() if path.exists() else []
-    records: list[RoundMetrics] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            record["round"], record["seconds"]
-            records.append(record)
-        except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines):
-                raise CheckpointError(
-                    f"{path}, line {number}, is damaged: {what_is_wrong(error)}. Remove the lines from "
-                    "there on: a resumed run then goes on from the newest checkpoint that the lines "
-                    "before reach, and says so if none is kept."
-                ) from error
-    return records
-
-
-def cut_metrics(path: Path, last: int) -> None:
-    """Keep the records of ``metrics.jsonl`` up to round ``last``; a file that is not there stays so."""
-    if path.exists():
-        kept = [record for record in read_metrics(path) if record["round"] <= last]
-        write_atomically(path, "".join(map(_line, kept)).encode())
-
-
-def last_whole_round(records: Sequence[RoundMetrics]) -> int:
-    """Return the last round of which there are records of all rounds from 0 on; -1 if there is none."""
-    rounds = {record["round"] for record in records}
-    return next(round_ for round_ in itertools.count() if round_ not in rounds) - 1
-
-
-def wall_seconds(record: RoundMetrics) -> float:
-    """Return the wall seconds of one round; round 0 is an evaluation alone."""
-    seconds = record["seconds"]
-    return float(seconds.get("round", seconds.get("evaluate", 0.0)))
+from fedapp.runs.metrics import cut_metrics, to_line, wall_seconds
 
 
 class Metrics(Callback):
@@ -97,7 +52,7 @@ class Metrics(Callback):
         """Append one line, and those that could not be written before."""
         if self.checkpoints and self.checkpoints.problem:
             record["checkpoint_error"] = self.checkpoints.problem
-        self._waiting.append(_line(record))
+        self._waiting.append(to_line(record))
         try:
             self._write()
         except OSError as error:
@@ -129,19 +84,6 @@ def _room_needed(path: Path) -> Iterator[None]:
             f"{path} cannot be written ({error.strerror}). Make room, and go on from the last "
             f"checkpoint with the run's resume.toml or `fedapp run --resume`."
         ) from error
-
-
-def _line(record: RoundMetrics) -> str:
-    return json.dumps(_without_nan(record)) + "\n"
-
-
-def _without_nan(value: Any) -> Any:
-    """Return ``value`` with nan and infinity as None, which JSON has a word for."""
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 class Checkpoints(Callback):

@@ -9,7 +9,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from fedapp.config.run_config import RunConfig, read_config, without_others
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import what_is_wrong, write_atomically, write_json
 from fedapp.runs.checkpoint import kept_rounds
+from fedapp.training.client_state import StateLocation
 
 FREE_ON_RESUME = (
     "resume",
@@ -29,6 +31,9 @@ FREE_ON_RESUME = (
     "dataset",
 )
 """Keys that may differ between a run and its continuation; the data by their place, not by content."""
+
+FORMAT = 2
+"""In 1, checkpoints did not say which turns of the clients counted."""
 
 
 @dataclass(frozen=True)
@@ -217,3 +222,44 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
             f"`flwr run . --run-config {directory.path / 'resume.toml'}`."
         )
     return directory, found
+
+
+def open_states(
+    directory: RunDirectory, round_: int, *, resumed: bool
+) -> Callable[[], StateLocation]:
+    """Begin an attempt at round ``round_`` and return what gives each round's order to the nodes.
+
+    ``client-states/attempts.json`` holds the run's name and the round from which each start of the
+    server went on; ``client-states/<client>/`` what virtual clients keep.
+
+    Raises
+    ------
+    CheckpointError
+        The run is resumed, and the file is missing or damaged.
+    """
+    folder = directory.path / "client-states"
+    folder.mkdir(exist_ok=True)
+    file = folder / "attempts.json"
+    run_id, starts = _read(directory) if resumed else (uuid.uuid4().hex, [])
+    starts.append(round_)
+    write_json(file, {"format": FORMAT, "run": run_id, "starts": starts})
+
+    def order() -> StateLocation:
+        checkpoints = kept_rounds(directory.checkpoints)
+        return StateLocation(run_id, str(folder), tuple(starts), tuple(checkpoints))
+
+    return order
+
+
+def _read(directory: RunDirectory) -> tuple[str, list[int]]:
+    file = directory.path / "client-states" / "attempts.json"
+    try:
+        noted = json.loads(file.read_text())
+        if (format_ := noted["format"]) != FORMAT:
+            raise ValueError(f"its format is {format_!r}, not {FORMAT}")
+        return str(noted["run"]), [int(start) for start in noted["starts"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read ({error!r}), so it is not known what the clients keep. Put the "
+            "file back, or start a new run."
+        ) from error

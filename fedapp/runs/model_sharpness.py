@@ -24,9 +24,9 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Examples, load_dataset, load_transform
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import write_json
-from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.initial_model import read_weights
+from fedapp.runs.metrics import read_metrics
 from fedapp.seeds import generator
 from fedapp.training.batches import to_device
 from fedapp.training.build import (

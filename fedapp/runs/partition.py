@@ -20,8 +20,8 @@ from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.errors import ConfigError, FedappError
 from fedapp.files import write_json
+from fedapp.runs.figures import stem_of
 from fedapp.runs.partition_figure import count_labels, draw_partition, partition_summary
-from fedapp.runs.style import stem_of
 
 MOST_ROWS, MOST_LABELS = 40, 15
 """Clients that the terminal's table lists, and labels that have a column each; of more, their number."""

@@ -22,7 +22,7 @@ from fedapp.analysis.partition import (
     update_multiplier,
 )
 from fedapp.data.dataset import Partition
-from fedapp.runs.style import ENDINGS, LIGHT, new_figure, save
+from fedapp.runs.figures import ENDINGS, LIGHT, new_figure, save
 
 COLORS = (
     *("#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677"),

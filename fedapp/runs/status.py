@@ -12,10 +12,11 @@ from typing import Any
 
 from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import RoundMetrics
-from fedapp.runs.callbacks import has_reached, last_whole_round, read_metrics
+from fedapp.runs.callbacks import has_reached
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.lock import ENDED, is_locked
+from fedapp.runs.metrics import last_whole_round, read_metrics
 
 PARTS = ("wait", "transfer", "train", "evaluate")
 """What a round's seconds consist of."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedapp.config.run_config import read_config
-from fedapp.runs.callbacks import cut_metrics, read_metrics
 from fedapp.runs.checkpoint import drop_checkpoints, kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored, write_config
+from fedapp.runs.metrics import cut_metrics, read_metrics
 from fedapp.studies.sweep.identity import EXECUTION, Request
 from fedapp.studies.sweep.plans import Steps, stage
 from fedapp.studies.sweep.record import SOURCES, RunRecord, problem_of

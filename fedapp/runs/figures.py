@@ -1,4 +1,4 @@
-"""Pictures of how clients' updates agree: Seo et al. 2024, Figures 12 and 13, of any runs."""
+"""How all pictures look, and how they are written: colours, plain axes, PNG beside SVG."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import matplotlib as mpl
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedapp.errors import DataError
+from fedapp.errors import ConfigError, DataError
 from fedapp.federation.callback import RoundMetrics
-from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.directory import read_stored
-from fedapp.runs.style import COLORS, PALE, make_plain, new_figure, save
+from fedapp.runs.metrics import read_metrics
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
+GREY, PALE, LIGHT = "#8A8A8A", "#C9C9C9", "#E6E6E6"
+"""Of what is read, of what stands behind the lines, and of the grid."""
+ENDINGS = (".png", ".svg")
+SALT = "papers"
+"""Any constant makes the same picture the same SVG file; this one keeps the published ones."""
+
+BLUE, ORANGE = COLORS[:2]
 
 CLIENTS = 5
 """How many clients Figure 12 traces."""
@@ -22,6 +33,142 @@ COLUMNS = 4
 
 Runs = Mapping[str, Sequence[RoundMetrics]]
 """The records of runs, by title."""
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of so many inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def make_plain(axes: Axes) -> None:
+    """Give axes a light grid behind what is drawn, and no frame at the top and the right."""
+    axes.grid(visible=True, color=LIGHT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def stem_of(picture: Path) -> Path:
+    """Return where to :func:`save` what the user calls ``picture``, with or without an ending.
+
+    Raises
+    ------
+    ConfigError
+        Its ending is that of another kind of picture.
+    """
+    if picture.suffix.lower() in ENDINGS:
+        return picture.with_suffix("")
+    if picture.suffix.lower().removeprefix(".") in {
+        *Figure().canvas.get_supported_filetypes(),
+        "bmp",
+    }:
+        raise ConfigError(
+            f"--picture {str(picture)!r}: pictures are written as {' and '.join(ENDINGS)}. Name it "
+            f"{picture.stem}.png, or {picture.stem} alone."
+        )
+    return picture
+
+
+def save(
+    figure: Figure,
+    stem: Path,
+    *,
+    dpi: int,
+    endings: Sequence[str] = ENDINGS,
+    outlines: bool = True,
+) -> list[Path]:
+    """Write the figure as ``stem`` with each of the endings; the same file for the same picture.
+
+    In an SVG letters are ``outlines``, which look alike everywhere, or else text, which is smaller.
+    """
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    files = [stem.with_name(stem.name + ending) for ending in endings]
+    letters = "path" if outlines else "none"
+    for file in files:
+        with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": letters}):
+            figure.savefig(file, dpi=dpi, metadata={"Date": None} if file.suffix == ".svg" else {})
+    return files
+
+
+def draw_curves(
+    records: Sequence[RoundMetrics], target: float, title: str, stem: Path
+) -> list[Path]:
+    """Draw the curves of ``records`` as ``stem``.png and .svg; return the files."""
+    figure = new_figure(9.2, 3.7)
+    left, right = figure.subplots(1, 2)
+    _draw_accuracy(left, records, target)
+    _draw_losses(right, records)
+    for axes in (left, right):
+        axes.set_xlabel("communication round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+        make_plain(axes)
+        axes.margins(x=0.02)
+    figure.suptitle(title, fontsize=10, color="#333333")
+    return save(figure, stem, dpi=150)
+
+
+def percent_tick(value: float, _: object = None) -> str:
+    """Return a tick of an axis of shares, with no more decimals than it has."""
+    return f"{100 * value:.6g}%"
+
+
+def _series(records: Sequence[RoundMetrics], key: str) -> tuple[list[int], list[float]]:
+    points = [(r["round"], r[key]) for r in records if r.get(key) is not None]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _draw_accuracy(axes: Axes, records: Sequence[RoundMetrics], target: float) -> None:
+    rounds, accuracy = _series(records, "test_accuracy")
+    axes.plot(rounds, accuracy, color=BLUE, linewidth=1.6)
+    axes.set_ylabel("test accuracy")
+    axes.yaxis.set_major_formatter(percent_tick)
+    if target:
+        axes.axhline(target, color=GREY, linewidth=1, zorder=0)
+        axes.annotate(
+            f"target {target:.1%}",
+            (0.01, target),
+            xycoords=("axes fraction", "data"),
+            color=GREY,
+            fontsize=8,
+            va="bottom",
+        )
+    if accuracy:
+        best = max(range(len(accuracy)), key=accuracy.__getitem__)
+        axes.plot(rounds[best], accuracy[best], "o", color=BLUE, markersize=4)
+        axes.annotate(
+            f"best {accuracy[best]:.2%}, round {rounds[best]}",
+            (0.98, 0.06),
+            xycoords="axes fraction",
+            ha="right",
+            fontsize=9,
+            color=BLUE,
+        )
+
+
+def _draw_losses(axes: Axes, records: Sequence[RoundMetrics]) -> None:
+    for key, label, color in (
+        ("test_loss", "test", BLUE),
+        ("train_loss", "training (clients' objective)", ORANGE),
+        ("training_set_loss", "training set", GREY),
+    ):
+        rounds, losses = _series(records, key)
+        if losses:
+            axes.plot(rounds, losses, color=color, linewidth=1.6, label=label)
+    rounds, losses = _series(records, "test_loss")
+    if losses:
+        least = min(range(len(losses)), key=losses.__getitem__)
+        axes.plot(rounds[least], losses[least], "o", color=BLUE, markersize=6, fillstyle="none")
+        axes.annotate(
+            f"least test loss {losses[least]:.3f}, round {rounds[least]}",
+            (0.98, 0.7),
+            xycoords="axes fraction",
+            ha="right",
+            fontsize=9,
+            color=BLUE,
+        )
+    axes.set_ylabel("loss")
+    axes.legend(frameon=False, loc="upper right")
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
