@@ -13,9 +13,9 @@ from benchmarks.workloads import ROUND
 from fedapp.config.run_config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
 from fedapp.data.node_data import NodeData, read_node_data
+from fedapp.federation.sampling import sample_clients, spread
 from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, make_model, make_module
-from fedapp.training.client import sample_clients, spread
 from fedapp.training.round_plan import LocalPlan
 
 

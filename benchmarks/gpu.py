@@ -35,6 +35,7 @@ from fedapp.config.run_config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.errors import ConfigError
+from fedapp.federation.sampling import sample_clients
 from fedapp.training.batches import to_device
 from fedapp.training.build import (
     DTYPES,
@@ -44,7 +45,6 @@ from fedapp.training.build import (
     make_model,
     make_module,
 )
-from fedapp.training.client import sample_clients
 from fedapp.training.layout import laid_out, memory_format
 from fedapp.training.round_plan import LocalPlan
 

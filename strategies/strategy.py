@@ -34,9 +34,10 @@ from fedapp.federation.messages import (
 )
 from fedapp.federation.nodes import Cohort, Nodes
 from fedapp.federation.round_metrics import client_scores, describe_updates, training_record
+from fedapp.federation.sampling import sample_clients, toss_coins
 from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ClientContext, ServerStep, Tensors
-from fedapp.training.client import TrainRequest, sample_clients, toss_coins
+from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import StateLocation
 from fedapp.training.round_plan import LocalPlan, Work
 from fedapp.training.tensors import all_finite

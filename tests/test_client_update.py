@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from fedapp.config.run_config import participants
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
+from fedapp.federation.sampling import sample_clients, spread
 from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, Need, Network
-from fedapp.training.client import TrainRequest, sample_clients, spread, train_cohort
+from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.client_state import ClientStates, StateLocation
 from fedapp.training.round_plan import LARGEST_BATCH, LocalPlan, Work, passes
 from fedapp.training.sequential import SequentialTrainer

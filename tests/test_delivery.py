@@ -14,8 +14,8 @@ from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.federation.delivery import Delivery
+from fedapp.federation.sampling import sample_clients
 from fedapp.server_app import app as server_app
-from fedapp.training.client import sample_clients
 
 
 @pytest.fixture(autouse=True)

@@ -22,11 +22,11 @@ from fedapp.config.run_config import read_config
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
+from fedapp.federation.sampling import sample_clients, toss_coins
 from fedapp.runs.checkpoint import drop_checkpoints
 from fedapp.seeds import generator
 from fedapp.server_app import run as run_server
 from fedapp.training.algorithm import ClientContext, ClientExtras, ServerStep
-from fedapp.training.client import sample_clients, toss_coins
 from strategies._noise import clipped, norm_of
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP

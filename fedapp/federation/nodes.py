@@ -21,9 +21,9 @@ from fedapp.data.task_schema import read_task, task_differences
 from fedapp.errors import DataError, RunError, plain
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault
+from fedapp.federation.sampling import spread
 from fedapp.federation.validation import missing
 from fedapp.training.build import choose_device
-from fedapp.training.client import spread
 
 MIXED = (
     "Node %s trains on '%s', and not all nodes and the server (on '%s') do: rounds take as long as the "

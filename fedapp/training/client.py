@@ -1,8 +1,7 @@
-"""Cohorts: who trains in a round, which node trains whom, and the work of one node."""
+"""The work of one node in a round: the client updates of its cohort."""
 
 from __future__ import annotations
 
-import heapq
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapp.config.run_config import RunConfig, participants
+from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Examples
 from fedapp.errors import reason_of
-from fedapp.seeds import generator
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors, WeightedMean
 from fedapp.training.client_state import ClientStates, StateLocation
 from fedapp.training.layout import laid_out
@@ -69,53 +67,6 @@ class TrainReply:
     def weight(self) -> float:
         """Total weight of the clients in the mean."""
         return sum(report.weight for report in self.reports)
-
-
-def sample_clients(
-    seed: int,
-    round_: int,
-    clients: Sequence[int],
-    fraction: float,
-    extra: float = 0.0,
-) -> list[int]:
-    """Return S_t: m = max(floor(C*K + 1e-9), 1) of ``clients``, in ascending order.
-
-    A function of (seed, round) alone (McMahan et al. 2017, Algorithm 1); ``clients`` may
-    be a ``range`` of any length, of which only m members are looked at. ``extra`` is the share of
-    clients drawn beyond m: ceil(extra * m) more, as far as there are.
-    """
-    m = participants(fraction, len(clients))
-    m += math.ceil(extra * m - 1e-9)
-    if m >= len(clients):
-        return sorted(clients)
-    round_randomness = generator(seed, "sample", round_).choice(
-        len(clients), m, replace=False, shuffle=False
-    )
-    return sorted(clients[int(i)] for i in round_randomness)
-
-
-def toss_coins(rng: np.random.Generator, clients: Sequence[int], rate: float) -> list[int]:
-    """Return the clients whose own coin fell their way, each with probability ``rate``.
-
-    Poisson sampling, in ascending order; as many draws as there are clients.
-    """
-    joined = np.flatnonzero(rng.random(len(clients)) < rate).tolist()
-    return sorted(clients[index] for index in joined)
-
-
-def spread(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int) -> list[list[int]]:
-    """Return at most ``num_nodes`` cohorts of similar total size, each in ascending order.
-
-    Largest n_k first onto the least loaded; the cohorts are ordered by their first client. The
-    result does not depend on node ids, which are random in every run.
-    """
-    heap = [(0, index) for index in range(min(num_nodes, len(clients)))]
-    cohorts: list[list[int]] = [[] for _ in heap]
-    for client in sorted(clients, key=lambda k: (-sizes[k], k)):
-        load, index = heapq.heappop(heap)
-        cohorts[index].append(client)
-        heapq.heappush(heap, (load + max(sizes[client], 1), index))
-    return sorted(sorted(cohort) for cohort in cohorts)
 
 
 def train_cohort(
