@@ -94,8 +94,8 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     directory, run_info = _open(config, node_data)
     with locked(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)
-        if isinstance(grid, LocalGrid) and grid.where:
-            log(INFO, "Workers: %s", grid.where)
+        if isinstance(grid, LocalGrid) and grid.location:
+            log(INFO, "Workers: %s", grid.location)
         state = _resumed(config, directory, theta)
         strategy = _prepare(grid, config, directory, run_info, node_data, theta, state)
         strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
@@ -119,7 +119,7 @@ def _check_nodes(grid: LocalGrid, config: RunConfig) -> None:
             f"min-nodes = {config.min_nodes}: {nodes} is the number of nodes here, and no more will "
             f"come. Add {grid.option} {config.min_nodes} to `fedapp run`, or set min-nodes={nodes}."
         )
-    if grid.here and is_batched(config):
+    if grid.on_this_machine and is_batched(config):
         choose_program(config, choose_device(config))
 
 

@@ -250,15 +250,19 @@ def say(folder, *messages):
         file.writelines(json.dumps({"level": "INFO", "message": m}) + "\n" for m in messages)
 
 
-REFUSED = "Node 17 is refused: num-classes = 3, but the server has 10"
+REJECTED = "Node 17 is rejected: num-classes = 3, but the server has 10"
 
 
-def test_refused_nodes_are_named_until_they_are_fit(tmp_path):
+@pytest.mark.parametrize(("rejected", "accepted"), [("rejected", "accepted"), ("refused", "fit")])
+def test_rejected_nodes_are_named_until_they_are_accepted(tmp_path, rejected, accepted):
+    """The log of a run of an earlier version says refused and fit."""
     folder = run(tmp_path / "run")
-    say(folder, REFUSED, "Node 18 is refused: no examples", "Node 18 is fit: client 1")
-    say(folder, "Node 19 (device-0) is refused: no examples", "Node 19 (device-0) is refused: old")
+    say(folder, f"Node 17 is {rejected}: num-classes = 3, but the server has 10")
+    say(folder, f"Node 18 is {rejected}: no examples", f"Node 18 is {accepted}: client 1")
+    name = "Node 19 (device-0)"
+    say(folder, f"{name} is {rejected}: no examples", f"{name} is {rejected}: old")
     (folder / "log.jsonl").open("a").write('{"message": "cut o')
-    assert dict(status(folder))["refused"].splitlines() == [
+    assert dict(status(folder))["rejected"].splitlines() == [
         "node 17: num-classes = 3, but the server has 10",
         "node 19 (device-0): old",
     ]
@@ -268,11 +272,11 @@ def test_a_run_that_waits_for_its_nodes(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     with locked(RunDirectory(folder)):
-        say(folder, REFUSED, "Waiting for nodes: 0 of min-nodes = 1")
+        say(folder, REJECTED, "Waiting for nodes: 0 of min-nodes = 1")
         rows = dict(status(folder))
     assert rows["state"] == "waiting for nodes"
-    assert rows["refused"].startswith("node 17")
+    assert rows["rejected"].startswith("node 17")
     assert rows["log"] == "Waiting for nodes: 0 of min-nodes = 1"
     assert dict(status(folder))["state"] == "ended before its first round"
-    say(folder, f"{ENDED}min-nodes = 1: only 0 fit nodes")
-    assert dict(status(folder))["ended because"] == "min-nodes = 1: only 0 fit nodes"
+    say(folder, f"{ENDED}min-nodes = 1: only 0 accepted nodes")
+    assert dict(status(folder))["ended because"] == "min-nodes = 1: only 0 accepted nodes"

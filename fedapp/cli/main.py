@@ -119,11 +119,11 @@ def run(
     _check_places(nodes, workers, ray_address, worker_timeout)
     read_config(values)
     if workers:
-        from fedapp.engines.ray_cluster import TIMEOUT, Cluster
+        from fedapp.engines.ray_cluster import PLACEMENT_TIMEOUT, Cluster
         from fedapp.engines.ray_workers import run_workers
 
-        seconds = TIMEOUT if worker_timeout is None else worker_timeout
-        run_workers(server_app, values, workers, Cluster.chosen(ray_address), seconds)
+        seconds = PLACEMENT_TIMEOUT if worker_timeout is None else worker_timeout
+        run_workers(server_app, values, workers, Cluster.from_option(ray_address), seconds)
     else:
         run_inline(server_app, client_app, values, nodes or 1)
 

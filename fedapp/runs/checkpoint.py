@@ -95,7 +95,7 @@ def _check_reached(description: Path, reached: int | None) -> None:
         )
 
 
-def kept_rounds(folder: Path) -> list[int]:
+def checkpoint_rounds(folder: Path) -> list[int]:
     """Return the rounds of the checkpoints in ``folder``, newest first."""
     return [int(path.stem.removeprefix("round-")) for path in _descriptions(folder)]
 

@@ -19,7 +19,7 @@ import fedapp
 from fedapp.config.run_config import RunConfig, read_config, without_others
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import what_is_wrong, write_atomically, write_json
-from fedapp.runs.checkpoint import kept_rounds
+from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.training.client_state import StateLocation
 
 FREE_ON_RESUME = (
@@ -111,7 +111,7 @@ def check_is_new(directory: RunDirectory) -> None:
             "remove the folder."
         )
     # A run that was killed before it had a config.json left that of round 0, which is written anew.
-    if any(round_ > 0 for round_ in kept_rounds(directory.checkpoints)):
+    if any(round_ > 0 for round_ in checkpoint_rounds(directory.checkpoints)):
         raise ConfigError(
             f"{where}holds checkpoints of a run without its {directory.config.name}. Remove "
             f"{str(directory.checkpoints)!r}, or choose another folder."
@@ -245,7 +245,7 @@ def open_states(
     write_json(file, {"format": FORMAT, "run": run_id, "starts": starts})
 
     def order() -> StateLocation:
-        checkpoints = kept_rounds(directory.checkpoints)
+        checkpoints = checkpoint_rounds(directory.checkpoints)
         return StateLocation(run_id, str(folder), tuple(starts), tuple(checkpoints))
 
     return order

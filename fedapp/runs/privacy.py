@@ -159,7 +159,7 @@ class PrivacyLedger:
             return max(self._orders.values(), default=0)
         return self.rounds
 
-    def report(self) -> dict[str, float | str]:
+    def round_metrics(self) -> dict[str, float | str]:
         """Return what a round's record says: epsilon, delta, and between which neighbours."""
         epsilon = self.privacy.after(self.spent, self.num_clients)
         return {
