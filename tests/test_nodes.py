@@ -113,7 +113,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     for name in ("read_node_data", "make_trainer"):
         monkeypatch.setattr(client_app_module, name, counted(name))
-    monkeypatch.setattr(client_app_module, "_KEPT", client_app_module._Kept())
+    monkeypatch.setattr(client_app_module, "_CACHE", client_app_module._Cache())
     return counts
 
 
@@ -132,9 +132,9 @@ def test_eight_nodes_in_one_process_share_data_and_trainer(
 def test_settings_of_another_type_are_other_settings(built: Counter[str]) -> None:
     """1 and True are equal, and so have one hash: the second must not be taken for the first."""
     contexts = [Context(RUN_ID, 1, {}, RecordDict(), {"num-clients": n}) for n in (1, True)]
-    assert client_app_module.workplace_of(contexts[0]).own is None
+    assert client_app_module.node_setup_of(contexts[0]).own is None
     with pytest.raises(ConfigError, match="num-clients = True"):
-        client_app_module.workplace_of(contexts[1])
+        client_app_module.node_setup_of(contexts[1])
 
 
 class HoldingGrid(InlineGrid):

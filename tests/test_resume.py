@@ -19,7 +19,7 @@ from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
 from fedapp.runs.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import reopen
-from fedapp.runs.lock import ENDED, locked
+from fedapp.runs.lock import END_MESSAGE, locked
 
 ROUNDS, EVERY = 11, 3
 SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}
@@ -227,7 +227,7 @@ def test_a_run_made_while_another_waited_for_the_folder_is_not_written_over(tmp_
         run(folder, seed=1)
     assert json.loads((folder / "config.json").read_text())["config"]["seed"] == 0
     assert metrics(folder)[-1]["round"] == 3
-    assert ENDED not in (folder / "log.jsonl").read_text()  # the first's, which did not fail
+    assert END_MESSAGE not in (folder / "log.jsonl").read_text()  # the first's, which did not fail
 
 
 def test_a_run_goes_on_whatever_another_version_had_for_defaults_of_what_it_does_not_use(tmp_path):

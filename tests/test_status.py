@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from fedapp.cli.main import app
 from fedapp.errors import CheckpointError, ConfigError, RunError
-from fedapp.runs import lock as occupancy
+from fedapp.runs import lock
 from fedapp.runs.callbacks import Metrics
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.lock import ENDED, is_locked, locked, logged
+from fedapp.runs.lock import END_MESSAGE, is_locked, locked, logged
 from fedapp.runs.report import summarise
 from fedapp.runs.status import status
 
@@ -111,8 +111,8 @@ def test_the_last_line_of_a_log_says_what_ended_the_run(error, said, tmp_path, c
         raise error
     line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert line["level"] == "ERROR"
-    assert re.match(ENDED + said, line["message"])
-    assert ENDED not in capfd.readouterr().err
+    assert re.match(END_MESSAGE + said, line["message"])
+    assert END_MESSAGE not in capfd.readouterr().err
 
 
 def stop_after(round_, monkeypatch):
@@ -174,7 +174,7 @@ def test_seconds_are_medians_of_the_rounds_and_their_parts(tmp_path):
 
 
 def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(occupancy, "RELEASE_SECONDS", 0.1)
+    monkeypatch.setattr(lock, "LOCK_TIMEOUT", 0.1)
     seen = []
     write = Metrics.on_round
 
@@ -278,5 +278,5 @@ def test_a_run_that_waits_for_its_nodes(tmp_path):
     assert rows["rejected"].startswith("node 17")
     assert rows["log"] == "Waiting for nodes: 0 of min-nodes = 1"
     assert dict(status(folder))["state"] == "ended before its first round"
-    say(folder, f"{ENDED}min-nodes = 1: only 0 accepted nodes")
+    say(folder, f"{END_MESSAGE}min-nodes = 1: only 0 accepted nodes")
     assert dict(status(folder))["ended because"] == "min-nodes = 1: only 0 accepted nodes"

@@ -1,4 +1,4 @@
-"""How all pictures look, and how they are written: colours, plain axes, PNG beside SVG."""
+"""Figures of runs: the common style, learning curves, and the similarity of updates."""
 
 from __future__ import annotations
 
@@ -18,44 +18,44 @@ from fedapp.runs.directory import read_stored
 from fedapp.runs.metrics import read_metrics
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
+"""Okabe and Ito's colour-blind safe palette."""
 GREY, PALE, LIGHT = "#8A8A8A", "#C9C9C9", "#E6E6E6"
-"""Of what is read, of what stands behind the lines, and of the grid."""
+"""Colours of annotations, of lines in the background, and of the grid."""
 ENDINGS = (".png", ".svg")
 SALT = "papers"
-"""Any constant makes the same picture the same SVG file; this one keeps the published ones."""
+"""A constant, so that the same figure is the same SVG file; this one is that of the published ones."""
 
 BLUE, ORANGE = COLORS[:2]
 
-CLIENTS = 5
-"""How many clients Figure 12 traces."""
-COLUMNS = 4
+TRACED_CLIENTS = 5
+"""Clients in Figure 12."""
+MAX_COLUMNS = 4
 
 Runs = Mapping[str, Sequence[RoundMetrics]]
-"""The records of runs, by title."""
+"""The metrics of runs, by title."""
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of so many inches."""
+    """Return an empty figure of this size in inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def make_plain(axes: Axes) -> None:
-    """Give axes a light grid behind what is drawn, and no frame at the top and the right."""
+    """Give axes a light grid in the background, and no spines at the top and the right."""
     axes.grid(visible=True, color=LIGHT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def stem_of(picture: Path) -> Path:
-    """Return where to :func:`save` what the user calls ``picture``, with or without an ending.
+    """Return the ``stem`` for :func:`save` of a picture's path, with or without an ending.
 
     Raises
     ------
     ConfigError
-        Its ending is that of another kind of picture.
+        It has the ending of another image format.
     """
     if picture.suffix.lower() in ENDINGS:
         return picture.with_suffix("")
@@ -64,7 +64,7 @@ def stem_of(picture: Path) -> Path:
         "bmp",
     }:
         raise ConfigError(
-            f"--picture {str(picture)!r}: pictures are written as {' and '.join(ENDINGS)}. Name it "
+            f"--picture {str(picture)!r}: pictures are written as {' and '.join(ENDINGS)}. Call it "
             f"{picture.stem}.png, or {picture.stem} alone."
         )
     return picture
@@ -78,15 +78,16 @@ def save(
     endings: Sequence[str] = ENDINGS,
     outlines: bool = True,
 ) -> list[Path]:
-    """Write the figure as ``stem`` with each of the endings; the same file for the same picture.
+    """Write the figure as ``stem`` with each of the endings; the files are reproducible.
 
-    In an SVG letters are ``outlines``, which look alike everywhere, or else text, which is smaller.
+    The text of an SVG is drawn as ``outlines``, which look the same everywhere, or else as text, which is
+    smaller.
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_name(stem.name + ending) for ending in endings]
-    letters = "path" if outlines else "none"
+    font_type = "path" if outlines else "none"
     for file in files:
-        with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": letters}):
+        with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": font_type}):
             figure.savefig(file, dpi=dpi, metadata={"Date": None} if file.suffix == ".svg" else {})
     return files
 
@@ -94,7 +95,7 @@ def save(
 def draw_curves(
     records: Sequence[RoundMetrics], target: float, title: str, stem: Path
 ) -> list[Path]:
-    """Draw the curves of ``records`` as ``stem``.png and .svg; return the files."""
+    """Draw test accuracy and losses by round as ``stem``.png and .svg; return the files."""
     figure = new_figure(9.2, 3.7)
     left, right = figure.subplots(1, 2)
     _draw_accuracy(left, records, target)
@@ -109,7 +110,7 @@ def draw_curves(
 
 
 def percent_tick(value: float, _: object = None) -> str:
-    """Return a tick of an axis of shares, with no more decimals than it has."""
+    """Return the tick label of a share in percent."""
     return f"{100 * value:.6g}%"
 
 
@@ -172,14 +173,14 @@ def _draw_losses(axes: Axes, records: Sequence[RoundMetrics]) -> None:
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """Return the records of the runs in ``folders``, by the folders' names.
+    """Return the metrics of the runs in ``folders``, by the folders' names.
 
     Raises
     ------
     CheckpointError
         A folder holds no run.
     DataError
-        A folder has no round that was recorded with ``record-updates = true``.
+        A run has no round with ``record-updates = true``.
     """
     runs = {}
     for folder in folders:
@@ -187,7 +188,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         records = read_metrics(folder / "metrics.jsonl")
         if not any("similarity" in record for record in records):
             raise DataError(
-                f"{folder}: its metrics.jsonl does not say how updates agree. Run it again with "
+                f"{folder}: its metrics.jsonl has no similarity of updates. Run it again with "
                 "record-updates=true."
             )
         runs[folder.resolve().name] = records
@@ -203,10 +204,10 @@ def draw_updates(runs: Runs, folder: Path) -> list[Path]:
 
 
 def losses_figure(runs: Runs) -> Figure:
-    """Draw a row of panels a run: the training loss of each of five clients, the others in grey."""
+    """Draw a row of panels a run: the training losses of five clients, with the others in grey."""
     traces = {title: loss_traces(records) for title, records in runs.items()}
     columns = max(map(len, traces.values()))
-    figure, grid = _figure(1.95 * columns + 0.6, 1.75 * len(runs) + 0.7, len(runs), columns)
+    figure, grid = _panels(1.95 * columns + 0.6, 1.75 * len(runs) + 0.7, len(runs), columns)
     for row, (title, clients) in zip(grid, traces.items(), strict=True):
         row[0].set_ylabel(f"{title}\ntraining loss", fontsize=9)
         for axes in row[len(clients) :]:
@@ -227,35 +228,35 @@ def loss_traces(records: Sequence[RoundMetrics]) -> dict[str, tuple[list[int], l
 
     A client without examples, or whose loss is not finite, has no point in that round.
     """
-    said = [(r["round"], r["client_train_loss"]) for r in records if "client_train_loss" in r]
+    by_round = [(r["round"], r["client_train_loss"]) for r in records if "client_train_loss" in r]
     times_sampled = Counter(
-        k for _, losses in said for k, loss in losses.items() if loss is not None
+        k for _, losses in by_round for k, loss in losses.items() if loss is not None
     )
     chosen = sorted(
-        sorted(times_sampled, key=lambda k: (-times_sampled[k], int(k)))[:CLIENTS], key=int
+        sorted(times_sampled, key=lambda k: (-times_sampled[k], int(k)))[:TRACED_CLIENTS], key=int
     )
     return {
         client: (
-            [round_ for round_, losses in said if losses.get(client) is not None],
-            [losses[client] for _, losses in said if losses.get(client) is not None],
+            [round_ for round_, losses in by_round if losses.get(client) is not None],
+            [losses[client] for _, losses in by_round if losses.get(client) is not None],
         )
         for client in chosen
     }
 
 
 def similarity_figure(runs: Runs) -> Figure:
-    """Draw a panel a layer: the mean cosine of all pairs of clients over the rounds, a line a run."""
+    """Draw a panel a layer: the mean cosine of all pairs of clients by round, a line a run."""
     curves = {title: similarity_curves(records) for title, records in runs.items()}
-    layers = list(dict.fromkeys(layer for found in curves.values() for layer in found))
-    columns = min(len(layers), COLUMNS)
+    layers = list(dict.fromkeys(layer for curve in curves.values() for layer in curve))
+    columns = min(len(layers), MAX_COLUMNS)
     rows = -(-len(layers) // columns)
-    figure, grid = _figure(2.5 * columns + 0.6, 2.3 * rows + 0.4, rows, columns)
+    figure, grid = _panels(2.5 * columns + 0.6, 2.3 * rows + 0.4, rows, columns)
     panels = [axes for row in grid for axes in row]
     for axes in panels[len(layers) :]:
         axes.set_visible(False)
     for axes, layer in zip(panels, layers, strict=False):
-        for color, (title, found) in zip(COLORS, curves.items(), strict=False):
-            axes.plot(*found.get(layer, ([], [])), color=color, linewidth=1.4, label=title)
+        for color, (title, curve) in zip(COLORS, curves.items(), strict=False):
+            axes.plot(*curve.get(layer, ([], [])), color=color, linewidth=1.4, label=title)
         axes.axhline(0, color=PALE, linewidth=0.8, zorder=0)
         title = f"layer {layer}" if layer.isdigit() else layer
         axes.set_title(title, fontsize=9, color="#333333")
@@ -268,7 +269,7 @@ def similarity_figure(runs: Runs) -> Figure:
 
 
 def similarity_curves(records: Sequence[RoundMetrics]) -> dict[str, tuple[list[int], list[float]]]:
-    """Return rounds and mean cosine similarities by layer, where there are any."""
+    """Return rounds and mean cosine similarities by layer."""
     curves: dict[str, tuple[list[int], list[float]]] = {}
     for record in records:
         for layer, value in record.get("similarity", {}).items():
@@ -279,7 +280,7 @@ def similarity_curves(records: Sequence[RoundMetrics]) -> dict[str, tuple[list[i
     return curves
 
 
-def _figure(
+def _panels(
     width: float, height: float, rows: int, columns: int
 ) -> tuple[Figure, list[list[Axes]]]:
     figure = new_figure(width, height)

@@ -15,7 +15,7 @@ from fedapp.files import what_is_wrong, write_atomically
 
 
 def read_metrics(path: Path) -> list[RoundMetrics]:
-    """Return the records of ``metrics.jsonl``; a last line that was cut off does not count.
+    """Return the records of ``metrics.jsonl``, without a last line that was cut off.
 
     Raises
     ------
@@ -32,28 +32,28 @@ def read_metrics(path: Path) -> list[RoundMetrics]:
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
                 raise CheckpointError(
-                    f"{path}, line {number}, is damaged: {what_is_wrong(error)}. Remove the lines from "
-                    "there on: a resumed run then goes on from the newest checkpoint that the lines "
-                    "before reach, and says so if none is kept."
+                    f"{path}, line {number}, is damaged: {what_is_wrong(error)}. Remove this line and "
+                    "those after it: a resumed run then continues from the newest checkpoint that the "
+                    "remaining lines reach, if there is one."
                 ) from error
     return records
 
 
 def cut_metrics(path: Path, last: int) -> None:
-    """Keep the records of ``metrics.jsonl`` up to round ``last``; a file that is not there stays so."""
+    """Remove the records after round ``last`` from ``metrics.jsonl``, if it exists."""
     if path.exists():
-        kept = [record for record in read_metrics(path) if record["round"] <= last]
-        write_atomically(path, "".join(map(to_line, kept)).encode())
+        records = [record for record in read_metrics(path) if record["round"] <= last]
+        write_atomically(path, "".join(map(to_line, records)).encode())
 
 
 def last_whole_round(records: Sequence[RoundMetrics]) -> int:
-    """Return the last round of which there are records of all rounds from 0 on; -1 if there is none."""
+    """Return the last round up to which no record is missing; -1 if there is none of round 0."""
     rounds = {record["round"] for record in records}
     return next(round_ for round_ in itertools.count() if round_ not in rounds) - 1
 
 
 def wall_seconds(record: RoundMetrics) -> float:
-    """Return the wall seconds of one round; round 0 is an evaluation alone."""
+    """Return the wall-clock seconds of a round; round 0 is only an evaluation."""
     seconds = record["seconds"]
     return float(seconds.get("round", seconds.get("evaluate", 0.0)))
 
@@ -64,7 +64,7 @@ def to_line(record: RoundMetrics) -> str:
 
 
 def _without_nan(value: Any) -> Any:
-    """Return ``value`` with nan and infinity as None, which JSON has a word for."""
+    """Return ``value`` with None in place of nan and infinity."""
     if isinstance(value, dict):
         return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):

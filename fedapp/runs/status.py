@@ -15,7 +15,7 @@ from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.callbacks import has_reached
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.lock import ENDED, is_locked
+from fedapp.runs.lock import END_MESSAGE, is_locked
 from fedapp.runs.metrics import last_whole_round, read_metrics
 
 SECONDS_PARTS = ("wait", "transfer", "train", "evaluate")
@@ -49,7 +49,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     rows += _accuracy(records) + _rejected(messages)
     if trained:
         rows.append(("last round", _last(trained[-1])))
-        rows.append(("faults", _counted(_faults(trained))))
+        rows.append(("faults", _fault_counts(_faults(trained))))
         rows.append(("seconds a round", _seconds(trained)))
     if state != "running":
         engine = str(run_info.get("engine", ""))
@@ -83,7 +83,9 @@ def _log_messages(directory: RunDirectory) -> list[str]:
 def _end_reason(messages: Sequence[str]) -> list[tuple[str, str]]:
     """Return what ended the run, if that is the last message; a resumed run appends its own."""
     last = messages[-1] if messages else ""
-    return [("ended because", last.removeprefix(ENDED))] if last.startswith(ENDED) else []
+    return (
+        [("ended because", last.removeprefix(END_MESSAGE))] if last.startswith(END_MESSAGE) else []
+    )
 
 
 def _rejected(messages: Sequence[str]) -> list[tuple[str, str]]:
@@ -153,7 +155,7 @@ def _faults(trained: Sequence[RoundMetrics]) -> Counter[str]:
     return total
 
 
-def _counted(faults: Mapping[str, int]) -> str:
+def _fault_counts(faults: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {number}" for kind, number in faults.items()) or "none"
 
 
