@@ -48,5 +48,5 @@ def train(message: Message, context: Context) -> Message:
 
 
 @functools.lru_cache(maxsize=4)
-def _idle(workplace: client_app.Workplace, threads: int) -> Trainer:
-    return cast("Trainer", IdleTrainer(client_app.trainer_of(workplace, threads)))
+def _idle(setup: client_app.NodeSetup, threads: int) -> Trainer:
+    return cast("Trainer", IdleTrainer(client_app.trainer_of(setup, threads)))

@@ -73,11 +73,17 @@ def workers_round(
     config: RunConfig, node_data: NodeData, workers: int, app: str = ""
 ) -> Iterator[Round]:
     """Yield a whole round on Ray workers; those of several rows are there at the same time."""
-    from fedapp.engines.cluster import HERE, TIMEOUT, Share, connected, room
+    from fedapp.engines.ray_cluster import (
+        LOCAL,
+        PLACEMENT_TIMEOUT,
+        WorkerResources,
+        connected,
+        place_workers,
+    )
     from fedapp.engines.ray_workers import CLIENT_APP, WorkerGrid
 
-    share = Share(cpus=0.1, gpus=0.0)
-    with connected(HERE), room(HERE, share, workers, TIMEOUT) as found:
+    share = WorkerResources(cpus=0.1, gpus=0.0)
+    with connected(LOCAL), place_workers(LOCAL, share, workers, PLACEMENT_TIMEOUT) as found:
         grid = WorkerGrid(config.to_run_config(), [{}] * workers, found, app or CLIENT_APP)
         yield _whole_round(config, node_data, grid, [])
 

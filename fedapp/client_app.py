@@ -1,4 +1,4 @@
-"""The ClientApp: from a message to a cohort, to the trainer, to the reply."""
+"""The ClientApp: a node's side of training, evaluation and queries."""
 
 from __future__ import annotations
 
@@ -39,30 +39,27 @@ app = ClientApp()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train the clients that the message names and reply with their mean update."""
+    """Train the clients of the request and reply with their mean update."""
     return train_with(trainer_of, message, context)
 
 
 def train_with(
-    trainer_of: Callable[[Workplace, int], Trainer], message: Message, context: Context
+    trainer_of: Callable[[NodeSetup, int], Trainer], message: Message, context: Context
 ) -> Message:
-    """Return the reply of a node whose clients are trained by what ``trainer_of`` gives.
-
-    It is asked for the trainer of a workplace and a number of threads.
-    """
-    workplace = workplace_of(context)
-    config, node_data = read_workplace(workplace)
+    """Return the reply to a train request, trained by ``trainer_of(setup, threads)``."""
+    setup = node_setup_of(context)
+    config, node_data = load_node_setup(setup)
     request, theta, extras = decode_train_request(message.content)
-    trainer = trainer_of(workplace, _set_threads(request.threads))
+    trainer = trainer_of(setup, _set_threads(request.threads))
     states = _states(request.states, request.round, node_data, context)
     reply = train_cohort(config, trainer, request, theta, extras, node_data.train, states)
     return Message(encode_reply(request, reply), reply_to=message)
 
 
-def _set_threads(asked: int) -> int:
-    """Compute with as many CPU threads as the server asks for, or as there are cores; return them."""
+def _set_threads(num_threads: int) -> int:
+    """Set the number of CPU threads, at most one a core, and return it."""
     keep_memory()
-    threads = min(asked, cores())
+    threads = min(num_threads, cores())
     torch.set_num_threads(threads)
     return threads
 
@@ -70,7 +67,7 @@ def _set_threads(asked: int) -> int:
 def _states(
     request: StateLocation | None, round_: int, node_data: NodeData, context: Context
 ) -> ClientStates | None:
-    """Return where the clients of round ``round_`` keep their state, if their algorithm keeps any."""
+    """Return the client states of round ``round_``, if the algorithm's clients keep any."""
     if request is None:
         return None
     if node_data.own is None:
@@ -81,23 +78,23 @@ def _states(
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Score what each client that the message names starts from, on its own test examples.
+    """Evaluate each client's initial parameters of a round on its own test examples.
 
-    A client that raises is left out, and named in ``failures``, as in training.
+    A client that raises is left out, and listed in ``failures``, as in training.
     """
-    config, node_data = read_workplace(workplace_of(context))
+    config, node_data = load_node_setup(node_setup_of(context))
     request, theta = decode_evaluate_request(message.content)
     _set_threads(request.threads)
     evaluator = make_evaluator(config, node_data.dataset.task, node_data.test(request.clients[0]))
     names = normalisation_names(evaluator.module)
-    turn = ClientContext({**theta, **evaluator.statistics}, normalisation=names)
+    client_context = ClientContext({**theta, **evaluator.statistics}, normalisation=names)
     states = _states(request.states, request.round + 1, node_data, context)
     algorithm = make_algorithm(config)
     scores: dict[int, Score] = {}
     failures: dict[int, str] = {}
     for client in request.clients:
         try:
-            params = initial_client_params(algorithm, turn, states, client)
+            params = initial_client_params(algorithm, client_context, states, client)
             scores[client] = evaluator.with_examples(node_data.test(client)).score(params)
         except Exception as error:
             failures[client] = reason_of(error)
@@ -106,37 +103,34 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Say what this node holds, so that the server can refuse what does not fit."""
-    config, node_data = read_workplace(workplace_of(context))
+    """Describe this node's data, device and software, from which the server accepts or rejects it."""
+    config, node_data = load_node_setup(node_setup_of(context))
     software = f"Python {platform.python_version()}, torch {torch.__version__}"
     answer = {**node_data.describe(), "device": str(choose_device(config)), "software": software}
     return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)
 
 
 Settings = tuple[tuple[str, Scalar, type], ...]
-"""A run-config by content; with types, since 1, 1.0 and True are equal."""
+"""A run-config as a cache key; with types, since 1, 1.0 and True are equal."""
 
 
 @dataclass(frozen=True)
-class Workplace:
-    """What decides how a node works: the settings, and whose data it has (None: virtual clients)."""
+class NodeSetup:
+    """A node's settings, and the client that it is (None: virtual clients)."""
 
     settings: Settings
     own: OwnClient | None
 
 
-def workplace_of(context: Context) -> Workplace:
-    """Return which settings and data a node works with; nodes of virtual clients are all alike."""
+def node_setup_of(context: Context) -> NodeSetup:
+    """Return the setup of a node; it is the same for all nodes of virtual clients."""
     run_config = context.run_config
     settings = tuple((key, value, type(value)) for key, value in sorted(run_config.items()))
-    return Workplace(settings, own_client(_KEPT.config(settings), context.node_config))
+    return NodeSetup(settings, own_client(_CACHE.config(settings), context.node_config))
 
 
-class _Kept(threading.local):
-    """What a thread keeps from message to message: stacked runs have one each.
-
-    Nodes that are clients share what does not depend on which client they are.
-    """
+class _Cache(threading.local):
+    """What a thread reuses from message to message; batched runs have one thread each."""
 
     def __init__(self) -> None:
         self.config = functools.lru_cache(maxsize=4)(_read_config)
@@ -144,17 +138,17 @@ class _Kept(threading.local):
         self.trainer = functools.lru_cache(maxsize=4)(_make_trainer)
 
 
-def read_workplace(workplace: Workplace) -> tuple[RunConfig, NodeData]:
-    """Return configuration and data; kept by content, since messages come to any idle process."""
-    settings, own = workplace.settings, workplace.own
-    anybody = own and replace(own, client=0)
-    return _KEPT.config(settings), replace(_KEPT.data(settings, anybody), own=own)
+def load_node_setup(setup: NodeSetup) -> tuple[RunConfig, NodeData]:
+    """Return configuration and data, cached by content: nodes that are clients share them."""
+    settings, own = setup.settings, setup.own
+    shared = own and replace(own, client=0)
+    return _CACHE.config(settings), replace(_CACHE.data(settings, shared), own=own)
 
 
-def trainer_of(workplace: Workplace, threads: int) -> Trainer:
-    """Return the trainer of such a node, for a process with so many threads; each thread has its own."""
-    _, node_data = read_workplace(workplace)
-    return _KEPT.trainer(workplace.settings, node_data.dataset.task, threads)
+def trainer_of(setup: NodeSetup, threads: int) -> Trainer:
+    """Return the trainer of a node for this number of CPU threads; each Python thread has its own."""
+    _, node_data = load_node_setup(setup)
+    return _CACHE.trainer(setup.settings, node_data.dataset.task, threads)
 
 
 def _read_config(settings: Settings) -> RunConfig:
@@ -162,14 +156,14 @@ def _read_config(settings: Settings) -> RunConfig:
 
 
 def _read_data(settings: Settings, own: OwnClient | None) -> NodeData:
-    return read_node_data(_KEPT.config(settings), own)
+    return read_node_data(_CACHE.config(settings), own)
 
 
 def _make_trainer(settings: Settings, task: Task, threads: int) -> Trainer:
-    config = _KEPT.config(settings).model_copy(update={"threads": threads})
+    config = _CACHE.config(settings).model_copy(update={"threads": threads})
     trainer = make_trainer(config, task)
     log(INFO, "Trainer: %s, threads: %d", trainer, threads)
     return trainer
 
 
-_KEPT = _Kept()
+_CACHE = _Cache()

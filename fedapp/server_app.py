@@ -1,4 +1,4 @@
-"""The ServerApp: from a configuration to data, model, nodes, strategy, rounds, and a run directory."""
+"""The ServerApp: data, model, nodes and strategy of a configuration, run into a run directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from fedapp.federation.arrays import to_arrays
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.nodes import Nodes
 from fedapp.machine import keep_memory
-from fedapp.runs.artifacts import FinalOutputs
 from fedapp.runs.callbacks import (
     Checkpoints,
     Metrics,
@@ -28,16 +27,15 @@ from fedapp.runs.callbacks import (
     StopIfAllFail,
     TensorBoardWriter,
     has_reached,
-    last_whole_round,
-    read_metrics,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
-from fedapp.runs.client_state import open_states
-from fedapp.runs.directory import RunDirectory, create, reopen, write_config
-from fedapp.runs.initial_model import begin_with, weights_digest
+from fedapp.runs.directory import RunDirectory, create, open_states, reopen, write_config
+from fedapp.runs.initial_model import load_initial_model, weights_digest
 from fedapp.runs.lock import locked, logged
+from fedapp.runs.metrics import last_whole_round, read_metrics
 from fedapp.runs.partition import write_partition
 from fedapp.runs.privacy import PrivacyLedger
+from fedapp.runs.report import FinalOutputs
 from fedapp.runs.status import without_effect
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.build import (
@@ -64,13 +62,11 @@ def main(grid: Grid, context: Context) -> None:
     Raises
     ------
     RunError
-        No round changed the model: for Flower, too, the run failed.
+        No round changed the model, so that the run fails for Flower, too.
     """
     directory = run(grid, read_config(context.run_config))
     if reason := without_effect(directory):
-        raise RunError(
-            f"No round changed the model: {reason}. What happened: fedapp status {directory.path}"
-        )
+        raise RunError(f"No round changed the model: {reason}. See: fedapp status {directory.path}")
 
 
 def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) -> RunDirectory:
@@ -79,7 +75,7 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     Raises
     ------
     ConfigError
-        The nodes are known beforehand, and they cannot do it: too few, or without a GPU.
+        The nodes of ``fedapp run`` are too few, or lack a GPU that the configuration needs.
     """
     if isinstance(grid, LocalGrid):
         _check_nodes(grid, config)
@@ -92,12 +88,12 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
             because=f"evaluation = {config.evaluation!r} would test it. Set evaluation='clients'.",
         )
     if config.initial_model and not config.resume:
-        theta = begin_with(config, theta)
+        theta = load_initial_model(config, theta)
     directory, run_info = _open(config, node_data)
     with locked(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)
-        if isinstance(grid, LocalGrid) and grid.where:
-            log(INFO, "Workers: %s", grid.where)
+        if isinstance(grid, LocalGrid) and grid.location:
+            log(INFO, "Workers: %s", grid.location)
         state = _resumed(config, directory, theta)
         strategy = _prepare(grid, config, directory, run_info, node_data, theta, state)
         strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
@@ -107,21 +103,21 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         try:
             strategy.start(grid, to_arrays(strategy.state.theta), last)
         except KeyboardInterrupt:
-            log(INFO, "Stopped. Go on with: fedapp run --resume %s", directory.path)
+            log(INFO, "Stopped. Resume with: fedapp run --resume %s", directory.path)
             raise
         log(INFO, "Run directory: %s", directory.path)
     return directory
 
 
 def _check_nodes(grid: LocalGrid, config: RunConfig) -> None:
-    """Refuse what nodes of ``fedapp run`` cannot do, instead of waiting, or training nobody."""
+    """Check the nodes of ``fedapp run``, of which no more will connect."""
     nodes = len(grid.contexts)
     if config.min_nodes > nodes:
         raise ConfigError(
             f"min-nodes = {config.min_nodes}: {nodes} is the number of nodes here, and no more will "
             f"come. Add {grid.option} {config.min_nodes} to `fedapp run`, or set min-nodes={nodes}."
         )
-    if grid.here and is_batched(config):
+    if grid.on_this_machine and is_batched(config):
         choose_program(config, choose_device(config))
 
 
@@ -134,7 +130,7 @@ def _prepare(
     theta: Tensors,
     state: ServerState | None,
 ) -> FederatedStrategy:
-    """Wait for nodes, make a new folder a run, and return the strategy at its first round."""
+    """Wait for nodes, write a new run's first files, and return the strategy."""
     task = node_data.dataset.task
     nodes = _nodes(config, node_data)
     available = nodes.wait(grid)
@@ -146,35 +142,45 @@ def _prepare(
         state = ServerState(0, theta, algorithm.start(theta))
         run_info["nodes"] = len(available)
         run_info |= grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
-        run_info |= _begin_privacy(config, algorithm, directory, nodes.clients)
-        # config.json makes the folder a run, so there is something to resume before it is one.
+        run_info |= _start_ledger(config, algorithm, directory, nodes.clients)
+        # Before config.json, which makes the folder a run: every run can be resumed.
         save_checkpoint(directory.checkpoints, state)
         write_partition(directory.path, config, node_data)
     threads = config.threads or _threads(config, node_data, run_info)
     write_config(directory, config, run_info)
     config = config.model_copy(update={"threads": threads})
     score = make_score(config, node_data.dataset)
-    kept = None
+    client_states = None
     if algorithm.keeps_state:
-        kept = open_states(directory, state.round, resumed=config.resume)
+        client_states = open_states(directory, state.round, resumed=config.resume)
     ledger = _ledger(config, algorithm, directory, run_info, state.round)
-    people = run_info.get("clients")
-    return FederatedStrategy(config, algorithm, nodes, score, (), state, kept, ledger, people)
+    return FederatedStrategy(
+        config,
+        algorithm,
+        nodes,
+        score,
+        state=state,
+        client_states=client_states,
+        ledger=ledger,
+        population=run_info.get("clients"),
+    )
 
 
-def _begin_privacy(
+def _start_ledger(
     config: RunConfig, algorithm: Algorithm, directory: RunDirectory, clients: Sequence[int]
 ) -> dict[str, Any]:
-    """Begin the ledger of a private run; return the clients that it is about, if nodes are clients."""
+    """Start the ledger of a private run; return its population, if the nodes are clients."""
     privacy = algorithm.privacy(config)
     if privacy is None:
         return {}
     algorithm.require_clients(config, len(clients))
-    PrivacyLedger(directory.path, privacy, len(clients)).begin()
+    PrivacyLedger(directory.path, privacy, len(clients)).start()
     if config.num_clients:
         return {}
     log(
-        INFO, "num-clients = 0: the bound is for the K = %d clients that are here now", len(clients)
+        INFO,
+        "num-clients = 0: the bound is for the K = %d clients that are connected now",
+        len(clients),
     )
     return {"clients": list(clients)}
 
@@ -194,21 +200,21 @@ def _ledger(
         directory.path, privacy, len(run_info.get("clients", range(config.num_clients)))
     )
     ledger.resume(reached)
-    ledger.say()
+    ledger.log_guarantee()
     return ledger
 
 
 def _threads(config: RunConfig, node_data: NodeData, run_info: dict[str, Any]) -> int:
-    """Return the threads of a run that leaves them open: measured once, and the same on resume."""
+    """Return the threads of a run with ``threads = 0``: measured once, and the same on resume."""
     if "threads" not in run_info:
-        side_by_side = run_info["nodes"] if run_info["engine"] != "inline" else 1
-        run_info["threads"] = measured_threads(config, node_data, side_by_side)
+        parallel_nodes = run_info["nodes"] if run_info["engine"] != "inline" else 1
+        run_info["threads"] = measured_threads(config, node_data, parallel_nodes)
     log(INFO, "Threads: %d, as measured", run_info["threads"])
     return int(run_info["threads"])
 
 
 def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:
-    """Return the callbacks of every run, in the order in which they act."""
+    """Return the callbacks of every run, in the order in which they run."""
     checkpoints = Checkpoints(directory, config.checkpoint_every, config.checkpoint_seconds)
     callbacks: list[Callback] = [
         Metrics(directory, checkpoints),
@@ -224,7 +230,7 @@ def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callb
 
 
 def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[str, Any]]:
-    """Make the run directory, or open that of the run to resume."""
+    """Create the run directory, or open that of the run to resume."""
     if not config.resume:
         run_info: dict[str, Any] = {
             "fingerprint": node_data.dataset.fingerprint,
@@ -237,10 +243,10 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
     directory, run_info = reopen(config)
     if run_info.get("fingerprint") != node_data.dataset.fingerprint:
         raise CheckpointError(
-            f"dataset = {config.dataset!r}: is not the data that {directory.path} was made with "
+            f"dataset = {config.dataset!r}: not the data that {directory.path} was made with "
             f"(fingerprint {node_data.dataset.fingerprint!r}, the run has "
             f"{run_info.get('fingerprint')!r}). Resume with the files as they were, "
-            "with dataset=FOLDER if they are elsewhere now, or begin another run, in another run-dir."
+            "with dataset=FOLDER if they have moved, or start another run, in another run-dir."
         )
     return directory, run_info
 
@@ -251,9 +257,9 @@ def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> Serv
     Raises
     ------
     CheckpointError
-        There is none, or it does not fit.
+        There is none, or it is of another model.
     ConfigError
-        The run is to have fewer rounds than it has done.
+        ``num-server-rounds`` is less than the rounds done.
     """
     if not config.resume:
         return None
@@ -263,14 +269,14 @@ def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> Serv
     if config.num_server_rounds < state.round:
         raise ConfigError(
             f"num-server-rounds = {config.num_server_rounds}: {directory.path} has done {state.round} "
-            f"rounds. Set at least {state.round}, or begin another run, in another run-dir."
+            f"rounds. Set at least {state.round}, or start another run, in another run-dir."
         )
     log(INFO, "Resuming after round %d", state.round)
     return state
 
 
 def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) -> int:
-    """Return T, or the round of the checkpoint if the run to resume had reached its target."""
+    """Return T, or the checkpoint's round if the run to resume has reached its target."""
     if state.round and config.target_accuracy:
         records = read_metrics(directory.metrics)
         if has_reached(config.target_accuracy, records, state.round):

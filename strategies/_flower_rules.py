@@ -1,9 +1,11 @@
-"""Flower's own aggregation rules (median, trimmed mean, Krum, Bulyan) on single clients' updates."""
+"""Flower's own robust aggregation rules (median, trimmed mean, Krum, Bulyan) as algorithms."""
 
 from __future__ import annotations
 
 import gc
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 import torch
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
@@ -11,27 +13,27 @@ from flwr.serverapp.strategy import Strategy
 
 from fedapp.errors import RunError
 from fedapp.federation.arrays import to_arrays, to_tensors
-from fedapp.training.algorithm import Tensors
+from fedapp.training.algorithm import Algorithm, Tensors
 
 
 def aggregate_with(rule: Strategy, updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
-    """Return what one of Flower's rules makes of clients' updates, in each tensor's own type.
+    """Return the aggregate of clients' updates by one of Flower's rules, in each tensor's own type.
 
-    The rule sees what it expects of one client a node: replies with exactly one ``ArrayRecord``
-    and one ``MetricRecord`` that holds ``num-examples`` (any further record, and it refuses them
-    all). The arrays are float64, since Krum's ``|x|^2 + |y|^2 - 2xy`` cancels in float32. Needs
-    Flower's ``TaskIdentity``, which every engine sets.
+    Flower's rules expect one client a node: replies with exactly one ``ArrayRecord`` and one
+    ``MetricRecord`` with ``num-examples``. The arrays are float64, since Krum's
+    ``|x|^2 + |y|^2 - 2xy`` cancels in float32. Needs Flower's ``TaskIdentity``, which every engine
+    sets.
 
     Raises
     ------
     RunError
-        The rule refuses: too few updates for the malicious clients that it is to withstand.
+        There are too few updates for the number of malicious clients to tolerate.
     """
     replies = [
         _reply(number, tensors, weight)
         for number, (tensors, weight) in enumerate(zip(updates, weights, strict=True), start=1)
     ]
-    # Bulyan collects garbage once a client, 0.4 s each beside PyTorch; what is frozen is passed over.
+    # Bulyan collects garbage once a client, which takes 0.4 s with PyTorch; frozen objects are skipped.
     gc.freeze()
     try:
         arrays, _ = rule.aggregate_train(1, replies)
@@ -39,10 +41,10 @@ def aggregate_with(rule: Strategy, updates: Sequence[Tensors], weights: Sequence
         gc.unfreeze()
     if arrays is None:
         raise RunError(
-            f"{type(rule).__name__} made nothing of {len(replies)} updates: it needs more clients a "
-            "round. Raise fraction-train, or let it withstand fewer malicious clients."
+            f"{type(rule).__name__} cannot aggregate {len(replies)} updates: it needs more clients a "
+            "round. Raise fraction-train, or lower the number of malicious clients to tolerate."
         )
-    return _as_before(arrays, updates[0])
+    return _with_types_of(arrays, updates[0])
 
 
 def _reply(node: int, tensors: Tensors, weight: float) -> Message:
@@ -53,6 +55,22 @@ def _reply(node: int, tensors: Tensors, weight: float) -> Message:
     return Message(content, node, MessageType.TRAIN)
 
 
-def _as_before(arrays: ArrayRecord, like: Tensors) -> Tensors:
+def _with_types_of(arrays: ArrayRecord, like: Tensors) -> Tensors:
     tensors = to_tensors(arrays)
     return {name: tensors[name].to(tensor) for name, tensor in like.items()}
+
+
+class RobustRule(Algorithm, ABC):
+    """An aggregation rule in place of the mean; clients without examples are ignored."""
+
+    reply: ClassVar[Literal["mean", "each"]] = "each"
+    exact: ClassVar[bool] = False
+
+    @abstractmethod
+    def rule(self) -> Strategy:
+        """Return Flower's rule, with this algorithm's settings."""
+
+    def aggregate(self, updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
+        """Return the rule's aggregate of the updates of clients with a weight, in client order."""
+        weighted = [(u, w) for u, w in zip(updates, weights, strict=True) if w > 0]
+        return aggregate_with(self.rule(), [u for u, _ in weighted], [w for _, w in weighted])

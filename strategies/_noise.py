@@ -1,4 +1,4 @@
-"""Clipping and Gaussian noise of whole updates, for the private algorithms."""
+"""Clipping and Gaussian noise of updates, for the private algorithms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Entropy = Literal["seed", "system"]
 
 
 class Private(Algorithm):
-    """What the private algorithms have in common: their noise, and what it promises."""
+    """Base of the private algorithms: the hyper-parameters of clipping, noise and privacy."""
 
     default_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
     custom_update: ClassVar[bool] = True
@@ -39,7 +39,7 @@ class Private(Algorithm):
     )
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
-        """Say if noise has no bound to be measured by, or a bound on epsilon no noise."""
+        """Yield the errors of noise without clipping, and of a bound on epsilon without noise."""
         yield from super().config_errors(config)
         if self.noise and not self.clip:
             yield (
@@ -68,14 +68,14 @@ def clipped(update: Mapping[str, Tensor], bound: float | Tensor) -> Tensors:
 def noise_generator(
     entropy: Entropy, seed: int, purpose: str, round_: int, client: int = 0
 ) -> np.random.Generator:
-    """Return the generator of one draw of noise, from the run's seed or from the system."""
+    """Return the generator of one draw of noise, seeded by the run's seed or by the system."""
     if entropy == "system":
         return secret_generator()
     return generator(seed, purpose, round_, client)
 
 
 def gaussian(like: Mapping[str, Tensor], deviation: float, rng: np.random.Generator) -> Tensors:
-    """Return independent noise N(0, deviation^2), drawn in float64, of the tensors' kinds."""
+    """Return noise N(0, deviation^2), drawn in float64, with the tensors' shapes, types and devices."""
     return {
         name: torch.from_numpy(np.asarray(rng.normal(0.0, deviation, tuple(tensor.shape)))).to(
             tensor

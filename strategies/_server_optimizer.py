@@ -1,4 +1,4 @@
-"""FedOpt: what FedAdagrad, FedAdam and FedYogi share."""
+"""FedOpt: the base of FedAdagrad, FedAdam and FedYogi."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 
 
 class FedOpt(Algorithm):
-    """An adaptive server optimizer over the mean update, as its pseudo-gradient.
+    """An adaptive server optimizer with the mean update as its pseudo-gradient.
 
     Reddi et al. 2021 (ICLR), Algorithm 2: m <- beta1 m + (1 - beta1) Delta, v by the subclass,
     x <- x + eta m / (sqrt(v) + tau), eta being server-learning-rate, m_0 = 0, v_0 = tau^2. There is
-    no correction of bias. Flower's own start v at 0, and its FedAdam multiplies eta by
-    sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)), so that they give other numbers. Moves are about eta
-    an entry whatever the client learning rate is, so 1 is far too much; the paper tunes eta on a
-    grid of 10^(1/2) (Appendix D). Here it is 0.01, and 0.03 for Adagrad, unless it is set.
+    no bias correction. Flower's own rules start v at 0, and its FedAdam multiplies eta by
+    sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)), so that their results differ. A step is about eta in
+    every entry, whatever the client learning rate, so eta = 1 is far too large; the paper tunes eta on
+    a grid of 10^(1/2) (Appendix D). The default is 0.01, and 0.03 for Adagrad.
     """
 
     source: ClassVar[str] = "Reddi et al. 2021, Algorithm 2"

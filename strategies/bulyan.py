@@ -9,16 +9,16 @@ from flwr.serverapp.strategy import Bulyan as Rule
 from flwr.serverapp.strategy import Strategy
 from pydantic import Field
 
-from strategies._robust import RobustRule
+from strategies._flower_rules import RobustRule
 
 
 class Bulyan(RobustRule):
     """Krum selects updates; of each coordinate, the values nearest to the median are averaged.
 
     El Mhamdi et al. 2018 (ICML), section 4: n - 2 f updates are selected and n - 4 f values
-    averaged; it needs n >= 4 f + 3. The paper selects them one by one, applying Krum to those that
-    are left; Flower's rule, used here, takes the n - 2 f best scores of one application.
-    `weighting` has no part in it.
+    averaged; n >= 4 f + 3 is required. The paper selects them one by one, each time applying Krum to
+    the rest; Flower's rule, used here, takes the n - 2 f best scores of one application.
+    `weighting` has no effect.
     """
 
     name: ClassVar[str] = "bulyan"

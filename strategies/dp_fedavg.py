@@ -20,16 +20,16 @@ from strategies._noise import Private, clipped, gaussian, noise_generator, norm_
 
 
 class DPFedAvg(Private):
-    """Differentially private averaging: each client by its own coin, clipped, with noise on the sum.
+    """Differentially private averaging: Poisson sampling, clipped updates, and noise on their sum.
 
     McMahan et al. 2018 (ICLR), Algorithm 1 with flat clipping: client k takes part with probability
-    q = C, whatever the others do, and sends Delta_k min(1, S / ||Delta_k||); the server adds
-    N(0, (z S)^2) to the sum and divides it by q K, whoever replied, so that one client more or less
-    moves the sum by S at most. With ``adaptive``, S follows a quantile of the norms (Andrew et al.
-    2021, Algorithm 1): S <- S exp(-eta_S (b - gamma)), b - 1/2 = (sum of (b_k - 1/2) + N(0,
-    sigma_b^2)) / (q K) with b_k = 1 for a norm within S, else 0; the update's noise multiplier is
-    then (z^-2 - (2 sigma_b)^-2)^-1/2, so that both releases together cost what z alone costs. What
-    epsilon assumes and covers: docs/privacy.md.
+    q = C, independently of the others, and sends Delta_k min(1, S / ||Delta_k||); the server adds
+    N(0, (z S)^2) to the sum and divides it by q K, the expected number of clients, so that one client
+    more or less changes the sum by at most S. With ``adaptive``, S follows a quantile of the norms
+    (Andrew et al. 2021, Algorithm 1): S <- S exp(-eta_S (b - gamma)), b - 1/2 = (sum of (b_k - 1/2) +
+    N(0, sigma_b^2)) / (q K) with b_k = 1 for a norm within S, else 0; the update's noise multiplier is
+    then (z^-2 - (2 sigma_b)^-2)^-1/2, so that both releases together cost as much as z alone.
+    Assumptions and scope of epsilon: docs/privacy.md.
     """
 
     name: ClassVar[str] = "dp-fedavg"
@@ -47,7 +47,7 @@ class DPFedAvg(Private):
     )
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
-        """Say what breaks the bound on one client's influence, or cannot be noised."""
+        """Yield settings that break the bound on one client's influence, or the noise."""
         yield from super().config_errors(config)
         if config.weighting != "uniform":
             yield (
@@ -57,13 +57,13 @@ class DPFedAvg(Private):
         if config.over_selection:
             yield (
                 f"over-selection = {config.over_selection:g}: with algorithm = {self.name!r} each client "
-                "takes part by its own coin, and nobody is left out for being slow. Leave the key out, "
-                "or raise fraction-train."
+                "is sampled independently, and none is left out for being slow. Leave the key out, or "
+                "raise fraction-train."
             )
         if not config.fraction_train:
             yield (
                 f"fraction-train = 0: with algorithm = {self.name!r} it is the probability that a client "
-                "takes part, so nobody ever would. Set it above 0."
+                "takes part, so none ever would. Set it above 0."
             )
         if self.adaptive and self.clip != type(self).model_fields["clip"].default:
             yield (
@@ -85,7 +85,7 @@ class DPFedAvg(Private):
         )
 
     def sampling_generator(self, seed: int, round_: int) -> np.random.Generator:
-        """Return the generator of the clients' coins."""
+        """Return the generator of the Poisson sampling."""
         return noise_generator(self.entropy, seed, "sample", round_)
 
     def _count_noise(self, expected: float) -> float:
@@ -125,7 +125,7 @@ class DPFedAvg(Private):
         return ClientExtras(update=clipped(update, bound), upload=within)
 
     def upload_bounds(self, context: ClientContext) -> Mapping[str, float]:
-        """Return 1, which says that Delta_k is within S."""
+        """Return 1, for a Delta_k whose norm is within S."""
         return {"within": 1.0} if self.adaptive else {}
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
@@ -134,7 +134,7 @@ class DPFedAvg(Private):
         return {"clip": torch.tensor(clip, dtype=torch.float64)}
 
     def broadcast(self, state: Mapping[str, Tensor]) -> Tensors:
-        """Return S, unless there is none."""
+        """Return S, if updates are clipped."""
         return {"clip": state["clip"]} if self.clip or self.adaptive else {}
 
     def apply(
@@ -153,9 +153,8 @@ class DPFedAvg(Private):
             deviation = self._update_noise(expected) * bound / expected
             update = add(update, gaussian(theta, deviation, rng))
         if self.adaptive:
-            share = min(
-                max(float(upload.get("within", 0.5)), 0.0), 1.0
-            )  # a client may send any number
+            # Bounded again here, since a client may send any number.
+            share = min(max(float(upload.get("within", 0.5)), 0.0), 1.0)
             within = 0.5 + step.participants * (share - 0.5) / expected
             within += float(rng.normal(0.0, self._count_noise(expected) / expected))
             bound *= math.exp(-self.clip_rate * (within - self.quantile))

@@ -11,14 +11,14 @@ from fedapp.training.algorithm import Algorithm, ClientContext, ClientExtras, Te
 
 
 class FedBN(Algorithm):
-    """Normalisation layers stay with the clients: each trains and is tested with its own.
+    """Normalisation layers stay on the clients: each trains and is tested with its own.
 
     Li et al. 2021 (ICLR), Algorithm 1: weights, biases and BatchNorm's running statistics of
     normalisation layers (batch, group, layer, instance, RMS) are left out of the average. A client
-    goes on with those of its last turn; before its first it has those that the seed draws, so
-    `fraction-train = 1`, as in the paper, leaves nobody untrained. No change of theirs is sent, and
-    the server's model has none that are trained: `evaluation = "clients"` tests each client with its
-    own. Where a model has no such layers it is federated averaging.
+    continues with those of its last round; before its first it has the initial ones, so use
+    `fraction-train = 1`, as in the paper, to train all clients. They are not sent, and those of the
+    server's model are not trained: `evaluation = "clients"` tests each client with its own. For models
+    without such layers it is federated averaging.
     """
 
     name: ClassVar[str] = "fedbn"
@@ -30,7 +30,7 @@ class FedBN(Algorithm):
     fedavg_equivalent_by: ClassVar[str] = "no such layers"
 
     def initial_client_state(self, context: ClientContext) -> Tensors:
-        """Return the normalisation layers of theta, which nobody has trained."""
+        """Return the normalisation layers of theta, which are untrained."""
         return {name: context.global_params[name] for name in sorted(context.normalisation)}
 
     def initial_params(self, context: ClientContext) -> Mapping[str, Tensor]:

@@ -27,9 +27,10 @@ class FedDyn(Algorithm):
 
     Acar et al. 2021 (ICLR), Algorithm 1: client k minimises L_k(w) - <g_k, w> + alpha / 2
     ||w - theta||^2 and keeps g_k - alpha (w - theta); the server keeps h and sets theta to the mean
-    model - h / alpha. The paper's h adds up -alpha / m times the updates (m: all clients); here
-    share / weight as in ``scaffold``, which is the same with uniform weighting. alpha = 0 has no
-    h / alpha and is federated averaging. The authors' code adds weight decay of 1e-3 besides.
+    model - h / alpha. The paper's h accumulates -alpha / m times the updates (m: all clients); here
+    the share of the weight as in ``scaffold``, which is the same with uniform weighting. With
+    alpha = 0 it is federated averaging, without h / alpha. The authors' code also has a weight decay of
+    1e-3.
     """
 
     name: ClassVar[str] = "feddyn"

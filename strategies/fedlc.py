@@ -11,16 +11,16 @@ from torch import Tensor
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Drift, Need, Network
 
 RAREST = 1e-8
-"""Count in place of 0: a class that the client lacks then leaves the softmax (tau * 100)."""
+"""Count in place of 0, which removes a class that the client lacks from the softmax (tau * 100)."""
 
 
 class FedLC(Algorithm):
     """Logits are calibrated by how many examples of each class the client holds.
 
-    Zhang et al. 2022 (ICML), section 4, L_Cal: cross-entropy of f_c(x) - tau n_c^(-1/4). The paper
-    prints the sum in the denominator over the other classes only, which has no lower bound; as in
-    the implementations in use, it is the softmax over all classes here, so that tau = 0 is
-    federated averaging. Classes that the client lacks count 1e-8 examples, which takes them out.
+    Zhang et al. 2022 (ICML), section 4, L_Cal: cross-entropy of f_c(x) - tau n_c^(-1/4). In the
+    paper the denominator sums over the other classes only, which has no lower bound; as in common
+    implementations, it is the softmax over all classes here, so that tau = 0 is federated averaging.
+    Classes that the client lacks have a count of 1e-8, which removes them.
     """
 
     name: ClassVar[str] = "fedlc"

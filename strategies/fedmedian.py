@@ -7,14 +7,14 @@ from typing import ClassVar
 from flwr.serverapp.strategy import FedMedian as Rule
 from flwr.serverapp.strategy import Strategy
 
-from strategies._robust import RobustRule
+from strategies._flower_rules import RobustRule
 
 
 class FedMedian(RobustRule):
-    """The median of each coordinate, whatever fewer than half of the clients send.
+    """The median of each coordinate, which tolerates malicious clients below one half.
 
-    Yin et al. 2018 (ICML), Definition 1 and Algorithm 1, option I. Every client has one vote:
-    `weighting` has no part in it. Of an even number of clients it is the mean of the middle two.
+    Yin et al. 2018 (ICML), Definition 1 and Algorithm 1, option I. Every client has the same
+    weight: `weighting` has no effect. For an even number of clients it is the mean of the middle two.
     """
 
     name: ClassVar[str] = "fedmedian"

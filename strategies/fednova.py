@@ -19,19 +19,17 @@ from fedapp.training.algorithm import (
     Tensors,
 )
 from fedapp.training.tensors import add, scaled
-from strategies._local_steps import steps_in_all
 
 
 class FedNova(Algorithm):
-    """Normalised averaging: clients that take more steps do not pull harder.
+    """Normalised averaging: clients that take more steps do not have more influence.
 
     Wang et al. 2020 (NeurIPS), Eq. 8 and section 4: theta + tau_eff sum of p_k d_k, where
     d_k = Delta_k / ||a_k||_1 and tau_eff = sum of p_k ||a_k||_1. ||a_k||_1 sums what each local
     gradient contributes: K for plain SGD, (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho) for momentum
     rho (section 4.1), with rho^2 for the second rho in Nesterov's form. Weight decay is the gradient
-    of a term of the loss, and counts with it; what clip-norm leaves of a gradient is not known to
-    ||a_k||_1, and is refused. It equals federated averaging where all clients take the same number of
-    steps.
+    of a term of the loss, and included; clip-norm is an error, since ||a_k||_1 does not account for it.
+    It equals federated averaging if all clients take the same number of steps.
     """
 
     name: ClassVar[str] = "fednova"
@@ -43,25 +41,23 @@ class FedNova(Algorithm):
     custom_update: ClassVar[bool] = True
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
-        """Say if gradients are clipped."""
+        """Yield the error of clipped gradients."""
         yield from super().config_errors(config)
-        yield from unused_options.of_clipping(
-            config, "||a_k||_1 does not know what is left of a gradient"
-        )
+        yield from unused_options.of_clipping(config, "||a_k||_1 does not account for clipping")
 
     def finalize(
         self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
     ) -> ClientExtras:
         """Return d_k in place of the update, and ||a_k||_1."""
-        weight = steps_in_all(next(iter(params.values())), context, steps)
+        weight = accumulation_norm(next(iter(params.values())), context, steps)
         normalised = scaled(add(params, context.global_params, -1.0), 1 / weight.clamp(min=1))
         return ClientExtras(upload={"weight": weight}, update=normalised)
 
     def upload_bounds(self, context: ClientContext) -> Mapping[str, float]:
-        """Return ||a_k||_1 of all steps."""
+        """Return ||a_k||_1 of the largest number of steps."""
         return {
             "weight": float(
-                steps_in_all(torch.zeros((), dtype=torch.float64), context, context.steps)
+                accumulation_norm(torch.zeros((), dtype=torch.float64), context, context.steps)
             )
         }
 
@@ -75,3 +71,14 @@ class FedNova(Algorithm):
     ) -> tuple[Tensors, Tensors]:
         """Return theta + eta_g * tau_eff * mean of d_k."""
         return add(theta, mean, step.server_learning_rate * upload["weight"]), state
+
+
+def accumulation_norm(like: Tensor, context: ClientContext, steps: int | Tensor) -> Tensor:
+    """Return ||a_k||_1: the sum of the contributions of K local gradients to theta_k, in steps.
+
+    K for plain SGD; with momentum rho (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho), and with rho^2
+    for the second rho in Nesterov's form (Wang et al. 2020, section 4.1). A scalar of ``like``'s type.
+    """
+    count = torch.as_tensor(steps, dtype=like.dtype, device=like.device)
+    rho, lead = context.momentum, context.momentum * (context.momentum if context.nesterov else 1.0)
+    return (count - lead * (1 - rho**count) / (1 - rho)) / (1 - rho)

@@ -14,17 +14,16 @@ from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Drift, Ne
 from fedapp.training.batches import mean_over_targets
 
 EXCLUDED = -1e9
-"""Logit of the true class, so that softmax runs over the others."""
+"""Logit of the true class, which excludes it from the softmax."""
 
 
 class FedNTD(Algorithm):
-    """Not-true distillation: what theta says of the classes that are not the label is kept.
+    """Not-true distillation: keeps theta's predictions for the classes other than the label.
 
     Lee et al. 2022 (NeurIPS), section 4: the loss gains beta times the KL divergence from theta's
     to the local model's softmax over the classes other than the true one, at temperature tau. As in
-    the authors' code it is multiplied by tau^2, as distillation does to keep gradients of one size.
-    The code's configuration sets tau = beta = 1 (3 is only what its loss takes if nothing is given),
-    where that makes no difference.
+    the authors' code it is multiplied by tau^2, which keeps the scale of the gradients, as usual in
+    distillation. The code's configuration sets tau = beta = 1, for which the factor is 1.
     """
 
     name: ClassVar[str] = "fedntd"
@@ -42,9 +41,9 @@ class FedNTD(Algorithm):
         """Return the task's loss plus beta times the not-true distillation."""
         logits = network.outputs(params, batch.inputs)
         with torch.no_grad():
-            wanted = network.outputs(context.global_params, batch.inputs)
+            global_logits = network.outputs(context.global_params, batch.inputs)
         student = F.log_softmax(self._not_true(logits, batch.targets), 1)
-        teacher = F.log_softmax(self._not_true(wanted, batch.targets), 1)
+        teacher = F.log_softmax(self._not_true(global_logits, batch.targets), 1)
         divergence = (teacher.exp() * (teacher - student)).sum(1)
         distilled = self.temperature**2 * mean_over_targets(divergence, batch)
         return network.loss(logits, batch.targets, batch.mask) + self.beta * distilled

@@ -26,11 +26,11 @@ class FedPA(Algorithm):
     Al-Shedivat et al. 2021 (ICLR), Algorithms 3 and 4: after ``burn-in`` local steps, the mean of
     each ``steps-per-sample`` iterates is a sample of client k's posterior; mu is the samples' mean
     and Sigma the shrinkage estimate r I + (1 - r) S with r = 1 / (1 + (l - 1) rho), S the sample
-    covariance of l samples. The paper solves for the update by a recursion in l; here the same comes
-    from the Woodbury identity, (Delta - rho U (I + rho U'U)^-1 U'Delta) / r with U the centred
+    covariance of l samples. The paper solves for the update by a recursion in l; here it is
+    computed with the Woodbury identity, (Delta - rho U (I + rho U'U)^-1 U'Delta) / r with U the centred
     samples and Delta = mu - theta. ``steps-per-sample = 0`` divides the steps after the burn-in
-    equally among the samples (rounded down, at least 1); steps after the last sample do not count.
-    A client that takes too few steps for a sample sends theta_k - theta, as all do in the first
+    equally among the samples (rounded down, at least 1); steps after the last sample are not used.
+    A client with too few steps for a sample sends theta_k - theta, as all clients do in the first
     ``burn-in-rounds``.
     """
 
@@ -45,14 +45,14 @@ class FedPA(Algorithm):
     steps_per_sample: int = Field(
         0,
         ge=0,
-        description="Local steps averaged to a sample; 0: a turn's, divided among the samples.",
+        description="Local steps averaged to a sample; 0: a round's, divided among the samples.",
     )
     burn_in: int = Field(0, ge=0, description="Local steps before the first sample.")
     burn_in_rounds: int = Field(0, ge=0, description="First rounds of plain federated averaging.")
     rho: float = Field(0.01, ge=0, description="Shrinkage: 0 takes the covariance as I.")
 
     def round_randomness(self, context: ClientContext, seed: int, client: int) -> Tensors:
-        """Return the number of steps that make a sample in this turn."""
+        """Return the number of steps per sample in this round."""
         shared = max((context.steps - self.burn_in) // self.samples, 1)
         first = next(iter(context.global_params.values()))
         return {"length": first.new_full((), self.steps_per_sample or shared)}
@@ -60,7 +60,7 @@ class FedPA(Algorithm):
     def step_state(
         self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext
     ) -> Tensors:
-        """Return the samples' sums {name: [l, ...]} and the steps done, with this step's iterate."""
+        """Return the samples so far {name: [l, ...]} and the number of steps, this one included."""
         first = next(iter(params.values()))
         done = context.step_state["steps"] if context.step_state else torch.zeros_like(first.sum())
         length = context.round_randomness["length"]
@@ -78,9 +78,11 @@ class FedPA(Algorithm):
         drift = add(params, context.global_params, -1.0)
         if context.round <= self.burn_in_rounds or not context.step_state:
             return ClientExtras(update=drift)
-        left = context.step_state["steps"] - self.burn_in
-        numbers = torch.arange(1, self.samples + 1, device=left.device)
-        whole = (numbers * context.round_randomness["length"] <= left).to(left.dtype)
+        after_burn_in = context.step_state["steps"] - self.burn_in
+        numbers = torch.arange(1, self.samples + 1, device=after_burn_in.device)
+        whole = (numbers * context.round_randomness["length"] <= after_burn_in).to(
+            after_burn_in.dtype
+        )
         count = whole.sum()
         taken = {
             name: _along_first(whole, p) * context.step_state[name] for name, p in params.items()

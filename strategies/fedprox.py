@@ -17,7 +17,7 @@ class FedProx(Algorithm):
 
     Li et al. 2020 (MLSys), Eq. 2: client k inexactly minimises F_k(w) + mu / 2 ||w - theta||^2. The
     paper averages uniformly over clients drawn with probability p_k; here clients are drawn
-    uniformly and averaged by `weighting`, as most implementations do.
+    uniformly and averaged by `weighting`, as in most implementations.
     """
 
     name: ClassVar[str] = "fedprox"

@@ -16,7 +16,8 @@ class FedSAM(Algorithm):
     """Sharpness-aware: each step descends along the gradient at the worst point nearby.
 
     Qu et al. 2022 (ICML), Algorithm 1: w~ = w + rho g / ||g||, then w - eta g(w~), both gradients on
-    the same mini-batch. At an optimum the step has length rho still, so it stays near, not at it.
+    the same mini-batch. The perturbation has length rho even at an optimum, so the iterates
+    stay near it, not at it.
     """
 
     name: ClassVar[str] = "fedsam"

@@ -26,10 +26,10 @@ class FedSGD(Algorithm):
     """Clients send the gradient of their mean loss at theta; the server takes the step.
 
     McMahan et al. 2017, section 2: w <- w - eta sum of n_k / n g_k, with g_k the gradient of all n_k
-    examples, computed once: E is 1, and so is u. B only divides the work: the gradients of a client's
-    batches, all at theta, are averaged by the targets that count in each. The settings of local steps
-    (local-steps, batch-sampling, momentum, nesterov, weight-decay, clip-norm) and another E have no
-    part in it, and are refused.
+    examples, computed once: E is 1, and so is u. B only divides the computation: the gradients of a
+    client's batches, all at theta, are averaged, weighted by their numbers of targets. The settings of
+    local steps (local-steps, batch-sampling, momentum, nesterov, weight-decay, clip-norm) and another E
+    would have no effect, and are errors.
     """
 
     name: ClassVar[str] = "fedsgd"
@@ -39,7 +39,7 @@ class FedSGD(Algorithm):
     one_gradient: ClassVar[bool] = True
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
-        """Say which settings of local steps would have no effect."""
+        """Yield the settings of local steps that would have no effect."""
         yield from super().config_errors(config)
         yield from unused_options.of_local_steps(config, "the clients of 'fedsgd' take no steps")
 

@@ -27,9 +27,9 @@ class FedSMOO(FedDyn):
     Sun et al. 2023 (ICML), Algorithm 1: FedDyn whose gradients are taken at w + s_k, with
     s_k = r u / ||u||, u = g - mu_k - s, mu_k <- mu_k + s_k - s at every step; clients send
     mu_k - s_k, of which the server makes the next s = r * mean / ||mean||. The paper's 1 / beta is
-    alpha here, as in ``feddyn``. The mean that s is made of is weighted as the updates are; the
-    paper's counts clients equally, as with weighting='uniform'. (The authors' code leaves s_k out of
-    what is sent, since it is small; here it is the paper's.)
+    alpha here, as in ``feddyn``. The mean in s is weighted as the updates are; the
+    paper's is uniform, as with weighting='uniform'. The authors' code omits s_k from what is sent, since
+    it is small; here it is included, as in the paper.
     """
 
     name: ClassVar[str] = "fedsmoo"
@@ -77,10 +77,10 @@ class FedSMOO(FedDyn):
         self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
     ) -> ClientExtras:
         """Return lambda_k - alpha (w - theta) and mu_k to keep, mu_k - s_k to send."""
-        kept = super().finalize(params, context, steps).state
+        regulariser = super().finalize(params, context, steps).state
         dual = part("mu", context.step_state or context.state)
         last = part("s", context.step_state) or zeros_like(dual)
-        return ClientExtras(upload=add(dual, last, -1.0), state=kept | prefixed("mu", dual))
+        return ClientExtras(upload=add(dual, last, -1.0), state=regulariser | prefixed("mu", dual))
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
         """Return lambda = 0 (under the parameters' names) and s = 0."""

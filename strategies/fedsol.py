@@ -32,7 +32,7 @@ class FedSOL(Algorithm):
     proximal loss is the KL divergence from theta's to the local model's softmax at temperature 3,
     as in the authors' code. `adaptive` scales eps entry by entry by |w - theta|, normalised along
     each tensor's first dimension, as the authors' code does for the paper's Lambda. At w = theta
-    g_p is zero: the first step is a plain one.
+    g_p is zero: the first step is one of SGD.
     """
 
     name: ClassVar[str] = "fedsol"
@@ -55,7 +55,7 @@ class FedSOL(Algorithm):
         """Return the local loss's gradient at w + eps, and its value there."""
         proximal, _ = differentiate(params, batch, self.proximal_loss)
         moved = add(params, context.global_params, -1.0)
-        # At theta g_p is zero in real numbers; what rounding makes of it must not be scaled to rho.
+        # At theta g_p is zero up to rounding errors, which must not be scaled to rho.
         length = torch.where(norm(moved) > 0, self.rho / (norm(proximal) + TINY), 0.0)
         epsilon = scaled(proximal, length)
         if self.adaptive:
@@ -69,7 +69,7 @@ class FedSOL(Algorithm):
     ) -> Tensor:
         """Return the KL divergence from theta's to the local model's prediction: a scalar."""
         with torch.no_grad():
-            wanted = network.outputs(context.global_params, batch.inputs) / self.temperature
+            global_logits = network.outputs(context.global_params, batch.inputs) / self.temperature
         student = F.log_softmax(network.outputs(params, batch.inputs) / self.temperature, 1)
-        teacher = F.log_softmax(wanted, 1)
+        teacher = F.log_softmax(global_logits, 1)
         return mean_over_targets((teacher.exp() * (teacher - student)).sum(1), batch)

@@ -9,18 +9,18 @@ from flwr.serverapp.strategy import FedTrimmedAvg as Rule
 from flwr.serverapp.strategy import Strategy
 from pydantic import Field
 
-from strategies._robust import RobustRule
+from strategies._flower_rules import RobustRule
 
 ROUNDING = 1e-12
-"""More than beta m is rounded by, over m."""
+"""Added to beta; larger than the rounding error of beta m, over m."""
 
 
 class FedTrimmedAvg(RobustRule):
     """The mean of each coordinate without its smallest and largest values.
 
     Yin et al. 2018 (ICML), Definition 2 and Algorithm 1, option II: of m values the floor(beta m)
-    smallest and as many of the largest are dropped, so it withstands that many malicious clients
-    (none if beta m < 1). Every client has one vote: `weighting` has no part in it.
+    smallest and as many of the largest are dropped, so that many malicious clients are
+    tolerated (none if beta m < 1). Every client has the same weight: `weighting` has no effect.
     """
 
     name: ClassVar[str] = "fedtrimmedavg"

@@ -8,14 +8,14 @@ from flwr.serverapp.strategy import Krum as Rule
 from flwr.serverapp.strategy import Strategy
 from pydantic import Field
 
-from strategies._robust import RobustRule
+from strategies._flower_rules import RobustRule
 
 
 class Krum(RobustRule):
-    """The one update that is nearest to the others, of f clients that may be malicious.
+    """The update that is nearest to the others, where f clients may be malicious.
 
     Blanchard et al. 2017 (NeurIPS), section 4: the update with the least sum of squared distances to
-    its n - f - 2 nearest ones; it needs n >= 2 f + 3. `weighting` has no part in it.
+    its n - f - 2 nearest ones; n >= 2 f + 3 is required. `weighting` has no effect.
     """
 
     name: ClassVar[str] = "krum"

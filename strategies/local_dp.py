@@ -15,12 +15,12 @@ from strategies._noise import Private, clipped, gaussian, noise_generator
 
 
 class LocalDP(Private):
-    """Each client adds noise to its own clipped update: the server need not be trusted.
+    """Each client adds noise to its own clipped update, so that the server need not be trusted.
 
     Client k sends Delta_k min(1, S / ||Delta_k||) + N(0, (z S)^2) (the Gaussian mechanism, Dwork
     and Roth 2014, Theorem A.1, on the client). Two clipped updates are at most 2 S apart, so each
-    order that a client is sent costs it a Gaussian of multiplier z / 2. The epsilon given is that
-    of the client that was sent the most orders. What epsilon covers: docs/privacy.md.
+    request costs a client a Gaussian mechanism of noise multiplier z / 2. The epsilon given is that of
+    the client with the most requests. Scope of epsilon: docs/privacy.md.
     """
 
     name: ClassVar[str] = "local-dp"
@@ -28,7 +28,7 @@ class LocalDP(Private):
     sends: ClassVar[str] = "Δ_k clipped, with noise"
 
     def privacy(self, config: RunConfig) -> Privacy:
-        """Return what one order costs the client that it is sent to."""
+        """Return the cost of one request for its client."""
         return Privacy(
             noise=self.noise / 2,
             rate=1.0,

@@ -24,15 +24,15 @@ from fedapp.training.batches import mean_over_targets
 
 
 class Moon(Algorithm):
-    """Model-contrastive: representations go to the global model's, away from the last local one's.
+    """Model-contrastive: representations near the global model's, and far from the last local model's.
 
     Li, He and Song 2021 (CVPR), Eq. 3 and Algorithm 1: the loss gains mu times
     -log(exp(sim(z, z_glob) / T) / (exp(sim(z, z_glob) / T) + exp(sim(z, z_prev) / T))) with cosine
-    similarities. z is what the last linear layer is given: the paper adds a projection head to its
-    networks, here the networks stay those of the papers. z_prev is of the model that the client
-    ended its last turn with; before its first turn it is theta, where both similarities are equal
-    and the term's gradient is zero. (The authors' code has no previous model in round 1, with the
-    same effect, and compares a client that was not drawn yet with its initial weights.)
+    similarities. z is the input of the last linear layer; the paper's projection head is not added
+    to the networks. z_prev is that of the client's last local model; before its first round it is
+    theta, for which both similarities are equal and the term's gradient is zero. The authors' code has
+    no previous model in round 1, with the same effect, and compares a client that was not sampled yet
+    with its initial weights.
     """
 
     name: ClassVar[str] = "moon"
@@ -47,7 +47,7 @@ class Moon(Algorithm):
     temperature: float = Field(0.5, gt=0, description="Temperature of the similarities.")
 
     def initial_client_state(self, context: ClientContext) -> Tensors:
-        """Return theta, in place of a previous local model."""
+        """Return theta, as the previous local model of a first round."""
         return dict(context.global_params)
 
     def loss(

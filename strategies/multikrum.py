@@ -8,16 +8,16 @@ from flwr.serverapp.strategy import MultiKrum as Rule
 from flwr.serverapp.strategy import Strategy
 from pydantic import Field
 
-from strategies._robust import RobustRule
+from strategies._flower_rules import RobustRule
 
 
 class MultiKrum(RobustRule):
-    """The mean of the updates that are nearest to the others, of f clients that may be malicious.
+    """The mean of the updates that are nearest to the others, where f clients may be malicious.
 
     Blanchard et al. 2017 (NeurIPS), section 4: the plain mean of the updates with the least Krum
-    scores; with weighting='examples', weighted by what the clients say that they hold. It needs
-    n >= 2 f + 3, and for the updates that it averages to stay among those that Krum vouches for, at
-    most n - f - 2 of them (Damaskinos et al. 2019, AggregaThor).
+    scores; with weighting='examples', weighted by the reported numbers of examples. n >= 2 f + 3 is
+    required, and for Krum's guarantee to cover all averaged updates, at most n - f - 2 of them
+    (Damaskinos et al. 2019, AggregaThor).
     """
 
     name: ClassVar[str] = "multikrum"

@@ -1,7 +1,7 @@
-"""The line of descent, from gradient descent to federated averaging, as settings.
+"""Methods from gradient descent to federated averaging, as settings.
 
 Most methods before FedAvg are FedAvg with some of its settings fixed (Seo et al. 2024, section 2;
-McMahan et al. 2017, section 2). ``fedapp run`` takes the settings as they stand here.
+McMahan et al. 2017, section 2). ``fedapp run`` takes the settings in this form.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from fedapp.config.run_config import Scalar
 
 @dataclass(frozen=True)
 class Preset:
-    """A method as run-config settings; what they leave open (eta, rounds) is free."""
+    """A method as run-config settings; others (eta, rounds) are free."""
 
     name: str
     source: str
     settings: Mapping[str, Scalar]
-    says: str
+    description: str
 
 
 ONE_STEP: Mapping[str, Scalar] = {"local-epochs": 1, "batch-size": 0}
-EVERYONE: Mapping[str, Scalar] = {"fraction-train": 1.0}
-CENTRAL: Mapping[str, Scalar] = {"num-clients": 1, **EVERYONE}
+ALL_CLIENTS: Mapping[str, Scalar] = {"fraction-train": 1.0}
+CENTRAL: Mapping[str, Scalar] = {"num-clients": 1, **ALL_CLIENTS}
 RANDOM_BATCHES: Mapping[str, Scalar] = {
-    **EVERYONE,
+    **ALL_CLIENTS,
     "batch-sampling": "uniform",
     "weighting": "uniform",
 }
@@ -63,8 +63,8 @@ PRESETS = (
         "Local SGD",
         "Seo Algorithm 2",
         {**RANDOM_BATCHES, "local-steps": 10, "batch-size": 50, "update": "model"},
-        "I = local-steps random mini-batches between synchronisations: Seo's text says I local "
-        "epochs, its Algorithm 2 counts I steps.",
+        "I = local-steps random mini-batches between synchronisations: Seo's text has I local "
+        "epochs, its Algorithm 2 I steps.",
     ),
     Preset(
         "FedSGD",
@@ -75,7 +75,7 @@ PRESETS = (
     Preset(
         "Large-batch synchronous SGD",
         "McMahan sections 1, 2",
-        {**ONE_STEP, **EVERYONE},
+        {**ONE_STEP, **ALL_CLIENTS},
         "C = 1: a step on the gradient of all clients' data.",
     ),
     Preset(
@@ -89,25 +89,25 @@ PRESETS = (
         "Naive averaging",
         "Seo section 4.2.2",
         {"weighting": "uniform"},
-        "Clients count equally, whatever their size.",
+        "All clients have the same weight.",
     ),
     Preset(
         "One-shot averaging",
         "McMahan section 1",
-        {**EVERYONE, "num-server-rounds": 1, "local-epochs": 20},
-        "Everyone trains to the end, then one average.",
+        {**ALL_CLIENTS, "num-server-rounds": 1, "local-epochs": 20},
+        "All clients train to the end; their models are averaged once.",
     ),
     Preset(
         "Heavy ball on the clients",
         "Polyak 1964",
         {"momentum": 0.9},
-        "Starts afresh in every turn.",
+        "Starts anew in every round.",
     ),
     Preset(
         "Nesterov on the clients",
         "notes",
         {"momentum": 0.9, "nesterov": True},
-        "Starts afresh in every turn.",
+        "Starts anew in every round.",
     ),
     Preset(
         "Heavy ball on the server",
@@ -123,7 +123,7 @@ PRESETS = (
             "fedavgm.momentum": 0.9,
             "fedavgm.nesterov": True,
             **ONE_STEP,
-            **EVERYONE,
+            **ALL_CLIENTS,
         },
         "One full-batch local step a round: the method on the whole objective.",
     ),

@@ -23,22 +23,21 @@ from fedapp.training.algorithm import (
 )
 from fedapp.training.batches import counted_targets
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
-from strategies._local_steps import steps_in_all
+from strategies.fednova import accumulation_norm
 
 
 class Scaffold(Algorithm):
     """Control variates correct the drift of each local step: g - c_k + c.
 
-    Karimireddy et al. 2020 (ICML), Algorithm 1 with Eqs. 3 to 5. All variates start at zero, as the
-    authors' experiments do (with c_k = g_k(x_0), the theory's start, every client would need a turn
-    before the first round). The paper's server adds |S| / N times the mean of c_k+ - c_k to c;
-    implementations that divide by |S| make c too large when few clients take part. Here the
-    factor is the share of the weight that took part: |S| / N with uniform weighting, and with
-    weighting by examples sum of n_k over S / n, so that c stays the weighted mean of all c_k.
-    Option II takes x - y_k over K eta as the mean local gradient. With momentum K becomes what the
-    gradients contribute in all, as in FedNova; weight decay is the gradient of a term of the loss;
-    clip-norm, after which it is no mean gradient, is refused. The server's rate is
-    server-learning-rate.
+    Karimireddy et al. 2020 (ICML), Algorithm 1 with Eqs. 3 to 5. All variates start at zero, as in the
+    authors' experiments (c_k = g_k(x_0), as in the theory, would need a round of all clients first).
+    The paper's server adds |S| / N times the mean of c_k+ - c_k to c; implementations that divide by
+    |S| make c too large if few clients take part. Here the factor is the participating share of the
+    weight: |S| / N with uniform weighting, and with weighting by examples sum of n_k over S / n, so that
+    c is the weighted mean of all c_k. Option II uses (x - y_k) / (K eta) as the mean local gradient. With
+    momentum, K is replaced by ||a_k||_1, as in FedNova. Weight decay is the gradient of a term of the
+    loss; clip-norm is an error, since the result would not be a mean gradient. The server's learning
+    rate is server-learning-rate.
     """
 
     name: ClassVar[str] = "scaffold"
@@ -54,10 +53,10 @@ class Scaffold(Algorithm):
     )
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
-        """Say if steps are clipped from which Option II is to tell the mean gradient."""
+        """Yield the error of clipped gradients with Option II."""
         yield from super().config_errors(config)
         if self.option == "II":
-            because = "with option='II' (theta - theta_k) / (K eta) is taken for a mean gradient"
+            because = "with option='II' (theta - theta_k) / (K eta) is used as the mean gradient"
             yield from unused_options.of_clipping(config, because, "scaffold.option='I'")
 
     def initial_client_state(self, context: ClientContext) -> Tensors:
@@ -96,9 +95,9 @@ class Scaffold(Algorithm):
                 part("at-theta", context.step_state), 1 / context.step_state["size"].clamp(min=1)
             )
         else:
-            walked = add(context.global_params, params, -1.0)
-            taken = steps_in_all(next(iter(params.values())), context, steps)
-            mean = scaled(walked, 1 / (taken.clamp(min=1) * context.learning_rate))
+            drift = add(context.global_params, params, -1.0)
+            taken = accumulation_norm(next(iter(params.values())), context, steps)
+            mean = scaled(drift, 1 / (taken.clamp(min=1) * context.learning_rate))
             variate = add(add(context.state, context.broadcast, -taken.clamp(max=1)), mean)
         return ClientExtras(upload=add(variate, context.state, -1.0), state=variate)
 

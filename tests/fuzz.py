@@ -36,10 +36,10 @@ from fedapp.data.task_schema import describe_task
 from fedapp.errors import CheckpointError, ConfigError, FedappError
 from fedapp.federation.callback import ServerState
 from fedapp.federation.delivery import Delivery
+from fedapp.federation.evaluation import aggregate_scores
 from fedapp.federation.faults import KINDS, Fault, ReplyError
 from fedapp.federation.messages import encode_reply, encode_scores
 from fedapp.federation.nodes import Nodes
-from fedapp.federation.round_metrics import client_scores
 from fedapp.federation.validation import Expected, decode_reply, decode_scores
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import read_stored
@@ -163,10 +163,10 @@ def judge_reply(message):
         assert fault.kind in KINDS
         assert len(fault.reason) < 2000
         return "refused"
-    clients = [report.client for report in reply.reports]
+    clients = [report.client for report in reply.client_metrics]
     assert set(clients) | set(reply.failures) == set(ORDER.clients)
     assert len(clients) == len(set(clients))
-    for report in reply.reports:
+    for report in reply.client_metrics:
         assert 0 <= report.weight <= EXPECTED.sizes[report.client]
         assert 0 <= report.examples <= EXPECTED.sizes[report.client]
     for name, tensor in reply.mean.items():
@@ -218,7 +218,7 @@ def reply_bytes(rng):
     damaged = choose(rng, parts)
     parts[damaged] = mutated_bytes(rng, parts[damaged])
     delivery = Delivery()
-    delivery._singly = True
+    delivery._one_by_one = True
     order = [Message(RecordDict(), 5, "train")]
     ((_, reply),) = delivery.exchange(WireGrid(key, parts), order, 60.0)
     return "refused" if isinstance(reply, Fault) else judge_reply(reply)
@@ -243,7 +243,7 @@ def answers(rng):
     content = RecordDict({"holdings": ConfigRecord(copy.deepcopy(HOLDINGS))})
     mutate_records(rng, content)
     nodes = Nodes(OWN, TASK, "digits-2", None)
-    why = nodes._admit(5, as_message(content))
+    why = nodes._accept(5, as_message(content))
     assert bool(why) == (len(nodes.clients) == 0)
     assert not why or len(why) < 5000
     for client in nodes.clients:
@@ -258,7 +258,7 @@ def scores(rng):
     mutate_records(rng, content)
     fault, found = None, {}
     try:
-        found = decode_scores(as_message(content), [1, 4], graded=True)
+        found = decode_scores(as_message(content), [1, 4], has_accuracy=True)
     except ReplyError as error:
         fault = error.fault
     if fault is not None:
@@ -267,7 +267,7 @@ def scores(rng):
         return "refused"
     assert list(found) == [1, 4]
     good = [score for score in found.values() if isinstance(score, Score)]
-    mean = client_scores(good)
+    mean = aggregate_scores(good)
     sound = {} if mean is None else {key: mean[key] for key in ("loss", "accuracy", "clients")}
     assert all(math.isfinite(value) for value in sound.values())
     assert mean is None or 0 <= mean["accuracy"] <= 1

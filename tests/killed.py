@@ -16,9 +16,7 @@ from typing import Any
 from fedapp.config.run_config import Scalar
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    ["killed", "in_process", "fedapp.cli.main", "fedapp.runs.artifacts"]
-)
+PROCESSES.set_forkserver_preload(["killed", "in_process", "fedapp.cli.main", "fedapp.runs.report"])
 SECONDS = 120
 
 
@@ -100,14 +98,15 @@ def before_the_checkpoints_description(round_: int) -> None:
 
 def in_the_line_of_metrics(round_: int) -> None:
     """Die when half of a round's line is written."""
-    from fedapp.runs.callbacks import Metrics, _line
+    from fedapp.runs.callbacks import Metrics
+    from fedapp.runs.metrics import to_line
 
     write = Metrics.on_round
 
     def dying(self: Metrics, record: dict[str, Any], state: Any) -> bool:
         if state.round == round_:
             with self.path.open("a") as file:
-                line = _line(record)
+                line = to_line(record)
                 file.write(line[: len(line) // 2])
             die()
         return write(self, record, state)

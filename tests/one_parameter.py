@@ -142,7 +142,7 @@ class Federation:
         )
         mean = reply.mean
         if reply.each:
-            weights = {report.client: report.weight for report in reply.reports}
+            weights = {report.client: report.weight for report in reply.client_metrics}
             mean = self.algorithm.aggregate(
                 list(reply.each.values()), [weights[k] for k in reply.each]
             )

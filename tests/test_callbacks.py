@@ -10,7 +10,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from fedapp.federation.callback import ServerState
 from fedapp.runs import callbacks
-from fedapp.runs.callbacks import Checkpoints, Progress, TensorBoardWriter
+from fedapp.runs.callbacks import Checkpoints, ProgressReport, TensorBoardWriter
 from fedapp.runs.directory import RunDirectory
 
 
@@ -66,7 +66,7 @@ def test_checkpoints_by_rounds_and_by_seconds(tmp_path, monkeypatch, every, seco
 
 def test_a_round_line_says_no_number_that_there_is_none_of(caplog):
     """Nobody replied, so there is no training loss."""
-    report = Progress(6, Console(file=io.StringIO()))
+    report = ProgressReport(6, Console(file=io.StringIO()))
     numbers = {"test_accuracy": 0.5, "test_loss": 1.25, "replied": 0, "train_loss": math.nan}
     report.on_round(record(3, **numbers) | {"seconds": {"round": 40.0}}, ServerState(3, {}))
     numbers |= {"replied": 2, "train_loss": 0.25}

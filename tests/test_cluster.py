@@ -13,7 +13,7 @@ from ray.cluster_utils import Cluster as RayCluster
 from ray.util import placement_group, remove_placement_group
 
 from fedapp.cli import main as cli
-from fedapp.engines.cluster import ENVIRONMENT, HERE, Cluster
+from fedapp.engines.ray_cluster import ENVIRONMENT, LOCAL, Cluster
 from fedapp.errors import ConfigError
 
 NODE = {
@@ -98,7 +98,10 @@ def test_without_room_the_error_says_what_each_node_has(address, tmp_path, monke
         remove_placement_group(taken)
         ray.shutdown()
     (last,) = (line for line in capsys.readouterr().err.splitlines() if "Error" in line)
-    assert f"--workers 2: no room in the Ray cluster at {address} (RAY_ADDRESS) within 3 s" in last
+    assert (
+        f"--workers 2: not enough free resources in the Ray cluster at {address} (RAY_ADDRESS) within 3 s"
+        in last
+    )
     assert "Each asks for 1 CPU and 0 GPU" in last
     nodes = re.findall(r"[\d.]+ \(node \w+\) 1 CPU \((\d) free\) and 0 GPU \(0 free\)", last)
     assert sorted(nodes) == ["0", "1"]
@@ -109,18 +112,18 @@ def test_without_room_the_error_says_what_each_node_has(address, tmp_path, monke
 @pytest.mark.parametrize(
     ("option", "variable", "expected"),
     [
-        ("", "", HERE.address),
+        ("", "", LOCAL.address),
         ("", "10.0.0.1:6379", "10.0.0.1:6379"),
         ("10.0.0.2:6379", "10.0.0.1:6379", "10.0.0.2:6379"),
-        ("local", "10.0.0.1:6379", HERE.address),
-        ("", "local", HERE.address),
+        ("local", "10.0.0.1:6379", LOCAL.address),
+        ("", "local", LOCAL.address),
         ("", "auto", "auto"),
         ("ray://head:10001", "http://head:8265", "ray://head:10001"),
     ],
 )
 def test_the_option_wins_over_the_variable(option, variable, expected, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", variable)
-    assert Cluster.chosen(option).address == expected
+    assert Cluster.from_option(option).address == expected
 
 
 @pytest.mark.parametrize(
@@ -135,4 +138,4 @@ def test_the_option_wins_over_the_variable(option, variable, expected, monkeypat
 def test_other_addresses_are_refused_with_those_that_are_meant(address, said, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(ConfigError, match=rf"^RAY_ADDRESS '{address}': .*{said}.*ray://HOST:10001"):
-        Cluster.chosen("")
+        Cluster.from_option("")

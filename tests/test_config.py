@@ -21,7 +21,7 @@ from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, defaults, option_fields, read_config
 from fedapp.data.node_data import own_client
 from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
-from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.metrics import read_metrics
 from fedapp.training.algorithm import Algorithm
 from tests.conftest import SMALL, Run, metrics_of
 
@@ -211,7 +211,7 @@ def test_nodes_that_do_not_come_are_waited_for_no_longer_than_is_said(
 ) -> None:
     monkeypatch.setattr(server_app, "_check_nodes", lambda *_: None)  # as in a deployment
     with pytest.raises(
-        RunError, match=r"min-nodes = 2: only 1 fit nodes within node-timeout = 0.2 s"
+        RunError, match=r"min-nodes = 2: only 1 accepted nodes within node-timeout = 0.2 s"
     ):
         run(min_nodes=2, node_timeout=0.2)
 

@@ -102,10 +102,10 @@ def test_a_reply_to_an_earlier_round_is_counted_and_dropped():
     replies.close()
     assert delivery.busy([1, 2]) == {2}
     clock.now = 4
-    delivery.begin(grid)
+    delivery.begin_round(grid)
     assert (delivery.late, delivery.busy([1, 2])) == (1, set())
     assert [i for i, _ in delivery.exchange(grid, ask(1), 8)] == [0]
-    delivery.begin(grid)
+    delivery.begin_round(grid)
     assert delivery.late == 0
 
 
@@ -119,7 +119,7 @@ def test_dropping_late_replies_within_a_round_forgets_no_count():
     assert (delivery.late, delivery.busy([1, 2, 3])) == (2, set())
     delivery.drop_late(grid)
     assert delivery.late == 2
-    delivery.begin(grid)
+    delivery.begin_round(grid)
     assert delivery.late == 0
 
 
@@ -240,7 +240,7 @@ def test_an_answer_of_the_superlink_names_the_node_that_is_lost(tmp_path):
 class BusyGrid(InlineGrid):
     """Its nodes work by themselves."""
 
-    def take_back(self, keys):
+    def cancel_messages(self, keys):
         return []
 
 
@@ -287,9 +287,9 @@ def test_replies_that_come_while_a_round_waits_for_busy_nodes_are_counted(tmp_pa
     """Round 4 draws the three clients that the others did not wait for, and waits for two of them."""
     draws = {1: [0, 1, 2], 2: [0, 1, 3], 3: [0, 1, 4], 4: [2, 3, 4]}
     monkeypatch.setattr(
-        "strategies.strategy.sample_clients", lambda _, round_, *__, **___: draws[round_]
+        "fedapp.federation.sampling.sample_clients", lambda _, round_, *__, **___: draws[round_]
     )
-    monkeypatch.setattr("strategies.strategy.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("fedapp.federation.sampling.BUSY_SECONDS", 0.01)
     looks = []
 
     class Slow(BusyGrid):
@@ -316,7 +316,7 @@ class GatheringGrid(InlineGrid):
 
 
 def test_a_round_waits_for_as_many_clients_as_must_reply(tmp_path, monkeypatch):
-    monkeypatch.setattr("strategies.strategy.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("fedapp.federation.sampling.BUSY_SECONDS", 0.01)
     settings = {"num_server_rounds": 1, "min_nodes": 2, "min_replies": 3}
     record = own_run(tmp_path / "run", GatheringGrid, **settings)[0]
     assert (record["clients"], record["model_changed"]) == ([0, 1, 2], True)
@@ -328,7 +328,7 @@ def test_a_round_waits_for_as_many_clients_as_must_reply(tmp_path, monkeypatch):
 def test_a_query_that_was_lost_is_asked_again_where_the_quorum_needs_the_node(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("fedapp.federation.nodes.QUERY_SECONDS", 0.3)
+    monkeypatch.setattr("fedapp.federation.nodes.QUERY_TIMEOUT", 0.3)
     lost = []
 
     class Losing(InlineGrid):

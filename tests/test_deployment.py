@@ -114,7 +114,7 @@ def test_only_those_invited_take_part_and_a_killed_superlink_costs_nothing(tmp_p
         with subtests.test("only the two invited were ever active"):
             assert started.log("superlink").count("Activated node_id") == 2
         with subtests.test("the run names them as they were registered"):
-            named = re.findall(r"Node \d+ \((.*?)\) is fit", started.log("run"))
+            named = re.findall(r"Node \d+ \((.*?)\) is accepted", started.log("run"))
             assert sorted(named) == ["node-a", "node-b"]
         with subtests.test("the run went on after the SuperLink was killed"):
             assert 2 <= started.lines_when_killed <= SETTINGS["num-server-rounds"]

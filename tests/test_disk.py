@@ -153,4 +153,4 @@ def test_the_log_is_lines_of_json(tmp_path):
     lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
     assert all(set(line) == {"time", "level", "message"} for line in lines)
     assert lines[0]["message"] == f"Run directory: {folder}"
-    assert any("is fit: 1440 examples" in line["message"] for line in lines)
+    assert any("is accepted: 1440 examples" in line["message"] for line in lines)

@@ -11,7 +11,7 @@ from in_process import SMALL, TWENTY, metrics, model
 
 from deploy.federation import federation
 from fedapp.data.embedded.digits import Digits
-from fedapp.engines.cluster import HERE, connected
+from fedapp.engines.ray_cluster import LOCAL, connected
 from fedapp.engines.ray_workers import run_workers
 from fedapp.server_app import app as server_app
 
@@ -64,7 +64,7 @@ class Workers:
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory):
     """Return what runs on Ray workers."""
-    with connected(HERE):
+    with connected(LOCAL):
         yield Workers(tmp_path_factory.mktemp("workers"))
 
 
@@ -133,7 +133,7 @@ def test_the_simulation_trains_k_clients_with_its_two_nodes(simulation):
 def test_a_node_with_data_of_its_own_trains_no_virtual_client(deployment):
     deployment.run({**TWENTY, "num-server-rounds": 4}, "float32-4")
     log = (deployment.folder / "float32-4.log").read_text()
-    refused = re.findall(r"Node \d+ is refused: (.*)", log)
+    refused = re.findall(r"Node \d+ is rejected: (.*)", log)
     assert len(refused) == 1
     assert "num-clients = 10: this node has data of its own (data-path = " in refused[0]
 
@@ -173,7 +173,7 @@ def test_nodes_that_are_clients(deployment):
     assert [r["clients"] for r in records[1:]] == [[0, 1]] * 2
     assert [r["examples"] for r in records[1:]] == [500] * 2
     log = (folder / "own.log").read_text()
-    refused = dict.fromkeys(re.findall(r"Node \d+ is refused: (.*)", log))
+    refused = dict.fromkeys(re.findall(r"Node \d+ is rejected: (.*)", log))
     reasons = "\n".join(refused)
     assert re.search(r"client-id = 1: node \d+ is that client already", reasons)
     assert re.search(r"labels \(digit 0, .*\) instead of \(0, ", reasons)

@@ -10,10 +10,9 @@ from flwr.app import Message, MessageType
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.federation.aggregation import RunningAggregate, in_order
-from fedapp.federation.collect import collect_replies
+from fedapp.federation.aggregation import RunningAggregate, collect_replies, in_order
+from fedapp.federation.evaluation import aggregate_scores
 from fedapp.federation.messages import encode_reply
-from fedapp.federation.round_metrics import client_scores
 from fedapp.federation.validation import Expected
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
@@ -31,11 +30,11 @@ def reply(*reports: ClientMetrics, mean: float = 0.0, upload: float | None = Non
     return TrainReply({"w": torch.tensor(mean)}, uploads, {}, reports)
 
 
-def folded(*replies: TrainReply) -> RunningAggregate:
-    fold = RunningAggregate()
+def aggregated(*replies: TrainReply) -> RunningAggregate:
+    aggregate = RunningAggregate()
     for each in replies:
-        fold.add(each)
-    return fold
+        aggregate.add(each)
+    return aggregate
 
 
 @pytest.mark.parametrize(
@@ -51,39 +50,39 @@ def folded(*replies: TrainReply) -> RunningAggregate:
 def test_replies_are_given_in_the_order_of_the_orders(come: list[int], yielded: list[int]) -> None:
     replies = [reply(report(client)) for client in range(3)]
     found = in_order(((index, replies[index]) for index in come), 3)
-    assert [each.reports[0].client for each in found] == yielded
+    assert [each.client_metrics[0].client for each in found] == yielded
 
 
 def test_a_reply_that_is_lost_holds_up_no_other() -> None:
     replies = iter([(1, reply(report(1))), (0, None), (2, reply(report(2)))])
     found = in_order(replies, 3)
-    assert next(found).reports[0].client == 1
+    assert next(found).client_metrics[0].client == 1
     assert next(replies)[0] == 2  # it was not yet asked for
 
 
 def test_means_are_weighted_by_what_the_nodes_clients_weigh() -> None:
     """Clients of 1 and 2 make a mean of 4, one of 5 has 12: (3 * 4 + 5 * 12) / 8; uploads alike."""
-    fold = folded(
+    aggregate = aggregated(
         reply(report(0, 1), report(1, 2), mean=4.0, upload=8.0),
         reply(report(2, 5), mean=12.0, upload=0.0),
     )
-    mean, uploads = fold.mean(FedAvg())
+    mean, uploads = aggregate.mean(FedAvg())
     assert (float(mean["w"]), float(uploads["c"])) == (9.0, 3.0)
-    assert (fold.weight, fold.usable) == (8, 3)
+    assert (aggregate.weight, aggregate.num_weighted) == (8, 3)
 
 
 def test_a_mean_over_reports_leaves_out_what_is_no_number() -> None:
     """A client without examples has no loss, and a weight of 0."""
-    fold = folded(reply(report(0, 1), report(1, 0)), reply(report(2, 3), report(3, 4)))
-    assert fold.average([2.0, math.nan, 6.0, math.nan]) == 5.0
-    assert fold.average([2.0, math.inf, 6.0, 6.0]) == 5.5
-    assert math.isnan(fold.average([math.nan] * 4))
-    assert fold.usable == 3
+    aggregate = aggregated(reply(report(0, 1), report(1, 0)), reply(report(2, 3), report(3, 4)))
+    assert aggregate.average([2.0, math.nan, 6.0, math.nan]) == 5.0
+    assert aggregate.average([2.0, math.inf, 6.0, 6.0]) == 5.5
+    assert math.isnan(aggregate.average([math.nan] * 4))
+    assert aggregate.num_weighted == 3
 
 
 def test_nodes_train_side_by_side_and_their_clients_one_after_another() -> None:
     one = reply(report(0, seconds=1.0), report(1, seconds=2.0))
-    assert folded(one, reply(report(2, seconds=2.5))).train_seconds == 3.0
+    assert aggregated(one, reply(report(2, seconds=2.5))).train_seconds == 3.0
 
 
 def test_a_round_waits_for_clients_and_not_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,28 +98,28 @@ def test_a_round_waits_for_clients_and_not_for_nodes(monkeypatch: pytest.MonkeyP
     ]
     expected = Expected({"w": torch.tensor(0.0)}, dict.fromkeys(range(6), 1))
     found = collect_replies(orders, messages, expected, wanted=2, deadline=9.0)
-    assert [each.client for each in found.fold.reports] == [0, 2, 3]
+    assert [each.client for each in found.aggregate.client_metrics] == [0, 2, 3]
     assert {client: fault.kind for client, fault in found.faults.items()} == {1: "raised"}
     assert found.unused == [4, 5]
-    assert float(found.fold.mean(FedAvg())[0]["w"]) == 3.0
+    assert float(found.aggregate.mean(FedAvg())[0]["w"]) == 3.0
 
 
 def test_scores_of_clients_count_each_example_once() -> None:
     """(2 * 1 + 6 * 4) / 8 and (2 * 0.5 + 6 * 1) / 8; a client without test examples has no score."""
     nothing = Score(math.nan, math.nan, 0)
-    found = client_scores([Score(1.0, 0.5, 2), nothing, Score(4.0, 1.0, 6)])
+    found = aggregate_scores([Score(1.0, 0.5, 2), nothing, Score(4.0, 1.0, 6)])
     assert found is not None
     assert dict(found) == {"loss": 3.25, "accuracy": 0.875, "worst-accuracy": 0.5, "clients": 2}
-    assert client_scores([nothing]) is None
+    assert aggregate_scores([nothing]) is None
 
 
 def test_numbers_of_a_models_own_are_means_by_examples_where_they_are_finite() -> None:
     """(2 * 0.1 + 6 * 0.5) / 8; "rare" of the one client that has it; a client without examples: none."""
     one, two = {"ece": 0.1, "rare": math.nan}, {"ece": 0.5, "rare": 0.25}
     nothing = Score(math.nan, math.nan, 0)
-    found = client_scores([Score(1.0, 0.5, 2, one), nothing, Score(4.0, 1.0, 6, two)])
+    found = aggregate_scores([Score(1.0, 0.5, 2, one), nothing, Score(4.0, 1.0, 6, two)])
     assert found is not None
     assert (found["ece"], found["rare"]) == (pytest.approx(0.4), 0.25)
-    [alone] = [client_scores([Score(1.0, 0.5, 2, one)])]
+    [alone] = [aggregate_scores([Score(1.0, 0.5, 2, one)])]
     assert alone is not None
     assert math.isnan(float(str(alone["rare"])))

@@ -23,10 +23,10 @@ from fedapp.data import Task
 from fedapp.data.embedded.digits import Digits
 from fedapp.data.node_data import NodeData, OwnClient, read_node_data
 from fedapp.data.task_schema import describe_task
-from fedapp.engines.grid import RUN_ID, identify
+from fedapp.engines.grid import RUN_ID, set_identity
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError, RunError
-from fedapp.federation.nodes import REFUSED_SECONDS, Nodes
+from fedapp.federation.nodes import REJECTED_PAUSE, Nodes
 from fedapp.server_app import app as server_app
 from tests.in_process import SMALL, metrics
 
@@ -35,7 +35,7 @@ DIGITS = Digits().load()
 
 @pytest.fixture(autouse=True)
 def _task(monkeypatch: pytest.MonkeyPatch) -> None:
-    identify(SUPERLINK_NODE_ID)
+    set_identity(SUPERLINK_NODE_ID)
 
 
 def spoken(folder: Path, *lines: str) -> Path:
@@ -57,7 +57,7 @@ def asked(answer: dict[str, object], task: Task = DIGITS.task) -> str:
     """Return why a node that answers so is refused, or nothing."""
     record = RecordDict({"holdings": ConfigRecord(answer)})  # type: ignore[arg-type]
     nodes = Nodes(read_config({"num-clients": 0}), task, DIGITS.fingerprint, None)
-    return nodes._admit(5, Message(record, SUPERLINK_NODE_ID, "query"))
+    return nodes._accept(5, Message(record, SUPERLINK_NODE_ID, "query"))
 
 
 def answer(task: Task = DIGITS.task) -> dict[str, object]:
@@ -113,7 +113,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     for name in ("read_node_data", "make_trainer"):
         monkeypatch.setattr(client_app_module, name, counted(name))
-    monkeypatch.setattr(client_app_module, "_KEPT", client_app_module._Kept())
+    monkeypatch.setattr(client_app_module, "_CACHE", client_app_module._Cache())
     return counts
 
 
@@ -132,9 +132,9 @@ def test_eight_nodes_in_one_process_share_data_and_trainer(
 def test_settings_of_another_type_are_other_settings(built: Counter[str]) -> None:
     """1 and True are equal, and so have one hash: the second must not be taken for the first."""
     contexts = [Context(RUN_ID, 1, {}, RecordDict(), {"num-clients": n}) for n in (1, True)]
-    assert client_app_module.workplace_of(contexts[0]).own is None
+    assert client_app_module.node_setup_of(contexts[0]).own is None
     with pytest.raises(ConfigError, match="num-clients = True"):
-        client_app_module.workplace_of(contexts[1])
+        client_app_module.node_setup_of(contexts[1])
 
 
 class HoldingGrid(InlineGrid):
@@ -176,7 +176,9 @@ def test_a_silent_node_holds_up_the_start_no_longer_than_node_timeout() -> None:
 
 def test_a_silent_node_is_named_where_nodes_are_missing() -> None:
     nodes, grid = holding(node_timeout=0.2, min_nodes=2)
-    with pytest.raises(RunError, match=r"only 1 fit .*not fit:\n  node 2: it has not answered yet"):
+    with pytest.raises(
+        RunError, match=r"only 1 accepted .*not accepted:\n  node 2: it has not answered yet"
+    ):
         nodes.wait(grid)
 
 
@@ -189,15 +191,15 @@ def test_an_answer_that_took_too_long_is_silence_and_no_reason_to_refuse() -> No
         Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "it died"),
         reply_to=Message(RecordDict(), 2, "query"),
     )
-    nodes.ask_again(1)
-    nodes._hear(2, late)
+    nodes.query_again(1)
+    nodes._handle_answer(2, late)
     assert nodes.rejected == {}
     assert nodes.wait(grid) == [1, 2]
 
 
 def test_a_newcomer_that_answers_late_counts_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round waits for its answer for a while, and then goes on without; it is asked but once."""
-    monkeypatch.setattr("fedapp.federation.nodes.NEWCOMER_SECONDS", 0.2)
+    monkeypatch.setattr("fedapp.federation.nodes.NEW_NODE_WAIT", 0.2)
     nodes, grid = holding()
     began = time.monotonic()
     assert [nodes.available(grid) for _ in range(3)] == [[1]] * 3
@@ -332,16 +334,18 @@ def test_a_refused_node_that_was_mended_where_it_stands_is_asked_again(
     )
     assert nodes.available(grid) == nodes.available(grid) == [1]
     for asked in (2, 3):
-        clock.now += REFUSED_SECONDS
+        clock.now += REJECTED_PAUSE
         assert nodes.available(grid) == nodes.available(grid) == [1]
         assert grid.asked.count(2) == asked
     grid.answers[2] = grid.answers[2] | {"examples": 9}
-    clock.now += REFUSED_SECONDS
+    clock.now += REJECTED_PAUSE
     assert [nodes.available(grid) for _ in range(2)] == [[1], [1, 2]]
     assert nodes.rejected == {}
     said = [record.getMessage() for record in caplog.records]
-    assert sum(text.startswith("Node 2 (device-2) is refused: it has no") for text in said) == 1
-    assert sum(text.startswith("Node 2 (device-2) is fit: client 1, 9 ex") for text in said) == 1
+    assert sum(text.startswith("Node 2 (device-2) is rejected: it has no") for text in said) == 1
+    assert (
+        sum(text.startswith("Node 2 (device-2) is accepted: client 1, 9 ex") for text in said) == 1
+    )
 
 
 def test_what_a_node_raised_is_quoted_without_the_words_around_it() -> None:
@@ -351,4 +355,4 @@ def test_what_a_node_raised_is_quoted_without_the_words_around_it() -> None:
     reason = "ClientApp failed\n<class 'fedapp.errors.DataError'>:<'data-path = '/x': is a file'>"
     query = Message(RecordDict(), 2, "query")
     failed = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=query)
-    assert nodes._admit(2, failed) == "it failed: DataError: data-path = '/x': is a file"
+    assert nodes._accept(2, failed) == "it failed: DataError: data-path = '/x': is a file"

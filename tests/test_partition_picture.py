@@ -115,7 +115,7 @@ def test_summary_of_many_clients_lists_no_counts_and_may_have_no_ratio():
 
 
 def test_very_many_clients_are_measured_by_a_sample(monkeypatch):
-    monkeypatch.setattr(partition_picture, "MOST_CELLS", 40)
+    monkeypatch.setattr(partition_picture, "MAX_CELLS", 40)
     examples = cycle(100)
     matrix = count_labels(Iid().split(examples, 20, 0), examples.targets, 10)
     assert matrix.clients.tolist() == [0, 5, 10, 15]

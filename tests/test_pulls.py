@@ -16,8 +16,9 @@ from test_delivery import Clock, SlowGrid, ask
 from test_exchange import Clock as SleepClock
 
 from fedapp.federation import delivery as module
-from fedapp.federation.collect import collect_replies, collect_scores
+from fedapp.federation.aggregation import collect_replies
 from fedapp.federation.delivery import Delivery, grace_period
+from fedapp.federation.evaluation import collect_scores
 from fedapp.federation.validation import Expected
 from fedapp.training.client import TrainRequest
 
@@ -68,7 +69,7 @@ def federation(monkeypatch):
     """Return a delivery whose time passes while it sleeps, and a grid with some replies in part."""
     clock, grids = SleepClock(), []
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(module, "FETCH_SECONDS", 0.2)
 
     def make(*in_part):
         grids.append(HttpGrid(in_part))
@@ -91,7 +92,7 @@ def test_a_reply_in_part_is_lost_at_the_deadline_and_holds_up_no_other(federatio
 
 def test_many_replies_in_part_hold_up_no_other(federation, monkeypatch):
     """They are looked for two at a time, and each look leaves them to their threads."""
-    monkeypatch.setattr(module, "AT_ONCE", 2)
+    monkeypatch.setattr(module, "MAX_FETCHES", 2)
     delivery, grid, _ = federation(1, 2, 3)
     found = dict(delivery.exchange(grid, ask(1, 2, 3, 4), DEADLINE))
     assert isinstance(found[3], Message)
@@ -105,7 +106,7 @@ def test_with_over_selection_a_slow_upload_is_not_waited_for(federation):
     replies.close()
     assert clock.now == 100
     grid.finalize()
-    delivery.begin(grid)
+    delivery.begin_round(grid)
     assert (delivery.late, delivery.busy([1, 2])) == (1, set())
 
 
@@ -121,11 +122,11 @@ def test_a_reply_that_gets_whole_in_time_counts(federation):
 def test_the_next_round_goes_on_beside_a_pull_that_waits_and_drops_what_it_brings(federation):
     delivery, grid, _ = federation(1)
     list(delivery.exchange(grid, ask(1), DEADLINE))
-    delivery.begin(grid)
+    delivery.begin_round(grid)
     assert [index for index, _ in delivery.exchange(grid, ask(2, 3), DEADLINE)] == [0, 1]
     assert (delivery.late, delivery.busy([1, 2, 3])) == (0, {1})
     grid.finalize()
-    delivery.begin(grid)
+    delivery.begin_round(grid)
     assert (delivery.late, delivery.busy([1, 2, 3])) == (1, set())
     assert sorted(grid.taken) == ["m1", "m2", "m3"]
 
@@ -136,7 +137,7 @@ def test_a_device_is_busy_for_as_long_as_its_reply_is_there_in_part(federation):
     clock.now += 100 * DEADLINE
     assert delivery.busy([1, 2]) == {1}
     grid.finalize()
-    delivery.begin(grid)
+    delivery.begin_round(grid)
     assert delivery.busy([1, 2]) == set()
 
 
@@ -145,7 +146,7 @@ def test_what_a_pull_brings_from_a_node_that_went_away_is_forgotten(federation):
     list(delivery.exchange(grid, ask(1), DEADLINE))
     assert delivery.busy([2]) == set()
     grid.finalize()
-    delivery.begin(grid)
+    delivery.begin_round(grid)
     assert delivery.late == 0
 
 
@@ -157,10 +158,10 @@ def test_a_pull_that_waits_does_not_keep_the_process(federation):
 
 def test_a_query_that_is_answered_in_part_is_left_for_later(federation):
     delivery, grid, _ = federation(1)
-    assert [i for i, _ in delivery.exchange(grid, ask(1, 2), 9.0, patience=DEADLINE)] == [1]
-    assert delivery.collect(grid) == []
+    assert [i for i, _ in delivery.exchange(grid, ask(1, 2), 9.0, max_wait=DEADLINE)] == [1]
+    assert delivery.collect_late(grid) == []
     grid.finalize()
-    assert [node for node, _ in delivery.collect(grid)] == [1]
+    assert [node for node, _ in delivery.collect_late(grid)] == [1]
 
 
 class Travelling(SlowGrid):
@@ -234,7 +235,10 @@ def test_a_late_reply_is_said_to_be_late_and_nothing_else(code, reason, caplog):
     said = "no reply within round-deadline = 40 s"
     assert fault(error(code, reason)) == ("late", said)
     replies = [(0, error(code, reason))]
-    assert collect_scores([(1, [7])], replies, 40.0, graded=True, called="device-{}".format) == []
+    assert (
+        collect_scores([(1, [7])], replies, 40.0, has_accuracy=True, node_name="device-{}".format)
+        == []
+    )
     assert said in caplog.text
     assert reason not in caplog.text
 
@@ -290,7 +294,7 @@ def test_flowers_own_grid_fetches_one_reply_while_it_waits_for_another(federatio
     for thread in threading.enumerate():
         if thread.name.startswith("pull "):
             thread.join(30)
-    ((node, reply),) = delivery.collect(grid)
+    ((node, reply),) = delivery.collect_late(grid)
     assert node == 1
     assert fault(reply) == ("lost", "its reply came only in part, and its upload broke off")
 

@@ -13,7 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.messages import encode_reply, encode_scores
-from fedapp.federation.validation import LARGEST_COUNT, Expected, decode_reply, decode_scores
+from fedapp.federation.validation import MAX_COUNT, Expected, decode_reply, decode_scores
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
@@ -48,7 +48,7 @@ def fault(message: Message, expected: Expected = EXPECTED) -> str:
 def test_a_sound_reply_is_taken_as_it_is() -> None:
     other = replace(REPORT, client=1, examples=2, weight=2.0)
     found = decode_reply(ORDER, reply(REPORT, other, update=(1.0, 2.0)), EXPECTED)
-    assert found.reports == (REPORT, other)
+    assert found.client_metrics == (REPORT, other)
     assert found.mean["w"].tolist() == [1.0, 2.0]
     assert (found.weight, found.failures) == (7.0, {})
 
@@ -65,7 +65,7 @@ def test_a_sound_reply_is_taken_as_it_is() -> None:
         ({"examples": 6}, "weight"),
         ({"examples": -1}, "weight"),
         ({"steps": -1}, "malformed"),
-        ({"steps": LARGEST_COUNT + 1}, "malformed"),
+        ({"steps": MAX_COUNT + 1}, "malformed"),
         ({"seconds": -1.0}, "malformed"),
         ({"seconds": math.inf}, "malformed"),
         ({"seconds": math.nan}, "malformed"),
@@ -196,12 +196,12 @@ def test_scores_carry_the_numbers_of_a_models_own() -> None:
     """A client without test examples has none; a column that is too short is no reply."""
     scores = {4: Score(0.5, 1.0, 3, {"ece": 0.25}), 5: Score(math.nan, math.nan, 0)}
     message = Message(encode_scores(scores, {}), 1, MessageType.EVALUATE)
-    found = decode_scores(message, [4, 5], graded=True)
+    found = decode_scores(message, [4, 5], has_accuracy=True)
     assert isinstance(found[4], Score)
     assert found[4].further == {"ece": 0.25}
     message.content["further"]["ece"] = [0.25]
     with pytest.raises(ReplyError, match="malformed"):
-        decode_scores(message, [4, 5], graded=True)
+        decode_scores(message, [4, 5], has_accuracy=True)
 
 
 def test_numbers_of_a_models_own_are_few_and_have_short_names() -> None:
@@ -215,12 +215,12 @@ def test_numbers_of_a_models_own_are_few_and_have_short_names() -> None:
         scores = encode_scores({4: Score(0.5, 0.75, 8, dict.fromkeys(names, 1.0))}, {})
         message = Message(scores, 1, MessageType.EVALUATE)
         if good:
-            found = decode_scores(message, [4], graded=True)[4]
+            found = decode_scores(message, [4], has_accuracy=True)[4]
             assert isinstance(found, Score)
             assert found.further.keys() == set(names)
         else:
             with pytest.raises(ReplyError, match="malformed") as raised:
-                decode_scores(message, [4], graded=True)
+                decode_scores(message, [4], has_accuracy=True)
             assert len(str(raised.value)) < 1000
 
 
@@ -238,6 +238,6 @@ def test_numbers_of_a_models_own_are_few_and_have_short_names() -> None:
 )
 def test_scores_must_be_possible(score: Score, graded: bool, kind: str) -> None:
     message = Message(encode_scores({4: score}, {}), 1, MessageType.EVALUATE)
-    found = decode_scores(message, [4, 5], graded=graded)
+    found = decode_scores(message, [4, 5], has_accuracy=graded)
     assert getattr(found[4], "kind", "") == kind
     assert found[5] == Fault("raised", "its node does not mention it")

@@ -17,9 +17,9 @@ from fedapp import server_app
 from fedapp.config.run_config import read_config
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
-from fedapp.runs.checkpoint import kept_rounds, load_checkpoint, save_checkpoint
+from fedapp.runs.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import reopen
-from fedapp.runs.lock import ENDED, locked
+from fedapp.runs.lock import END_MESSAGE, locked
 
 ROUNDS, EVERY = 11, 3
 SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}
@@ -227,7 +227,7 @@ def test_a_run_made_while_another_waited_for_the_folder_is_not_written_over(tmp_
         run(folder, seed=1)
     assert json.loads((folder / "config.json").read_text())["config"]["seed"] == 0
     assert metrics(folder)[-1]["round"] == 3
-    assert ENDED not in (folder / "log.jsonl").read_text()  # the first's, which did not fail
+    assert END_MESSAGE not in (folder / "log.jsonl").read_text()  # the first's, which did not fail
 
 
 def test_a_run_goes_on_whatever_another_version_had_for_defaults_of_what_it_does_not_use(tmp_path):
@@ -261,16 +261,16 @@ def test_a_run_killed_before_it_was_one_is_begun_again(tmp_path, monkeypatch):
         patch.setattr(server_app, "write_config", die)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run")
-    assert kept_rounds(tmp_path / "run" / "checkpoints") == [0]
+    assert checkpoint_rounds(tmp_path / "run" / "checkpoints") == [0]
     assert metrics(run(tmp_path / "run"))[-1]["round"] == 3
 
 
 def test_a_checkpoint_outlives_older_and_later_ones(tmp_path):
     for round_ in (20, 40, 50, 30):
         save_checkpoint(tmp_path, ServerState(round_, {}))
-    assert kept_rounds(tmp_path) == [30]
+    assert checkpoint_rounds(tmp_path) == [30]
     save_checkpoint(tmp_path, ServerState(35, {}))
-    assert kept_rounds(tmp_path) == [35, 30]
+    assert checkpoint_rounds(tmp_path) == [35, 30]
     assert load_checkpoint(tmp_path).round == 35
 
 

@@ -218,7 +218,7 @@ def test_the_quadratics_sharpness_is_its_largest_eigenvalue(run: Run) -> None:
 
 def test_the_loss_is_that_of_the_evaluation_of_the_same_examples(run: Run, monkeypatch) -> None:
     """Batches of 100, 100 and 50 of 250 examples count by their sizes."""
-    monkeypatch.setattr("fedapp.runs.model_sharpness.BATCH", 100)
+    monkeypatch.setattr("fedapp.runs.model_sharpness.BATCH_SIZE", 100)
     folder = run(model="2nn", learning_rate=0.2, eval_train_examples=250)
     found = sharpness_of(folder, Measurement(examples=250))
     last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])

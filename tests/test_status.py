@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from fedapp.cli.main import app
 from fedapp.errors import CheckpointError, ConfigError, RunError
-from fedapp.runs import lock as occupancy
-from fedapp.runs.artifacts import summarise
+from fedapp.runs import lock
 from fedapp.runs.callbacks import Metrics
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.lock import ENDED, is_locked, locked, logged
+from fedapp.runs.lock import END_MESSAGE, is_locked, locked, logged
+from fedapp.runs.report import summarise
 from fedapp.runs.status import status
 
 
@@ -111,8 +111,8 @@ def test_the_last_line_of_a_log_says_what_ended_the_run(error, said, tmp_path, c
         raise error
     line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert line["level"] == "ERROR"
-    assert re.match(ENDED + said, line["message"])
-    assert ENDED not in capfd.readouterr().err
+    assert re.match(END_MESSAGE + said, line["message"])
+    assert END_MESSAGE not in capfd.readouterr().err
 
 
 def stop_after(round_, monkeypatch):
@@ -174,7 +174,7 @@ def test_seconds_are_medians_of_the_rounds_and_their_parts(tmp_path):
 
 
 def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(occupancy, "RELEASE_SECONDS", 0.1)
+    monkeypatch.setattr(lock, "LOCK_TIMEOUT", 0.1)
     seen = []
     write = Metrics.on_round
 
@@ -250,15 +250,19 @@ def say(folder, *messages):
         file.writelines(json.dumps({"level": "INFO", "message": m}) + "\n" for m in messages)
 
 
-REFUSED = "Node 17 is refused: num-classes = 3, but the server has 10"
+REJECTED = "Node 17 is rejected: num-classes = 3, but the server has 10"
 
 
-def test_refused_nodes_are_named_until_they_are_fit(tmp_path):
+@pytest.mark.parametrize(("rejected", "accepted"), [("rejected", "accepted"), ("refused", "fit")])
+def test_rejected_nodes_are_named_until_they_are_accepted(tmp_path, rejected, accepted):
+    """The log of a run of an earlier version says refused and fit."""
     folder = run(tmp_path / "run")
-    say(folder, REFUSED, "Node 18 is refused: no examples", "Node 18 is fit: client 1")
-    say(folder, "Node 19 (device-0) is refused: no examples", "Node 19 (device-0) is refused: old")
+    say(folder, f"Node 17 is {rejected}: num-classes = 3, but the server has 10")
+    say(folder, f"Node 18 is {rejected}: no examples", f"Node 18 is {accepted}: client 1")
+    name = "Node 19 (device-0)"
+    say(folder, f"{name} is {rejected}: no examples", f"{name} is {rejected}: old")
     (folder / "log.jsonl").open("a").write('{"message": "cut o')
-    assert dict(status(folder))["refused"].splitlines() == [
+    assert dict(status(folder))["rejected"].splitlines() == [
         "node 17: num-classes = 3, but the server has 10",
         "node 19 (device-0): old",
     ]
@@ -268,11 +272,11 @@ def test_a_run_that_waits_for_its_nodes(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     with locked(RunDirectory(folder)):
-        say(folder, REFUSED, "Waiting for nodes: 0 of min-nodes = 1")
+        say(folder, REJECTED, "Waiting for nodes: 0 of min-nodes = 1")
         rows = dict(status(folder))
     assert rows["state"] == "waiting for nodes"
-    assert rows["refused"].startswith("node 17")
+    assert rows["rejected"].startswith("node 17")
     assert rows["log"] == "Waiting for nodes: 0 of min-nodes = 1"
     assert dict(status(folder))["state"] == "ended before its first round"
-    say(folder, f"{ENDED}min-nodes = 1: only 0 fit nodes")
-    assert dict(status(folder))["ended because"] == "min-nodes = 1: only 0 fit nodes"
+    say(folder, f"{END_MESSAGE}min-nodes = 1: only 0 accepted nodes")
+    assert dict(status(folder))["ended because"] == "min-nodes = 1: only 0 accepted nodes"

@@ -18,9 +18,9 @@ from rich.console import Console
 
 from fedapp.config.registry import FAMILIES, source_of
 from fedapp.errors import ConfigError
-from fedapp.runs.callbacks import read_metrics
-from fedapp.runs.checkpoint import kept_rounds
+from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.metrics import read_metrics
 from fedapp.studies.papers.reproduce import Order, reproduce
 from fedapp.studies.sweep.archive import Archive
 from fedapp.studies.sweep.command import run_plans, sweep_settings
@@ -645,7 +645,7 @@ def test_what_was_found_out_for_a_run_that_failed_is_found_out_anew(tmp_path: Pa
     store, request = Store(tmp_path), Request.of(SHORT, 3)
     directory = failed_from(3, request, store)
     assert retried(request, store) is None
-    assert kept_rounds(directory.checkpoints) == [2]
+    assert checkpoint_rounds(directory.checkpoints) == [2]
     _, found = read_stored(tmp_path / request.run)
     assert "threads" not in found
     assert found["device"] == "cpu"
@@ -654,7 +654,7 @@ def test_what_was_found_out_for_a_run_that_failed_is_found_out_anew(tmp_path: Pa
 def test_a_run_whose_checkpoints_are_all_of_failed_rounds_begins_again(tmp_path: Path) -> None:
     store, request = Store(tmp_path), Request.of(SHORT, 3)
     directory = failed_from(2, request, store)
-    assert kept_rounds(directory.checkpoints) == [3, 2]
+    assert checkpoint_rounds(directory.checkpoints) == [3, 2]
     assert retried(request, store) is None
     assert not store.folder(request.run).exists()
 

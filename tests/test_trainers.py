@@ -623,7 +623,7 @@ def test_clients_that_train_together_share_the_seconds() -> None:
     order = TrainRequest(1, (0, 1, 2), 0.1, "mean")
     began = time.perf_counter()
     reply = train_cohort(config, trainer, order, theta, {}, node_data.train)
-    seconds = [report.seconds for report in reply.reports]
+    seconds = [report.seconds for report in reply.client_metrics]
     assert len(set(seconds)) == 1
     assert 0 < sum(seconds) < time.perf_counter() - began
 
@@ -643,7 +643,7 @@ def test_a_client_that_diverges_is_left_out_alone() -> None:
     reply = train_cohort(config, trainer, TrainRequest(1, (0, 1), 0.1, "mean"), theta, {}, data_of)
     assert list(reply.failures) == [0]
     assert "not finite" in reply.failures[0]
-    assert [report.client for report in reply.reports] == [1]
+    assert [report.client for report in reply.client_metrics] == [1]
 
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, holds: int) -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from deploy.processes import free_port
 from fedapp.cli.main import _resumed, app
-from fedapp.engines.cluster import HERE, Cluster, Share, connected
+from fedapp.engines.ray_cluster import LOCAL, Cluster, WorkerResources, connected
 from fedapp.engines.ray_workers import run_workers
 from fedapp.errors import ConfigError, RunError
 from fedapp.server_app import app as server_app
@@ -32,14 +32,14 @@ from fedapp.server_app import app as server_app
     ],
 )
 def test_every_worker_finds_a_place(cpus, gpus, workers, expected):
-    share = Share.of({"CPU": cpus, "GPU": gpus}, workers, gpu=True)
+    share = WorkerResources.of({"CPU": cpus, "GPU": gpus}, workers, gpu=True)
     assert (share.cpus, share.gpus) == expected
     assert cpus * int(1 / share.cpus) >= workers
     assert not gpus or gpus * int(1 / share.gpus) >= workers
 
 
 def test_a_run_on_the_cpu_takes_no_gpu():
-    assert Share.of({"CPU": 4.0, "GPU": 1.0}, 2, gpu=False).gpus == 0
+    assert WorkerResources.of({"CPU": 4.0, "GPU": 1.0}, 2, gpu=False).gpus == 0
 
 
 def test_a_resumed_run_keeps_its_workers(tmp_path):
@@ -75,7 +75,7 @@ def cluster():
     """Return the address of a local Ray cluster, to which this process is connected."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # Ray's workers need dying_client
-        with connected(HERE):
+        with connected(LOCAL):
             yield ray.get_runtime_context().gcs_address
 
 

@@ -155,7 +155,7 @@ def _fedavg_equivalent(algorithm: type[Algorithm]) -> str:
 
 def _preset_row(preset: Preset) -> str:
     settings = " ".join(f"{key}={_shown(value)}" for key, value in preset.settings.items())
-    return f"| {preset.name} | {preset.source} | `{settings}` | {preset.says} |"
+    return f"| {preset.name} | {preset.source} | `{settings}` | {preset.description} |"
 
 
 def _shown(value: object) -> str:

@@ -119,11 +119,11 @@ def run(
     _check_places(nodes, workers, ray_address, worker_timeout)
     read_config(values)
     if workers:
-        from fedapp.engines.cluster import TIMEOUT, Cluster
+        from fedapp.engines.ray_cluster import PLACEMENT_TIMEOUT, Cluster
         from fedapp.engines.ray_workers import run_workers
 
-        seconds = TIMEOUT if worker_timeout is None else worker_timeout
-        run_workers(server_app, values, workers, Cluster.chosen(ray_address), seconds)
+        seconds = PLACEMENT_TIMEOUT if worker_timeout is None else worker_timeout
+        run_workers(server_app, values, workers, Cluster.from_option(ray_address), seconds)
     else:
         run_inline(server_app, client_app, values, nodes or 1)
 
@@ -299,7 +299,7 @@ def updates(
     to: Annotated[Path, typer.Option(help="The folder to draw into.")] = Path(),
 ) -> None:
     """Draw how clients' updates agreed, and their losses, in runs with record-updates=true."""
-    from fedapp.runs.update_figures import draw_updates, read_runs
+    from fedapp.runs.figures import draw_updates, read_runs
 
     for path in draw_updates(read_runs(run_dirs), to.absolute()):
         console.print(str(path), highlight=False, soft_wrap=True)
@@ -319,11 +319,17 @@ def sharpness(
     to: Annotated[Path | None, typer.Option(help="Also write the numbers as JSON.")] = None,
 ) -> None:
     """Say how sharp the minima are that runs ended in: curvature of the training loss, and its rise."""
-    from fedapp.runs.model_sharpness import HEAD, Measurement, as_row, sharpness_of, write_sharpness
+    from fedapp.runs.model_sharpness import (
+        COLUMNS,
+        Measurement,
+        as_row,
+        sharpness_of,
+        write_sharpness,
+    )
 
     how = Measurement(examples, distance, directions)
     found = {str(folder): sharpness_of(folder, how, dataset) for folder in run_dirs}
-    table = Table(*HEAD, box=None, padding=(0, 2, 0, 0))
+    table = Table(*COLUMNS, box=None, padding=(0, 2, 0, 0))
     for name, each in found.items():
         table.add_row(*as_row(name, each))
     console.print(table)
@@ -337,13 +343,13 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run's folder.")]) -> 
 
     Ends with exit code 1 where the picture of the partition is missing and cannot be drawn.
     """
-    from fedapp.runs.artifacts import write_report, write_summary
     from fedapp.runs.directory import RunDirectory, read_stored
-    from fedapp.runs.partition import draw_later
+    from fedapp.runs.partition import draw_missing_partition
+    from fedapp.runs.report import write_report, write_summary
 
     config, found = read_stored(run_dir)
     directory = RunDirectory(run_dir.absolute())
-    problem = draw_later(directory.path, config, found)
+    problem = draw_missing_partition(directory.path, config, found)
     write_report(directory, config, write_summary(directory, config))
     console.print(str(directory.path / "report.html"), highlight=False, soft_wrap=True)
     _end_with(f"no picture of the partition: {problem}" if problem else "")

@@ -1,4 +1,4 @@
-"""What the engines of ``fedapp run`` share: nodes and messages of Flower's ``Grid`` interface."""
+"""The base of the engines of ``fedapp run``: Flower's ``Grid`` interface without a SuperLink."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ RUN_ID = 1
 
 
 class LocalGrid(Grid):
-    """Nodes 1 .. N without a SuperLink; ``node_configs`` gives each its node-config."""
+    """Nodes 1 .. N, each with one of the ``node_configs``."""
 
-    here = True
+    on_this_machine = True
     """Whether all nodes are on this machine."""
-    where = ""
-    """Where they are, in a line for the log, where that is worth one."""
+    location = ""
+    """A line for the log about the machines of the nodes, or nothing."""
     option = "--nodes"
-    """The option of ``fedapp run`` that says how many there are."""
+    """The option of ``fedapp run`` that sets the number of nodes."""
 
     def __init__(
         self, run_config: Mapping[str, Scalar], node_configs: Sequence[Mapping[str, Scalar]]
@@ -41,19 +41,19 @@ class LocalGrid(Grid):
         }
         self._run = Run.create_empty(RUN_ID)
         self._ids = itertools.count(1)
-        identify(SUPERLINK_NODE_ID)
+        set_identity(SUPERLINK_NODE_ID)
 
     @property
     @abstractmethod
     def run_info(self) -> dict[str, Any]:
-        """What ``config.json`` says of this engine, for a resume to take the same."""
+        """The engine's entries of ``config.json``, from which a resume takes the same engine."""
 
     @abstractmethod
     def push(self, message_id: str, message: Message) -> None:
-        """Take one message in."""
+        """Accept one message."""
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Take messages in and return their ids."""
+        """Accept messages and return their ids."""
         ids = []
         for message in messages:
             message_id = f"message-{next(self._ids)}"
@@ -95,23 +95,23 @@ class LocalGrid(Grid):
         return list(self.contexts)
 
 
-def identify(node: int) -> None:
-    """Say who makes messages in this process; outside its own runtime Flower does not know."""
+def set_identity(node: int) -> None:
+    """Set the sender of this process's messages, which only Flower's own runtime sets."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, node, 1
 
 
-def answer(client_app: ClientApp, message: Message, context: Context) -> Message:
+def run_client_app(client_app: ClientApp, message: Message, context: Context) -> Message:
     """Run the ClientApp; an exception becomes an error reply, as on a SuperNode."""
     try:
         return client_app(message, context)
     except Exception as error:
-        return failed(message, reason_of(error))
+        return error_reply(message, reason_of(error))
 
 
-def failed(
+def error_reply(
     message: Message, reason: str, code: int = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 ) -> Message:
-    """Return the reply of a node whose ClientApp failed."""
+    """Return the error reply of a node whose ClientApp failed."""
     return Message(Error(code, reason), reply_to=message)
 
 
@@ -120,6 +120,6 @@ def run_server(server_app: ServerApp, grid: LocalGrid, run_config: Mapping[str, 
     server_app(grid, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), dict(run_config)))
 
 
-def places(num_nodes: int) -> list[dict[str, Scalar]]:
-    """Return the node-configs of nodes that are the partitions of ``num-clients = 0``."""
+def partition_node_configs(num_nodes: int) -> list[dict[str, Scalar]]:
+    """Return node-configs with which ``num_nodes`` nodes are clients, one partition each."""
     return [{"partition-id": i, "num-partitions": num_nodes} for i in range(num_nodes)]

@@ -1,4 +1,4 @@
-"""The inline engine: Flower's ``Grid`` interface over ClientApp calls in this very process."""
+"""The in-process engine: Flower's ``Grid`` interface over direct calls of the ClientApp."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from fedapp.config.run_config import Scalar
-from fedapp.engines.grid import LocalGrid, answer, places, run_server
+from fedapp.engines.grid import LocalGrid, partition_node_configs, run_client_app, run_server
 
 
 class InlineGrid(LocalGrid):
-    """Nodes whose ClientApp runs when its reply is pulled; breakpoints work."""
+    """Nodes whose ClientApp runs in this process when its reply is pulled; breakpoints work."""
 
     def __init__(
         self,
@@ -32,23 +32,24 @@ class InlineGrid(LocalGrid):
         return {"engine": "inline"}
 
     def push(self, message_id: str, message: Message) -> None:
-        """Take a message in; it is worked on when its reply is pulled."""
+        """Accept a message; the ClientApp gets it when its reply is pulled."""
         self._pending[message_id] = message
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Work on the first of the messages that is still pending and return its reply."""
+        """Run the ClientApp on the first pending one of the messages and return its reply."""
         wanted = set(message_ids)
         first = next((key for key in self._pending if key in wanted), None)
         if first is None:
             return []
         return [self._answer(self._pending.pop(first))]
 
-    def take_back(self, message_ids: Collection[str]) -> list[str]:
-        """Forget those of the messages that are still pending, and return which they are."""
+    def cancel_messages(self, message_ids: Collection[str]) -> list[str]:
+        """Drop the pending ones of the messages, and return their ids."""
         return [key for key in message_ids if self._pending.pop(key, None)]
 
     def _answer(self, message: Message) -> Message:
-        return answer(self.client_app, message, self.contexts[message.metadata.dst_node_id])
+        context = self.contexts[message.metadata.dst_node_id]
+        return run_client_app(self.client_app, message, context)
 
 
 def run_inline(
@@ -59,5 +60,5 @@ def run_inline(
     node_configs: Sequence[Mapping[str, Scalar]] | None = None,
 ) -> None:
     """Run the ServerApp over ``num_nodes`` nodes in this process (or one a node-config) to its end."""
-    grid = InlineGrid(client_app, run_config, node_configs or places(num_nodes))
+    grid = InlineGrid(client_app, run_config, node_configs or partition_node_configs(num_nodes))
     run_server(server_app, grid, run_config)

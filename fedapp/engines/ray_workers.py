@@ -1,7 +1,7 @@
 """The engine of Ray workers: nodes that are processes, on this machine or on a Ray cluster.
 
-What every message of a round shares, theta first of all, is put once into Ray's object store, from
-where each machine's workers read it. A reply is taken when it comes; nothing polls.
+Records that the messages of a round share, such as theta, are put once into Ray's object store, from
+where each machine's workers read them. Ray reports a finished reply, so nothing is polled.
 """
 
 from __future__ import annotations
@@ -22,34 +22,49 @@ from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedapp.config.run_config import Scalar
-from fedapp.engines.cluster import HERE, TIMEOUT, Cluster, Room, Share, connected, room
-from fedapp.engines.grid import LocalGrid, answer, failed, identify, places, run_server
+from fedapp.engines.grid import (
+    LocalGrid,
+    error_reply,
+    partition_node_configs,
+    run_client_app,
+    run_server,
+    set_identity,
+)
+from fedapp.engines.ray_cluster import (
+    LOCAL,
+    PLACEMENT_TIMEOUT,
+    Cluster,
+    WorkerPlacement,
+    WorkerResources,
+    connected,
+    place_workers,
+)
 
 CLIENT_APP = "fedapp.client_app:app"
 
-LONGEST_WAIT = 3600.0
-"""Seconds after which a wait comes back without a reply; Ray takes no infinite number."""
+MAX_WAIT_SECONDS = 3600.0
+"""Longest wait of one call in seconds, since Ray takes no infinite number."""
 
-SMALL = 100_000
-"""Bytes up to which Ray sends an argument with the call."""
+MAX_INLINE_BYTES = 100_000
+"""Largest record in bytes that is sent with the call, and not through the object store."""
 
 
 class Worker:
-    """What runs in a Ray actor: one node and its ClientApp, given as ``module:attribute``."""
+    """A Ray actor: one node and its ClientApp, given as ``module:attribute``."""
 
     def __init__(self, client_app: str, context: Context) -> None:
-        identify(context.node_id)
+        set_identity(context.node_id)
         self.client_app = pkgutil.resolve_name(client_app)
         self.context = context
 
     def answer(self, message: Message, names: Sequence[str], *records: Any) -> Message:
         """Return the reply to a message whose ``records`` come from the object store."""
         message.content = RecordDict({**message.content, **dict(zip(names, records, strict=True))})
-        return answer(self.client_app, message, self.context)
+        return run_client_app(self.client_app, message, self.context)
 
 
 class WorkerGrid(LocalGrid):
-    """Nodes that are Ray actors; one that dies is replaced, and its reply counts as failed."""
+    """Nodes that are Ray actors; one that dies is replaced, and its reply is an error."""
 
     option = "--workers"
 
@@ -57,13 +72,13 @@ class WorkerGrid(LocalGrid):
         self,
         run_config: Mapping[str, Scalar],
         node_configs: Sequence[Mapping[str, Scalar]],
-        room: Room,
+        placement: WorkerPlacement,
         client_app: str = CLIENT_APP,
     ) -> None:
         super().__init__(run_config, node_configs)
         self.client_app = client_app
-        self.where = room.where
-        self._room = room
+        self.location = placement.description
+        self._placement = placement
         self._workers = {node: self._start(node) for node in self.contexts}
         self._sent: dict[str, tuple[Message, Any]] = {}
         self._stored: dict[int, Any] = {}
@@ -85,12 +100,12 @@ class WorkerGrid(LocalGrid):
         rest = {key: record for key, record in message.content.items() if key not in arrays}
         light = copy.copy(message)
         light.content = RecordDict(rest)
-        stored = [self._store(record) for record in arrays.values()]
+        stored = [self._to_object_store(record) for record in arrays.values()]
         worker = self._workers[message.metadata.dst_node_id]
         self._sent[message_id] = (light, worker.answer.remote(light, list(arrays), *stored))
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies that are there."""
+        """Return the replies that have arrived."""
         ids = {self._sent[key][1]: key for key in message_ids if key in self._sent}
         ready, _ = ray.wait(list(ids), num_returns=len(ids), timeout=0) if ids else ([], [])
         return [self._reply(*self._sent.pop(ids[result])) for result in ready]
@@ -99,7 +114,7 @@ class WorkerGrid(LocalGrid):
         """Return when one of the messages has its reply, or after ``seconds``."""
         results = [self._sent[key][1] for key in message_ids if key in self._sent]
         if results:
-            ray.wait(results, timeout=min(seconds, LONGEST_WAIT))
+            ray.wait(results, timeout=min(seconds, MAX_WAIT_SECONDS))
 
     def _reply(self, message: Message, result: Any) -> Message:
         try:
@@ -109,29 +124,29 @@ class WorkerGrid(LocalGrid):
             log(WARNING, "The worker of node %d died and is replaced", node)
             self._workers[node] = self._start(node)
             reason = f"its worker died: {str(error).strip()}"
-            return failed(message, reason, ErrorCode.CLIENT_APP_CRASHED)
+            return error_reply(message, reason, ErrorCode.CLIENT_APP_CRASHED)
         except RayError as error:
-            return failed(message, f"its worker failed: {str(error).strip()}")
+            return error_reply(message, f"its worker failed: {str(error).strip()}")
         return reply
 
     def _start(self, node: int) -> Any:
         actor = ray.remote(Worker).options(
-            num_cpus=self._room.share.cpus,
-            num_gpus=self._room.share.gpus,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._room.group, node - 1),
+            num_cpus=self._placement.resources.cpus,
+            num_gpus=self._placement.resources.gpus,
+            scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement.group, node - 1),
         )
         return actor.remote(self.client_app, self.contexts[node])
 
-    def _store(self, record: ArrayRecord) -> Any:
-        """Return the record's place in the object store; a small one is quicker sent by itself."""
-        if sum(len(array.data) for array in record.values()) < SMALL:
+    def _to_object_store(self, record: ArrayRecord) -> Any:
+        """Return the record's reference in the object store; a small record is sent faster by itself."""
+        if sum(len(array.data) for array in record.values()) < MAX_INLINE_BYTES:
             return record
         if id(record) not in self._stored:
             self._stored[id(record)] = ray.put(record)
         return self._stored[id(record)]
 
     def _forget_expired(self) -> None:
-        """Let go of replies that came after their round's deadline: nobody will ask for them."""
+        """Drop the expired messages, whose replies nobody will pull."""
         now = time.time()
         for key, (message, _) in list(self._sent.items()):
             if message.metadata.created_at + message.metadata.ttl < now:
@@ -142,8 +157,8 @@ def run_workers(
     server_app: ServerApp,
     run_config: Mapping[str, Scalar],
     workers: int,
-    cluster: Cluster = HERE,
-    seconds: float = TIMEOUT,
+    cluster: Cluster = LOCAL,
+    seconds: float = PLACEMENT_TIMEOUT,
     client_app: str = CLIENT_APP,
 ) -> None:
     """Run the ServerApp over ``workers`` Ray actors to its end.
@@ -151,12 +166,12 @@ def run_workers(
     Raises
     ------
     RunError
-        There is no cluster at the address, or within ``seconds`` no room in it for all workers.
+        There is no cluster at the address, or the workers' resources were not free within ``seconds``.
     """
     with connected(cluster):
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        share = Share.of(resources, workers, gpu=run_config.get("device") != "cpu")
-        with room(cluster, share, workers, seconds) as run_info:
-            grid = WorkerGrid(run_config, places(workers), run_info, client_app)
-            grid.here = not cluster.address
+        each = WorkerResources.of(resources, workers, gpu=run_config.get("device") != "cpu")
+        with place_workers(cluster, each, workers, seconds) as placement:
+            grid = WorkerGrid(run_config, partition_node_configs(workers), placement, client_app)
+            grid.on_this_machine = not cluster.address
             run_server(server_app, grid, run_config)

@@ -1,19 +1,33 @@
-"""Replies folded as they come, in client order whatever the order of arrival."""
+"""Aggregation of a round's replies: checked as they arrive, averaged in client order, and applied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import WARNING
+from typing import Literal
 
-from fedapp.training.algorithm import Algorithm, Tensors
-from fedapp.training.client import ClientMetrics, TrainReply
-from fedapp.training.tensors import WeightedMean
+from flwr.app import Message
+from flwr.common.logger import log
+from torch import Tensor
+
+from fedapp.analysis.similarity import distances, layer_similarity
+from fedapp.config.run_config import RunConfig
+from fedapp.errors import RunError
+from fedapp.federation.callback import RoundMetrics, ServerState
+from fedapp.federation.faults import Fault, ReplyError, count
+from fedapp.federation.validation import Expected, decode_reply
+from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
+from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
+from fedapp.training.round_plan import Work
+from fedapp.training.tensors import WeightedMean, add, all_finite
 
 
 class RunningAggregate:
-    """The running weighted mean of a round: of cohort means, or each client's update kept."""
+    """The weighted mean of a round's replies so far, or every client's update if the rule needs each."""
 
     def __init__(self) -> None:
-        self.reports: list[ClientMetrics] = []
+        self.client_metrics: list[ClientMetrics] = []
         self.bytes = 0
         self.train_seconds = 0.0
         self._mean = WeightedMean()
@@ -21,10 +35,11 @@ class RunningAggregate:
         self._each: dict[int, Tensors] = {}
 
     def add(self, reply: TrainReply) -> None:
-        """Fold in one node's reply."""
-        self.reports += reply.reports
+        """Add one node's reply."""
+        self.client_metrics += reply.client_metrics
         self.bytes += reply.bytes
-        self.train_seconds = max(self.train_seconds, sum(r.seconds for r in reply.reports))
+        seconds = sum(metrics.seconds for metrics in reply.client_metrics)
+        self.train_seconds = max(self.train_seconds, seconds)
         if reply.mean:
             self._mean.add(reply.mean, reply.weight)
         if reply.uploads:
@@ -33,53 +48,211 @@ class RunningAggregate:
 
     @property
     def weight(self) -> float:
-        """Total weight of the clients that replied well."""
-        return sum(report.weight for report in self.reports)
+        """Total weight of the accepted clients."""
+        return sum(metrics.weight for metrics in self.client_metrics)
 
     @property
-    def usable(self) -> int:
-        """How many clients replied well and have a weight."""
-        return sum(report.weight > 0 for report in self.reports)
+    def num_weighted(self) -> int:
+        """Number of accepted clients with a weight above 0."""
+        return sum(metrics.weight > 0 for metrics in self.client_metrics)
 
     def mean(self, algorithm: Algorithm) -> tuple[Tensors, Tensors]:
-        """Return the aggregated update and the mean of the uploads; nothing of nobody."""
+        """Return the aggregated update and the mean of the uploads; both empty without clients."""
         uploads = self._uploads.mean() if self._uploads.total_weight > 0 else {}
         if not self._each:
             return self._mean.mean() if self._mean.total_weight > 0 else {}, uploads
-        return algorithm.aggregate(*self.each()), uploads
+        return algorithm.aggregate(*self.client_updates()), uploads
 
-    def each(self) -> tuple[list[Tensors], list[float]]:
-        """Return the single clients' updates, in client order, and their weights."""
-        weights = {report.client: report.weight for report in self.reports}
+    def client_updates(self) -> tuple[list[Tensors], list[float]]:
+        """Return the updates of the single clients, in client order, and their weights."""
+        weights = {metrics.client: metrics.weight for metrics in self.client_metrics}
         clients = sorted(self._each)
         return [self._each[client] for client in clients], [weights[client] for client in clients]
 
-    def average(self, value_of: Sequence[float]) -> float:
-        """Return the mean of one value a report, weighted as the updates are."""
+    def average(self, values: Sequence[float]) -> float:
+        """Return the mean of one value a client, weighted as the updates are; nan values are left out."""
         pairs = [
-            (report.weight, value)
-            for report, value in zip(self.reports, value_of, strict=True)
-            if report.weight > 0 and value == value
+            (metrics.weight, value)
+            for metrics, value in zip(self.client_metrics, values, strict=True)
+            if metrics.weight > 0 and value == value
         ]
         total = sum(weight for weight, _ in pairs)
         return sum(weight * value for weight, value in pairs) / total if total else float("nan")
 
 
 def in_order(replies: Iterable[tuple[int, TrainReply | None]], count: int) -> Iterator[TrainReply]:
-    """Yield replies 0 .. count-1 in order; None marks one that is lost, a missing one is skipped.
+    """Yield replies 0 .. count-1 in order; None marks a rejected one, one that never came is skipped.
 
-    At most the replies that came before their turn are held.
+    Only replies that arrive before their predecessors are buffered.
     """
-    early: dict[int, TrainReply | None] = {}
+    buffer: dict[int, TrainReply | None] = {}
     next_index = 0
     for index, reply in replies:
-        early[index] = reply
-        while next_index in early:
-            ready = early.pop(next_index)
+        buffer[index] = reply
+        while next_index in buffer:
+            ready = buffer.pop(next_index)
             next_index += 1
             if ready is not None:
                 yield ready
     for index in range(next_index, count):
-        late = early.get(index)
+        late = buffer.get(index)
         if late is not None:
             yield late
+
+
+@dataclass
+class RoundReplies:
+    """What the train requests of a round returned.
+
+    ``faults`` says why a client is left out. ``unused`` lists the clients of the over-selection that
+    were no longer waited for when enough others had been accepted.
+    """
+
+    aggregate: RunningAggregate = field(default_factory=RunningAggregate)
+    faults: dict[int, Fault] = field(default_factory=dict)
+    unused: list[int] = field(default_factory=list)
+
+
+def collect_replies(
+    requests: Sequence[TrainRequest],
+    replies: Iterable[tuple[int, Message | Fault]],
+    expected: Expected,
+    wanted: int,
+    deadline: float,
+) -> RoundReplies:
+    """Aggregate replies, given as (index of the request, reply), until ``wanted`` clients are accepted.
+
+    Replies are checked as they arrive and added in the order of the requests.
+    """
+    result = RoundReplies()
+    unanswered = dict(enumerate(requests))
+    decoded = _decode_each(replies, expected, wanted, deadline, unanswered, result.faults)
+    for reply in in_order(decoded, len(requests)):
+        result.aggregate.add(reply)
+    remaining = [client for request in unanswered.values() for client in request.clients]
+    if len(result.aggregate.client_metrics) >= wanted:
+        result.unused = sorted(remaining)
+    else:
+        result.faults |= dict.fromkeys(remaining, late(deadline))
+    return result
+
+
+def _decode_each(
+    replies: Iterable[tuple[int, Message | Fault]],
+    expected: Expected,
+    wanted: int,
+    deadline: float,
+    unanswered: dict[int, TrainRequest],
+    faults: dict[int, Fault],
+) -> Iterator[tuple[int, TrainReply | None]]:
+    """Yield each request's reply, or None for a rejected one, until ``wanted`` clients are accepted.
+
+    Removes answered requests from ``unanswered`` and adds to ``faults``.
+    """
+    accepted = 0
+    for index, message in replies:
+        request = unanswered.pop(index)
+        reply = None
+        try:
+            if isinstance(message, Fault):
+                raise ReplyError(*message)
+            reply = decode_reply(request, message, expected)
+            faults |= {client: Fault("raised", why) for client, why in reply.failures.items()}
+            accepted += len(reply.client_metrics)
+        except ReplyError as error:
+            faults |= dict.fromkeys(request.clients, with_deadline(error.fault, deadline))
+        yield index, reply
+        if accepted >= wanted:
+            return
+
+
+def late(deadline: float) -> Fault:
+    """Return the fault of a client without a reply."""
+    return Fault("late", f"no reply within round-deadline = {deadline:g} s")
+
+
+def with_deadline(fault: Fault, deadline: float) -> Fault:
+    """Return the fault; that of a late reply names the deadline instead of Flower's possible causes."""
+    return late(deadline) if fault.kind == "late" else fault
+
+
+def log_faults(faults: Mapping[int, Fault], on_failure: str) -> None:
+    """Log why clients are left out of a round.
+
+    Raises
+    ------
+    RunError
+        A client failed, and ``on_failure`` is "stop".
+    """
+    for client, fault in sorted(faults.items()):
+        log(WARNING, "Client %d is left out of this round: %s", client, fault.reason)
+    if faults and on_failure == "stop":
+        client = min(faults)
+        raise RunError(f"client {client} failed ({faults[client].reason}) and on-failure is 'stop'")
+
+
+def training_metrics(config: RunConfig, replies: RoundReplies, work: Work) -> RoundMetrics:
+    """Return the metrics of a round's training; u and eta * u are averaged as the updates are."""
+    aggregate = replies.aggregate
+    clients = aggregate.client_metrics
+    updates = aggregate.average([work.updates(config, client.examples) for client in clients])
+    metrics: RoundMetrics = {
+        "replied": len(clients),
+        "examples": sum(client.examples for client in clients),
+        "steps": sum(client.steps for client in clients),
+        "updates": updates,
+        "effective_updates": updates * work.learning_rate,
+        "train_loss": aggregate.average([client.loss for client in clients]),
+        "bytes_up": aggregate.bytes,
+        "model_changed": False,
+    }
+    if replies.unused:
+        metrics["surplus"] = replies.unused
+    return metrics | (_fault_metrics(replies.faults) if replies.faults else {})
+
+
+def _fault_metrics(faults: Mapping[int, Fault]) -> RoundMetrics:
+    """Return each failed client's reason, and the number of clients by kind of fault."""
+    failures = {str(client): faults[client].reason for client in sorted(faults)}
+    return {"failures": failures, "faults": count(faults)}
+
+
+def similarity_metrics(
+    aggregate: RunningAggregate,
+    algorithm: Algorithm,
+    theta: Mapping[str, Tensor],
+    update: Literal["delta", "model"],
+) -> RoundMetrics:
+    """Return how similar the clients' updates are, and each client's training loss.
+
+    ``similarity``: by layer, the cosine averaged over all pairs of clients (Seo et al. 2024,
+    Figure 13). ``distance_mean`` and ``distance_max``: L2 distances of the clients' models from their
+    weighted mean. ``client_train_loss``: by client, Figure 12's traces.
+    """
+    updates, weights = aggregate.client_updates()
+    if update == "model" and not algorithm.custom_update:
+        updates = [add(params, theta, -1.0) for params in updates]
+    from_mean = distances(updates, weights)
+    clients = sorted(aggregate.client_metrics, key=lambda metrics: metrics.client)
+    return {
+        "similarity": layer_similarity(updates),
+        "distance_mean": sum(from_mean) / len(from_mean),
+        "distance_max": max(from_mean),
+        "client_train_loss": {str(client.client): client.loss for client in clients},
+    }
+
+
+def apply_server_rule(
+    algorithm: Algorithm, aggregate: RunningAggregate, state: ServerState, step: ServerStep
+) -> bool:
+    """Apply the server rule to ``state``; False, without any change, if its result is not finite."""
+    mean, uploads = aggregate.mean(algorithm)
+    theta, own = algorithm.apply(state.theta, mean, uploads, state.algorithm, step)
+    bounded = [own[name] for name in own.keys() - algorithm.may_be_infinite]
+    if not all_finite([*theta.values(), *bounded]):
+        return False
+    state.theta, state.algorithm = theta, own
+    if algorithm.keeps_state:
+        clients = [metrics.client for metrics in aggregate.client_metrics]
+        state.last_used_round |= dict.fromkeys(clients, step.round)
+    return True

@@ -1,4 +1,4 @@
-"""Named tensors as Flower's records of arrays, in NumPy's plain format; nothing is unpickled."""
+"""Named tensors as Flower's array records, in NumPy's format; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedapp.federation.faults import ReplyError
 from fedapp.training.tensors import Tensors
 
 MAGIC = b"\x93NUMPY\x01\x00"
-"""How a file in NumPy's format 1.0 begins; two bytes with the header's length follow."""
+"""First bytes of a file in NumPy's format 1.0; two bytes with the header's length follow."""
 
 
 def to_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Return named tensors as a record; always in C order, on the CPU."""
+    """Return named tensors as a record, in C order."""
     return ArrayRecord({name: _encode(tensor) for name, tensor in tensors.items()})
 
 
@@ -31,7 +31,7 @@ def to_tensors(record: ArrayRecord) -> Tensors:
     Raises
     ------
     ReplyError
-        An array is not in NumPy's plain format, or its bytes do not fit its header.
+        An array is not in NumPy's format, or its bytes do not fit its header.
     """
     tensors = {}
     for name, array in record.items():
@@ -41,7 +41,7 @@ def to_tensors(record: ArrayRecord) -> Tensors:
             )
         try:
             tensors[name] = _decode(array.data)
-        # A stranger's bytes may raise anything; each exception says that they are no array.
+        # Untrusted bytes may raise any exception.
         except Exception as error:
             problem = f"array {name!r} cannot be read: {plain(error)}"
             raise ReplyError("malformed", problem) from error
@@ -49,7 +49,7 @@ def to_tensors(record: ArrayRecord) -> Tensors:
 
 
 def size_of(content: RecordDict) -> int:
-    """Return the bytes of all arrays in a message: what the network carries, but for headers."""
+    """Return the bytes of all arrays in a message."""
     return sum(len(a.data) for record in content.array_records.values() for a in record.values())
 
 
@@ -60,7 +60,7 @@ def _encode(tensor: Tensor) -> Array:
 
 
 def _decode(data: bytes) -> Tensor:
-    """Return a tensor of its own memory; stricter than ``np.load``, which ignores a surplus."""
+    """Return a tensor that owns its memory; unlike ``np.load``, trailing bytes are an error."""
     end = len(MAGIC) + 2
     if data[: len(MAGIC)] != MAGIC:
         raise ValueError("it is not in NumPy's format 1.0")
@@ -70,7 +70,7 @@ def _decode(data: bytes) -> Tensor:
     return torch.from_numpy(values.reshape(shape, order="F" if fortran else "C").copy("C"))
 
 
-# A run sends the same few headers over and over, and NumPy's parser takes longer than a small model.
+# Cached: NumPy's header parser takes longer than reading a small model, and a run has few headers.
 
 
 @functools.lru_cache(maxsize=1024)
@@ -83,5 +83,5 @@ def _write_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 @functools.lru_cache(maxsize=1024)
 def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, Fortran order and type from a header, its two bytes of length included."""
+    """Return shape, Fortran order and type of a header that begins with its two bytes of length."""
     return np.lib.format.read_array_header_1_0(io.BytesIO(header))

@@ -1,4 +1,4 @@
-"""What may happen after a round besides the next one: metrics, checkpoints, progress, stopping."""
+"""Callbacks of the round loop, and the server's state that they are given."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Protocol
 from fedapp.training.algorithm import Tensors
 
 RoundMetrics = dict[str, Any]
-"""The metrics of one round, as they stand in ``metrics.jsonl``."""
+"""The metrics of one round: a line of ``metrics.jsonl``."""
 
 
 @dataclass
 class ServerState:
-    """All that the server carries from round to round; a checkpoint holds exactly this.
+    """What the server carries from round to round; a checkpoint holds exactly this.
 
-    ``last_used_round`` is, by client, the last round in which the server used its reply; it is kept
-    only if clients keep a state.
+    ``last_used_round`` is, by client, the last round whose reply the server used. It is filled only
+    if the algorithm's clients keep a state.
     """
 
     round: int
@@ -27,23 +27,23 @@ class ServerState:
 
 
 class Ledger(Protocol):
-    """What a private run has spent, and may still spend."""
+    """The privacy that a run has spent, and its budget."""
 
     def allows(self, clients: Callable[[], Sequence[int]]) -> bool:
         """Return whether the next round, with these ``clients``, stays within ``max-epsilon``."""
         ...
 
     def charge(self, round_: int, clients: Sequence[int]) -> None:
-        """Write down what a round costs, before its orders leave to ``clients``."""
+        """Record the cost of a round, before its requests are sent to ``clients``."""
         ...
 
-    def report(self) -> RoundMetrics:
-        """Return what a round's record says of it."""
+    def round_metrics(self) -> RoundMetrics:
+        """Return epsilon, delta and the adjacency, for the round's metrics."""
         ...
 
 
 class Callback:
-    """Hooks of the round loop; the base does nothing."""
+    """Hooks of the round loop; the base class does nothing."""
 
     def on_start(self, state: ServerState) -> None:
         """Run before the first round (or the first after a resume)."""
@@ -56,4 +56,4 @@ class Callback:
         """Run after the last round."""
 
     def close(self) -> None:
-        """Let go of what is held; runs last, also when the run is interrupted or fails."""
+        """Release resources; runs last, also when the run is interrupted or fails."""

@@ -1,4 +1,14 @@
-"""Messages between server and nodes: sent, waited for until a deadline, remembered if unanswered."""
+"""Delivery of messages: sent, waited for until a deadline, and tracked while they are unanswered.
+
+Flower's grid of a deployment takes a reply from the SuperLink as soon as its head is there, and then
+waits for its parts until all have arrived, or for 180 s after the last one. A device that fails or is
+slow while it uploads would therefore block all replies that are fetched in the same call. So each reply
+of a deployment is fetched in a thread of its own.
+
+Threads may share that grid: its client is thread-safe (Flower fetches a reply's parts in several
+threads), and what else it changes during a fetch belongs to the thread. Flower's own threads end with
+the grid's client, or are killed 5 s after the process should have ended.
+"""
 
 from __future__ import annotations
 
@@ -6,112 +16,127 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
+from logging import WARNING
+from threading import Thread
 from typing import Protocol, runtime_checkable
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
+from flwr.common.logger import log
 from flwr.serverapp import Grid
+from flwr.supercore.run import RunNotRunningException
 
-from fedapp.federation.faults import IN_PART, Fault
-from fedapp.federation.pulls import Pulled, begin_fetch, fetch
+from fedapp.errors import plain
+from fedapp.federation.faults import PARTIAL_REPLY, Fault
 
-DEPLOYED = "HttpGrid"
-"""Flower's grid of a deployment, by name: to import it is to import a web server."""
+DEPLOYMENT_GRID = "HttpGrid"
+"""Class name of Flower's grid of a deployment, whose import would import a web server."""
 
-LONGEST_PAUSE = 0.5
-"""Seconds between two looks for replies at most: a slow device costs two requests a second."""
+MAX_POLL_SECONDS = 0.5
+"""Longest pause between two polls: a slow device costs two requests a second."""
 
-AT_ONCE = 16
-"""Replies that are looked for at the same time, where each has a thread of its own."""
+MAX_FETCHES = 16
+"""Number of replies of a deployment that are fetched at the same time."""
 
-LOOK_SECONDS = 0.5
-"""Seconds for which a look waits for them: one that is not whole by then is left to its thread."""
+FETCH_SECONDS = 0.5
+"""Wait for a batch of fetches; those that take longer go on in their threads."""
+
+Fetched = list[tuple[str, Message]] | Fault
+"""The replies that have arrived, by the ids of their messages, or why they cannot be read."""
 
 
 @runtime_checkable
-class Waits(Protocol):
-    """A grid that knows when a reply is there, so that nobody has to poll it."""
+class SupportsWait(Protocol):
+    """A grid that can wait for replies, so that it is not polled."""
 
     def wait_for_replies(self, message_ids: Collection[str], seconds: float) -> None:
         """Return when one of the messages has its reply, or after ``seconds``."""
 
 
 @runtime_checkable
-class TakesBack(Protocol):
-    """A grid whose nodes begin to work on a message when its reply is pulled, and not before."""
+class SupportsCancel(Protocol):
+    """A grid whose nodes start on a message only when its reply is pulled."""
 
-    def take_back(self, message_ids: Collection[str]) -> list[str]:
-        """Forget those of the messages that no node has begun, and return which they are."""
+    def cancel_messages(self, message_ids: Collection[str]) -> list[str]:
+        """Drop the messages that no node has started on, and return their ids."""
 
 
 @dataclass
-class Sent:
-    """A message that is not answered yet; ``expires`` is on the clock of ``time.monotonic``.
+class PendingMessage:
+    """A message without an answer yet; it ``expires`` at that time of ``time.monotonic``.
 
-    ``pulled`` is what a thread fetches, where one does. What it has begun to fetch no other pull
-    can have, so it stays until the reply is taken, or no longer wanted.
+    ``future`` is the running fetch of a deployment's reply, if any. No second fetch can get the same
+    reply, so it is kept until the reply is taken or no longer needed.
     """
 
     node: int
     expires: float
     seconds: float
-    pulled: Future[Pulled] | None = None
+    future: Future[Fetched] | None = None
 
 
 def grace_period(seconds: float) -> float:
-    """Return for how long after a deadline of ``seconds`` what was there in time is fetched."""
+    """Return for how long after a deadline of ``seconds`` replies that arrived in time are fetched."""
     return min(0.05 * seconds, 5.0)
 
 
-def deployed(grid: Grid) -> bool:
-    """Return whether replies travel to the grid, and so may be there in part."""
-    return type(grid).__name__ == DEPLOYED
+def expiring(content: RecordDict, node: int, kind: str, group: str, seconds: float) -> Message:
+    """Return a message that expires ``grace_period`` after a deadline of ``seconds``."""
+    ttl = seconds + grace_period(seconds)
+    return Message(content, node, kind, ttl=ttl, group_id=group)
+
+
+def is_deployment(grid: Grid) -> bool:
+    """Return whether the grid is a deployment's, where replies may have arrived in part."""
+    return type(grid).__name__ == DEPLOYMENT_GRID
 
 
 class Delivery:
-    """Sends messages, yields their replies, and knows which nodes still owe one.
+    """Sends messages, yields their replies, and tracks which nodes have not answered.
 
-    A reply to a message of an earlier exchange is counted in ``late`` and dropped. ``transfer`` is
-    the time spent sending messages and fetching replies since ``begin``, where they travel: other
-    grids than that of a deployment may well train while a reply is fetched.
+    ``late`` counts the dropped replies to messages of earlier exchanges. ``transfer`` is the time spent
+    sending messages and fetching replies since ``begin_round``, for a deployment's grid only: others may
+    train while a reply is fetched.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.late = 0
         self.transfer = 0.0
         self._clock = clock
-        self._open: dict[str, Sent] = {}
-        self._singly = False
+        self._pending: dict[str, PendingMessage] = {}
+        self._one_by_one = False
 
-    def begin(self, grid: Grid) -> None:
-        """Begin a round: count afresh, and drop what came in too late for the one before."""
+    def begin_round(self, grid: Grid) -> None:
+        """Reset the counters, and drop the replies that came too late for the previous round."""
         self.late, self.transfer = 0, 0.0
         self.drop_late(grid)
 
     def drop_late(self, grid: Grid) -> None:
         """Count and drop replies to earlier exchanges; their nodes are no longer busy."""
-        for _, reply in self.collect(grid):
+        for _, reply in self.collect_late(grid):
             self.late += isinstance(reply, Message) and not reply.has_error()
 
-    def collect(self, grid: Grid) -> list[tuple[int, Message | Fault]]:
-        """Return (node, reply) for those replies to earlier exchanges that are there now."""
+    def collect_late(self, grid: Grid) -> list[tuple[int, Message | Fault]]:
+        """Return (node, reply) for the replies to earlier exchanges that have arrived."""
         now = self._clock()
-        living = [key for key, sent in self._open.items() if sent.expires > now or sent.pulled]
-        return [(self._open.pop(key).node, reply) for key, reply in self._pull(grid, living)]
+        alive = [
+            key for key, pending in self._pending.items() if pending.expires > now or pending.future
+        ]
+        return [(self._pending.pop(key).node, reply) for key, reply in self._pull(grid, alive)]
 
     def busy(self, connected: Iterable[int]) -> set[int]:
-        """Return the nodes that are still at work on an earlier message.
+        """Return the nodes that still work on an earlier message.
 
-        A node that has not answered is left alone until it does, until it has been away, or until
-        its message has been dead for as long as it lived: Flower drops the reply to a dead one. One
-        whose reply is there in part is left alone until that is whole, or Flower gives it up.
+        A node without an answer is busy until it answers, disconnects, or its message has been expired
+        for as long as it was valid: Flower drops the reply to an expired message. A node whose reply has
+        arrived in part is busy until the rest arrives or Flower gives up.
         """
-        now, there = self._clock(), set(connected)
-        self._open = {
-            key: sent
-            for key, sent in self._open.items()
-            if sent.node in there and (sent.expires + sent.seconds > now or sent.pulled)
+        now, nodes = self._clock(), set(connected)
+        self._pending = {
+            key: pending
+            for key, pending in self._pending.items()
+            if pending.node in nodes and (pending.expires + pending.seconds > now or pending.future)
         }
-        return {sent.node for sent in self._open.values()}
+        return {pending.node for pending in self._pending.values()}
 
     def exchange(
         self,
@@ -122,107 +147,148 @@ class Delivery:
     ) -> Generator[tuple[int, Message | Fault], None, None]:
         """Send the messages and yield (index, reply) as replies come, for at most ``seconds``.
 
-        Replies that are there at the same time come in the order of their messages; a Fault stands
-        for one that there can be none to read. Polls Flower's own grids, and so finds a reply late
-        by 5 % of the time that it took, but by at least 0.01 and at most 0.5 s. What is unanswered
-        when the caller stops, or time is over, stays open. With ``max_wait``, what comes later than
-        that is there for ``collect``; without, a deployment is given ``grace_period`` to fetch what is
-        there in time, and a Fault stands for what is there in part; and what nobody has begun to
-        work on is taken back, so that no node is busy with it.
+        Replies that have arrived at the same time come in the order of their messages. A Fault replaces
+        a reply that cannot be read. Flower's own grids are polled, so a reply is seen late by 5 % of the
+        time that it took, between 0.01 and 0.5 s. Messages that are unanswered when the caller stops, or
+        the time is over, stay pending. With ``max_wait``, replies that come after it are left to
+        ``collect_late``. Without it, a deployment has the ``grace_period`` to finish fetching, after
+        which a Fault replaces a reply that has arrived in part; and messages that no node has started on
+        are cancelled.
         """
-        most = seconds if max_wait is None else min(max_wait, seconds)
+        limit = seconds if max_wait is None else min(max_wait, seconds)
         began = self._clock()
         index_of = self._push(grid, messages, began + seconds, seconds)
         for index in set(range(len(messages))) - set(index_of.values()):
             yield index, Fault("lost", "the message to its node was not taken")
         try:
-            while index_of and (spent := self._clock() - began) < most:
-                if isinstance(grid, Waits):
-                    grid.wait_for_replies(list(index_of), most - spent)
+            while index_of and (spent := self._clock() - began) < limit:
+                if isinstance(grid, SupportsWait):
+                    grid.wait_for_replies(list(index_of), limit - spent)
                 replies = self._pull(grid, list(index_of))
                 for key, reply in sorted(replies, key=lambda pair: index_of[pair[0]]):
-                    del self._open[key]
+                    del self._pending[key]
                     yield index_of.pop(key), reply
-                if not replies and not isinstance(grid, Waits):
-                    time.sleep(min(max(0.05 * spent, 0.01), LONGEST_PAUSE, most - spent))
-            if max_wait is None and deployed(grid):
-                yield from self._last_look(grid, index_of, seconds)
+                if not replies and not isinstance(grid, SupportsWait):
+                    time.sleep(min(max(0.05 * spent, 0.01), MAX_POLL_SECONDS, limit - spent))
+            if max_wait is None and is_deployment(grid):
+                yield from self._fetch_at_deadline(grid, index_of, seconds)
         finally:
-            if max_wait is None and isinstance(grid, TakesBack):
-                for key in grid.take_back(index_of):
-                    del self._open[key]
+            if max_wait is None and isinstance(grid, SupportsCancel):
+                for key in grid.cancel_messages(index_of):
+                    del self._pending[key]
 
     def _push(
         self, grid: Grid, messages: Sequence[Message], end: float, seconds: float
     ) -> dict[str, int]:
-        """Send; return the index of each message that was taken, by its id."""
+        """Send the messages and return the index of each accepted one by its id."""
         began = self._clock()
-        taken = set(grid.push_messages(messages))
-        self._count(grid, began)
+        accepted = set(grid.push_messages(messages))
+        self._add_transfer(grid, began)
         index_of = {}
         for index, message in enumerate(messages):
             key = message.metadata.message_id
-            if key in taken:
+            if key in accepted:
                 index_of[key] = index
-                self._open[key] = Sent(message.metadata.dst_node_id, end, seconds)
+                self._pending[key] = PendingMessage(message.metadata.dst_node_id, end, seconds)
         return index_of
 
-    def _last_look(
+    def _fetch_at_deadline(
         self, grid: Grid, index_of: Mapping[str, int], seconds: float
     ) -> Iterator[tuple[int, Message | Fault]]:
-        """Yield what was there in time, then a Fault for each reply that is there in part."""
+        """Yield the replies that arrived in time, then a Fault for each that arrived in part."""
         end = self._clock() + grace_period(seconds)
         self._pull(grid, list(index_of))
-        under_way = {key: pulled for key in index_of if (pulled := self._open[key].pulled)}
-        wait(under_way.values(), max(end - self._clock(), 0.0))
-        for key, reply in self._whole(under_way):
-            del self._open[key], under_way[key]
+        running = {key: future for key in index_of if (future := self._pending[key].future)}
+        wait(running.values(), max(end - self._clock(), 0.0))
+        for key, reply in self._finished_fetches(running):
+            del self._pending[key], running[key]
             yield index_of[key], reply
-        in_part = Fault("lost", f"{IN_PART} within round-deadline = {seconds:g} s")
-        yield from ((index_of[key], in_part) for key in under_way if self._open[key].pulled)
+        partial = Fault("lost", f"{PARTIAL_REPLY} within round-deadline = {seconds:g} s")
+        yield from ((index_of[key], partial) for key in running if self._pending[key].future)
 
     def _pull(self, grid: Grid, keys: Sequence[str]) -> list[tuple[str, Message | Fault]]:
-        """Fetch the replies that are there; only time that brought some counts as transfer."""
+        """Fetch the replies that have arrived; only a call that returns some counts as transfer."""
         began = self._clock()
-        replies = self._look(grid, keys) if deployed(grid) else self._fetch(grid, keys)
+        replies = (
+            self._fetch_in_threads(grid, keys) if is_deployment(grid) else self._fetch(grid, keys)
+        )
         if replies:
-            self._count(grid, began)
+            self._add_transfer(grid, began)
         return replies
 
     def _fetch(self, grid: Grid, keys: Sequence[str]) -> list[tuple[str, Message | Fault]]:
-        """Fetch all at once, until a reply takes the others down: from then on one by one."""
+        """Fetch all in one call; one by one once a reply that cannot be read has failed such a call."""
         replies: list[tuple[str, Message | Fault]] = []
-        for part in [[key] for key in keys] if self._singly else [keys]:
-            found = fetch(grid, part) if part else []
-            if isinstance(found, Fault):
-                self._singly = True
-                replies += [(key, found) for key in part if len(part) == 1]
+        for part in [[key] for key in keys] if self._one_by_one else [keys]:
+            fetched = fetch(grid, part) if part else []
+            if isinstance(fetched, Fault):
+                self._one_by_one = True
+                replies += [(key, fetched) for key in part if len(part) == 1]
             else:
-                replies += found
+                replies += fetched
         return replies
 
-    def _look(self, grid: Grid, keys: Sequence[str]) -> list[tuple[str, Message | Fault]]:
-        """Fetch each in a thread, so that a reply whose parts are on their way holds up no other."""
-        idle = [key for key in keys if self._open[key].pulled is None]
-        for first in range(0, len(idle), AT_ONCE):
-            begun = {key: begin_fetch(grid, key) for key in idle[first : first + AT_ONCE]}
-            for key, pulled in begun.items():
-                self._open[key].pulled = pulled
-            wait(begun.values(), LOOK_SECONDS)
-        return self._whole(keys)
+    def _fetch_in_threads(
+        self, grid: Grid, keys: Sequence[str]
+    ) -> list[tuple[str, Message | Fault]]:
+        """Fetch each in a thread, so that a reply whose parts are still missing blocks no other."""
+        idle = [key for key in keys if self._pending[key].future is None]
+        for first in range(0, len(idle), MAX_FETCHES):
+            started = {key: fetch_in_thread(grid, key) for key in idle[first : first + MAX_FETCHES]}
+            for key, future in started.items():
+                self._pending[key].future = future
+            wait(started.values(), FETCH_SECONDS)
+        return self._finished_fetches(keys)
 
-    def _whole(self, keys: Iterable[str]) -> list[tuple[str, Message | Fault]]:
-        """Return the replies that threads have fetched by now."""
+    def _finished_fetches(self, keys: Iterable[str]) -> list[tuple[str, Message | Fault]]:
+        """Return the replies of the fetches that have finished."""
         replies: list[tuple[str, Message | Fault]] = []
         for key in keys:
-            pulled = self._open[key].pulled
-            if pulled and pulled.done():
-                found = pulled.result()
-                replies += [(key, found)] if isinstance(found, Fault) else found
-                if not found:
-                    self._open[key].pulled = None
+            future = self._pending[key].future
+            if future and future.done():
+                fetched = future.result()
+                replies += [(key, fetched)] if isinstance(fetched, Fault) else fetched
+                if not fetched:
+                    self._pending[key].future = None
         return replies
 
-    def _count(self, grid: Grid, began: float) -> None:
-        if deployed(grid):
+    def _add_transfer(self, grid: Grid, began: float) -> None:
+        if is_deployment(grid):
             self.transfer += self._clock() - began
+
+
+def fetch(grid: Grid, keys: Sequence[str]) -> Fetched:
+    """Fetch the replies that have arrived; a Fault for all of them if Flower cannot build one."""
+    try:
+        replies = {m.metadata.reply_to_message_id: m for m in grid.pull_messages(keys)}
+    except RunNotRunningException:
+        raise
+    except Exception as error:
+        log(WARNING, "A reply cannot be read: %r", error)
+        return Fault("malformed", f"its reply cannot be read: {plain(repr(error))}")
+    return [(key, replies[key]) for key in keys if key in replies]
+
+
+def fetch_in_thread(grid: Grid, key: str) -> Future[Fetched]:
+    """Fetch one reply in a daemon thread."""
+    future: Future[Fetched] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(fetch(grid, [key]))
+        except BaseException as error:  # raised by Future.result
+            future.set_exception(error)
+
+    Thread(target=work, name=f"pull {key}", daemon=True).start()
+    return future
+
+
+def match_by_node(
+    nodes: Sequence[int], replies: Iterable[Message]
+) -> Iterator[tuple[int, Message]]:
+    """Yield each reply with the index of its node among ``nodes``; replies of others are ignored."""
+    index_of = {node: index for index, node in enumerate(nodes)}
+    for reply in replies:
+        index = index_of.get(reply.metadata.src_node_id)
+        if index is not None:
+            yield index, reply

@@ -1,4 +1,4 @@
-"""What goes wrong with a client's turn: a kind, which is counted, and a reason, which is named."""
+"""Faults: why a client is left out of a round, as a kind, which is counted, and a reason."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ KINDS: Mapping[str, str] = {
 }
 """The kinds of faults and what they mean, in the order of the table in ``docs/deploy.md``."""
 
-IN_PART = "its reply came only in part"
-"""What is said of a reply whose upload had begun: its node died, or its connection is slow."""
+PARTIAL_REPLY = "its reply came only in part"
+"""Reason for a reply whose upload had begun: its node died, or its connection is slow."""
 
 
 class Fault(NamedTuple):
-    """Why one client is left out of one round."""
+    """Why one client is left out of one round; ``kind`` is one of ``KINDS``."""
 
     kind: str
     reason: str
 
 
 class ReplyError(Exception):
-    """A reply that cannot be used; the text says why, ``kind`` is one of ``KINDS``."""
+    """A reply that is rejected; the text says why, ``kind`` is one of ``KINDS``."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
@@ -41,6 +41,6 @@ class ReplyError(Exception):
 
 
 def count(faults: Mapping[int, Fault]) -> dict[str, int]:
-    """Return how many clients have each kind of fault, in the order of ``KINDS``."""
-    found = Counter(fault.kind for fault in faults.values())
-    return {kind: found[kind] for kind in KINDS if found[kind]}
+    """Return the number of clients by kind of fault, in the order of ``KINDS``."""
+    kinds = Counter(fault.kind for fault in faults.values())
+    return {kind: kinds[kind] for kind in KINDS if kinds[kind]}

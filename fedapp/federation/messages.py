@@ -1,10 +1,10 @@
-"""The wire: what server and clients send each other, as Flower records.
+"""Messages between server and nodes, as Flower records.
 
-One TRAIN message a node, one reply a message. Message: ``arrays`` (theta), ``config`` (round,
-clients, learning rate, E, B, reply, where clients keep their state), ``extras`` (an algorithm's
-broadcast). Reply ``mean``: ``arrays`` (the weighted mean update of the cohort), ``uploads``,
-``metrics`` (the round), ``clients`` (what each did, as lists), ``failures``; a cohort of no weight (of
-clients without examples) has no mean to send. Reply ``each``: ``arrays.<k>`` for every client instead.
+A node gets one TRAIN message a round and sends one reply. The request has ``arrays`` (theta), ``config``
+(round, clients, learning rate, E, B, reply, location of the client states) and ``extras`` (an
+algorithm's broadcast). A ``mean`` reply has ``arrays`` (the weighted mean update of the cohort; absent
+if its total weight is 0), ``uploads``, ``metrics`` (the round), ``clients`` (each client's metrics, as
+columns) and ``failures``. An ``each`` reply has ``arrays.<k>`` for every client k instead of ``arrays``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from fedapp.training.client_state import StateLocation
 from fedapp.training.evaluation import Score
 
 EACH = "arrays."
-FURTHER = "further"
-"""The record of an EVALUATE reply that holds the numbers of ``Model.metrics``, a column each."""
+"""Prefix of the records of an ``each`` reply that hold one client's update."""
+MODEL_METRICS = "further"
+"""Record of an EVALUATE reply with the numbers of ``Model.metrics``, a column each."""
 
 # ---------------------------------------------------------------------- train
 
@@ -32,7 +33,7 @@ FURTHER = "further"
 def encode_train_request(
     request: TrainRequest, theta: ArrayRecord, extras: ArrayRecord | None = None
 ) -> RecordDict:
-    """Return the content of a TRAIN message; the records of a round's messages are the same."""
+    """Return the content of a TRAIN message; a round's messages share ``theta`` and ``extras``."""
     config = ConfigRecord(
         {
             "server-round": request.round,
@@ -76,7 +77,7 @@ def _states(config: Mapping[str, Any]) -> StateLocation | None:
 
 
 def decode_train_request(content: RecordDict) -> tuple[TrainRequest, Tensors, Tensors]:
-    """Return the order, theta and the extras of a TRAIN message."""
+    """Return the request, theta and the extras of a TRAIN message."""
     config = cast("dict[str, Any]", content.config_records["config"])
     request = TrainRequest(
         round=int(config["server-round"]),
@@ -95,21 +96,21 @@ def decode_train_request(content: RecordDict) -> tuple[TrainRequest, Tensors, Te
 
 def encode_reply(request: TrainRequest, reply: TrainReply) -> RecordDict:
     """Return the content of the reply to a TRAIN message."""
-    reports = reply.reports
+    clients = reply.client_metrics
     content = RecordDict(
         {
             "metrics": MetricRecord({"server-round": request.round}),
             "clients": MetricRecord(
                 {
-                    "client": [report.client for report in reports],
-                    "examples": [report.examples for report in reports],
-                    "weight": [report.weight for report in reports],
-                    "steps": [report.steps for report in reports],
-                    "loss": [report.loss for report in reports],
-                    "seconds": [report.seconds for report in reports],
+                    "client": [client.client for client in clients],
+                    "examples": [client.examples for client in clients],
+                    "weight": [client.weight for client in clients],
+                    "steps": [client.steps for client in clients],
+                    "loss": [client.loss for client in clients],
+                    "seconds": [client.seconds for client in clients],
                 }
             ),
-            "failures": _why(reply.failures),
+            "failures": _failures_record(reply.failures),
         }
     )
     if reply.uploads:
@@ -121,7 +122,7 @@ def encode_reply(request: TrainRequest, reply: TrainReply) -> RecordDict:
     return content
 
 
-def _why(failures: Mapping[int, str]) -> ConfigRecord:
+def _failures_record(failures: Mapping[int, str]) -> ConfigRecord:
     return ConfigRecord({"client": list(failures), "reason": list(failures.values())})
 
 
@@ -130,7 +131,7 @@ def _why(failures: Mapping[int, str]) -> ConfigRecord:
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """Whom a node is asked to score after a round, and where they keep their states, if it matters."""
+    """The clients that a node evaluates after a round; ``states`` if their own parameters are tested."""
 
     round: int
     clients: tuple[int, ...]
@@ -152,7 +153,7 @@ def encode_evaluate_request(request: EvaluateRequest, theta: ArrayRecord) -> Rec
 
 
 def decode_evaluate_request(content: RecordDict) -> tuple[EvaluateRequest, Tensors]:
-    """Return what an EVALUATE message asks for, and theta."""
+    """Return the request and theta of an EVALUATE message."""
     config = cast("dict[str, Any]", content.config_records["config"])
     clients, threads = tuple(config["clients"]), int(config["threads"])
     request = EvaluateRequest(int(config["server-round"]), clients, threads, _states(config))
@@ -160,20 +161,24 @@ def decode_evaluate_request(content: RecordDict) -> tuple[EvaluateRequest, Tenso
 
 
 def encode_scores(scores: Mapping[int, Score], failures: Mapping[int, str]) -> RecordDict:
-    """Return the content of the reply to an EVALUATE message, by client: scores, and why others fail."""
-    found = scores.values()
-    names = sorted({name for score in found for name in score.further})
+    """Return the content of the reply to an EVALUATE message: scores and failures by client."""
+    values = scores.values()
+    names = sorted({name for score in values for name in score.further})
     further: dict[str, MetricRecordValues] = {
-        name: [float(score.further.get(name, math.nan)) for score in found] for name in names
+        name: [float(score.further.get(name, math.nan)) for score in values] for name in names
     }
     columns = MetricRecord(
         {
             "client": list(scores),
-            "count": [score.count for score in found],
-            "loss": [score.loss for score in found],
-            "accuracy": [score.accuracy for score in found],
+            "count": [score.count for score in values],
+            "loss": [score.loss for score in values],
+            "accuracy": [score.accuracy for score in values],
         }
     )
     return RecordDict(
-        {"clients": columns, FURTHER: MetricRecord(further), "failures": _why(failures)}
+        {
+            "clients": columns,
+            MODEL_METRICS: MetricRecord(further),
+            "failures": _failures_record(failures),
+        }
     )

@@ -1,4 +1,4 @@
-"""Replies of nodes, checked: whatever a node sends is a good reply or a named fault."""
+"""Validation of replies: whatever a node sends is either accepted or a named fault."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from torch import Tensor
 
+from fedapp.config.run_config import RunConfig
 from fedapp.errors import plain
 from fedapp.federation.arrays import size_of, to_tensors
-from fedapp.federation.faults import IN_PART, Fault, ReplyError
-from fedapp.federation.messages import EACH, FURTHER
-from fedapp.training.algorithm import Tensors
+from fedapp.federation.faults import PARTIAL_REPLY, Fault, ReplyError
+from fedapp.federation.messages import EACH, MODEL_METRICS
+from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
+from fedapp.training.round_plan import LocalPlan, Work
 from fedapp.training.tensors import add, all_finite
 
 ROUNDING = 1e-3
-"""By which part a mean of numbers may exceed the largest of them."""
+"""Relative rounding error by which a mean may exceed the largest of its numbers."""
 
-LARGEST_COUNT = 2**53
-"""Counts beyond it are nonsense, and are not exact as a float."""
+MAX_COUNT = 2**53
+"""Larger counts are impossible, and not exact as a float."""
 
-MOST_NUMBERS, LONGEST_NAME = 1000, 100
-"""A model says no more of itself, and in shorter names: each becomes a key of every round's record."""
+MAX_MODEL_METRICS, MAX_NAME_LENGTH = 1000, 100
+"""Bounds on ``Model.metrics``, since each of its numbers becomes a key of the round's metrics."""
 
-NOT_MENTIONED = "its node does not mention it"
+NOT_REPORTED = "its node does not mention it"
 
 SCORE_COLUMNS = ("client", "loss", "accuracy", "count")
 
@@ -40,25 +42,25 @@ FAULT_OF = {
     ErrorCode.NODE_UNAVAILABLE: "lost",
     ErrorCode.CLIENT_APP_CRASHED: "crashed",
 }
-"""Flower's errors that are not an exception at the node."""
+"""Kind of fault of Flower's errors that are not an exception at the node."""
 
-BROKEN_OFF = "Reply message objects are unavailable"
-"""How Flower begins its reason where no part came for 180 s; its code is that of a late reply."""
+UPLOAD_BROKE_OFF = "Reply message objects are unavailable"
+"""Start of Flower's reason where no part came for 180 s; its code is that of a late reply."""
 
 
-def missing(message: Message) -> bool:
-    """Return whether Flower says so in place of a reply: it did not come in time, or not whole."""
+def is_missing(message: Message) -> bool:
+    """Return whether the message is Flower's error for a reply that is late or incomplete."""
     return message.has_error() and FAULT_OF.get(message.error.code) == "late"
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a good reply is measured against.
+    """What replies of a round are checked against.
 
-    ``sizes`` holds n_k of the clients, ``steps`` the most local steps that each may take (any, if it
-    is not there); ``max_norm`` bounds an update's L2 norm in units of max(|theta|, 1), 0 means no
-    bound. ``upload`` has what the algorithm uploads besides, ``largest`` the bounds of what of it is a
-    number. ``update`` says what is sent as update: "model" only where that is theta_k itself.
+    ``sizes`` has n_k by client, ``steps`` the largest number of local steps by client (no bound for a
+    client without an entry). ``upload`` has tensors of the names, shapes and types of the algorithm's
+    uploads, ``largest`` upper bounds of its scalar uploads. ``update`` is "model" only if theta_k itself
+    is sent. ``max_norm`` bounds an update's L2 norm in units of max(|theta|, 1); 0: no bound.
     """
 
     theta: Mapping[str, Tensor]
@@ -70,15 +72,41 @@ class Expected:
     update: Literal["delta", "model"] = "delta"
     max_norm: float = 0.0
 
+    @classmethod
+    def of(
+        cls,
+        config: RunConfig,
+        algorithm: Algorithm,
+        work: Work,
+        theta: Mapping[str, Tensor],
+        upload: Mapping[str, Tensor],
+        sizes: Mapping[int, int],
+    ) -> Expected:
+        """Return what a round with this ``work`` expects of clients with these ``sizes``."""
+        plan = LocalPlan.of(config, work.learning_rate, work.epochs, work.batch_size)
+        steps = {client: plan.num_steps(size) for client, size in sizes.items()}
+        most = max(steps.values(), default=0)
+        context = ClientContext({}, momentum=plan.momentum, nesterov=plan.nesterov, steps=most)
+        return cls(
+            theta,
+            sizes,
+            steps,
+            upload,
+            algorithm.upload_bounds(context),
+            config.weighting,
+            "delta" if algorithm.custom_update else config.update,
+            config.max_update_norm,
+        )
+
 
 def decode_reply(request: TrainRequest, message: Message, expected: Expected) -> TrainReply:
-    """Return a reply that fits the order and what is expected.
+    """Return the reply to a train request, checked.
 
     Raises
     ------
     ReplyError
         The node failed, or its reply is malformed, not finite, too large, of other names, shapes or
-        types, of another round, of other clients than it was sent, or of more weight than they have.
+        types, of another round or other clients than requested, or of more weight than they have.
     """
     content = _content(message)
     try:
@@ -87,32 +115,33 @@ def decode_reply(request: TrainRequest, message: Message, expected: Expected) ->
             raise ReplyError(
                 "round", f"it is a reply to round {metrics['server-round']}, not {request.round}"
             )
-        reports = tuple(_reports(content, request, expected))
-        failures = _failures(content, request, reports)
+        client_metrics = tuple(_client_metrics(content, request, expected))
+        failures = _failures(content, request, client_metrics)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ReplyError("malformed", f"its records are malformed: {plain(repr(error))}") from error
     arrays = content.array_records
     mean, each, uploads = {}, {}, {}
-    weighs = any(report.weight > 0 for report in reports)
-    if request.reply == "mean" and weighs:
-        mean = _update("arrays", arrays, expected)
+    has_weight = any(metrics.weight > 0 for metrics in client_metrics)
+    if request.reply == "mean" and has_weight:
+        mean = _checked_update("arrays", arrays, expected)
     if request.reply == "each":
-        each = {r.client: _update(f"{EACH}{r.client}", arrays, expected) for r in reports}
-    if expected.upload and weighs:
-        uploads = _checked("uploads", arrays, expected.upload)
+        each = {
+            r.client: _checked_update(f"{EACH}{r.client}", arrays, expected) for r in client_metrics
+        }
+    if expected.upload and has_weight:
+        uploads = _checked_tensors("uploads", arrays, expected.upload)
         if uploads.keys() == expected.theta.keys():
             _check_norm("uploads", uploads, expected, min(request.learning_rate, 1.0))
-        _check_numbers(uploads, expected.largest)
-    return TrainReply(mean, uploads, each, reports, failures, size_of(content))
+        _check_bounds(uploads, expected.largest)
+    return TrainReply(mean, uploads, each, client_metrics, failures, size_of(content))
 
 
 def decode_scores(
-    message: Message, clients: Sequence[int], *, graded: bool
+    message: Message, clients: Sequence[int], *, has_accuracy: bool
 ) -> dict[int, Score | Fault]:
-    """Return what a reply to an EVALUATE message says of each of ``clients``, or what is wrong.
+    """Return each client's score in a reply to an EVALUATE message, or its fault.
 
-    A client without test examples has the count 0. ``graded`` says whether there is an accuracy;
-    if not, it may be nan.
+    A client without test examples has the count 0. Without ``has_accuracy`` an accuracy may be nan.
 
     Raises
     ------
@@ -123,27 +152,29 @@ def decode_scores(
     try:
         columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
         rows = zip(*(columns[name] for name in SCORE_COLUMNS), strict=True)
-        further = cast("dict[str, list[Any]]", content.metric_records[FURTHER]).items()
-        if len(further) > MOST_NUMBERS or any(len(name) > LONGEST_NAME for name, _ in further):
-            raise ValueError(f"{len(further)} numbers of a model's own, or names that are too long")
+        further = cast("dict[str, list[Any]]", content.metric_records[MODEL_METRICS]).items()
+        if len(further) > MAX_MODEL_METRICS or any(
+            len(name) > MAX_NAME_LENGTH for name, _ in further
+        ):
+            raise ValueError(f"{len(further)} model metrics, or names that are too long")
         scores = {
             k: Score(float(loss), float(acc), int(n), {name: float(of[i]) for name, of in further})
             for i, (k, loss, acc, n) in enumerate(rows)
         }
-        said = _reasons(content)
+        failures = _reasons(content)
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         raise ReplyError("malformed", f"its scores are malformed: {plain(repr(error))}") from error
     return {
-        client: _checked_score(scores[client], graded=graded)
+        client: _checked_score(scores[client], has_accuracy=has_accuracy)
         if client in scores
-        else Fault("raised", said.get(client, NOT_MENTIONED))
+        else Fault("raised", failures.get(client, NOT_REPORTED))
         for client in clients
     }
 
 
-def _checked_score(score: Score, *, graded: bool) -> Score | Fault:
-    right = 0 <= score.accuracy <= 1 or (not graded and math.isnan(score.accuracy))
-    if score.count and not (0 < score.count < LARGEST_COUNT and right):
+def _checked_score(score: Score, *, has_accuracy: bool) -> Score | Fault:
+    possible = 0 <= score.accuracy <= 1 or (not has_accuracy and math.isnan(score.accuracy))
+    if score.count and not (0 < score.count < MAX_COUNT and possible):
         return Fault("malformed", f"it has {plain(score)}")
     if score.count and not math.isfinite(score.loss):
         return Fault("not-finite", f"its loss is {score.loss}")
@@ -151,16 +182,16 @@ def _checked_score(score: Score, *, graded: bool) -> Score | Fault:
 
 
 def _content(message: Message) -> RecordDict:
-    """Return a reply's content; an error that stands for it becomes a fault."""
+    """Return a reply's content, or raise ReplyError for an error message."""
     if message.has_error():
         kind, reason = FAULT_OF.get(message.error.code, "raised"), plain(message.error.reason or "")
-        if kind == "late" and reason.startswith(BROKEN_OFF):
-            raise ReplyError("lost", f"{IN_PART}, and its upload broke off")
+        if kind == "late" and reason.startswith(UPLOAD_BROKE_OFF):
+            raise ReplyError("lost", f"{PARTIAL_REPLY}, and its upload broke off")
         raise ReplyError(kind, f"the node failed: {reason}")
     return message.content
 
 
-def _reports(
+def _client_metrics(
     content: RecordDict, request: TrainRequest, expected: Expected
 ) -> Iterator[ClientMetrics]:
     columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
@@ -173,43 +204,40 @@ def _reports(
                 "malformed", f"it reports client {client}, which it was not asked to train"
             )
         seen.add(client)
-        report = ClientMetrics(
+        metrics = ClientMetrics(
             int(client), int(examples), float(weight), int(steps), float(loss), float(seconds)
         )
-        _check_report(report, expected)
-        yield report
+        _check_client_metrics(metrics, expected)
+        yield metrics
 
 
-def _check_report(report: ClientMetrics, expected: Expected) -> None:
-    """Refuse counts that cannot be: a client may weigh less than it holds, but never more.
-
-    Weighted uniformly it weighs 1, or has no say.
-    """
-    size = expected.sizes[report.client]
+def _check_client_metrics(metrics: ClientMetrics, expected: Expected) -> None:
+    """Reject impossible counts: a client's weight is at most n_k, or with uniform weighting 0 or 1."""
+    size = expected.sizes[metrics.client]
     uniform = expected.weighting == "uniform"
-    possible = report.weight in (0, 1) if uniform else 0 <= report.weight <= size
-    if not (possible and 0 <= report.examples <= size):
+    possible = metrics.weight in (0, 1) if uniform else 0 <= metrics.weight <= size
+    if not (possible and 0 <= metrics.examples <= size):
         raise ReplyError(
             "weight",
-            f"client {report.client} has weight {report.weight} and examples {report.examples}, "
+            f"client {metrics.client} has weight {metrics.weight} and examples {metrics.examples}, "
             f"but holds {size}",
         )
-    most = expected.steps.get(report.client, LARGEST_COUNT)
-    if not (0 <= report.steps <= most and 0 <= report.seconds < math.inf):
+    most = expected.steps.get(metrics.client, MAX_COUNT)
+    if not (0 <= metrics.steps <= most and 0 <= metrics.seconds < math.inf):
         raise ReplyError(
             "malformed",
-            f"client {report.client} has steps {report.steps} (at most {most}) "
-            f"and seconds {report.seconds}",
+            f"client {metrics.client} has steps {metrics.steps} (at most {most}) "
+            f"and seconds {metrics.seconds}",
         )
 
 
 def _failures(
-    content: RecordDict, request: TrainRequest, reports: Sequence[ClientMetrics]
+    content: RecordDict, request: TrainRequest, client_metrics: Sequence[ClientMetrics]
 ) -> dict[int, str]:
-    """Return why each client of the order is without a report."""
-    said = _reasons(content)
-    missing = set(request.clients) - {report.client for report in reports}
-    return {client: said.get(client, NOT_MENTIONED) for client in sorted(missing)}
+    """Return why each client of the request that has no metrics failed."""
+    reasons = _reasons(content)
+    failed = set(request.clients) - {metrics.client for metrics in client_metrics}
+    return {client: reasons.get(client, NOT_REPORTED) for client in sorted(failed)}
 
 
 def _reasons(content: RecordDict) -> dict[int, str]:
@@ -217,9 +245,9 @@ def _reasons(content: RecordDict) -> dict[int, str]:
     return dict(zip(map(int, record["client"]), map(plain, record["reason"]), strict=True))
 
 
-def _update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expected) -> Tensors:
-    """Return the checked update, no larger than allowed."""
-    tensors = _checked(name, arrays, expected.theta)
+def _checked_update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expected) -> Tensors:
+    """Return the update of a record, checked also for its norm."""
+    tensors = _checked_tensors(name, arrays, expected.theta)
     step = tensors if expected.update == "delta" else add(tensors, expected.theta, -1.0)
     _check_norm(name, step, expected)
     return tensors
@@ -228,39 +256,41 @@ def _update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expected) ->
 def _check_norm(
     name: str, step: Mapping[str, Tensor], expected: Expected, rate: float = 1.0
 ) -> None:
-    """Refuse what is longer than an update may be; what is in units of gradients, times its rate."""
+    """Reject an update whose norm is too large; ``rate`` scales what has the units of a gradient."""
     if not expected.max_norm:
         return
     largest = expected.max_norm * max(_norm(expected.theta), 1.0)
     if not (size := rate * _norm(step)) <= largest:
-        said = "an update of norm" if rate == 1 else "learning-rate * norm ="
+        quantity = "an update of norm" if rate == 1 else "learning-rate * norm ="
         raise ReplyError(
             "norm",
-            f"{name}: {said} {size:.3g}, above {largest:.3g} = max-update-norm * max(|theta|, 1)",
+            f"{name}: {quantity} {size:.3g}, above {largest:.3g} = max-update-norm * max(|theta|, 1)",
         )
 
 
-def _check_numbers(uploads: Mapping[str, Tensor], largest: Mapping[str, float]) -> None:
-    """Refuse a number that no client of this round can have."""
+def _check_bounds(uploads: Mapping[str, Tensor], largest: Mapping[str, float]) -> None:
+    """Reject a scalar upload beyond its bound."""
     for name, bound in largest.items():
-        if not 0 <= (sent := float(uploads[name])) <= bound * (1 + ROUNDING):
-            raise ReplyError("norm", f"uploads: {name!r} is {sent:.3g}, not in 0 .. {bound:.3g}")
+        if not 0 <= (value := float(uploads[name])) <= bound * (1 + ROUNDING):
+            raise ReplyError("norm", f"uploads: {name!r} is {value:.3g}, not in 0 .. {bound:.3g}")
 
 
 def _norm(tensors: Mapping[str, Tensor]) -> float:
-    """Return the L2 norm over all tensors; infinite where its square is."""
+    """Return the L2 norm over all tensors; infinite if its square overflows."""
     norms = [torch.linalg.vector_norm(tensor) for tensor in tensors.values()]
     return float(torch.linalg.vector_norm(torch.stack(norms).double()))
 
 
-def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, Tensor]) -> Tensors:
-    """Return the record's tensors, which have the names, shapes and types of ``theta``."""
+def _checked_tensors(
+    name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, Tensor]
+) -> Tensors:
+    """Return a record's tensors, with the names, shapes and types of ``theta``, and finite."""
     if name not in arrays:
         raise ReplyError("malformed", f"the record {name!r} is missing")
     if arrays[name].keys() != theta.keys():
-        odd = sorted(arrays[name].keys() ^ theta.keys())
+        names = sorted(arrays[name].keys() ^ theta.keys())
         owner = "the algorithm's" if name == "uploads" else "the model's"
-        raise ReplyError("tensors", f"{name}: other arrays than {owner}: {plain(odd[:4])}")
+        raise ReplyError("tensors", f"{name}: other arrays than {owner}: {plain(names[:4])}")
     tensors = to_tensors(arrays[name])
     for key, tensor in tensors.items():
         if tensor.shape != theta[key].shape:
@@ -273,6 +303,6 @@ def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, T
                 "tensors", f"{name}: {key!r} has type {tensor.dtype}, not {theta[key].dtype}"
             )
     if not all_finite(tensors.values()):
-        odd = sorted(key for key, tensor in tensors.items() if not all_finite([tensor]))
-        raise ReplyError("not-finite", f"{name}: {odd[0]!r} holds nan or infinite values")
+        names = sorted(key for key, tensor in tensors.items() if not all_finite([tensor]))
+        raise ReplyError("not-finite", f"{name}: {names[0]!r} holds nan or infinite values")
     return {key: tensors[key] for key in theta}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import math
 import os
 import sys
@@ -27,77 +25,34 @@ from rich.progress import (
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from fedapp.errors import CheckpointError, RunError
+from fedapp.errors import RunError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
-from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
+from fedapp.files import append_whole, keep_written
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
-
-
-def read_metrics(path: Path) -> list[RoundMetrics]:
-    """Return the records of ``metrics.jsonl``; a last line that was cut off does not count.
-
-    Raises
-    ------
-    CheckpointError
-        A line before the last is damaged.
-    """
-    lines = path.read_text().splitlines() if path.exists() else []
-    records: list[RoundMetrics] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            record["round"], record["seconds"]
-            records.append(record)
-        except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines):
-                raise CheckpointError(
-                    f"{path}, line {number}, is damaged: {what_is_wrong(error)}. Remove the lines from "
-                    "there on: a resumed run then goes on from the newest checkpoint that the lines "
-                    "before reach, and says so if none is kept."
-                ) from error
-    return records
-
-
-def cut_metrics(path: Path, last: int) -> None:
-    """Keep the records of ``metrics.jsonl`` up to round ``last``; a file that is not there stays so."""
-    if path.exists():
-        kept = [record for record in read_metrics(path) if record["round"] <= last]
-        write_atomically(path, "".join(map(_line, kept)).encode())
-
-
-def last_whole_round(records: Sequence[RoundMetrics]) -> int:
-    """Return the last round of which there are records of all rounds from 0 on; -1 if there is none."""
-    rounds = {record["round"] for record in records}
-    return next(round_ for round_ in itertools.count() if round_ not in rounds) - 1
-
-
-def wall_seconds(record: RoundMetrics) -> float:
-    """Return the wall seconds of one round; round 0 is an evaluation alone."""
-    seconds = record["seconds"]
-    return float(seconds.get("round", seconds.get("evaluate", 0.0)))
+from fedapp.runs.metrics import cut_metrics, to_line, wall_seconds
 
 
 class Metrics(Callback):
-    """Appends each round's record to ``metrics.jsonl`` as it happens, or when there is room again.
+    """Appends each round's metrics to ``metrics.jsonl``; after a write error, with the next round's.
 
-    A record also says why ``checkpoints`` could not write one after the round before.
+    The metrics include the last write error of ``checkpoints``.
     """
 
     def __init__(self, directory: RunDirectory, checkpoints: Checkpoints | None = None) -> None:
         self.path = directory.metrics
         self.checkpoints = checkpoints
-        self._waiting: list[str] = []
+        self._unwritten: list[str] = []
 
     def on_start(self, state: ServerState) -> None:
-        """Drop the rounds that a killed run did after the checkpoint; they will be run again."""
+        """Remove the rounds after the checkpoint that is resumed from, since they are run again."""
         cut_metrics(self.path, state.round or -1)
 
     def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
-        """Append one line, and those that could not be written before."""
+        """Append one line, and the earlier ones that could not be written."""
         if self.checkpoints and self.checkpoints.problem:
             record["checkpoint_error"] = self.checkpoints.problem
-        self._waiting.append(_line(record))
+        self._unwritten.append(to_line(record))
         try:
             self._write()
         except OSError as error:
@@ -110,45 +65,32 @@ class Metrics(Callback):
         return False
 
     def on_end(self, state: ServerState) -> None:
-        """Write what is still waiting to be."""
-        with _room_needed(self.path):
+        """Write the lines that could not be written before."""
+        with _disk_space_needed(self.path):
             self._write()
 
     def _write(self) -> None:
-        append_whole(self.path, "".join(self._waiting))
-        self._waiting.clear()
+        append_whole(self.path, "".join(self._unwritten))
+        self._unwritten.clear()
 
 
 @contextlib.contextmanager
-def _room_needed(path: Path) -> Iterator[None]:
-    """Say what to do about a file that cannot be written at the end of the run."""
+def _disk_space_needed(path: Path) -> Iterator[None]:
+    """Turn a write error at the end of the run into a RunError that says what to do."""
     try:
         yield
     except OSError as error:
         raise RunError(
-            f"{path} cannot be written ({error.strerror}). Make room, and go on from the last "
-            f"checkpoint with the run's resume.toml or `fedapp run --resume`."
+            f"{path} cannot be written ({error.strerror}). Free disk space, and resume from the "
+            f"last checkpoint with the run's resume.toml or `fedapp run --resume`."
         ) from error
 
 
-def _line(record: RoundMetrics) -> str:
-    return json.dumps(_without_nan(record)) + "\n"
-
-
-def _without_nan(value: Any) -> Any:
-    """Return ``value`` with nan and infinity as None, which JSON has a word for."""
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
-
-
 class Checkpoints(Callback):
-    """Writes a checkpoint every ``every`` rounds, and ``seconds`` after the last one; 0: never so.
+    """Writes a checkpoint every ``every`` rounds, ``seconds`` after the last one, and at the end.
 
-    The last round's end always is one. Where one cannot be written, ``problem`` says why, the run goes
-    on, and each further round tries again: the checkpoint before it is still whole.
+    0 turns the one or the other off. After a write error, which ``problem`` describes, the run continues
+    and tries again after each round; the previous checkpoint remains.
     """
 
     def __init__(self, directory: RunDirectory, every: int, seconds: float) -> None:
@@ -158,19 +100,21 @@ class Checkpoints(Callback):
         self._last, self._written = -1, time.monotonic()
 
     def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
-        """Write a checkpoint if it is time to, or if the last attempt failed."""
+        """Write a checkpoint if one is due, or if the last attempt failed."""
         if (state.round and self._is_due(state.round)) or self.problem:
             try:
                 self._save(state)
             except OSError as error:
                 self.problem = f"{error.strerror} after round {state.round}"
-                log(WARNING, "No checkpoint in %s: %s; the run goes on", self.folder, self.problem)
+                log(
+                    WARNING, "No checkpoint in %s: %s; the run continues", self.folder, self.problem
+                )
         return False
 
     def on_end(self, state: ServerState) -> None:
         """Write the last checkpoint."""
         if self._last != state.round:
-            with _room_needed(self.folder):
+            with _disk_space_needed(self.folder):
                 self._save(state)
 
     def _is_due(self, round_: int) -> bool:
@@ -178,27 +122,27 @@ class Checkpoints(Callback):
         return bool(late or (self.every and round_ % self.every == 0))
 
     def _save(self, state: ServerState) -> None:
-        keep_written(self.metrics)  # without the lines of its rounds it would be of no use
+        keep_written(self.metrics)  # a checkpoint needs the metrics of all its rounds
         save_checkpoint(self.folder, state)
         self._last, self.problem = state.round, ""
         self._written = time.monotonic()
 
 
 class TensorBoardWriter(Callback):
-    """Writes every number of a record as a TensorBoard scalar."""
+    """Writes every number of the metrics as a TensorBoard scalar."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.folder = directory.path / "tensorboard"
         self._writer: Any = None
 
     def on_start(self, state: ServerState) -> None:
-        """Open the event file; what was written of later rounds is purged."""
+        """Open the event file, without the events of later rounds."""
         self._writer = SummaryWriter(
             str(self.folder), purge_step=state.round + 1 if state.round else 0
         )
 
     def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
-        """Write the record's numbers, as one event."""
+        """Write the numbers of a round as one event."""
         numbers = {**record}
         for group in ("seconds", "faults"):
             numbers |= {f"{group}/{key}": value for key, value in record.get(group, {}).items()}
@@ -232,7 +176,7 @@ class StopAtTarget(Callback):
         return bool((record.get("test_accuracy") or 0.0) >= self.target)
 
     def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
-        """Say whether the target is reached."""
+        """Return whether the target is reached."""
         reached = self.reached(record)
         if reached:
             log(INFO, "Target accuracy %.4f is reached in round %d", self.target, state.round)
@@ -246,10 +190,7 @@ def has_reached(target: float, records: Sequence[RoundMetrics], last: int) -> bo
 
 
 class StopIfAllFail(Callback):
-    """Ends the run when rounds in a row fail for all their clients, each time by the same exception.
-
-    That is no device's bad luck: it would be the same in every further round.
-    """
+    """Ends the run after ``ROUNDS`` rounds in a row in which every client raised the same exception."""
 
     ROUNDS = 3
 
@@ -257,27 +198,27 @@ class StopIfAllFail(Callback):
         self._reason, self._rounds = "", 0
 
     def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
-        """Count the round, if it is such a one.
+        """Count consecutive rounds with such a failure.
 
         Raises
         ------
         RunError
-            It is the last of ``ROUNDS``.
+            It is the ``ROUNDS``-th.
         """
-        reason = _reason_of_all(record)
+        reason = _common_reason(record)
         self._rounds = self._rounds + 1 if reason and reason == self._reason else bool(reason)
         self._reason = reason
         if self._rounds == self.ROUNDS:
             raise RunError(
                 f"round {record['round']}: in each of the last {self.ROUNDS} rounds every client failed "
-                f"with the same error: {reason}. The model is as it was before them, and the run can be "
+                f"with the same error: {reason}. The model has not changed in them, and the run can be "
                 "resumed."
             )
         return False
 
 
-def _reason_of_all(record: RoundMetrics) -> str:
-    """Return the exception that all clients of the round raised, if it was the same one."""
+def _common_reason(record: RoundMetrics) -> str:
+    """Return the exception that all clients of the round raised; empty if there is no such one."""
     failures = record.get("failures", {})
     if set(record.get("faults", {})) != {"raised"} or len(failures) < len(record["clients"]):
         return ""
@@ -286,7 +227,7 @@ def _reason_of_all(record: RoundMetrics) -> str:
 
 
 class ProgressReport(Callback):
-    """Says how the run goes: a live bar in a terminal, a line a round elsewhere."""
+    """Shows the progress: a live bar in a terminal, a log line a round elsewhere."""
 
     def __init__(self, num_rounds: int, console: Console | None = None) -> None:
         self.num_rounds = num_rounds
@@ -295,7 +236,7 @@ class ProgressReport(Callback):
         self._bar: Progress | None = None
 
     def on_start(self, state: ServerState) -> None:
-        """Open the bar, where there is a terminal to draw it in."""
+        """Open the bar if there is a terminal."""
         if not self.console.is_terminal or os.environ.get("TERM") == "dumb":
             return
         self._bar = Progress(
@@ -321,16 +262,16 @@ class ProgressReport(Callback):
                 self._bar.task_ids[0], completed=record["round"], accuracy=accuracy, loss=loss
             )
         else:
-            log(INFO, _sentence(record, self.num_rounds))
+            log(INFO, _round_line(record, self.num_rounds))
         return False
 
     def close(self) -> None:
-        """Close the bar and give the terminal back."""
+        """Close the bar."""
         if self._bar is not None:
             self._bar.stop()
 
 
-def _sentence(record: RoundMetrics, num_rounds: int) -> str:
+def _round_line(record: RoundMetrics, num_rounds: int) -> str:
     parts = [f"round {record['round']}/{num_rounds}"]
     for key, label in (
         ("test_accuracy", "accuracy"),

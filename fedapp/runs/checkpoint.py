@@ -1,9 +1,9 @@
-"""Checkpoints: safetensors beside a JSON that says what they are; nothing is pickled.
+"""Checkpoints: a safetensors file and a JSON file that describes it; nothing is pickled.
 
-``checkpoints/round-000010.safetensors`` holds ``theta/<name>`` and ``algorithm/<name>``, and of clients
-that keep a state ``last_used_round/clients`` [k] and ``last_used_round/rounds`` [k];
-``round-000010.json`` holds the round, the format and the tensors' SHA-256, and is written last,
-so that a checkpoint without it does not count.
+``checkpoints/round-000010.safetensors`` holds ``theta/<name>`` and ``algorithm/<name>``, and if clients
+keep a state, ``counted/clients`` [k] and ``counted/rounds`` [k] with each client's last used round.
+``round-000010.json`` holds the round, the format and the tensors' SHA-256. It is written last, and a
+checkpoint without it is ignored.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from fedapp.files import what_is_wrong, write_atomically, write_json
 from fedapp.training.algorithm import Tensors
 
 FORMAT = 1
-COUNTED = ("counted/clients", "counted/rounds")
-KEPT = 2
-"""How many checkpoints stay: the last, and the one before in case the last is damaged."""
+LAST_USED_KEYS = ("counted/clients", "counted/rounds")
+NUM_STORED = 2
+"""Checkpoints that are stored: the last, and the previous one in case the last is damaged."""
 
 
 def save_checkpoint(folder: Path, state: ServerState) -> Path:
-    """Write ``state`` into ``folder`` and keep but it and the one before it.
+    """Write ``state`` into ``folder``, and remove all but this checkpoint and the previous one.
 
-    One of a later round goes too: it is damaged, and the rounds up to it are run again; and so does
-    what a kill in the middle of a write has left.
+    Those of later rounds are removed too, since their rounds are run again, and so are the temporary
+    files of an interrupted write.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"round-{state.round:06d}.safetensors"
     content = safetensors.torch.save(
         {
-            **{f"theta/{name}": _plain(tensor) for name, tensor in state.theta.items()},
-            **{f"algorithm/{name}": _plain(tensor) for name, tensor in state.algorithm.items()},
-            **_counted(state),
+            **{f"theta/{name}": _to_cpu(tensor) for name, tensor in state.theta.items()},
+            **{f"algorithm/{name}": _to_cpu(tensor) for name, tensor in state.algorithm.items()},
+            **_last_used_tensors(state),
         }
     )
     write_atomically(path, content)
@@ -53,22 +53,22 @@ def save_checkpoint(folder: Path, state: ServerState) -> Path:
     )
     descriptions = _descriptions(folder)
     here = descriptions.index(path.with_suffix(".json"))
-    kept = {description.stem for description in descriptions[here : here + KEPT]}
+    stored = {description.stem for description in descriptions[here : here + NUM_STORED]}
     for old in sorted(folder.glob("*round-*")):
-        if old.stem not in kept:
+        if old.stem not in stored:
             old.unlink()
     return path
 
 
 def load_checkpoint(folder: Path, reached: int | None = None) -> ServerState:
-    """Return the newest checkpoint in ``folder`` that is whole, of no later round than ``reached``.
+    """Return the newest valid checkpoint in ``folder``, of round ``reached`` or earlier.
 
-    ``reached`` is the last round of which the metrics have all rounds up to it (None: any).
+    ``reached`` is the last round up to which the metrics are complete (None: no bound).
 
     Raises
     ------
     CheckpointError
-        There is none; the message says what is wrong with each that is there.
+        There is none; the message says what is wrong with each of those that exist.
     """
     problems = []
     for description in _descriptions(folder):
@@ -78,15 +78,15 @@ def load_checkpoint(folder: Path, reached: int | None = None) -> ServerState:
         except CheckpointError as error:
             problems.append(str(error))
             log(WARNING, "%s; trying the one before", error)
-    found = "\n  ".join(problems) or "there is none"
+    listed = "\n  ".join(problems) or "there is none"
     raise CheckpointError(
-        f"no checkpoint to resume from in {folder}:\n  {found}\n"
-        "Begin again in another run-dir, or remove this run's folder and leave resume out."
+        f"no checkpoint to resume from in {folder}:\n  {listed}\n"
+        "Start again in another run-dir, or remove this run's folder and leave resume out."
     )
 
 
 def _check_reached(description: Path, reached: int | None) -> None:
-    """Refuse a checkpoint whose rounds the metrics do not have: a resume does not run them again."""
+    """Reject a checkpoint of a round that the metrics do not reach: a resume could not add them."""
     round_ = int(description.stem.removeprefix("round-"))
     if reached is not None and round_ > max(reached, 0):
         have = f"rounds 0 to {reached} without a gap" if reached >= 0 else "no round 0"
@@ -95,13 +95,13 @@ def _check_reached(description: Path, reached: int | None) -> None:
         )
 
 
-def kept_rounds(folder: Path) -> list[int]:
+def checkpoint_rounds(folder: Path) -> list[int]:
     """Return the rounds of the checkpoints in ``folder``, newest first."""
     return [int(path.stem.removeprefix("round-")) for path in _descriptions(folder)]
 
 
 def drop_checkpoints(folder: Path, first: int) -> None:
-    """Remove the checkpoints of round ``first`` and of later ones."""
+    """Remove the checkpoints of round ``first`` and later."""
     for description in _descriptions(folder):
         if int(description.stem.removeprefix("round-")) >= first:
             _remove(description)
@@ -119,9 +119,9 @@ def _descriptions(folder: Path) -> list[Path]:
 def _read(description: Path) -> ServerState:
     path = description.with_suffix(".safetensors")
     try:
-        said: dict[str, Any] = json.loads(description.read_text())
+        entry: dict[str, Any] = json.loads(description.read_text())
         content = path.read_bytes()
-        round_, format_, digest = int(said["round"]), said["format"], said["sha256"]
+        round_, format_, digest = int(entry["round"]), entry["format"], entry["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"checkpoint {description} cannot be read: {what_is_wrong(error)}"
@@ -136,18 +136,18 @@ def _read(description: Path) -> ServerState:
         tensors = safetensors.torch.load(content)
     except (SafetensorError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
-    clients, rounds = (tensors.get(name) for name in COUNTED)
+    clients, rounds = (tensors.get(name) for name in LAST_USED_KEYS)
     last_used_round = {} if clients is None or rounds is None else zip(clients, rounds, strict=True)
     return ServerState(
         round_,
-        _part(tensors, "theta/"),
-        _part(tensors, "algorithm/"),
+        _without_prefix(tensors, "theta/"),
+        _without_prefix(tensors, "algorithm/"),
         {int(client): int(last) for client, last in last_used_round},
     )
 
 
 def check_fits(state: ServerState, theta: Tensors, folder: Path) -> None:
-    """Refuse a checkpoint of another model.
+    """Reject a checkpoint of another model.
 
     Raises
     ------
@@ -159,27 +159,30 @@ def check_fits(state: ServerState, theta: Tensors, folder: Path) -> None:
     state.theta = {name: state.theta[name] for name in theta}
 
 
-def mismatch(found: Tensors, theta: Tensors) -> str:
-    """Say why ``found`` cannot stand in the place of ``theta``: other names, shapes, types, or nan."""
-    mine = {name: (tuple(t.shape), str(t.dtype)) for name, t in theta.items()}
-    theirs = {name: (tuple(t.shape), str(t.dtype)) for name, t in found.items()}
-    if mine != theirs:
-        odd = min(name for name, _ in mine.items() ^ theirs.items())
-        return f"is of another model: {odd!r} is {theirs.get(odd)} there and {mine.get(odd)} in this run"
-    broken = [name for name, tensor in found.items() if not bool(torch.isfinite(tensor).all())]
+def mismatch(tensors: Tensors, theta: Tensors) -> str:
+    """Return why ``tensors`` cannot replace ``theta``: other names, shapes or types, or not finite."""
+    expected = {name: (tuple(t.shape), str(t.dtype)) for name, t in theta.items()}
+    actual = {name: (tuple(t.shape), str(t.dtype)) for name, t in tensors.items()}
+    if expected != actual:
+        name = min(name for name, _ in expected.items() ^ actual.items())
+        return (
+            f"is of another model: {name!r} is {actual.get(name)} there and {expected.get(name)} in "
+            "this run"
+        )
+    broken = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
     return f"holds nan or infinite values: {broken[0]!r}" if broken else ""
 
 
-def _part(tensors: Tensors, prefix: str) -> Tensors:
+def _without_prefix(tensors: Tensors, prefix: str) -> Tensors:
     return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
 
 
-def _counted(state: ServerState) -> Tensors:
-    """Return the clients of which a turn counted, ascending, and the rounds of their last."""
+def _last_used_tensors(state: ServerState) -> Tensors:
+    """Return the clients with a last used round, ascending, and these rounds."""
     clients = sorted(state.last_used_round)
     rounds = [state.last_used_round[client] for client in clients]
-    return {n: torch.tensor(v) for n, v in zip(COUNTED, (clients, rounds), strict=True) if v}
+    return {n: torch.tensor(v) for n, v in zip(LAST_USED_KEYS, (clients, rounds), strict=True) if v}
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _to_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous()

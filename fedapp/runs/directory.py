@@ -1,4 +1,4 @@
-"""The run directory: one folder that holds all that a run is and gives."""
+"""The run directory: its files, its configuration, and the attempts to run it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,10 @@ import fedapp
 from fedapp.config.run_config import RunConfig, read_config, without_others
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import what_is_wrong, write_atomically, write_json
-from fedapp.runs.checkpoint import kept_rounds
+from fedapp.runs.checkpoint import checkpoint_rounds
+from fedapp.training.client_state import StateLocation
 
-FREE_ON_RESUME = (
+CHANGEABLE_ON_RESUME = (
     "resume",
     "run-dir",
     "num-server-rounds",
@@ -28,7 +30,10 @@ FREE_ON_RESUME = (
     "round-deadline",
     "dataset",
 )
-"""Keys that may differ between a run and its continuation; the data by their place, not by content."""
+"""Keys that a resumed run may change; ``dataset`` only if the data are the same."""
+
+ATTEMPTS_FORMAT = 2
+"""Format of ``attempts.json``. In 1, checkpoints had no last used rounds."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +44,17 @@ class RunDirectory:
 
     @property
     def config(self) -> Path:
-        """Settings as the user gave them, and what was found out for them (threads, device)."""
+        """The user's settings, and what was determined for the run (threads, device)."""
         return self.path / "config.json"
 
     @property
     def metrics(self) -> Path:
-        """A line of JSON a round."""
+        """Metrics, a line of JSON a round."""
         return self.path / "metrics.jsonl"
 
     @property
     def log(self) -> Path:
-        """What was said, a line of JSON each."""
+        """Log messages, a line of JSON each."""
         return self.path / "log.jsonl"
 
     @property
@@ -64,19 +69,19 @@ class RunDirectory:
 
     @property
     def summary(self) -> Path:
-        """The run in a few numbers."""
+        """Summary of the metrics."""
         return self.path / "summary.json"
 
 
 def create(config: RunConfig) -> RunDirectory:
-    """Make the folder of a new run.
+    """Create the folder of a new run.
 
     Raises
     ------
     ConfigError
         ``run-dir`` holds a run already, or checkpoints of one, or cannot be written.
     """
-    path = Path(config.run_dir).expanduser() if config.run_dir else _fresh(config)
+    path = Path(config.run_dir).expanduser() if config.run_dir else _default_path(config)
     directory = RunDirectory(path.absolute())
     check_is_new(directory)
     try:
@@ -92,7 +97,7 @@ def create(config: RunConfig) -> RunDirectory:
 
 
 def check_is_new(directory: RunDirectory) -> None:
-    """Refuse a folder that holds a run already, or trained checkpoints of one.
+    """Check that the folder holds no run, and no checkpoints of a trained one.
 
     Raises
     ------
@@ -102,19 +107,19 @@ def check_is_new(directory: RunDirectory) -> None:
     where = f"run-dir = {str(directory.path)!r}: "
     if directory.config.exists():
         raise ConfigError(
-            f"{where}holds a run already. Set resume=true to go on with it, choose another run-dir, or "
+            f"{where}holds a run already. Set resume=true to continue it, choose another run-dir, or "
             "remove the folder."
         )
-    # A run that was killed before it had a config.json left that of round 0, which is written anew.
-    if any(round_ > 0 for round_ in kept_rounds(directory.checkpoints)):
+    # A checkpoint of round 0 alone is of a run that was killed before it had a config.json.
+    if any(round_ > 0 for round_ in checkpoint_rounds(directory.checkpoints)):
         raise ConfigError(
             f"{where}holds checkpoints of a run without its {directory.config.name}. Remove "
             f"{str(directory.checkpoints)!r}, or choose another folder."
         )
 
 
-def _fresh(config: RunConfig) -> Path:
-    """Return runs/<time>-<dataset>-<model>-<algorithm>, under $FEDAPP_RUNS or this folder."""
+def _default_path(config: RunConfig) -> Path:
+    """Return runs/<time>-<dataset>-<model>-<algorithm>, with $FEDAPP_RUNS in place of ``runs``."""
     base = Path(os.environ.get("FEDAPP_RUNS", "runs")).expanduser()
     stamp = datetime.datetime.now(tz=datetime.UTC).astimezone().strftime("%Y%m%d-%H%M%S")
     data = Path(config.dataset).name
@@ -126,22 +131,22 @@ def _fresh(config: RunConfig) -> Path:
     )
 
 
-def write_config(directory: RunDirectory, config: RunConfig, found: Mapping[str, Any]) -> None:
-    """Write ``config.json`` and ``resume.toml`` (a --run-config file that goes on with this run)."""
+def write_config(directory: RunDirectory, config: RunConfig, run_info: Mapping[str, Any]) -> None:
+    """Write ``config.json`` and ``resume.toml`` (a --run-config file that resumes this run)."""
     values = without_others(config.to_run_config())
     names = ("flwr", "flwr-datasets", "torch", "numpy")
     versions = {name: importlib.metadata.version(name) for name in names}
-    versions |= {"fedapp": fedapp.__version__, "python": platform.python_version(), **_commit()}
+    versions |= {"fedapp": fedapp.__version__, "python": platform.python_version(), **_git_commit()}
     stored = {**values, "resume": False}
-    write_json(directory.config, {"config": stored, "found": dict(found), "versions": versions})
-    again = {**values, "resume": True, "run-dir": str(directory.path)}
-    text = "".join(f"{_toml_key(key)} = {json.dumps(value)}\n" for key, value in again.items())
+    write_json(directory.config, {"config": stored, "found": dict(run_info), "versions": versions})
+    resumed = {**values, "resume": True, "run-dir": str(directory.path)}
+    text = "".join(f"{_toml_key(key)} = {json.dumps(value)}\n" for key, value in resumed.items())
     write_atomically(directory.path / "resume.toml", text.encode())
 
 
 @functools.cache
-def _commit() -> dict[str, str]:
-    """Return the commit of the code, with ``-dirty`` where files differ; nothing outside a repository."""
+def _git_commit() -> dict[str, str]:
+    """Return the commit of the code, with ``-dirty`` for changed files; empty outside a repository."""
     root = Path(fedapp.__file__).parents[1]
     command = [
         "git",
@@ -156,7 +161,7 @@ def _commit() -> dict[str, str]:
     if not (root / ".git").exists():
         return {}
     try:
-        done = subprocess.run(  # noqa: S603  (nothing in the command is anybody's input)
+        done = subprocess.run(  # noqa: S603  (a fixed command)
             command, capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
@@ -171,7 +176,7 @@ def _toml_key(key: str) -> str:
 
 
 def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
-    """Return the configuration of the run in ``path`` and what was found out for it.
+    """Return the configuration of the run in ``path``, and what was determined for it.
 
     Raises
     ------
@@ -185,30 +190,30 @@ def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"{file.name} is missing" if path.is_dir() else "there is no such folder"
         raise CheckpointError(
-            f"{str(path)!r} holds no run ({why}). Name the folder that a run prints first."
+            f"{str(path)!r} holds no run ({why}). Give the folder that a run logs first."
         ) from error
     except (ValueError, KeyError, TypeError, OSError, ConfigError) as error:
         raise CheckpointError(
             f"{file} is damaged, or of another version, and cannot be read: {what_is_wrong(error)}. "
-            "Put back a copy of it, or begin another run, in another run-dir."
+            "Restore a copy of it, or start another run, in another run-dir."
         ) from error
 
 
 def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
-    """Return the directory of the run that ``config`` resumes, and what was found out for it.
+    """Return the directory of the run that ``config`` resumes, and what was determined for it.
 
     Raises
     ------
     ConfigError
-        A setting differs from the run's own; the message names each and the command that mends.
+        A setting differs from the run's own; the message names each, and the command to use.
     """
     directory = RunDirectory(Path(config.run_dir).expanduser().absolute())
-    stored, found = read_stored(directory.path)
-    mine, theirs = config.to_run_config(), stored.to_run_config()
+    stored, run_info = read_stored(directory.path)
+    given, own = config.to_run_config(), stored.to_run_config()
     differing = [
-        f"{key} = {mine[key]!r} (the run has {theirs[key]!r})"
-        for key in sorted(mine)
-        if key not in FREE_ON_RESUME and mine[key] != theirs[key]
+        f"{key} = {given[key]!r} (the run has {own[key]!r})"
+        for key in sorted(given)
+        if key not in CHANGEABLE_ON_RESUME and given[key] != own[key]
     ]
     if differing:
         raise ConfigError(
@@ -216,4 +221,45 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
             f"Resume with `fedapp run --resume {directory.path}`, or "
             f"`flwr run . --run-config {directory.path / 'resume.toml'}`."
         )
-    return directory, found
+    return directory, run_info
+
+
+def open_states(
+    directory: RunDirectory, round_: int, *, resumed: bool
+) -> Callable[[], StateLocation]:
+    """Record a start of the server at round ``round_``; return the client states' location by round.
+
+    ``client-states/attempts.json`` holds the run's id and the round from which each start of the
+    server continued, ``client-states/<client>/`` the states of virtual clients.
+
+    Raises
+    ------
+    CheckpointError
+        The run is resumed, and the file is missing or damaged.
+    """
+    folder = directory.path / "client-states"
+    folder.mkdir(exist_ok=True)
+    file = folder / "attempts.json"
+    run_id, starts = _read_attempts(directory) if resumed else (uuid.uuid4().hex, [])
+    starts.append(round_)
+    write_json(file, {"format": ATTEMPTS_FORMAT, "run": run_id, "starts": starts})
+
+    def location() -> StateLocation:
+        checkpoints = checkpoint_rounds(directory.checkpoints)
+        return StateLocation(run_id, str(folder), tuple(starts), tuple(checkpoints))
+
+    return location
+
+
+def _read_attempts(directory: RunDirectory) -> tuple[str, list[int]]:
+    file = directory.path / "client-states" / "attempts.json"
+    try:
+        stored = json.loads(file.read_text())
+        if (format_ := stored["format"]) != ATTEMPTS_FORMAT:
+            raise ValueError(f"its format is {format_!r}, not {ATTEMPTS_FORMAT}")
+        return str(stored["run"]), [int(start) for start in stored["starts"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read ({error!r}), so the client states cannot be used. Restore the "
+            "file, or start a new run."
+        ) from error

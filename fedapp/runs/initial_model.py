@@ -1,4 +1,4 @@
-"""Weights to begin with: a run's final model, or any file of safetensors with the network's names."""
+"""Initial weights from a file: a run's final model, or safetensors with the network's names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_weights(path: Path) -> Tensors:
     OSError
         There is no such file, or it cannot be read.
     CheckpointError
-        It does not hold tensors.
+        It is not a safetensors file.
     """
     try:
         return safetensors.torch.load(path.read_bytes())
@@ -32,7 +32,7 @@ def read_weights(path: Path) -> Tensors:
 
 
 def weights_path(config: RunConfig) -> Path:
-    """Return the file that ``initial-model`` names, or that lies in the run's folder it names.
+    """Return the file that ``initial-model`` names, or the final model of the run that it names.
 
     Raises
     ------
@@ -45,18 +45,18 @@ def weights_path(config: RunConfig) -> Path:
         raise ConfigError(
             f"initial-model = {config.initial_model!r}: there is no file {path}. Name the folder of a "
             "run that has ended, its model.safetensors, or any file of safetensors with the network's "
-            "parameters, on the machine of the ServerApp; or leave the key out, and weights are drawn "
-            "from the seed."
+            "parameters, on the machine of the ServerApp; or leave the key out for weights from the "
+            "seed."
         )
     return path
 
 
 def weights_digest(config: RunConfig) -> str:
-    """Return the SHA-256 of the file that ``initial-model`` names; errors as ``weights_path``."""
+    """Return the SHA-256 of the file that ``initial-model`` names; raises as ``weights_path`` does."""
     return hashlib.sha256(weights_path(config).read_bytes()).hexdigest()
 
 
-def begin_with(config: RunConfig, theta: Tensors) -> Tensors:
+def load_initial_model(config: RunConfig, theta: Tensors) -> Tensors:
     """Return the weights that ``initial-model`` names, in the order and types of ``theta``.
 
     Raises
@@ -64,15 +64,15 @@ def begin_with(config: RunConfig, theta: Tensors) -> Tensors:
     ConfigError
         There is no such file, it is of another network, or it holds nan or infinite values.
     """
-    said = f"initial-model = {config.initial_model!r}"
+    setting = f"initial-model = {config.initial_model!r}"
     try:
-        found = read_weights(weights_path(config))
+        weights = read_weights(weights_path(config))
     except (OSError, CheckpointError) as error:
-        raise ConfigError(f"{said}: {error}") from error
-    typed = {n: t.to(theta[n].dtype) if n in theta else t for n, t in found.items()}
+        raise ConfigError(f"{setting}: {error}") from error
+    typed = {n: t.to(theta[n].dtype) if n in theta else t for n, t in weights.items()}
     if problem := mismatch(typed, theta):
         raise ConfigError(
-            f"{said}: {problem}. Set model, its parameters and the data set as in the config.json of "
+            f"{setting}: {problem}. Set model, its parameters and the data set as in the config.json of "
             "the run that made it."
         )
     return {name: typed[name] for name in theta}

@@ -1,4 +1,4 @@
-"""While a run goes on: its folder is taken, and what is logged is also written there as JSON."""
+"""The lock on a run directory while its run is active, and its log file."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from fedapp.errors import ConfigError, FedappError, reason_of
 from fedapp.runs.directory import RunDirectory, check_is_new
 from fedapp.training.batched.run_batching import current_run_batch
 
-RELEASE_SECONDS = 30.0
-"""How long a resume waits for the run before it: a ServerApp outlives its SuperLink by seconds."""
+LOCK_TIMEOUT = 30.0
+"""Longest wait for the lock in seconds: a ServerApp may outlive its SuperLink by a few."""
 
-ENDED = "The run ended: "
-"""How the last line of a log begins whose run did not come to its end."""
+END_MESSAGE = "The run ended: "
+"""Start of the last log message of a run that ended early."""
 
 
 @contextlib.contextmanager
 def locked(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
-    """Hold the run's folder, in which there must be none yet if this is a ``new`` one.
+    """Hold the lock on a run directory; that of a ``new`` run must hold no other run.
 
-    The system lets go of the folder when this process ends, however it does.
+    The operating system releases the lock when this process ends.
 
     Raises
     ------
     ConfigError
-        Another process runs this run, or has made one here while this one waited.
+        Another process holds the lock, or has created a run here in the meantime.
     """
     lock = FileLock(_lock_file(directory))
     _acquire(lock, directory)
@@ -50,31 +50,31 @@ def locked(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
 
 def _acquire(lock: FileLock, directory: RunDirectory) -> None:
     if is_locked(directory):
-        log(INFO, "Waiting for the run that is at work in %s", directory.path)
+        log(INFO, "Waiting for the active run in %s", directory.path)
     try:
-        lock.acquire(timeout=RELEASE_SECONDS)
+        lock.acquire(timeout=LOCK_TIMEOUT)
     except Timeout as error:
         raise ConfigError(
-            f"run-dir = {str(directory.path)!r}: another process is at work on this run. Wait for "
+            f"run-dir = {str(directory.path)!r}: another process runs this run. Wait for "
             "it, stop it (`flwr list`, `flwr stop`), or choose another folder."
         ) from error
 
 
 @contextlib.contextmanager
 def logged(directory: RunDirectory) -> Iterator[None]:
-    """Write ``log.jsonl`` into the run's folder, and at last what ended the run before its time."""
+    """Write log messages to ``log.jsonl``, and at the end the reason if the run ends early."""
     handler = LogFile(directory.log, encoding="utf-8")
     handler.setFormatter(JsonLines())
-    if current_run_batch():  # the other threads are other runs
+    if current_run_batch():  # other threads run other runs
         here = threading.get_ident()
         handler.addFilter(lambda record: record.thread == here)
     FLOWER_LOGGER.addHandler(handler)
     try:
         yield
     except BaseException as error:
-        # In the file alone: the terminal shows the error itself.
-        said = (ENDED + _cause(error), (), None)
-        handler.handle(FLOWER_LOGGER.makeRecord("flwr", logging.ERROR, __file__, 0, *said))
+        # Not to the terminal, which shows the exception itself.
+        message = (END_MESSAGE + _end_reason(error), (), None)
+        handler.handle(FLOWER_LOGGER.makeRecord("flwr", logging.ERROR, __file__, 0, *message))
         raise
     finally:
         FLOWER_LOGGER.removeHandler(handler)
@@ -82,7 +82,7 @@ def logged(directory: RunDirectory) -> Iterator[None]:
             handler.close()
 
 
-def _cause(error: BaseException) -> str:
+def _end_reason(error: BaseException) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "it was interrupted"
     if isinstance(error, (SystemExit, RunNotRunningException)):
@@ -93,13 +93,10 @@ def _cause(error: BaseException) -> str:
 
 
 def is_locked(directory: RunDirectory) -> bool:
-    """Return whether a process is at work on the run, on this machine.
-
-    Whoever may read the folder can ask: a run of the user of a service is not everybody's to write.
-    """
+    """Return whether a process on this machine holds the lock; read access to it is enough."""
     try:
         with _lock_file(directory).open("rb") as file:
-            # FileLock's is of the same kind, and exclusive.
+            # FileLock holds an exclusive flock.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -113,14 +110,14 @@ def _lock_file(directory: RunDirectory) -> Path:
 
 
 class LogFile(logging.FileHandler):
-    """A file of which a full disk takes lines and no more: the terminal has them too."""
+    """A log file that drops lines that cannot be written; the terminal has them too."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  (logging's own name)
-        """Leave the line out, without the traceback that logging prints for each."""
+        """Drop the line, without logging's traceback."""
 
 
 class JsonLines(logging.Formatter):
-    """A line of JSON a message: time in UTC, level, message."""
+    """Formats a message as a line of JSON: time in UTC, level, message."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""

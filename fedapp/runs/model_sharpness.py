@@ -24,9 +24,9 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Examples, load_dataset, load_transform
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import write_json
-from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.initial_model import read_weights
+from fedapp.runs.metrics import read_metrics
 from fedapp.seeds import generator
 from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, make_model, make_module, require_whole_model
@@ -34,16 +34,16 @@ from fedapp.training.device import choose_device, set_memory_format, to_memory_f
 from fedapp.training.evaluation import sample_examples
 from fedapp.training.networks import PureNetwork
 
-BATCH = 250
-"""Examples whose graph of first and second derivatives is held at a time."""
+BATCH_SIZE = 250
+"""Examples a batch, which bounds the memory of the graph of second derivatives."""
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """How sharpness is measured.
+    """Settings of the measurement.
 
-    On ``examples`` of the training set, drawn by the run's seed (0: all of them). The loss rises over
-    ``distance`` times the length of theta, in ``directions`` random directions.
+    ``examples`` of the training set are sampled with the run's seed (0: all of them). The rise of the
+    loss is measured at ``distance`` times the norm of theta, in ``directions`` random directions.
     """
 
     examples: int = 1000
@@ -55,10 +55,10 @@ class Measurement:
 class Sharpness:
     """The sharpness of theta after ``round``, on ``examples`` of the training set.
 
-    ``loss`` is their mean loss, ``eigenvalue`` the largest of its Hessian, by power iteration with
-    ``products`` Hessian-vector products, and some eigenvalue lies within ``error`` of it. ``length``
-    is that of theta, and ``rise`` by how much the loss is higher ``distance`` times that away, the mean
-    over ``directions`` random directions.
+    ``loss`` is their mean loss and ``eigenvalue`` the largest eigenvalue of its Hessian, from power
+    iteration with ``products`` Hessian-vector products; some eigenvalue lies within ``error`` of it.
+    ``length`` is the norm of theta, and ``rise`` the increase of the loss at ``distance`` times this
+    norm, averaged over ``directions`` random directions.
     """
 
     round: int
@@ -74,7 +74,7 @@ class Sharpness:
 
 
 class TrainingLoss:
-    """The mean loss on fixed examples as a function of the parameters, a term a batch."""
+    """The mean loss on fixed examples as a function of the parameters, as a sum over batches."""
 
     def __init__(self, config: RunConfig, dataset: Dataset, examples: Examples) -> None:
         device, dtype = choose_device(config), DTYPES[config.precision]
@@ -85,79 +85,81 @@ class TrainingLoss:
         inputs, targets = to_device(examples, device)
         self.batches = [
             (to_memory_format(transform.test(batch, dtype), format_), wanted)
-            for batch, wanted in zip(inputs.split(BATCH), targets.split(BATCH), strict=True)
+            for batch, wanted in zip(
+                inputs.split(BATCH_SIZE), targets.split(BATCH_SIZE), strict=True
+            )
         ]
         with torch.no_grad():
-            held = dict(module.named_parameters())
+            params = dict(module.named_parameters())
             counts = [
-                int(model.num_correct(self.network.outputs(held, batch), wanted)[1])
+                int(model.num_correct(self.network.outputs(params, batch), wanted)[1])
                 for batch, wanted in self.batches
             ]
         self.shares = [count / max(sum(counts), 1) for count in counts]
 
     def __call__(self, params: Mapping[str, Tensor]) -> Iterator[Tensor]:
-        """Yield each batch's mean loss, times its share of the targets that count."""
+        """Yield each batch's mean loss, times its share of the targets."""
         for (inputs, targets), share in zip(self.batches, self.shares, strict=True):
             yield share * self.network.loss(self.network.outputs(params, inputs), targets)
 
 
-def sharpness_of(folder: Path, how: Measurement, dataset: str = "") -> Sharpness:
+def sharpness_of(folder: Path, settings: Measurement, dataset: str = "") -> Sharpness:
     """Measure the sharpness of the final model of the run in ``folder``.
 
-    ``dataset`` is where the run's data are now, if not where they were.
+    ``dataset`` replaces the run's own, for data that have moved.
 
     Raises
     ------
     CheckpointError
         There is no run, or it has no final model.
     ConfigError
-        The data are not those of the run, or the clients have a part of the model to themselves.
+        The data are not those of the run, or the clients keep a part of the model.
     """
-    config, found = read_stored(folder)
+    config, run_info = read_stored(folder)
     config = config.model_copy(update={"dataset": dataset}) if dataset else config
     theta = _final_model(RunDirectory(folder))
     data = load_dataset(config)
-    if data.fingerprint != found.get("fingerprint", data.fingerprint):
+    if data.fingerprint != run_info.get("fingerprint", data.fingerprint):
         raise ConfigError(
-            f"dataset = {config.dataset!r}: these are not the data of the run in {folder}. Name "
+            f"dataset = {config.dataset!r}: these are not the data of the run in {folder}. Give "
             "those with --dataset."
         )
     because = "Sharpness is measured of whole models: of a run with algorithm='fedavg', say."
     require_whole_model(config, data.task, because=because)
-    examples = sample_examples(data.train, how.examples or len(data.train), config.seed)
+    examples = sample_examples(data.train, settings.examples or len(data.train), config.seed)
     terms = TrainingLoss(config, data, examples)
-    return _measure(terms, theta, config, how, len(examples), last_round(folder))
+    return _measure(terms, theta, config, settings, len(examples), last_round(folder))
 
 
 def _measure(
     terms: TrainingLoss,
     theta: Mapping[str, Tensor],
     config: RunConfig,
-    how: Measurement,
+    settings: Measurement,
     examples: int,
     round_: int,
 ) -> Sharpness:
     names = dict(terms.network.module.named_parameters())
     theta = {name: theta[name].to(tensor) for name, tensor in names.items()}
     length = float(flatten(theta.values()).double().norm())
-    step = how.distance * length
-    drawn = (
+    step = settings.distance * length
+    directions = (
         direction(theta, generator(config.seed, "sharpness", 0, number))
-        for number in range(1, how.directions + 1)
+        for number in range(1, settings.directions + 1)
     )
-    rises = [rise(terms, theta, step * each) for each in drawn]
+    rises = [rise(terms, theta, step * each) for each in directions]
     start = direction(theta, generator(config.seed, "sharpness"))
-    found = largest_eigenvalue(hessian_product(terms, theta), start)
+    largest = largest_eigenvalue(hessian_product(terms, theta), start)
     return Sharpness(
         round=round_,
         examples=examples,
         loss=value_at(terms, theta),
-        eigenvalue=found.value,
-        error=found.error,
-        products=found.products,
+        eigenvalue=largest.value,
+        error=largest.error,
+        products=largest.products,
         length=length,
-        distance=how.distance,
-        directions=how.directions,
+        distance=settings.distance,
+        directions=settings.directions,
         rise=float(np.mean(rises)),
     )
 
@@ -167,7 +169,7 @@ def _final_model(directory: RunDirectory) -> dict[str, Tensor]:
         return read_weights(directory.model)
     except FileNotFoundError as error:
         raise CheckpointError(
-            f"{directory.path} has no {directory.model.name}: the run has not ended. Go on with it: "
+            f"{directory.path} has no {directory.model.name}: the run has not ended. Resume it: "
             f"fedapp run --resume {directory.path}"
         ) from error
     except OSError as error:
@@ -175,27 +177,33 @@ def _final_model(directory: RunDirectory) -> dict[str, Tensor]:
 
 
 def last_round(folder: Path) -> int:
-    """Return the round after which the run ended with its final model; it may have gone on since.
+    """Return the round of the final model of a run, which may have been continued since.
 
-    A model that was written by an earlier version does not say so: the last round of the metrics.
+    A model of an earlier version does not have it; then it is the last round of the metrics.
     """
     directory = RunDirectory(folder)
     with contextlib.suppress(OSError, SafetensorError), safe_open(directory.model, "pt") as file:
-        if said := (file.metadata() or {}).get("round"):
-            return int(said)
+        if round_ := (file.metadata() or {}).get("round"):
+            return int(round_)
     rows = read_metrics(directory.metrics)
     return int(rows[-1]["round"]) if rows else 0
 
 
-HEAD = ("run", "round", "training loss", "largest eigenvalue", "±", "|θ|", "rise of the loss")
+COLUMNS = ("run", "round", "training loss", "largest eigenvalue", "±", "|θ|", "rise of the loss")
 
 
-def as_row(name: str, found: Sharpness) -> list[str]:
-    """Return the numbers in the columns ``HEAD``, as text."""
-    numbers = (found.loss, found.eigenvalue, found.error, found.length, found.rise)
-    return [name, str(found.round), *(f"{number:.3g}" for number in numbers)]
+def as_row(name: str, sharpness: Sharpness) -> list[str]:
+    """Return the numbers in the columns ``COLUMNS``, as text."""
+    numbers = (
+        sharpness.loss,
+        sharpness.eigenvalue,
+        sharpness.error,
+        sharpness.length,
+        sharpness.rise,
+    )
+    return [name, str(sharpness.round), *(f"{number:.3g}" for number in numbers)]
 
 
-def write_sharpness(found: Mapping[str, Sharpness], path: Path) -> None:
+def write_sharpness(results: Mapping[str, Sharpness], path: Path) -> None:
     """Write the numbers as JSON, by the runs' names."""
-    write_json(path, {name: asdict(each) for name, each in found.items()})
+    write_json(path, {name: asdict(each) for name, each in results.items()})

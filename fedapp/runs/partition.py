@@ -1,4 +1,4 @@
-"""``partition.json`` and the partition's picture, in a run directory or on the terminal."""
+"""The description of a partition: ``partition.json``, its picture, and a table for the terminal."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.errors import ConfigError, FedappError
 from fedapp.files import write_json
+from fedapp.runs.figures import stem_of
 from fedapp.runs.partition_figure import count_labels, draw_partition, partition_summary
-from fedapp.runs.style import stem_of
 
-MOST_ROWS, MOST_LABELS = 40, 15
-"""Clients that the terminal's table lists, and labels that have a column each; of more, their number."""
+MAX_ROWS, MAX_LABELS = 40, 15
+"""Largest numbers of clients and of label columns in the terminal's table."""
 
 
 def write_partition(folder: Path, config: RunConfig, node_data: NodeData) -> None:
-    """Write who holds what; nothing where the nodes' own data is not the server's to see."""
+    """Write ``partition.json`` and the picture; nothing if nodes have their own data."""
     if node_data.partition is None:
         return
     summary = _summary(config, node_data.dataset, node_data.partition)
     write_json(folder / "partition.json", summary)
-    if said := unused(config, summary):
-        log(WARNING, "%s", said)
+    if message := unused_data(config, summary):
+        log(WARNING, "%s", message)
     if config.pictures:
         _draw(folder, config, node_data)
 
 
-def draw_later(folder: Path, config: RunConfig, found: Mapping[str, Any]) -> str:
-    """Draw the partition of a run that was done without pictures; return why it cannot be, or nothing.
+def draw_missing_partition(folder: Path, config: RunConfig, run_info: Mapping[str, Any]) -> str:
+    """Draw the partition of a run without pictures; return why that is not possible, or nothing.
 
-    ``found`` is what was found out for the run: its data must be there, and be the same.
+    ``run_info`` has the fingerprint that the data must have.
     """
     if not config.num_clients or (folder / "partition.svg").exists():
         return ""
@@ -50,15 +50,15 @@ def draw_later(folder: Path, config: RunConfig, found: Mapping[str, Any]) -> str
         node_data = read_node_data(config, None)
     except FedappError as error:
         return str(error)
-    if node_data.dataset.fingerprint != found.get("fingerprint"):
-        return f"dataset = {config.dataset!r}: is not the data that the run was made with"
+    if node_data.dataset.fingerprint != run_info.get("fingerprint"):
+        return f"dataset = {config.dataset!r}: not the data that the run was made with"
     _draw(folder, config, node_data)
     return ""
 
 
 def _draw(folder: Path, config: RunConfig, node_data: NodeData) -> None:
     if node_data.partition is not None:
-        targets, labels = _labelled(node_data.dataset)
+        targets, labels = _labels_of(node_data.dataset)
         draw_partition(node_data.partition, targets, labels, folder / "partition", _title(config))
 
 
@@ -66,8 +66,8 @@ def _title(config: RunConfig) -> str:
     return f"{Path(config.dataset).name}, {config.partitioner}, {config.num_clients} clients"
 
 
-def _labelled(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Return a label an example, and the labels' names; a sequence of tokens has but one label."""
+def _labels_of(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return each example's label and the labels' names; token sequences and numbers have one label."""
     targets = dataset.train.targets
     if targets.ndim > 1 or np.issubdtype(targets.dtype, np.floating):
         return np.zeros(len(targets), dtype=np.int64), ("examples",)
@@ -76,7 +76,7 @@ def _labelled(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
 
 
 def _summary(config: RunConfig, dataset: Dataset, partition: Partition) -> dict[str, Any]:
-    targets, labels = _labelled(dataset)
+    targets, labels = _labels_of(dataset)
     partitioner = cast("Partitioning", config.component("partitioner"))
     scheme = {"name": config.partitioner, **partitioner.model_dump()}
     summary = partition_summary(partition, targets, len(labels), scheme, config.seed)
@@ -90,75 +90,75 @@ def _summary(config: RunConfig, dataset: Dataset, partition: Partition) -> dict[
     return {**summary, "left_out": left_out}
 
 
-def unused(config: RunConfig, summary: Mapping[str, Any]) -> str:
-    """Return a sentence on what of the data no client has, or nothing where all of it is used.
+def unused_data(config: RunConfig, summary: Mapping[str, Any]) -> str:
+    """Return a sentence about the data that no client has, or nothing if all are used.
 
-    ``summary`` is what ``partition.json`` holds.
+    ``summary`` is the content of ``partition.json``.
     """
     left, clients = summary["left_out"], summary["num_clients"]
-    wholes = {
+    totals = {
         "clients": f"the data's {left['clients'] + clients:,} clients",
         "examples": f"the {left['examples'] + summary['num_examples']:,} training examples",
         "test_examples": "the test examples",
     }
-    parts = [f"{left[part]:,} of {whole}" for part, whole in wholes.items() if left[part]]
-    said = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
+    parts = [f"{left[part]:,} of {total}" for part, total in totals.items() if left[part]]
+    listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
     partitioner = f"partitioner = {config.partitioner!r} with num-clients = {clients}"
-    return f"{partitioner} leaves out {said}" if said else ""
+    return f"{partitioner} leaves out {listed}" if listed else ""
 
 
 def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
-    """Print who holds what and how skewed it is, and draw it into ``picture``.
+    """Print a partition's label counts and skew, and draw it into ``picture``.
 
     Raises
     ------
     ConfigError
-        ``num-clients`` is 0: each node has data of its own. Or ``picture`` is of another kind than
-        those that are drawn, or its folder cannot be written.
+        ``num-clients`` is 0, ``picture`` has an unknown ending, or its folder cannot be created.
     """
     if not config.num_clients:
         raise ConfigError(
             "num-clients = 0: each node has data of its own, so there is nothing to split. "
             "Set num-clients to the number of virtual clients."
         )
-    stem = _place(picture)
+    stem = _picture_stem(picture)
     dataset = load_dataset(config)
     partition = load_partition(config, dataset, config.num_clients)
-    targets, labels = _labelled(dataset)
+    targets, labels = _labels_of(dataset)
     console.print(_table(partition, targets, labels))
     summary = _summary(config, dataset, partition)
     for key in ("num_examples", "size_ratio", "update_multiplier", "mean_total_variation"):
         value = summary[key]
         shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
-    if said := unused(config, summary):
-        console.print(said, markup=False, highlight=False, soft_wrap=True)
+    if message := unused_data(config, summary):
+        console.print(message, markup=False, highlight=False, soft_wrap=True)
     for file in draw_partition(partition, targets, labels, stem, _title(config)):
         console.print(f"picture: {file.absolute()}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _place(picture: Path) -> Path:
-    """Return the picture's name without its ending, in a folder that is there."""
+def _picture_stem(picture: Path) -> Path:
+    """Return the picture's path without its ending, after creating its folder."""
     stem = stem_of(picture)
     try:
         stem.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--picture {str(picture)!r}: its folder cannot be made ({error.strerror}). Choose another."
+            f"--picture {str(picture)!r}: its folder cannot be created ({error.strerror}). "
+            "Choose another."
         ) from error
     return stem
 
 
 def _table(partition: Partition, targets: NDArray[Any], labels: tuple[str, ...]) -> Table:
     matrix = count_labels(partition, targets, len(labels))
-    few = len(labels) <= MOST_LABELS
+    few = len(labels) <= MAX_LABELS
     table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in ("client", "n_k", *(labels if few else ("labels",))):
         table.add_column(Text(heading), justify="right")
-    for client, counts in list(zip(matrix.clients, matrix.counts, strict=True))[:MOST_ROWS]:
+    for client, counts in list(zip(matrix.clients, matrix.counts, strict=True))[:MAX_ROWS]:
         cells = [str(count) if count else "·" for count in counts] if few else []
         held = [] if few else [str((counts > 0).sum())]
         table.add_row(str(client), str(counts.sum()), *cells, *held)
-    if len(matrix.clients) > MOST_ROWS:
+    if len(matrix.clients) > MAX_ROWS:
         table.add_row("…", f"({partition.num_clients} clients)")
     return table

@@ -1,4 +1,4 @@
-"""The picture of a partition and its numbers: which client has how much of which label."""
+"""The figure and the summary of a partition: label counts by client."""
 
 from __future__ import annotations
 
@@ -22,44 +22,44 @@ from fedapp.analysis.partition import (
     update_multiplier,
 )
 from fedapp.data.dataset import Partition
-from fedapp.runs.style import ENDINGS, LIGHT, new_figure, save
+from fedapp.runs.figures import ENDINGS, LIGHT, new_figure, save
 
 COLORS = (
     *("#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677"),
     *("#44AA99", "#882255", "#999933", "#AA4499", "#BBBBBB"),
 )
-"""Paul Tol's muted colours, which colour-blind readers can tell apart; grey last."""
+"""Paul Tol's muted colour-blind safe palette; grey last."""
 
-MOST_CLIENTS = 100
-"""Clients that are drawn one by one; of more, this many are shown from least to most skewed."""
+MAX_BARS = 100
+"""Largest number of clients in the figure; of more, this many are shown by increasing skew."""
 
-MOST_WRITTEN = 12
-"""Clients and labels up to which every count is written into the heat map."""
+MAX_WRITTEN = 12
+"""Largest numbers of clients and labels with counts in the heat map."""
 
 HISTOGRAM_BINS = 40
 
-MOST_CELLS = 20_000_000
-"""Cells of a client-by-label matrix; of more clients, an evenly spaced sample is measured."""
+MAX_CELLS = 20_000_000
+"""Largest client-by-label matrix; of more clients, an evenly spaced sample is measured."""
 
-MOST_LISTED = 1_000
-"""Clients whose label counts ``partition.json`` lists."""
+MAX_LISTED = 1_000
+"""Largest number of clients whose label counts ``partition.json`` lists."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Label counts [K', C] of the clients with these numbers [K'] (all K, or a sample)."""
+    """Label counts [K', C] of these clients [K'] (all K, or a sample)."""
 
     clients: NDArray[np.int64]
     counts: NDArray[np.int64]
 
 
 def count_labels(partition: Partition, targets: NDArray[Any], num_labels: int) -> Matrix:
-    """Return the label counts of all clients, or of an evenly spaced sample of very many.
+    """Return the label counts of all clients, or of a sample if there are too many.
 
     ``targets`` [n], or [n, T] for token sequences, of which the first target is the label.
     """
     labels = targets if targets.ndim == 1 else targets[:, 0]
-    most = max(MOST_CELLS // num_labels, 1)
+    most = max(MAX_CELLS // num_labels, 1)
     if partition.num_clients <= most:
         clients = np.arange(partition.num_clients)
         return Matrix(
@@ -78,7 +78,7 @@ def partition_summary(
     scheme: Mapping[str, Any],
     seed: int,
 ) -> dict[str, Any]:
-    """Return what ``partition.json`` holds: sizes, skew in numbers, and the scheme that made it.
+    """Return the content of ``partition.json``: sizes, measures of skew, and the partitioning scheme.
 
     ``scheme`` holds the partitioner's name and parameters. Label counts of single clients are
     listed up to K = 1,000.
@@ -98,7 +98,7 @@ def partition_summary(
         "clients_by_number_of_labels": labels_per_client(matrix.counts),
         "test_sizes": None if partition.test is None else _size_summary(partition.test.sizes),
     }
-    if partition.num_clients <= MOST_LISTED:
+    if partition.num_clients <= MAX_LISTED:
         summary["label_counts"] = matrix.counts.tolist()
     return summary
 
@@ -127,7 +127,7 @@ def draw_partition(
     100 are shown from least to most skewed, with histograms over all.
     """
     matrix = count_labels(partition, targets, len(labels))
-    many = partition.num_clients > MOST_CLIENTS
+    many = partition.num_clients > MAX_BARS
     shown = _spread_by_skew(matrix) if many else matrix
     figure = new_figure(9.2, 8.0 if many else 6.0)
     grid = figure.add_gridspec(3 if many else 2, 2, height_ratios=(3, 2, 1.5)[: 2 + many])
@@ -139,7 +139,7 @@ def draw_partition(
     _legend(bars)
     _color_bar(heat, _draw_heat_map(heat, shown.counts, labels), 0.02)
     heat.set_xlabel(
-        f"{MOST_CLIENTS} of {partition.num_clients:,} clients, from the least to the most skewed"
+        f"{MAX_BARS} of {partition.num_clients:,} clients, from the least to the most skewed"
         if many
         else "client"
     )
@@ -147,10 +147,10 @@ def draw_partition(
         _draw_histogram(figure.add_subplot(grid[2, 0]), partition.sizes, "examples of a client")
         distance = total_variation(matrix.counts)
         _draw_histogram(figure.add_subplot(grid[2, 1]), distance, "label distance of a client")
-    elif max(matrix.counts.shape) <= MOST_WRITTEN:
+    elif max(matrix.counts.shape) <= MAX_WRITTEN:
         _write_counts(heat, matrix.counts)
     numbers = " · ".join(_numbers(partition.sizes, matrix.counts))
-    figure.suptitle(_plain(f"{title}\n{numbers}".strip()), fontsize=10, color="#333333")
+    figure.suptitle(_without_math(f"{title}\n{numbers}".strip()), fontsize=10, color="#333333")
     return save(figure, path, dpi=120, endings=endings)
 
 
@@ -196,13 +196,13 @@ def _numbers(sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[str]:
 def _spread_by_skew(matrix: Matrix) -> Matrix:
     """Return 100 clients, evenly spaced in the order of their distance to the global labels."""
     order = np.argsort(total_variation(matrix.counts), kind="stable")
-    chosen = order[np.linspace(0, len(order) - 1, MOST_CLIENTS).astype(np.int64)]
+    chosen = order[np.linspace(0, len(order) - 1, MAX_BARS).astype(np.int64)]
     return Matrix(matrix.clients[chosen], matrix.counts[chosen])
 
 
 def _draw_bars(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> None:
-    """Draw one bar a client, stacked by label; rare labels beyond the colours as one."""
-    names, columns = [_plain(label) for label in labels], counts
+    """Draw one bar a client, stacked by label; the rarest labels are merged if colours run out."""
+    names, columns = [_without_math(label) for label in labels], counts
     if len(labels) > len(COLORS):
         frequent = np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[: len(COLORS) - 1])
         rest = counts.sum(axis=1) - counts[:, frequent].sum(axis=1)
@@ -220,14 +220,14 @@ def _draw_bars(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> 
     axes.set_xlim(-0.6, len(counts) - 0.4)
 
 
-def _plain(text: str) -> str:
-    """Return a name of the user's so that it is drawn as it stands, and not as a formula."""
+def _without_math(text: str) -> str:
+    """Return a text that matplotlib does not interpret as a formula."""
     return text.replace("$", r"\$")
 
 
 def _legend(axes: Axes) -> None:
     axes.legend(
-        # Named one by one: by itself a legend leaves out what begins with an underscore.
+        # Explicit, since a legend omits labels that begin with an underscore.
         axes.containers,
         [str(bars.get_label()) for bars in axes.containers],
         title="label",
@@ -248,8 +248,8 @@ def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str])
     image = axes.imshow(
         shares.T, aspect="auto", origin="lower", cmap="Blues", vmin=0, interpolation="nearest"
     )
-    ticks = range(0, len(labels), -(-len(labels) // MOST_WRITTEN))
-    axes.set_yticks(ticks, [_plain(labels[c]) for c in ticks], fontsize=8)
+    ticks = range(0, len(labels), -(-len(labels) // MAX_WRITTEN))
+    axes.set_yticks(ticks, [_without_math(labels[c]) for c in ticks], fontsize=8)
     return image
 
 
@@ -263,8 +263,8 @@ def _write_counts(axes: Axes, counts: NDArray[np.int64]) -> None:
 
 
 def _color_bar(axes: Axes, image: AxesImage, width: float) -> None:
-    """Draw the colour bar right of ``axes``, ``width`` of theirs wide."""
-    # An inset keeps it close: a colour bar of its own would stand right of the legend.
+    """Draw a colour bar right of ``axes``, of ``width`` times their width."""
+    # An inset, since a colour bar of its own would be placed right of the legend.
     bar = axes.inset_axes((1 + width, 0, width, 1))
     bar.figure.colorbar(image, cax=bar)
     bar.set_ylabel("share of the\nclient's examples", fontsize=8)

@@ -1,4 +1,4 @@
-"""What a private run has spent: a line a round in ``privacy.jsonl``, on disk before its orders leave."""
+"""The privacy ledger: a line a round in ``privacy.jsonl``, written before its requests are sent."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.callback import RoundMetrics
 from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
 
-FILE = "privacy.jsonl"
+LEDGER_FILE = "privacy.jsonl"
 
 
 class PrivacyLedger:
-    """The charges of a run, and the epsilon that they come to.
+    """The charges of a private run, and the epsilon that they add up to.
 
-    A charge is a line ``{"round": t, "q": q, "noise": z}``, of one round, or with ``"clients"``, of one
-    order to each of these. Where noise is drawn anew each time, a round that is run again after a resume
-    is charged again.
+    A charge is a line ``{"round": t, "q": q, "noise": z}`` for one round, or, with ``"clients"``, for one
+    request to each of these. Unless the noise is repeatable, a round that is run again after a resume is
+    charged again.
     """
 
     def __init__(self, folder: Path, privacy: Privacy, num_clients: int) -> None:
-        self.path = folder / FILE
+        self.path = folder / LEDGER_FILE
         self.privacy, self.num_clients = privacy, num_clients
         self.rounds = 0
-        self._orders: Counter[int] = Counter()
+        self._requests: Counter[int] = Counter()
 
-    def begin(self) -> None:
-        """Begin the ledger of a new run.
+    def start(self) -> None:
+        """Start the ledger of a new run.
 
         Raises
         ------
         ConfigError
-            ``max-epsilon`` is below the cost of one charge.
+            One charge costs more than ``max-epsilon``.
         """
         one, most = self.privacy.after(1, self.num_clients), self.privacy.max_epsilon
         if most and one > most:
@@ -52,18 +52,18 @@ class PrivacyLedger:
         write_atomically(self.path, b"")
 
     def resume(self, last: int) -> None:
-        """Take up the ledger of a run that goes on after round ``last``.
+        """Read the ledger of a run that is resumed after round ``last``.
 
         Raises
         ------
         CheckpointError
-            There is none, or a line of it is damaged.
+            There is no ledger, or a line of it is damaged.
         """
         if not self.path.exists():
             raise CheckpointError(
-                f"{self.path.parent} holds a private run without {FILE}: an earlier version made it, "
-                "which drew and accounted for its clients in another way, so what it has spent is not "
-                "known. Begin another run, in another run-dir."
+                f"{self.path.parent} holds a private run without {LEDGER_FILE}: an earlier version made "
+                "it, which sampled and accounted for its clients differently, so the privacy that it has "
+                "spent is not known. Start another run, in another run-dir."
             )
         charges = [c for c in self._read() if not (self.privacy.repeatable and c["round"] > last)]
         write_atomically(self.path, "".join(json.dumps(c) + "\n" for c in charges).encode())
@@ -71,7 +71,7 @@ class PrivacyLedger:
             self._count(charge)
 
     def _read(self) -> list[RoundMetrics]:
-        """Return the charges; a last line that was cut off belongs to orders that never left."""
+        """Return the charges; a last line that was cut off is of requests that were never sent."""
         lines = self.path.read_text().splitlines()
         charges: list[RoundMetrics] = []
         for number, line in enumerate(lines, start=1):
@@ -81,23 +81,23 @@ class PrivacyLedger:
             except (ValueError, KeyError, TypeError) as error:
                 if number < len(lines):
                     raise CheckpointError(
-                        f"{self.path}, line {number}, is damaged: {what_is_wrong(error)}. What the run "
-                        "has spent is not known without it: put back a copy, or begin another run, in "
-                        "another run-dir."
+                        f"{self.path}, line {number}, is damaged: {what_is_wrong(error)}. "
+                        "Without it the privacy that the run has spent is not known: restore a copy, or "
+                        "start another run, in another run-dir."
                     ) from error
         return charges
 
-    def say(self) -> None:
-        """Log what the run promises, or why it promises nothing."""
+    def log_guarantee(self) -> None:
+        """Log the privacy guarantee of the run, or why there is none."""
         privacy, delta = self.privacy, self.privacy.delta_of(self.num_clients)
         if privacy.noise == 0:
             log(WARNING, "Not private: the noise is 0, so epsilon is infinite")
         if privacy.repeatable:
             log(
                 WARNING,
-                "Not private: entropy is 'seed'. Every node and whoever reads the configuration knows "
-                "the seed and can draw the noise, and a round that is run again with other replies has "
-                "the same noise. Set entropy='system'",
+                "Not private: entropy is 'seed'. Every node, and everybody who reads the configuration, "
+                "knows the seed and can generate the noise, and a round that is run again with other "
+                "replies has the same noise. Set entropy='system'",
             )
         log(
             INFO,
@@ -105,7 +105,7 @@ class PrivacyLedger:
             privacy.adjacency,
             self.num_clients,
             delta,
-            "an order" if privacy.by_client else "a round",
+            "a request" if privacy.by_client else "a round",
             privacy.after(1, self.num_clients),
         )
         if privacy.rate == 1 and not privacy.by_client:
@@ -120,16 +120,16 @@ class PrivacyLedger:
             return True
         spent = self.spent
         if self.privacy.by_client:
-            spent = max((self._orders[client] for client in clients()), default=0)
+            spent = max((self._requests[client] for client in clients()), default=0)
         return self.privacy.after(spent + 1, self.num_clients) <= self.privacy.max_epsilon
 
     def charge(self, round_: int, clients: Sequence[int]) -> None:
-        """Write down a round, or an order to each of ``clients``, before any order leaves.
+        """Record a round, or a request to each of ``clients``, before any request is sent.
 
         Raises
         ------
         RunError
-            It cannot be written; no order may leave.
+            The ledger cannot be written, so no request may be sent.
         """
         charge: dict[str, Any] = {
             "round": round_,
@@ -143,24 +143,24 @@ class PrivacyLedger:
             keep_written(self.path)
         except OSError as error:
             raise RunError(
-                f"{self.path} cannot be written ({error.strerror}), and round {round_} may not begin "
-                "before it is charged. Make room, and go on with `fedapp run --resume`."
+                f"{self.path} cannot be written ({error.strerror}), and round {round_} may not start "
+                "before it is charged. Free disk space, and resume with `fedapp run --resume`."
             ) from error
         self._count(charge)
 
     def _count(self, charge: RoundMetrics) -> None:
         self.rounds += 1
-        self._orders.update(charge.get("clients", ()))
+        self._requests.update(charge.get("clients", ()))
 
     @property
     def spent(self) -> int:
-        """How many charges epsilon is of: the rounds', or those of the client with the most orders."""
+        """The number of charges: of rounds, or of requests to the client with the most of them."""
         if self.privacy.by_client:
-            return max(self._orders.values(), default=0)
+            return max(self._requests.values(), default=0)
         return self.rounds
 
-    def report(self) -> dict[str, float | str]:
-        """Return what a round's record says: epsilon, delta, and between which neighbours."""
+    def round_metrics(self) -> dict[str, float | str]:
+        """Return epsilon, delta and the adjacency, for the round's metrics."""
         epsilon = self.privacy.after(self.spent, self.num_clients)
         return {
             "epsilon": epsilon if math.isfinite(epsilon) else math.nan,

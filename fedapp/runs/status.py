@@ -1,4 +1,4 @@
-"""``fedapp status``: how a run stands, from its folder alone."""
+"""``fedapp status``: the state of a run, read from its directory."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from typing import Any
 
 from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import RoundMetrics
-from fedapp.runs.callbacks import has_reached, last_whole_round, read_metrics
-from fedapp.runs.checkpoint import kept_rounds
+from fedapp.runs.callbacks import has_reached
+from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.lock import ENDED, is_locked
+from fedapp.runs.lock import END_MESSAGE, is_locked
+from fedapp.runs.metrics import last_whole_round, read_metrics
 
-PARTS = ("wait", "transfer", "train", "evaluate")
-"""What a round's seconds consist of."""
+SECONDS_PARTS = ("wait", "transfer", "train", "evaluate")
+"""The parts of a round's seconds that are shown."""
 
-NODE = re.compile(r"Node (\d+)( \(.*?\))? is (fit|refused): (.*)", re.DOTALL)
-"""How the log of a run says what was found about a node."""
+NODE = re.compile(r"Node (\d+)( \(.*?\))? is (accepted|rejected|fit|refused): (.*)", re.DOTALL)
+"""The log's line about a node; earlier versions wrote fit and refused."""
 
 
 def status(path: Path) -> list[tuple[str, str]]:
-    """Return what there is to say of the run in ``path``, as (what, how) pairs.
+    """Return the state of the run in ``path`` as (label, value) pairs.
 
     Raises
     ------
@@ -33,69 +34,71 @@ def status(path: Path) -> list[tuple[str, str]]:
         There is no run, or its files are damaged.
     """
     directory = RunDirectory(path.absolute())
-    said = _said(directory)
-    if said and not directory.config.exists():
+    messages = _log_messages(directory)
+    if messages and not directory.config.exists():
         state = "waiting for nodes" if is_locked(directory) else "ended before its first round"
-        last = _ended(said) or [("log", said[-1])]
-        return [("run", str(directory.path)), ("state", state), *_refused(said), *last]
-    config, found = read_stored(path)
+        last = _end_reason(messages) or [("log", messages[-1])]
+        return [("run", str(directory.path)), ("state", state), *_rejected(messages), *last]
+    config, run_info = read_stored(path)
     records = read_metrics(directory.metrics)
     trained = [record for record in records if record["round"] > 0]
     state = _state(directory, config, records)
     rows = [("run", str(directory.path)), ("state", state)]
-    rows += _ended(said) if state == "stopped" else []
+    rows += _end_reason(messages) if state == "stopped" else []
     rows.append(("rounds", _rounds(config, trained)))
-    rows += _accuracy(records) + _refused(said)
+    rows += _accuracy(records) + _rejected(messages)
     if trained:
         rows.append(("last round", _last(trained[-1])))
-        rows.append(("faults", _counted(_faults(trained))))
+        rows.append(("faults", _fault_counts(_faults(trained))))
         rows.append(("seconds a round", _seconds(trained)))
     if state != "running":
-        engine = str(found.get("engine", ""))
+        engine = str(run_info.get("engine", ""))
         rows.append(("resume", _resume(directory, config, records, engine)))
     return rows
 
 
 def without_effect(directory: RunDirectory) -> str:
-    """Return why no round of a run changed the model; nothing if one did, or if there was none."""
+    """Return why no round of a run changed the model; empty if one did, or if there was no round."""
     trained = [record for record in read_metrics(directory.metrics) if record["round"] > 0]
     if not trained or any(record["model_changed"] for record in trained):
         return ""
     return next(iter(trained[-1].get("failures", {}).values()), "too few clients replied")
 
 
-def _said(directory: RunDirectory) -> list[str]:
-    """Return what the run's log says; lines that are cut off say nothing."""
+def _log_messages(directory: RunDirectory) -> list[str]:
+    """Return the messages of the run's log, without lines that are cut off."""
     try:
         lines = directory.log.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
-    said = []
+    messages = []
     for line in lines:
         try:
-            said.append(str(json.loads(line)["message"]))
+            messages.append(str(json.loads(line)["message"]))
         except (ValueError, KeyError, TypeError):
             continue
-    return said
+    return messages
 
 
-def _ended(said: Sequence[str]) -> list[tuple[str, str]]:
-    """Say what ended the run; a resume begins to write below, and ends for reasons of its own."""
-    last = said[-1] if said else ""
-    return [("ended because", last.removeprefix(ENDED))] if last.startswith(ENDED) else []
+def _end_reason(messages: Sequence[str]) -> list[tuple[str, str]]:
+    """Return what ended the run, if that is the last message; a resumed run appends its own."""
+    last = messages[-1] if messages else ""
+    return (
+        [("ended because", last.removeprefix(END_MESSAGE))] if last.startswith(END_MESSAGE) else []
+    )
 
 
-def _refused(said: Sequence[str]) -> list[tuple[str, str]]:
-    """Say which nodes were refused and why, unless they were found fit later."""
-    refused: dict[str, str] = {}
-    for message in said:
+def _rejected(messages: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the rejected nodes and why, without those that were accepted later."""
+    rejected: dict[str, str] = {}
+    for message in messages:
         if (match := NODE.fullmatch(message)) is None:
             continue
-        node, name, found, why = match.groups(default="")
-        refused.pop(node, None)
-        if found == "refused":
-            refused[node] = f"node {node}{name}: {why}"
-    return [("refused", "\n".join(refused.values()))] if refused else []
+        node, name, outcome, why = match.groups(default="")
+        rejected.pop(node, None)
+        if outcome in ("rejected", "refused"):
+            rejected[node] = f"node {node}{name}: {why}"
+    return [("rejected", "\n".join(rejected.values()))] if rejected else []
 
 
 def _state(directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics]) -> str:
@@ -107,16 +110,16 @@ def _state(directory: RunDirectory, config: RunConfig, records: Sequence[RoundMe
 def _is_finished(
     directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics]
 ) -> bool:
-    """Return whether the last round is done and its files are there.
+    """Return whether the last round is done and its files exist.
 
-    A summary alone says nothing: ``fedapp report`` writes that of any run, and a finished run may have
-    been resumed for more rounds.
+    A summary alone does not show it: ``fedapp report`` writes one for any run, and a finished run may
+    have been resumed for more rounds.
     """
-    kept = kept_rounds(directory.checkpoints)
-    if not kept or not directory.summary.exists() or not directory.model.exists():
+    rounds = checkpoint_rounds(directory.checkpoints)
+    if not rounds or not directory.summary.exists() or not directory.model.exists():
         return False
-    done = kept[0] >= config.num_server_rounds
-    return done or has_reached(config.target_accuracy, records, kept[0])
+    done = rounds[0] >= config.num_server_rounds
+    return done or has_reached(config.target_accuracy, records, rounds[0])
 
 
 def _rounds(config: RunConfig, trained: Sequence[RoundMetrics]) -> str:
@@ -135,7 +138,7 @@ def _accuracy(records: Sequence[RoundMetrics]) -> list[tuple[str, str]]:
 
 
 def _last(record: RoundMetrics) -> str:
-    """Say who took part in a round, and who did not and why."""
+    """Return how many clients took part in a round, and why others did not."""
     parts = [f"{record['replied']} of {len(record['clients'])} clients"]
     if record.get("late_replies"):
         parts.append(f"{record['late_replies']} late replies dropped")
@@ -152,28 +155,28 @@ def _faults(trained: Sequence[RoundMetrics]) -> Counter[str]:
     return total
 
 
-def _counted(faults: Mapping[str, int]) -> str:
+def _fault_counts(faults: Mapping[str, int]) -> str:
     return ", ".join(f"{kind} {number}" for kind, number in faults.items()) or "none"
 
 
 def _seconds(trained: Sequence[RoundMetrics]) -> str:
-    """Return the median of a round's seconds, and of its parts."""
+    """Return the median seconds of a round and of its parts."""
     spent: list[Mapping[str, Any]] = [record["seconds"] for record in trained]
-    whole = statistics.median(seconds["round"] for seconds in spent)
+    total = statistics.median(seconds["round"] for seconds in spent)
     parts = [
         f"{part} {statistics.median(seconds.get(part, 0.0) for seconds in spent):.2f}"
-        for part in PARTS
+        for part in SECONDS_PARTS
     ]
-    return f"{whole:.2f} (median): {', '.join(parts)}"
+    return f"{total:.2f} (median): {', '.join(parts)}"
 
 
 def _resume(
     directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics], engine: str
 ) -> str:
-    """Say from where the run can go on, and by which command of the engine that it ran on."""
+    """Return from which round the run can be resumed, and by which command of its engine."""
     finished = _is_finished(directory, config, records)
     reached = max(last_whole_round(records), 0)
-    rounds = [round_ for round_ in kept_rounds(directory.checkpoints) if round_ <= reached]
+    rounds = [round_ for round_ in checkpoint_rounds(directory.checkpoints) if round_ <= reached]
     if not rounds:
         return "not possible: there is no checkpoint of a round that the metrics reach"
     if finished and rounds[0] < config.num_server_rounds:

@@ -54,19 +54,19 @@ class ClientMetrics:
 
 @dataclass(frozen=True)
 class TrainReply:
-    """One node's reply: mean update (or each client's), metrics, and failures by client."""
+    """One node's reply, checked: mean update (or each client's), metrics, and failures by client."""
 
     mean: Tensors
     uploads: Tensors
     each: dict[int, Tensors]
-    reports: tuple[ClientMetrics, ...]
+    client_metrics: tuple[ClientMetrics, ...]
     failures: dict[int, str] = field(default_factory=dict)
     bytes: int = 0
 
     @property
     def weight(self) -> float:
         """Total weight of the clients in the mean."""
-        return sum(report.weight for report in self.reports)
+        return sum(metrics.weight for metrics in self.client_metrics)
 
 
 def train_cohort(

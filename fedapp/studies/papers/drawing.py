@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure as Drawing
 
 from fedapp.config.run_config import Scalar
-from fedapp.runs.update_figures import losses_figure, similarity_figure
+from fedapp.runs.figures import losses_figure, similarity_figure
 from fedapp.studies.papers.cells import Maker
 from fedapp.studies.papers.figures.curves import draw_figure
 from fedapp.studies.papers.figures.interpolation import draw_interpolation, measure

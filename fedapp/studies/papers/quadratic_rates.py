@@ -31,7 +31,7 @@ from fedapp.data.embedded.quadratic import (
 )
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
-from fedapp.runs.style import COLORS, GREY, LIGHT, new_figure
+from fedapp.runs.figures import COLORS, GREY, LIGHT, new_figure
 from fedapp.server_app import run
 
 Array = NDArray[np.float64]

@@ -16,7 +16,7 @@ from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import FedappError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.runs.callbacks import StopAtTarget
-from fedapp.runs.checkpoint import kept_rounds
+from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.server_app import run
 from fedapp.studies.sweep.identity import Request
@@ -165,7 +165,7 @@ def _train(request: Request, store: Store, watch: Watch) -> RunRecord:
         dataset = values.get("dataset", stored.dataset)  # the same content, perhaps elsewhere now
         values = {**stored.to_run_config(), "resume": True, "dataset": dataset}
         # A longer run that was killed between two evaluations goes on to one.
-        rounds = max([rounds, *(kept + 1 for kept in kept_rounds(folder / "checkpoints"))])
+        rounds = max([rounds, *(kept + 1 for kept in checkpoint_rounds(folder / "checkpoints"))])
     values |= {"run-dir": str(folder), "num-server-rounds": rounds}
     store.note("continued" if done else "begun", request.run, done)
     stops = [StopAtTarget(request.target)] if request.target else []

@@ -16,8 +16,8 @@ from fedapp.analysis.curves import rounds_to_target
 from fedapp.config.run_config import Scalar
 from fedapp.errors import FedappError
 from fedapp.federation.callback import RoundMetrics
-from fedapp.runs.callbacks import read_metrics, wall_seconds
 from fedapp.runs.directory import RunDirectory
+from fedapp.runs.metrics import read_metrics, wall_seconds
 from fedapp.studies.sweep.identity import Request
 
 Status = Literal["complete", "diverged", "failed"]

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedapp.config.run_config import read_config
-from fedapp.runs.callbacks import cut_metrics, read_metrics
-from fedapp.runs.checkpoint import drop_checkpoints, kept_rounds
+from fedapp.runs.checkpoint import checkpoint_rounds, drop_checkpoints
 from fedapp.runs.directory import RunDirectory, read_stored, write_config
+from fedapp.runs.metrics import cut_metrics, read_metrics
 from fedapp.studies.sweep.identity import EXECUTION, Request
 from fedapp.studies.sweep.plans import Steps, stage
 from fedapp.studies.sweep.record import SOURCES, RunRecord, problem_of
@@ -87,7 +87,7 @@ def _go_back(directory: RunDirectory) -> bool:
     if failed:
         drop_checkpoints(directory.checkpoints, min(failed))
         cut_metrics(directory.metrics, min(failed) - 1)
-    return any(round_ > 0 for round_ in kept_rounds(directory.checkpoints))
+    return any(round_ > 0 for round_ in checkpoint_rounds(directory.checkpoints))
 
 
 def _carry_out_as(request: Request, folder: Path) -> None:

@@ -11,8 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from fedapp.analysis.curves import band, least, monotone
-from fedapp.runs.curves import percent_tick
-from fedapp.runs.style import COLORS, GREY
+from fedapp.runs.figures import COLORS, GREY, percent_tick
 from fedapp.studies.papers.cells import line_name
 from fedapp.studies.papers.figures.style import DASHES, log_scale, new_figure
 from fedapp.studies.papers.labels import AsRun

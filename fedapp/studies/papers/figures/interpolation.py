@@ -11,7 +11,7 @@ from matplotlib.figure import Figure as Drawing
 from fedapp.analysis.loss_landscape import interpolate
 from fedapp.config.run_config import Scalar, read_config
 from fedapp.data.node_data import read_node_data
-from fedapp.runs.style import COLORS, GREY
+from fedapp.runs.figures import COLORS, GREY
 from fedapp.studies.papers.figures.style import DASHES, new_figure
 from fedapp.training.algorithm import Tensors
 from fedapp.training.build import initial_parameters, make_evaluator, make_trainer

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from numpy.typing import NDArray
 
-from fedapp.runs.style import COLORS, GREY
+from fedapp.runs.figures import COLORS, GREY
 from fedapp.seeds import generator
 from fedapp.studies.papers.figures.style import DASHES, new_figure
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import NullFormatter
 
 from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.figures import COLORS, GREY
 from fedapp.runs.model_sharpness import Measurement, last_round, sharpness_of
-from fedapp.runs.style import COLORS, GREY
 from fedapp.studies.papers.figures.style import DASHES, log_scale, new_figure
 from fedapp.studies.papers.results import CellResult, Results, RunResult
 from fedapp.studies.papers.schema import Sharpness, SharpnessPanel

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from matplotlib.figure import Figure as Drawing
 
-from fedapp.runs.curves import percent_tick
-from fedapp.runs.style import COLORS, GREY
+from fedapp.runs.figures import COLORS, GREY, percent_tick
 from fedapp.studies.papers.figures.style import new_figure
 from fedapp.studies.papers.results import Results
 

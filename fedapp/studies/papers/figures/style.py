@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from fedapp.runs import style
-from fedapp.runs.style import GREY, make_plain
+from fedapp.runs import figures as style
+from fedapp.runs.figures import GREY, make_plain
 from fedapp.studies.papers.schema import ScaleName
 
 DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (

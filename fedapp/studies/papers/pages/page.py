@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from fedapp.config.run_config import Scalar
 from fedapp.files import write_atomically
-from fedapp.runs.html import page as html_page
+from fedapp.runs.report import page as html_page
 from fedapp.studies.papers.catalogue import all_items
 from fedapp.studies.papers.cells import EVALUATIONS
 from fedapp.studies.papers.labels import AsRun

@@ -1,4 +1,4 @@
-"""What a run leaves at its end: the model, the summary, the curves and the report."""
+"""The final outputs of a run: model, summary, curves and HTML report."""
 
 from __future__ import annotations
 
@@ -11,16 +11,30 @@ from typing import Any
 
 import safetensors.torch
 from flwr.common.logger import log
+from jinja2 import Environment
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.files import write_atomically, write_json
-from fedapp.runs.callbacks import read_metrics, wall_seconds
-from fedapp.runs.curves import draw_curves
 from fedapp.runs.directory import RunDirectory
-from fedapp.runs.html import page, render
-from fedapp.runs.update_figures import draw_updates
+from fedapp.runs.figures import draw_curves, draw_updates
+from fedapp.runs.metrics import read_metrics, wall_seconds
+
+PAGE_TEMPLATE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+ body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto;
+   padding: 0 1rem }
+ h1 { font-size: 1.35rem } h2 { font-size: 1.1rem; margin-top: 2rem }
+ table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
+ td, th { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #eee }
+ svg, img { max-width: 100%; height: auto } code { color: #555 }
+</style></head><body>
+{{ body | safe }}
+</body></html>
+"""
 
 
 class FinalOutputs(Callback):
@@ -30,7 +44,7 @@ class FinalOutputs(Callback):
         self.directory, self.config = directory, config
 
     def on_end(self, state: ServerState) -> None:
-        """Write the files and say where they are."""
+        """Write the files, and log the final accuracy."""
         theta = {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
         content = safetensors.torch.save(theta, {"round": str(state.round)})
         write_atomically(self.directory.model, content)
@@ -43,7 +57,7 @@ class FinalOutputs(Callback):
 
 
 def write_summary(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
-    """Write ``summary.json`` from the metrics on disk and return what it holds."""
+    """Write ``summary.json`` from the metrics on disk, and return its content."""
     summary = summarise(read_metrics(directory.metrics), config)
     write_json(directory.summary, summary)
     return summary
@@ -61,7 +75,7 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
     if any("similarity" in record for record in records):
         draw_updates({config.algorithm: records}, directory.path)
     write_atomically(
-        directory.path / "report.html", _page(directory, config, summary, title).encode()
+        directory.path / "report.html", _report_page(directory, config, summary, title).encode()
     )
 
 
@@ -76,7 +90,7 @@ def _local_work(config: RunConfig) -> str:
 
 
 def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, Any]:
-    """Return the run in a few numbers; None where there is nothing to say."""
+    """Return the content of ``summary.json``; None for numbers that the run does not have."""
     scored = [r for r in records if r.get("test_accuracy") is not None]
     best = max(scored, key=lambda r: r["test_accuracy"], default={})
     measured = [r for r in records if r.get("test_loss") is not None]
@@ -89,7 +103,7 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
         "best_test_accuracy": best.get("test_accuracy"),
         "best_round": best.get("round"),
         "target_accuracy": config.target_accuracy or None,
-        "rounds_to_target": _to_target(scored, config.target_accuracy),
+        "rounds_to_target": _rounds_to_target(scored, config.target_accuracy),
         "updates": _total(trained, "updates"),
         **_privacy(trained),
         "bytes_down": int(_total(trained, "bytes_down")),
@@ -104,12 +118,13 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
 
 
 def _privacy(records: Sequence[RoundMetrics]) -> dict[str, float | str | None]:
-    """Return the privacy spent, of an algorithm that says it; epsilon is None without a bound."""
-    said = [record for record in records if "delta" in record]
-    return {key: said[-1][key] for key in ("epsilon", "delta", "adjacency")} if said else {}
+    """Return the privacy spent by a private run; epsilon is None if it is infinite."""
+    private = [record for record in records if "delta" in record]
+    keys = ("epsilon", "delta", "adjacency")
+    return {key: private[-1][key] for key in keys} if private else {}
 
 
-def _to_target(scored: Sequence[RoundMetrics], target: float) -> float | None:
+def _rounds_to_target(scored: Sequence[RoundMetrics], target: float) -> float | None:
     if not target:
         return None
     rounds = [r["round"] for r in scored]
@@ -120,9 +135,11 @@ def _total(records: Sequence[RoundMetrics], key: str) -> float:
     return float(sum(r.get(key) or 0 for r in records))
 
 
-def _page(directory: RunDirectory, config: RunConfig, summary: dict[str, Any], title: str) -> str:
+def _report_page(
+    directory: RunDirectory, config: RunConfig, summary: dict[str, Any], title: str
+) -> str:
     body = render(
-        BODY,
+        REPORT_BODY,
         title=title,
         path=directory.path,
         summary=summary,
@@ -136,14 +153,14 @@ def _page(directory: RunDirectory, config: RunConfig, summary: dict[str, Any], t
 
 
 def _inline_svg(path: Path) -> str:
-    """Return an SVG without its XML head, or nothing where there is none."""
+    """Return an SVG file without its XML declaration; empty without a file."""
     if not path.exists():
         return ""
     text = path.read_text()
     return text[text.index("<svg") :]
 
 
-BODY = """<h1>{{ title }}</h1>
+REPORT_BODY = """<h1>{{ title }}</h1>
 <p><code>{{ path }}</code></p>
 {{ curves | safe }}
 <h2>Summary</h2>
@@ -156,3 +173,13 @@ BODY = """<h1>{{ title }}</h1>
 <table>{% for key, value in config.items() %}
 <tr><th><code>{{ key }}</code></th><td>{{ value }}</td></tr>{% endfor %}</table>
 """
+
+
+def render(template: str, **values: object) -> str:
+    """Return a Jinja template with its values filled in, HTML-escaped except for ``safe`` ones."""
+    return Environment(autoescape=True).from_string(template).render(**values)
+
+
+def page(title: str, body: str) -> str:
+    """Return an HTML page with this HTML ``body``."""
+    return render(PAGE_TEMPLATE, title=title, body=body)

@@ -1,0 +1,128 @@
+"""Evaluation by the clients: their requests, and their scores, collected and aggregated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from logging import WARNING
+
+from flwr.app import Message, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fedapp.config.run_config import RunConfig
+from fedapp.errors import plain
+from fedapp.federation.aggregation import late, with_deadline
+from fedapp.federation.callback import RoundMetrics
+from fedapp.federation.delivery import Delivery
+from fedapp.federation.faults import Fault, ReplyError
+from fedapp.federation.nodes import Cohort, Nodes
+from fedapp.federation.sampling import NODE_BUSY, assign
+from fedapp.federation.validation import decode_scores
+from fedapp.training.evaluation import Score
+
+NOT_EVALUATED = "Node %s: clients %s are left out of this evaluation: %s"
+
+CLIENT_ONLY = ("worst-accuracy", "clients")
+"""Metrics of a clients' evaluation that an evaluation by the server does not have."""
+
+
+class ClientEvaluation:
+    """Evaluation of theta by the clients of the accepted nodes; ``cohorts`` are those of the last one."""
+
+    def __init__(self, config: RunConfig, nodes: Nodes, delivery: Delivery) -> None:
+        self.config, self.nodes = config, nodes
+        self.cohorts: list[Cohort] = []
+        self._delivery = delivery
+
+    def assign(self, grid: Grid) -> list[Cohort]:
+        """Return the cohorts of all clients, without those of busy nodes."""
+        available = self.nodes.available(grid)
+        clients, busy = self.nodes.clients, self._delivery.busy(available)
+        self.cohorts = assign(self.nodes, clients, available, busy)
+        if left_out := len(clients) - sum(len(cohort) for _, cohort in self.cohorts):
+            message = "%d clients are left out of this evaluation: %s"
+            log(WARNING, message, left_out, NODE_BUSY.reason)
+        return self.cohorts
+
+    def aggregate(self, replies: Iterable[tuple[int, Message | Fault]]) -> MetricRecord | None:
+        """Return loss and accuracy over all clients' test examples, each example counting once."""
+        scores = collect_scores(
+            self.cohorts,
+            replies,
+            self.config.round_deadline,
+            has_accuracy=self.nodes.task.kind != "quadratic",
+            node_name=self.nodes.name_of,
+        )
+        return aggregate_scores(scores)
+
+
+def collect_scores(
+    cohorts: Sequence[Cohort],
+    replies: Iterable[tuple[int, Message | Fault]],
+    deadline: float,
+    *,
+    has_accuracy: bool,
+    node_name: Callable[[int], str] = str,
+) -> list[Score]:
+    """Return the clients' scores of replies, given as (index of the cohort, reply) in any order.
+
+    Clients without a score are logged with the reason and the ``node_name``.
+    """
+    scores: dict[int, Score] = {}
+    unanswered = dict(enumerate(cohorts))
+    for index, message in replies:
+        node, clients = unanswered.pop(index)
+        try:
+            if isinstance(message, Fault):
+                raise ReplyError(*message)
+            decoded = decode_scores(message, clients, has_accuracy=has_accuracy)
+            scores |= {k: score for k, score in decoded.items() if isinstance(score, Score)}
+            reasons = {k: fault.reason for k, fault in decoded.items() if isinstance(fault, Fault)}
+            for reason in dict.fromkeys(reasons.values()):
+                affected = [client for client, why in reasons.items() if why == reason]
+                log(WARNING, NOT_EVALUATED, node_name(node), plain(affected), reason)
+        except ReplyError as error:
+            reason = with_deadline(error.fault, deadline).reason
+            log(WARNING, NOT_EVALUATED, node_name(node), plain(clients), reason)
+    for node, clients in unanswered.values():
+        log(WARNING, NOT_EVALUATED, node_name(node), plain(clients), late(deadline).reason)
+    return [scores[client] for client in sorted(scores)]
+
+
+def aggregate_scores(scores: Sequence[Score]) -> MetricRecord | None:
+    """Return loss and accuracy over all clients' test examples, each example counting once.
+
+    The further numbers of ``Model.metrics`` are means over the clients where they are finite, weighted
+    by their examples. None without a test example.
+    """
+    scores = [score for score in scores if score.count]
+    total = sum(score.count for score in scores)
+    if not total:
+        return None
+    names = sorted({name for score in scores for name in score.further})
+    return MetricRecord(
+        {
+            **{name: _finite_mean(scores, name) for name in names},
+            "loss": sum(s.loss * s.count for s in scores) / total,
+            "accuracy": sum(s.accuracy * s.count for s in scores) / total,
+            "worst-accuracy": min(s.accuracy for s in scores),
+            "clients": len(scores),
+        }
+    )
+
+
+def _finite_mean(scores: Sequence[Score], name: str) -> float:
+    finite = [s for s in scores if math.isfinite(s.further.get(name, math.nan))]
+    total = sum(s.count for s in finite)
+    return sum(s.further[name] * (s.count / total) for s in finite) if total else math.nan
+
+
+def evaluation_metrics(config: RunConfig, scores: MetricRecord | None) -> RoundMetrics:
+    """Return the clients' aggregated scores; with ``evaluation = "clients"`` also as the test's."""
+    clients = {} if scores is None else dict(scores)
+    metrics: RoundMetrics = {f"client_{key.replace('-', '_')}": clients[key] for key in clients}
+    if config.evaluation == "clients":
+        test = {"loss": math.nan, "accuracy": math.nan, **clients}
+        metrics |= {f"test_{key}": test[key] for key in test if key not in CLIENT_ONLY}
+    return metrics

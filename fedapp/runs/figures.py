@@ -1,0 +1,293 @@
+"""Figures of runs: the common style, learning curves, and the similarity of updates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from fedapp.errors import ConfigError, DataError
+from fedapp.federation.callback import RoundMetrics
+from fedapp.runs.directory import read_stored
+from fedapp.runs.metrics import read_metrics
+
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colour-blind safe palette."""
+GREY, PALE, LIGHT = "#8A8A8A", "#C9C9C9", "#E6E6E6"
+"""Colours of annotations, of lines in the background, and of the grid."""
+ENDINGS = (".png", ".svg")
+SALT = "papers"
+"""A constant, so that the same figure is the same SVG file; this one is that of the published ones."""
+
+BLUE, ORANGE = COLORS[:2]
+
+TRACED_CLIENTS = 5
+"""Clients in Figure 12."""
+MAX_COLUMNS = 4
+
+Runs = Mapping[str, Sequence[RoundMetrics]]
+"""The metrics of runs, by title."""
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of this size in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def make_plain(axes: Axes) -> None:
+    """Give axes a light grid in the background, and no spines at the top and the right."""
+    axes.grid(visible=True, color=LIGHT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def stem_of(picture: Path) -> Path:
+    """Return the ``stem`` for :func:`save` of a picture's path, with or without an ending.
+
+    Raises
+    ------
+    ConfigError
+        It has the ending of another image format.
+    """
+    if picture.suffix.lower() in ENDINGS:
+        return picture.with_suffix("")
+    if picture.suffix.lower().removeprefix(".") in {
+        *Figure().canvas.get_supported_filetypes(),
+        "bmp",
+    }:
+        raise ConfigError(
+            f"--picture {str(picture)!r}: pictures are written as {' and '.join(ENDINGS)}. Call it "
+            f"{picture.stem}.png, or {picture.stem} alone."
+        )
+    return picture
+
+
+def save(
+    figure: Figure,
+    stem: Path,
+    *,
+    dpi: int,
+    endings: Sequence[str] = ENDINGS,
+    outlines: bool = True,
+) -> list[Path]:
+    """Write the figure as ``stem`` with each of the endings; the files are reproducible.
+
+    The text of an SVG is drawn as ``outlines``, which look the same everywhere, or else as text, which is
+    smaller.
+    """
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    files = [stem.with_name(stem.name + ending) for ending in endings]
+    font_type = "path" if outlines else "none"
+    for file in files:
+        with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": font_type}):
+            figure.savefig(file, dpi=dpi, metadata={"Date": None} if file.suffix == ".svg" else {})
+    return files
+
+
+def draw_curves(
+    records: Sequence[RoundMetrics], target: float, title: str, stem: Path
+) -> list[Path]:
+    """Draw test accuracy and losses by round as ``stem``.png and .svg; return the files."""
+    figure = new_figure(9.2, 3.7)
+    left, right = figure.subplots(1, 2)
+    _draw_accuracy(left, records, target)
+    _draw_losses(right, records)
+    for axes in (left, right):
+        axes.set_xlabel("communication round")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+        make_plain(axes)
+        axes.margins(x=0.02)
+    figure.suptitle(title, fontsize=10, color="#333333")
+    return save(figure, stem, dpi=150)
+
+
+def percent_tick(value: float, _: object = None) -> str:
+    """Return the tick label of a share in percent."""
+    return f"{100 * value:.6g}%"
+
+
+def _series(records: Sequence[RoundMetrics], key: str) -> tuple[list[int], list[float]]:
+    points = [(r["round"], r[key]) for r in records if r.get(key) is not None]
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _draw_accuracy(axes: Axes, records: Sequence[RoundMetrics], target: float) -> None:
+    rounds, accuracy = _series(records, "test_accuracy")
+    axes.plot(rounds, accuracy, color=BLUE, linewidth=1.6)
+    axes.set_ylabel("test accuracy")
+    axes.yaxis.set_major_formatter(percent_tick)
+    if target:
+        axes.axhline(target, color=GREY, linewidth=1, zorder=0)
+        axes.annotate(
+            f"target {target:.1%}",
+            (0.01, target),
+            xycoords=("axes fraction", "data"),
+            color=GREY,
+            fontsize=8,
+            va="bottom",
+        )
+    if accuracy:
+        best = max(range(len(accuracy)), key=accuracy.__getitem__)
+        axes.plot(rounds[best], accuracy[best], "o", color=BLUE, markersize=4)
+        axes.annotate(
+            f"best {accuracy[best]:.2%}, round {rounds[best]}",
+            (0.98, 0.06),
+            xycoords="axes fraction",
+            ha="right",
+            fontsize=9,
+            color=BLUE,
+        )
+
+
+def _draw_losses(axes: Axes, records: Sequence[RoundMetrics]) -> None:
+    for key, label, color in (
+        ("test_loss", "test", BLUE),
+        ("train_loss", "training (clients' objective)", ORANGE),
+        ("training_set_loss", "training set", GREY),
+    ):
+        rounds, losses = _series(records, key)
+        if losses:
+            axes.plot(rounds, losses, color=color, linewidth=1.6, label=label)
+    rounds, losses = _series(records, "test_loss")
+    if losses:
+        least = min(range(len(losses)), key=losses.__getitem__)
+        axes.plot(rounds[least], losses[least], "o", color=BLUE, markersize=6, fillstyle="none")
+        axes.annotate(
+            f"least test loss {losses[least]:.3f}, round {rounds[least]}",
+            (0.98, 0.7),
+            xycoords="axes fraction",
+            ha="right",
+            fontsize=9,
+            color=BLUE,
+        )
+    axes.set_ylabel("loss")
+    axes.legend(frameon=False, loc="upper right")
+
+
+def read_runs(folders: Sequence[Path]) -> Runs:
+    """Return the metrics of the runs in ``folders``, by the folders' names.
+
+    Raises
+    ------
+    CheckpointError
+        A folder holds no run.
+    DataError
+        A run has no round with ``record-updates = true``.
+    """
+    runs = {}
+    for folder in folders:
+        read_stored(folder)
+        records = read_metrics(folder / "metrics.jsonl")
+        if not any("similarity" in record for record in records):
+            raise DataError(
+                f"{folder}: its metrics.jsonl has no similarity of updates. Run it again with "
+                "record-updates=true."
+            )
+        runs[folder.resolve().name] = records
+    return runs
+
+
+def draw_updates(runs: Runs, folder: Path) -> list[Path]:
+    """Draw ``client-losses`` (Figure 12) and ``similarity`` (Figure 13) into ``folder``."""
+    return [
+        *save(losses_figure(runs), folder / "client-losses", dpi=150),
+        *save(similarity_figure(runs), folder / "similarity", dpi=150),
+    ]
+
+
+def losses_figure(runs: Runs) -> Figure:
+    """Draw a row of panels a run: the training losses of five clients, with the others in grey."""
+    traces = {title: loss_traces(records) for title, records in runs.items()}
+    columns = max(map(len, traces.values()))
+    figure, grid = _panels(1.95 * columns + 0.6, 1.75 * len(runs) + 0.7, len(runs), columns)
+    for row, (title, clients) in zip(grid, traces.items(), strict=True):
+        row[0].set_ylabel(f"{title}\ntraining loss", fontsize=9)
+        for axes in row[len(clients) :]:
+            axes.set_visible(False)
+        for axes, (client, points) in zip(row, clients.items(), strict=False):
+            for others in clients.values():
+                axes.plot(*others, color=PALE, linewidth=0.8)
+            axes.plot(*points, color=COLORS[0], linewidth=1.6)
+            axes.set_title(f"client {client}", fontsize=9, color="#333333")
+            axes.set_ylim(bottom=0)
+    for axes in grid[-1]:
+        axes.set_xlabel("round", fontsize=9)
+    return figure
+
+
+def loss_traces(records: Sequence[RoundMetrics]) -> dict[str, tuple[list[int], list[float]]]:
+    """Return rounds and training losses of the five clients that trained most often.
+
+    A client without examples, or whose loss is not finite, has no point in that round.
+    """
+    by_round = [(r["round"], r["client_train_loss"]) for r in records if "client_train_loss" in r]
+    times_sampled = Counter(
+        k for _, losses in by_round for k, loss in losses.items() if loss is not None
+    )
+    chosen = sorted(
+        sorted(times_sampled, key=lambda k: (-times_sampled[k], int(k)))[:TRACED_CLIENTS], key=int
+    )
+    return {
+        client: (
+            [round_ for round_, losses in by_round if losses.get(client) is not None],
+            [losses[client] for _, losses in by_round if losses.get(client) is not None],
+        )
+        for client in chosen
+    }
+
+
+def similarity_figure(runs: Runs) -> Figure:
+    """Draw a panel a layer: the mean cosine of all pairs of clients by round, a line a run."""
+    curves = {title: similarity_curves(records) for title, records in runs.items()}
+    layers = list(dict.fromkeys(layer for curve in curves.values() for layer in curve))
+    columns = min(len(layers), MAX_COLUMNS)
+    rows = -(-len(layers) // columns)
+    figure, grid = _panels(2.5 * columns + 0.6, 2.3 * rows + 0.4, rows, columns)
+    panels = [axes for row in grid for axes in row]
+    for axes in panels[len(layers) :]:
+        axes.set_visible(False)
+    for axes, layer in zip(panels, layers, strict=False):
+        for color, (title, curve) in zip(COLORS, curves.items(), strict=False):
+            axes.plot(*curve.get(layer, ([], [])), color=color, linewidth=1.4, label=title)
+        axes.axhline(0, color=PALE, linewidth=0.8, zorder=0)
+        title = f"layer {layer}" if layer.isdigit() else layer
+        axes.set_title(title, fontsize=9, color="#333333")
+        axes.set_xlabel("round", fontsize=9)
+    for row in grid:
+        row[0].set_ylabel("cosine similarity", fontsize=9)
+    if len(runs) > 1:
+        panels[0].legend(frameon=False, fontsize=8)
+    return figure
+
+
+def similarity_curves(records: Sequence[RoundMetrics]) -> dict[str, tuple[list[int], list[float]]]:
+    """Return rounds and mean cosine similarities by layer."""
+    curves: dict[str, tuple[list[int], list[float]]] = {}
+    for record in records:
+        for layer, value in record.get("similarity", {}).items():
+            rounds, values = curves.setdefault(layer, ([], []))
+            if value is not None:
+                rounds.append(record["round"])
+                values.append(value)
+    return curves
+
+
+def _panels(
+    width: float, height: float, rows: int, columns: int
+) -> tuple[Figure, list[list[Axes]]]:
+    figure = new_figure(width, height)
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).tolist()
+    for axes in (axes for row in grid for axes in row):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
+        axes.tick_params(labelsize=8)
+        make_plain(axes)
+        axes.margins(x=0.02)
+    return figure, grid

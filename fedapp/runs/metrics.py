@@ -1,0 +1,72 @@
+"""``metrics.jsonl``: a line of JSON a round."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedapp.errors import CheckpointError
+from fedapp.federation.callback import RoundMetrics
+from fedapp.files import what_is_wrong, write_atomically
+
+
+def read_metrics(path: Path) -> list[RoundMetrics]:
+    """Return the records of ``metrics.jsonl``, without a last line that was cut off.
+
+    Raises
+    ------
+    CheckpointError
+        A line before the last is damaged.
+    """
+    lines = path.read_text().splitlines() if path.exists() else []
+    records: list[RoundMetrics] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            record["round"], record["seconds"]
+            records.append(record)
+        except (ValueError, KeyError, TypeError) as error:
+            if number < len(lines):
+                raise CheckpointError(
+                    f"{path}, line {number}, is damaged: {what_is_wrong(error)}. Remove this line and "
+                    "those after it: a resumed run then continues from the newest checkpoint that the "
+                    "remaining lines reach, if there is one."
+                ) from error
+    return records
+
+
+def cut_metrics(path: Path, last: int) -> None:
+    """Remove the records after round ``last`` from ``metrics.jsonl``, if it exists."""
+    if path.exists():
+        records = [record for record in read_metrics(path) if record["round"] <= last]
+        write_atomically(path, "".join(map(to_line, records)).encode())
+
+
+def last_whole_round(records: Sequence[RoundMetrics]) -> int:
+    """Return the last round up to which no record is missing; -1 if there is none of round 0."""
+    rounds = {record["round"] for record in records}
+    return next(round_ for round_ in itertools.count() if round_ not in rounds) - 1
+
+
+def wall_seconds(record: RoundMetrics) -> float:
+    """Return the wall-clock seconds of a round; round 0 is only an evaluation."""
+    seconds = record["seconds"]
+    return float(seconds.get("round", seconds.get("evaluate", 0.0)))
+
+
+def to_line(record: RoundMetrics) -> str:
+    """Return a record as a line of JSON; nan and infinity, which JSON lacks, become null."""
+    return json.dumps(_without_nan(record)) + "\n"
+
+
+def _without_nan(value: Any) -> Any:
+    """Return ``value`` with None in place of nan and infinity."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
