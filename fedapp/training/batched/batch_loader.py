@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -264,3 +265,18 @@ class BatchLoader:
                 numbers = torch.rand(int(real.sum()), self.transform.draws, generator=generator)
                 draws[:, client][real] = numbers
         return torch.from_numpy(index), torch.from_numpy(mask), draws
+
+
+def mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
+    """Return each client's mean loss, weighted by the targets that count: [steps][c] both to [c].
+
+    Later steps can be of fewer clients, the first ones.
+    """
+    total, weight = (torch.zeros_like(losses[0], dtype=torch.float64) for _ in range(2))
+    for count, group in groupby(range(len(losses)), key=lambda step: len(losses[step])):
+        steps = [*group]
+        weights = torch.stack([sizes[step] for step in steps]).double()
+        values = torch.stack([losses[step] for step in steps]).double()
+        total[:count] += (values.where(weights > 0, 0.0) * weights).sum(0)
+        weight[:count] += weights.sum(0)
+    return [float(loss) for loss in (total / weight.clamp(min=1)).cpu()]

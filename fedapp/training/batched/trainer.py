@@ -7,7 +7,6 @@ import gc
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from fedapp.training.batched.batch_loader import (
     ClientBatching,
     DeviceDataset,
     batch_size_buckets,
+    mean_over_steps,
     rounded_up,
 )
 from fedapp.training.batched.buffers import BufferPool, Layout, layout_of, shared_groups, split_rows
@@ -230,7 +230,7 @@ class BatchedTrainer:
             step_state, loss = result.get("step_state", {}), result["loss"]["loss"].reshape(-1)
             losses.append(loss.clone() if self.mode == "capture" else loss)
             sizes.append(batch.sizes)
-        return [*split_rows(step_state, rows, single), *step_states], _mean_loss(losses, sizes)
+        return [*split_rows(step_state, rows, single), *step_states], mean_over_steps(losses, sizes)
 
     def _result(
         self, task: ClientTask, params: Tensors, step_state: Tensors, steps: int, loss: float
@@ -348,18 +348,3 @@ def _over_clients(
         return vmap(step, in_dims=(dims,))(groups)
 
     return batched
-
-
-def _mean_loss(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
-    """Return each client's mean loss, weighted by the targets that count: [steps][c] both to [c].
-
-    Later steps can be of fewer clients, the first ones.
-    """
-    total, weight = (torch.zeros_like(losses[0], dtype=torch.float64) for _ in range(2))
-    for count, group in groupby(range(len(losses)), key=lambda step: len(losses[step])):
-        steps = [*group]
-        weights = torch.stack([sizes[step] for step in steps]).double()
-        values = torch.stack([losses[step] for step in steps]).double()
-        total[:count] += (values.where(weights > 0, 0.0) * weights).sum(0)
-        weight[:count] += weights.sum(0)
-    return [float(loss) for loss in (total / weight.clamp(min=1)).cpu()]
