@@ -22,7 +22,7 @@ from fedapp.config.run_config import read_config
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
-from fedapp.federation.sampling import sample_clients, toss_coins
+from fedapp.federation.sampling import poisson_sample, sample_clients
 from fedapp.runs.checkpoint import drop_checkpoints
 from fedapp.seeds import generator
 from fedapp.server_app import run as run_server
@@ -123,7 +123,7 @@ def test_default_delta_is_below_one_over_k() -> None:
 
 def test_coins_are_each_clients_own() -> None:
     """Sizes follow Binomial(K, q), and so does each client's number of rounds."""
-    drawn = [toss_coins(generator(0, "sample", t), range(40), 0.3) for t in range(2000)]
+    drawn = [poisson_sample(generator(0, "sample", t), range(40), 0.3) for t in range(2000)]
     assert all(clients == sorted(set(clients)) for clients in drawn)
     sizes = np.bincount([len(clients) for clients in drawn], minlength=41)
     expected = 2000 * binom.pmf(np.arange(41), 40, 0.3)
@@ -137,15 +137,15 @@ def test_coins_are_each_clients_own() -> None:
 def test_two_clients_coins_are_independent() -> None:
     """Of a fixed number of clients, two would be drawn together less often."""
     pairs = [
-        {0, 1} <= set(toss_coins(generator(0, "sample", t), range(4), 0.5)) for t in range(4000)
+        {0, 1} <= set(poisson_sample(generator(0, "sample", t), range(4), 0.5)) for t in range(4000)
     ]
     assert sum(pairs) == pytest.approx(1000, abs=4 * math.sqrt(4000 * 3 / 16))
 
 
 def test_coins_of_few_clients_may_leave_nobody_or_take_all() -> None:
-    sizes = {len(toss_coins(generator(0, "sample", t), [5, 9], 0.5)) for t in range(50)}
+    sizes = {len(poisson_sample(generator(0, "sample", t), [5, 9], 0.5)) for t in range(50)}
     assert sizes == {0, 1, 2}
-    assert toss_coins(generator(0, "sample", 1), [5, 9], 1.0) == [5, 9]
+    assert poisson_sample(generator(0, "sample", 1), [5, 9], 1.0) == [5, 9]
 
 
 # ---------------------------------------------------------------------- DP-FedAvg
@@ -206,7 +206,7 @@ def test_the_divisor_is_fixed_whoever_replied() -> None:
 def test_noise_and_coins_are_the_systems_unless_told_otherwise() -> None:
     algorithm = DPFedAvg()
     assert not torch.equal(released(algorithm, 7), released(algorithm, 7))
-    coins = [toss_coins(algorithm.coins(7, 1), range(100), 0.5) for _ in range(2)]
+    coins = [poisson_sample(algorithm.coins(7, 1), range(100), 0.5) for _ in range(2)]
     assert coins[0] != coins[1]
     assert LocalDP().entropy == "system"
 
@@ -655,5 +655,5 @@ def test_k_is_that_of_the_start_where_nodes_are_clients(tmp_path: Path, caplog: 
 
 def test_a_million_coins_take_milliseconds() -> None:
     """Not timed: a million clients, of whom some ten thousand take part, in one vector of draws."""
-    drawn = toss_coins(generator(0, "sample", 1), range(1_000_000), 0.01)
+    drawn = poisson_sample(generator(0, "sample", 1), range(1_000_000), 0.01)
     assert len(drawn) == pytest.approx(10_000, abs=400)

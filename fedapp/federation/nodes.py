@@ -295,9 +295,9 @@ class Nodes:
     def _mismatches(self, answer: Mapping[str, Any]) -> Iterator[str]:
         """Yield why a node with this answer is rejected, the most likely cause first."""
 
-        def differs(key: str, mine: str, fix: str) -> Iterator[str]:
-            if (theirs := answer.get(key)) != mine:
-                yield f"{key} = {plain(repr(theirs))}, but the server has {mine!r}; {fix}"
+        def differs(key: str, expected: str, fix: str) -> Iterator[str]:
+            if (reported := answer.get(key)) != expected:
+                yield f"{key} = {plain(repr(reported))}, but the server has {expected!r}; {fix}"
 
         yield from differs("version", fedapp.__version__, "install the same version")
         try:
@@ -307,7 +307,7 @@ class Nodes:
         except DataError as error:
             yield str(error)
         if self.virtual:
-            yield from differs("fingerprint", self.fingerprint, "its copy of the data is another")
+            yield from differs("fingerprint", self.fingerprint, "its copy of the data differs")
         if answer.get("examples", 0) <= 0:
             yield "it has no training examples; point its data-path to a folder that has"
 

@@ -51,13 +51,13 @@ def sample_clients(
     return sorted(clients[int(i)] for i in sampled)
 
 
-def toss_coins(rng: np.random.Generator, clients: Sequence[int], rate: float) -> list[int]:
+def poisson_sample(rng: np.random.Generator, clients: Sequence[int], rate: float) -> list[int]:
     """Return a Poisson sample of the clients, each with probability ``rate``, in ascending order."""
     sampled = np.flatnonzero(rng.random(len(clients)) < rate).tolist()
     return sorted(clients[index] for index in sampled)
 
 
-def spread(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int) -> list[list[int]]:
+def distribute(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int) -> list[list[int]]:
     """Return at most ``num_nodes`` cohorts of similar total size, each in ascending order.
 
     The clients, largest n_k first, go to the least loaded cohort; the cohorts are ordered by their
@@ -84,7 +84,7 @@ def assign(
         pairs = [(nodes.node_of(client), [client]) for client in clients]
         return [(node, cohort) for node, cohort in pairs if node not in busy]
     idle = [node for node in available if node not in busy]
-    cohorts = spread(clients, nodes.sizes(clients), len(idle)) if idle else []
+    cohorts = distribute(clients, nodes.sizes(clients), len(idle)) if idle else []
     return list(zip(idle, cohorts, strict=False))
 
 
@@ -123,7 +123,7 @@ class ClientSampler:
     def sample_by_coin(self, round_: int) -> list[int]:
         """Return S_t: a Poisson sample of the population, with rate C."""
         rng = self.algorithm.coins(self.config.seed, round_)
-        return toss_coins(rng, self.population, self.config.fraction_train)
+        return poisson_sample(rng, self.population, self.config.fraction_train)
 
     def assign_round(self, round_: int, grid: Grid) -> tuple[list[int], list[Cohort]]:
         """Return S_t and its cohorts; clients of busy nodes are in S_t alone.
