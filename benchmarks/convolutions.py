@@ -22,9 +22,9 @@ from benchmarks.turns import median_seconds
 from fedapp.config.run_config import read_config
 from fedapp.data.dataset import Task
 from fedapp.models.model import Model, initialise
-from fedapp.training.batched.compiled_step import Pool, cuda_graph
+from fedapp.training.batched.compiled_step import GraphPool, cuda_graph
 from fedapp.training.build import make_model
-from fedapp.training.layout import laid_out
+from fedapp.training.device import to_memory_format
 
 CIFAR = Task("image", (3, 32, 32), 10)
 
@@ -96,7 +96,7 @@ def variants(case: Case, task: Task, device: torch.device) -> dict[str, Variant]
     weights = [weight.detach() for weight in network().parameters()]
     stacked = [weight.expand(case.clients, *weight.shape).contiguous() for weight in weights]
     one, last = [*weights, images[0]], torch.channels_last
-    laid = [laid_out(tensor, last) for tensor in one]
+    laid = [to_memory_format(tensor, last) for tensor in one]
     alone = gradients_of(network(), model)
     return {
         GROUPED: Variant(vmap(alone), [*stacked, images, labels]),
@@ -128,7 +128,7 @@ def seconds_of(variant: Variant, device: torch.device, turns: int) -> float:
     given = variant.given
     graph = make_fx(variant.gradients)(*given)
     if device.type == "cuda":
-        replay, _ = cuda_graph(graph, given, Pool())
+        replay, _ = cuda_graph(graph, given, GraphPool())
         return variant.times * median_seconds(replay, device, turns)
     return variant.times * median_seconds(lambda: graph(*given), device, turns)
 

@@ -39,13 +39,12 @@ from fedapp.federation.sampling import sample_clients
 from fedapp.training.batches import to_device
 from fedapp.training.build import (
     DTYPES,
-    choose_device,
     initial_parameters,
     make_evaluator,
     make_model,
     make_module,
 )
-from fedapp.training.layout import laid_out, memory_format
+from fedapp.training.device import choose_device, memory_format, to_memory_format
 from fedapp.training.round_plan import LocalPlan
 
 CONVOLUTIONS = "convolutions"
@@ -203,7 +202,7 @@ def central_speed(
     inputs = load_transform(config).test(inputs[:batch_size], DTYPES[config.precision])
     model, optimizer = make_model(config), torch.optim.SGD(module.parameters(), lr=1e-3)
 
-    inputs, targets = laid_out(inputs, form), targets[:batch_size]
+    inputs, targets = to_memory_format(inputs, form), targets[:batch_size]
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedapp.data.dataset import Task
 from fedapp.models.lstm import TokenLSTM
-from fedapp.training.subnormal import flushed
+from fedapp.training.device import flush_denormals
 
 SYMBOLS, EMBEDDING, HIDDEN, LAYERS = 258, 8, 256, 2
 TASK = Task("tokens", (80,), SYMBOLS)
@@ -115,7 +115,7 @@ def main(
     saturate(own, tokens, targets)
     as_they_are = functools.partial(step, own, tokens, targets)
     print(f"\n{'saturated gates':22}{'threads':>8}{'flushed':>12}{'as they are':>12}{'ratio':>8}")
-    columns = compare(flushed()(as_they_are), as_they_are, turns)
+    columns = compare(flush_denormals()(as_they_are), as_they_are, turns)
     print(f"{'Forward and backward':22}{1:8}{columns}")
 
 

@@ -15,10 +15,11 @@ from rich.table import Table
 
 from fedapp.config.run_config import RunConfig, read_config
 from fedapp.data.node_data import read_node_data
-from fedapp.training.algorithm import ClientContext, ClientExtras, Tensors, weighted_mean
+from fedapp.training.algorithm import ClientContext, ClientExtras, Tensors
 from fedapp.training.build import initial_parameters, make_evaluator, make_trainer
 from fedapp.training.round_plan import LocalPlan, client_generator
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.tensors import weighted_mean
 from fedapp.training.trainer import ClientTask
 from strategies.fedbn import FedBN
 
@@ -83,7 +84,7 @@ def accuracies(config: RunConfig, kept: Callable[[str], bool]) -> Iterator[float
         ended = [outcome.extras.state for outcome in trainer.client_updates(tasks, plan)]
         mean = weighted_mean(ended, weights)
         models = [{n: own[n] if kept(n) else mean[n] for n in mean} for own in ended]
-        scores = [evaluator.on(node_data.test(k)).score(models[k]) for k in clients]
+        scores = [evaluator.with_examples(node_data.test(k)).score(models[k]) for k in clients]
         yield sum(s.accuracy * s.count for s in scores) / sum(s.count for s in scores)
 
 

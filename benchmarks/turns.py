@@ -19,12 +19,12 @@ def take_turns(
 ) -> dict[str, list[float]]:
     """Return the seconds that each row took in each turn, over ``repeat`` calls."""
     times: dict[str, list[float]] = {name: [] for name in found}
-    for context in range(-WARM_UP if repeat > 1 else -1, turns):
+    for turn in range(-WARM_UP if repeat > 1 else -1, turns):
         for name, call in found.items():
             began = time.perf_counter()
             for _ in range(repeat):
                 call()
-            if context >= 0:
+            if turn >= 0:
                 times[name].append((time.perf_counter() - began) / repeat)
     return times
 
@@ -45,11 +45,11 @@ def conditions(turns: int) -> str:
 def median_seconds(call: Callable[[], object], device: torch.device, turns: int) -> float:
     """Return the median of ``turns`` calls' seconds, each waited for, after one that is not timed."""
     times = []
-    for context in range(turns + 1):
+    for turn in range(turns + 1):
         began = time.perf_counter()
         call()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        if context:
+        if turn:
             times.append(time.perf_counter() - began)
     return statistics.median(times)

@@ -26,9 +26,10 @@ from fedapp.federation.messages import (
 )
 from fedapp.machine import cores, keep_memory
 from fedapp.training.algorithm import ClientContext
-from fedapp.training.build import choose_device, make_algorithm, make_evaluator, make_trainer
-from fedapp.training.client import starting_point, train_cohort
+from fedapp.training.build import make_algorithm, make_evaluator, make_trainer
+from fedapp.training.client import initial_client_params, train_cohort
 from fedapp.training.client_state import ClientStates, StateLocation, node_folder, shared_folder
+from fedapp.training.device import choose_device
 from fedapp.training.evaluation import Score
 from fedapp.training.networks import normalisation_names
 from fedapp.training.trainer import Trainer
@@ -93,8 +94,8 @@ def evaluate(message: Message, context: Context) -> Message:
     failures: dict[int, str] = {}
     for client in request.clients:
         try:
-            params = starting_point(algorithm, client_context, states, client)
-            scores[client] = evaluator.on(node_data.test(client)).score(params)
+            params = initial_client_params(algorithm, client_context, states, client)
+            scores[client] = evaluator.with_examples(node_data.test(client)).score(params)
         except Exception as error:
             failures[client] = reason_of(error)
     return Message(encode_scores(scores, failures), reply_to=message)

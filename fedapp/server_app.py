@@ -39,7 +39,6 @@ from fedapp.runs.report import FinalOutputs
 from fedapp.runs.status import without_effect
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.build import (
-    choose_device,
     choose_program,
     initial_parameters,
     is_batched,
@@ -49,6 +48,7 @@ from fedapp.training.build import (
     require_whole_model,
     sources,
 )
+from fedapp.training.device import choose_device
 from fedapp.training.threads import measured_threads
 from strategies.strategy import FederatedStrategy
 

@@ -36,7 +36,7 @@ class DPFedAvg(Private):
     source: ClassVar[str] = "McMahan et al. 2018, Algorithm 1; Andrew et al. 2021, Algorithm 1"
     sends: ClassVar[str] = "Δ_k clipped; with adaptive, whether ‖Δ_k‖ ≤ S; gets θ, S"
     fedavg_equivalent_by: ClassVar[str] = "fraction-train=1"
-    by_coin: ClassVar[bool] = True
+    poisson_sampling: ClassVar[bool] = True
 
     adaptive: bool = Field(default=False, description="Let S follow a quantile of the norms.")
     initial_clip: float = Field(0.1, gt=0, description="S of the first round, with adaptive.")
@@ -84,7 +84,7 @@ class DPFedAvg(Private):
             repeatable=self.entropy == "seed",
         )
 
-    def coins(self, seed: int, round_: int) -> np.random.Generator:
+    def sampling_generator(self, seed: int, round_: int) -> np.random.Generator:
         """Return the generator of the Poisson sampling."""
         return noise_generator(self.entropy, seed, "sample", round_)
 
@@ -124,7 +124,7 @@ class DPFedAvg(Private):
         within = {"within": (norm_of(update) <= bound).to(torch.float64)} if self.adaptive else {}
         return ClientExtras(update=clipped(update, bound), upload=within)
 
-    def largest(self, context: ClientContext) -> Mapping[str, float]:
+    def upload_bounds(self, context: ClientContext) -> Mapping[str, float]:
         """Return 1, for a Delta_k whose norm is within S."""
         return {"within": 1.0} if self.adaptive else {}
 

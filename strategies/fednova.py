@@ -53,7 +53,7 @@ class FedNova(Algorithm):
         normalised = scaled(add(params, context.global_params, -1.0), 1 / weight.clamp(min=1))
         return ClientExtras(upload={"weight": weight}, update=normalised)
 
-    def largest(self, context: ClientContext) -> Mapping[str, float]:
+    def upload_bounds(self, context: ClientContext) -> Mapping[str, float]:
         """Return ||a_k||_1 of the largest number of steps."""
         return {
             "weight": float(

@@ -10,15 +10,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import (
-    Algorithm,
-    Batch,
-    ClientContext,
-    Drift,
-    Need,
-    Network,
-    mean_over_targets,
-)
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Drift, Need, Network
+from fedapp.training.batches import mean_over_targets
 
 EXCLUDED = -1e9
 """Logit of the true class, which excludes it from the softmax."""

@@ -17,8 +17,8 @@ from fedapp.training.algorithm import (
     Differentiate,
     ServerStep,
     Tensors,
-    which_count,
 )
+from fedapp.training.batches import counted_targets
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 
 
@@ -52,7 +52,7 @@ class FedSGD(Algorithm):
     ) -> tuple[Tensors, Tensor]:
         """Return a direction of zero, and the batch's gradient at theta for ``step_state``."""
         gradient, loss = differentiate(context.global_params, batch)
-        size = which_count(batch).sum().to(loss.dtype)
+        size = counted_targets(batch).sum().to(loss.dtype)
         summed = prefixed("sum", scaled(gradient, size))
         return zeros_like(gradient) | summed | {"size": size}, loss
 

@@ -19,8 +19,8 @@ from fedapp.training.algorithm import (
     Need,
     Network,
     Tensors,
-    mean_over_targets,
 )
+from fedapp.training.batches import mean_over_targets
 
 
 class Moon(Algorithm):

@@ -20,8 +20,8 @@ from fedapp.training.algorithm import (
     ServerStep,
     Tensors,
     mean_update,
-    which_count,
 )
+from fedapp.training.batches import counted_targets
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 from strategies.fednova import accumulation_norm
 
@@ -75,7 +75,7 @@ class Scaffold(Algorithm):
         direction = add(add(gradient, context.state, -1.0), context.broadcast)
         if self.option == "I":
             at_theta, _ = differentiate(context.global_params, batch)
-            size = which_count(batch).sum().to(loss.dtype)
+            size = counted_targets(batch).sum().to(loss.dtype)
             direction |= prefixed("at-theta", scaled(at_theta, size)) | {"size": size}
         return direction, loss
 

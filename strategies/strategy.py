@@ -169,7 +169,7 @@ class FederatedStrategy(Strategy):
         work = Work.of(config, self.state.round + 1)
         expected = Expected.of(config, self.algorithm, work, theta, upload, sizes)
         wanted = participants(config.fraction_train, len(self.nodes.clients))
-        if self.algorithm.by_coin:
+        if self.algorithm.poisson_sampling:
             wanted = len(sampled)
         result = collect_replies(requests, replies, expected, wanted, config.round_deadline)
         result.faults |= self._sampler.unassigned(sampled, requested)
@@ -179,7 +179,7 @@ class FederatedStrategy(Strategy):
         """Apply the server rule, or return why it cannot be applied."""
         needed, accepted = self.algorithm.min_updates, len(aggregate.client_metrics)
         few = accepted < self.config.min_replies or aggregate.num_weighted < needed
-        if few and not self.algorithm.by_coin:
+        if few and not self.algorithm.poisson_sampling:
             return (
                 f"{accepted} clients replied well, {aggregate.num_weighted} of them with a weight; "
                 f"min-replies = {self.config.min_replies}, and algorithm = {self.algorithm.name!r} "

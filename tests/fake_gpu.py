@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedapp.data.transforms.normalise import on_device
-from fedapp.training.batched.compiled_step import Pool
+from fedapp.training.batched.compiled_step import GraphPool
 from fedapp.training.build import _batched
 
 GPU = torch.device("lazy:0")
@@ -122,7 +122,7 @@ def _graph_of(watch: Watch) -> Callable[..., tuple[Callable[[], None], list[Tens
     """Return what stands in for ``cuda_graph``."""
 
     def cuda_graph(
-        graph: torch.fx.GraphModule, static: list[Tensor], pool: Pool
+        graph: torch.fx.GraphModule, static: list[Tensor], pool: GraphPool
     ) -> tuple[Callable[[], None], list[Tensor]]:
         watch.capturing = True
         returned = list(graph(*static))

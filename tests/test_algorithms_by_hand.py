@@ -141,7 +141,7 @@ def test_scaffold_without_examples(tmp_path: Path, option: Literal["I", "II"]) -
     assert (federation.theta, federation.state) == before
     for _ in range(3):
         federation.play()
-        kept = ClientStates(tmp_path, federation.order, federation.round + 1)
+        kept = ClientStates(tmp_path, federation.location, federation.round + 1)
         variates = [kept.read(client, federation.state) for client in range(3)]
         assert variates[2] is None
         total = sum(float(variate["w"]) for variate in variates if variate)
@@ -288,7 +288,7 @@ def test_fedpa_divides_a_turn_among_its_samples(tmp_path: Path) -> None:
 def test_fedpa_knows_how_long_a_sample_is(steps: int, burn_in: int, length: int) -> None:
     """(steps - burn-in) / samples, rounded down, and 1 where there are not as many."""
     context = ClientContext({"w": torch.zeros(2)}, steps=steps)
-    drawn = FedPA(burn_in=burn_in).draw(context, 0, 0)
+    drawn = FedPA(burn_in=burn_in).round_randomness(context, 0, 0)
     assert float(drawn["length"]) == length
 
 
@@ -447,7 +447,10 @@ def test_fedbn() -> None:
     context = ClientContext(
         theta, state={"norm.weight": torch.tensor(5.0)}, normalisation=context.normalisation
     )
-    assert FedBN().begin(context) == {"w": torch.tensor(1.0), "norm.weight": torch.tensor(5.0)}
+    assert FedBN().initial_params(context) == {
+        "w": torch.tensor(1.0),
+        "norm.weight": torch.tensor(5.0),
+    }
     ended = {"w": torch.tensor(3.0), "norm.weight": torch.tensor(7.0)}
     assert FedBN().finalize(ended, context, 2) == ClientExtras(
         state={"norm.weight": torch.tensor(7.0)}

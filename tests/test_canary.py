@@ -99,7 +99,7 @@ def releases(settings: dict[str, Any], folder: Path, seed: int) -> list[tuple[fl
 
 def send(monkeypatch: pytest.MonkeyPatch, canary: float, draw: Any = None) -> None:
     """Let client 0 descend along ``canary`` times the first coordinate, the others against it."""
-    own = Private.draw
+    own = Private.round_randomness
 
     def drawn(
         self: Private, context: ClientContext, seed: int, client: int
@@ -112,12 +112,12 @@ def send(monkeypatch: pytest.MonkeyPatch, canary: float, draw: Any = None) -> No
         return {**noise, "path": path}
 
     for kind in Private.__subclasses__():
-        monkeypatch.setattr(kind, "draw", drawn)
+        monkeypatch.setattr(kind, "round_randomness", drawn)
         monkeypatch.setattr(
             kind,
             "gradient",
             lambda self, differentiate, params, batch, context: (
-                {"x": -100 * context.drawn["path"]},
+                {"x": -100 * context.round_randomness["path"]},
                 differentiate(params, batch)[1],
             ),
         )
@@ -202,7 +202,7 @@ def test_a_fixed_number_of_clients_is_found_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The negative control: m = q K of K clients, drawn without replacement, and the same report."""
-    monkeypatch.setattr(DPFedAvg, "by_coin", False)
+    monkeypatch.setattr(DPFedAvg, "poisson_sampling", False)
     found = attack(monkeypatch, tmp_path, lambda seen: central_score(seen, fixed=1))
     assert found > reported(tmp_path)
 
@@ -224,7 +224,7 @@ def test_local_noise_leaves_no_more_than_epsilon(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """z = 8, thirty orders: two worlds 2 S apart."""
-    own, worlds = LocalDP.draw, []
+    own, worlds = LocalDP.round_randomness, []
     for canary, first in ((1.0, 0), (-1.0, RUNS)):
         send(monkeypatch, canary, draw=own)
         worlds.append(scores(LOCAL, tmp_path, first, local_score, RUNS))

@@ -12,7 +12,7 @@ from fedapp.studies.papers.pages.claims import Checked, Noise, check, check_all,
 from fedapp.studies.papers.results import CellResult, Results, RunResult, cell_result
 from fedapp.studies.papers.schema import Claim, Claims, Scale, ScaleName
 from fedapp.studies.sweep.learning_rate_search import Cell
-from fedapp.studies.sweep.plans import ClientResult
+from fedapp.studies.sweep.plans import SearchResult
 from fedapp.studies.sweep.record import RunRecord
 from tests.paper_results import ITEMS, cell, run_result
 
@@ -124,7 +124,7 @@ def test_the_last_training_loss_is_kept_of_a_run() -> None:
         training_set_loss=[2.0, 0.5, 0.125],
     )
     kept = [
-        cell_result(Cell({}, 2), ClientResult([each]), curves=False).runs[0]
+        cell_result(Cell({}, 2), SearchResult([each]), curves=False).runs[0]
         for each in (record, record.model_copy(update={"training_set_loss": []}))
     ]
     assert (kept[0].training_loss, kept[0].beyond_plateau) == (0.125, 0.25)

@@ -11,17 +11,19 @@ import torch
 
 from fedapp.data.dataset import Examples, Task
 from fedapp.data.transforms.scale import Scale
-from fedapp.models.linear import Linear
+from fedapp.models.mlp import Linear
 from fedapp.models.model import initialise
 from fedapp.training.algorithm import Algorithm, ClientContext
 from fedapp.training.batched.batch_loader import (
+    WHOLE_COHORT,
     BatchLoader,
+    ClientBatching,
     DeviceDataset,
     batch_size_buckets,
     rounded_up,
 )
-from fedapp.training.batched.compiled_step import Pool
-from fedapp.training.batched.trainer import WHOLE_COHORT, BatchedTrainer, ClientBatching
+from fedapp.training.batched.compiled_step import GraphPool
+from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientTask
@@ -43,7 +45,7 @@ def trainers(algorithm: Algorithm) -> tuple[BatchedTrainer, SequentialTrainer]:
     given = (Linear(), algorithm, Scale(), CPU, torch.float64)
     modules = [initialise(Linear(), TASK, 0) for _ in range(2)]
     whole = ClientBatching(WHOLE_COHORT)
-    batched = BatchedTrainer(modules[0], *given, together=whole, mode="capture")
+    batched = BatchedTrainer(modules[0], *given, batching=whole, mode="capture")
     return batched, SequentialTrainer(modules[1], *given)
 
 
@@ -87,19 +89,19 @@ def test_cohorts_that_grow_and_shrink() -> None:
 
 
 def test_graphs_are_forgotten_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedapp.training.batched.trainer.MOST_GRAPHS", 6)
+    monkeypatch.setattr("fedapp.training.batched.trainer.MAX_GRAPHS", 6)
     batched, sequential = trainers(FedAvg())
-    kept, pools = list[int](), set[Pool]()
+    kept, pools = list[int](), set[GraphPool]()
     for count in 2 * (8, 7, 6, 5, 4):
         check(batched, sequential, [2] * (count - 1) + [3])
-        kept.append(sum(program.recorded for program in batched._programs.values()))
-        pools |= {program.pool for program in batched._programs.values()}
+        kept.append(sum(step.num_traced for step in batched._steps.values()))
+        pools |= {step.pool for step in batched._steps.values()}
     assert kept == 2 * [2, 3, 4, 5, 6]  # one more each: the second step is of one client
     assert len(pools) == 2
 
 
 def test_all_graphs_of_a_trainer_have_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    pools = set[Pool]()
+    pools = set[GraphPool]()
 
     def graph(*given: object) -> object:
         pools.add(given[2])  # type: ignore[arg-type]

@@ -17,10 +17,11 @@ from fedapp.data.transforms.cifar24 import Cifar24
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.data.transforms.scale import Scale
 from fedapp.data.transforms.transform import Transform
-from fedapp.models.linear import Linear
+from fedapp.models.mlp import Linear
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import ClientContext
-from fedapp.training.batched.trainer import BatchedTrainer, ClientBatching
+from fedapp.training.batched.batch_loader import ClientBatching
+from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.build import initial_parameters, make_algorithm, make_trainer
 from fedapp.training.client import TrainReply, TrainRequest, train_cohort
 from fedapp.training.evaluation import Evaluator

@@ -13,7 +13,7 @@ def said(monkeypatch: pytest.MonkeyPatch, gpus: int, **settings: str) -> str:
     monkeypatch.setattr(doctor, "cores", lambda: 16)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr("fedapp.training.build.compute_exactly", lambda device: None)
+    monkeypatch.setattr("fedapp.training.device.compute_exactly", lambda device: None)
     return "\n".join(command for _, command in doctor.commands(read_config(dict(settings))))
 
 

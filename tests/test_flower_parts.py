@@ -7,7 +7,7 @@ from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, Kr
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.errors import RunError
-from fedapp.training.algorithm import weighted_mean
+from fedapp.training.tensors import weighted_mean
 from strategies._flower_rules import aggregate_with
 
 

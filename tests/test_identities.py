@@ -19,11 +19,11 @@ from fedapp.data.transforms.scale import Scale
 from fedapp.models.lstm import CharLSTM
 from fedapp.models.model import initialise
 from fedapp.seeds import generator, torch_seed
-from fedapp.training.algorithm import WeightedMean, weighted_mean
 from fedapp.training.build import initial_parameters, make_evaluator, make_module, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
-from fedapp.training.evaluation import Evaluator, sample
+from fedapp.training.evaluation import Evaluator, sample_examples
 from fedapp.training.round_plan import client_generator
+from fedapp.training.tensors import WeightedMean, weighted_mean
 from tests.conftest import Run, largest_difference, metrics_of, model_of, small_config
 
 EXACT = 1e-12
@@ -176,15 +176,15 @@ def test_the_loss_on_the_training_set_is_the_clients_mean_loss_before_one_step(r
 
 def test_a_sample_of_the_training_set_is_the_same_in_every_round_and_process() -> None:
     train = load_dataset(small_config()).train
-    few = sample(train, 100, seed=3)
+    few = sample_examples(train, 100, seed=3)
     assert len(few) == len(set(few.indices.tolist())) == 100
-    assert np.array_equal(few.indices, sample(train, 100, seed=3).indices)
-    assert not np.array_equal(few.indices, sample(train, 100, seed=4).indices)
-    assert sample(train, len(train), seed=3) is train
+    assert np.array_equal(few.indices, sample_examples(train, 100, seed=3).indices)
+    assert not np.array_equal(few.indices, sample_examples(train, 100, seed=4).indices)
+    assert sample_examples(train, len(train), seed=3) is train
 
 
 def test_a_sample_keeps_the_order_of_the_examples() -> None:
-    few = sample(load_dataset(small_config()).train, 100, seed=3)
+    few = sample_examples(load_dataset(small_config()).train, 100, seed=3)
     assert (np.diff(few.indices) > 0).all()
 
 
@@ -207,7 +207,7 @@ def test_every_token_counts_once_in_an_evaluation_whatever_its_batch() -> None:
     assert score.loss == pytest.approx(float(expected), abs=1e-12)
     num_correct = (outputs.argmax(1) == counted).sum()
     assert (score.accuracy, score.count) == (float(num_correct) / 7, 7)
-    nothing = evaluator.on(Examples(inputs[4:], targets[4:])).score(params)
+    nothing = evaluator.with_examples(Examples(inputs[4:], targets[4:])).score(params)
     assert math.isnan(nothing.loss)
     assert math.isnan(nothing.accuracy)
     assert nothing.count == 0

@@ -15,17 +15,15 @@ from fedapp.config.run_config import read_config
 from fedapp.data.dataset import IGNORE, Task
 from fedapp.errors import ConfigError
 from fedapp.models.cifar_tf import CifarTF
-from fedapp.models.cnn import MnistCNN, PflCNN, SeoCNN
-from fedapp.models.cnn_bn import CnnBN
-from fedapp.models.initial import draw
-from fedapp.models.linear import Linear
+from fedapp.models.cnn import CnnBN, MnistCNN, PflCNN, SeoCNN
+from fedapp.models.initial_weights import draw_initial_weights
 from fedapp.models.lstm import CharLSTM, WordLSTM
-from fedapp.models.mlp import TwoNN
+from fedapp.models.mlp import Linear, TwoNN
 from fedapp.models.model import Model, initialise
 from fedapp.models.peephole import PeepholeLSTM
 from fedapp.models.resnet import ResNet18GN
 from fedapp.training.build import initial_parameters
-from fedapp.training.networks import keeps_statistics, running_statistics
+from fedapp.training.networks import layer_with_statistics, running_statistics
 
 MNIST = Task("image", (1, 28, 28), 10)
 CIFAR = Task("image", (3, 32, 32), 10)
@@ -91,7 +89,7 @@ def test_parameter_counts(model, task, count):
     assert sum(p.numel() for p in network.parameters()) == count
     # Nothing but parameters is averaged, and nothing but these stays with the clients.
     assert dict(network.named_buffers()).keys() == running_statistics(network).keys()
-    assert bool(keeps_statistics(network)) == (model.name == "cnn-bn")
+    assert bool(layer_with_statistics(network)) == (model.name == "cnn-bn")
 
 
 def test_every_component_is_tested_for_its_count():
@@ -136,7 +134,7 @@ def test_initial_weights_come_from_the_seed_alone(model, task):
 def test_initial_weights_have_the_distribution_that_is_named(kind, largest, deviation, bias):
     network = initialise(MnistCNN(), MNIST, 0)
     before = torch.get_rng_state()
-    draw(network, kind, 0, "mnist-cnn")
+    draw_initial_weights(network, kind, 0, "mnist-cnn")
     assert torch.equal(torch.get_rng_state(), before)
     found = dict(network.named_parameters())
     weights = next(w for w in found.values() if w.shape == (64, 32, 5, 5))
@@ -149,7 +147,7 @@ def test_initial_weights_have_the_distribution_that_is_named(kind, largest, devi
 def test_initial_weights_are_drawn_from_the_seed_and_models_keep_their_own_by_default():
     def weights(kind: str, seed: int) -> Tensor:
         network = initialise(TwoNN(hidden=4), VECTORS, seed)
-        draw(network, kind, seed, "2nn")
+        draw_initial_weights(network, kind, seed, "2nn")
         return torch.cat([p.detach().flatten() for p in network.parameters()])
 
     own = torch.cat([p.flatten() for p in initialise(TwoNN(hidden=4), VECTORS, 7).parameters()])
@@ -163,7 +161,7 @@ def test_what_is_neither_linear_nor_convolutional_keeps_its_initial_weights():
     for model, task in ((ResNet18GN(), CIFAR), (CharLSTM(embedding=3, hidden=4), CHARACTERS)):
         network = initialise(model, task, 0)
         before = {name: p.detach().clone() for name, p in network.named_parameters()}
-        draw(network, "truncated-normal", 0, model.name)
+        draw_initial_weights(network, "truncated-normal", 0, model.name)
         layers = {
             f"{name}.{kind}"
             for name, layer in network.named_modules()
@@ -179,7 +177,7 @@ def test_a_run_begins_with_the_weights_that_its_config_names():
     config = read_config({"initial-weights": "truncated-normal", "seed": 3})
     task = Task("image", (1, 8, 8), 10)
     theta, network = initial_parameters(config, task), initialise(TwoNN(), task, 3)
-    draw(network, "truncated-normal", 3, "2nn")
+    draw_initial_weights(network, "truncated-normal", 3, "2nn")
     for name, parameter in network.named_parameters():
         assert torch.equal(theta[name], parameter), name
 
@@ -190,7 +188,7 @@ def test_initial_weights_without_a_layer_to_draw_are_refused():
     with pytest.raises(
         ConfigError, match="initial-weights = 'he': has no effect, because model 'quad"
     ):
-        draw(network, "he", 0, "quadratic")
+        draw_initial_weights(network, "he", 0, "quadratic")
 
 
 @pytest.mark.parametrize(("model", "task"), STACKED, ids=identifier)

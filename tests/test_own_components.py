@@ -128,7 +128,7 @@ def test_clients_are_tested_with_what_they_keep(component: Component, run: Run) 
     for client in range(6):
         kept = max((one / "client-states" / str(client)).glob("*.safetensors"), default=None)
         params = {**model_of(one), **(load_file(kept) if kept else {})}
-        score = evaluator.on(node_data.test(client)).score(params)
+        score = evaluator.with_examples(node_data.test(client)).score(params)
         right += score.accuracy * score.count
     last = metrics_of(one)[-1]
     assert last["client_accuracy"] == pytest.approx(right / 357)

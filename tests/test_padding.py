@@ -14,7 +14,7 @@ from fedapp.data.transforms.scale import Scale
 from fedapp.models.lstm import CharLSTM
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import ClientContext
-from fedapp.training.batches import ends
+from fedapp.training.batches import sequence_ends
 from fedapp.training.evaluation import Evaluator
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.sequential import SequentialTrainer
@@ -51,11 +51,11 @@ def test_where_sequences_end_by_hand() -> None:
     """A gap inside a sequence is no end, and a sequence without targets has one step."""
     targets = np.array([[1, IGNORE, 2, IGNORE], [IGNORE] * 4, [IGNORE, IGNORE, IGNORE, 3]])
     examples = Examples(np.zeros((3, 4), np.int16), targets)
-    found = ends(examples, causal=True)
+    found = sequence_ends(examples, causal=True)
     assert found is not None
     assert found.tolist() == [3, 1, 4]
-    assert ends(examples, causal=False) is None
-    assert ends(Examples(examples.inputs, targets[:, 0]), causal=True) is None
+    assert sequence_ends(examples, causal=False) is None
+    assert sequence_ends(Examples(examples.inputs, targets[:, 0]), causal=True) is None
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(), Moon()], ids=["fedavg", "features"])

@@ -16,7 +16,7 @@ import torch
 from pydantic import ValidationError
 
 from fedapp.analysis.curves import band, communication, least, speed_up
-from fedapp.analysis.interpolation import interpolate
+from fedapp.analysis.loss_landscape import interpolate
 from fedapp.config.run_config import read_config
 from fedapp.errors import ConfigError
 from fedapp.studies.papers import catalogue

@@ -206,7 +206,7 @@ def test_the_divisor_is_fixed_whoever_replied() -> None:
 def test_noise_and_coins_are_the_systems_unless_told_otherwise() -> None:
     algorithm = DPFedAvg()
     assert not torch.equal(released(algorithm, 7), released(algorithm, 7))
-    coins = [poisson_sample(algorithm.coins(7, 1), range(100), 0.5) for _ in range(2)]
+    coins = [poisson_sample(algorithm.sampling_generator(7, 1), range(100), 0.5) for _ in range(2)]
     assert coins[0] != coins[1]
     assert LocalDP().entropy == "system"
 
@@ -373,7 +373,7 @@ def test_a_client_that_fails_counts_as_zero(run: Run, monkeypatch: pytest.Monkey
         DPFedAvg, "finalize", lambda _, params, *__: ClientExtras(update=all_of(params, 0.01))
     )
     both = model_of(run("both", **settings))
-    monkeypatch.setattr(DPFedAvg, "draw", fail_for_client_1)
+    monkeypatch.setattr(DPFedAvg, "round_randomness", fail_for_client_1)
     failing = run("one", **settings)
     monkeypatch.setattr(
         DPFedAvg, "finalize", lambda _, params, *__: ClientExtras(update=all_of(params, 0.0))
@@ -448,20 +448,20 @@ def test_local_noise_is_the_clients_own() -> None:
     """Deviation z S, by (seed, round, client); added to the clipped update."""
     algorithm = LocalDP(clip=2.0, noise=0.5, entropy="seed")
     context = ClientContext({"w": torch.zeros(20000, dtype=torch.float64)}, round=1)
-    first = algorithm.draw(context, seed=3, client=5)
+    first = algorithm.round_randomness(context, seed=3, client=5)
     assert float(first["w"].std()) == pytest.approx(1.0, rel=4 / math.sqrt(2 * 20000))
     again = [
-        algorithm.draw(context, 3, 5),
-        algorithm.draw(context, 3, 6),
-        algorithm.draw(context, 4, 5),
+        algorithm.round_randomness(context, 3, 5),
+        algorithm.round_randomness(context, 3, 6),
+        algorithm.round_randomness(context, 4, 5),
     ]
-    again.append(algorithm.draw(replace(context, round=2), 3, 5))
+    again.append(algorithm.round_randomness(replace(context, round=2), 3, 5))
     assert [torch.equal(first["w"], other["w"]) for other in again] == [True, False, False, False]
 
 
 def test_local_update_by_hand() -> None:
     """theta = (1, 1), theta_k = (4, 5): Delta (3, 4), clipped to norm 2.5: (1.5, 2); plus noise."""
-    context = ClientContext(vector(1, 1), drawn=vector(0.25, -0.25))
+    context = ClientContext(vector(1, 1), round_randomness=vector(0.25, -0.25))
     found = LocalDP(clip=2.5, noise=0.5).finalize(vector(4, 5), context, 1).update
     assert found is not None
     assert found["w"].tolist() == pytest.approx([1.75, 1.75])

@@ -91,7 +91,7 @@ def test_a_number_that_multiplies_all_updates_is_one_that_a_client_can_have(
 ) -> None:
     """FedNova's ||a_k||_1: for rho = 0.5 and K = 10 (10 - 0.999) / 0.5 = 18.002."""
     context = ClientContext({}, momentum=0.5, steps=10)
-    assert FedNova().largest(context)["weight"] == pytest.approx(18.001953125)
+    assert FedNova().upload_bounds(context)["weight"] == pytest.approx(18.001953125)
     expected = replace(EXPECTED, upload={"weight": torch.tensor(0.0)}, largest={"weight": 19.0})
     content = TrainReply(
         {"w": torch.zeros(2)}, {"weight": torch.tensor(sent)}, {}, (replace(REPORT, steps=2),), {}

@@ -13,9 +13,14 @@ from torch.func import vmap
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedapp.training.batched.graph_hoisting import computed_once, is_once, mark_once
-from fedapp.training.batched.graph_matmul import DEEP, LinearByOnednn, by_onednn, take_products
-from fedapp.training.batched.graph_updates import descend_in_place
+from fedapp.training.batched.graph_matmul import (
+    MIN_INNER_DIM,
+    LinearWithOnednn,
+    compile_around_matmuls,
+    use_onednn,
+)
+from fedapp.training.batched.graph_memory import hoist, is_hoisted, mark_hoisted
+from fedapp.training.batched.graph_updates import update_in_place
 
 aten = torch.ops.aten
 Function = Callable[..., list[Tensor]]
@@ -36,7 +41,7 @@ def targets(graph: GraphModule) -> list[object]:
 
 def check_same(function: Function, given: list[Tensor]) -> list[object]:
     """The rewritten graph returns and leaves behind what the function does; its operations."""
-    graph = descend_in_place(recorded(function, given))
+    graph = update_in_place(recorded(function, given))
     mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
     torch.testing.assert_close(graph(*mine), function(*reference), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(mine, reference, rtol=1e-12, atol=1e-12)
@@ -248,7 +253,7 @@ def test_large_products_are_onednns() -> None:
 
     for dtype, wanted in ((torch.float32, 2), (torch.float64, 0)):
         given = tensors(LARGE, (512,), (4, 1024), (4, 512), dtype=dtype)
-        graph = by_onednn(recorded(products, given))
+        graph = use_onednn(recorded(products, given))
         assert targets(graph).count(ONEDNN) == wanted
         torch.testing.assert_close(graph(*given), products(*given), rtol=1e-4, atol=1e-3)
 
@@ -262,7 +267,7 @@ def test_a_deep_update_is_onednns_product_and_an_addition(examples: int, wanted:
         return [w * 2]
 
     given = tensors(LARGE, (examples, 1024), (examples, 512), (), dtype=torch.float32)
-    graph = by_onednn(descend_in_place(recorded(step, given)))
+    graph = use_onednn(update_in_place(recorded(step, given)))
     assert wanted in targets(graph)
     mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
     torch.testing.assert_close(graph(*mine), step(*reference), rtol=1e-4, atol=1e-3)
@@ -271,7 +276,7 @@ def test_a_deep_update_is_onednns_product_and_an_addition(examples: int, wanted:
 
 def test_linear_layers_are_onednns_while_scored() -> None:
     layer, inputs = torch.nn.Linear(1024, 512), torch.randn(3, 4, 1024)
-    with torch.no_grad(), LinearByOnednn():
+    with torch.no_grad(), LinearWithOnednn():
         found = layer(inputs), layer(inputs[:, :0]), torch.nn.Linear(3, 2)(torch.ones(1, 3))
     torch.testing.assert_close(found[0], layer(inputs), rtol=1e-4, atol=1e-4)
     assert [tuple(out.shape) for out in found] == [(3, 4, 512), (3, 0, 512), (1, 2)]
@@ -287,11 +292,11 @@ def test_what_cannot_change_is_computed_once() -> None:
         return [out]
 
     given = tensors(W, W, (), X)
-    graph = mark_once(descend_in_place(recorded(step, given)), fixed=3)
-    marked = {node.target for node in graph.graph.nodes if is_once(node)}
+    graph = mark_hoisted(update_in_place(recorded(step, given)), fixed=3)
+    marked = {node.target for node in graph.graph.nodes if is_hoisted(node)}
     assert marked == {aten.t.default, aten.sin.default, aten.neg.default}
     mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
-    run = computed_once(graph, fixed=3)(mine[:3])
+    run = hoist(graph, fixed=3)(mine[:3])
     for _ in range(3):
         torch.testing.assert_close(run([mine[3]]), step(*reference), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(mine, reference, rtol=1e-12, atol=1e-12)
@@ -301,8 +306,8 @@ def test_what_follows_from_other_inputs_is_computed_every_time() -> None:
     def step(rate: Tensor, x: Tensor) -> list[Tensor]:
         return [rate.exp() * x.sin()]
 
-    graph = mark_once(descend_in_place(recorded(step, tensors((), X))), fixed=1)
-    step_of = computed_once(graph, fixed=1)([torch.ones((), dtype=torch.float64)])
+    graph = mark_hoisted(update_in_place(recorded(step, tensors((), X))), fixed=1)
+    step_of = hoist(graph, fixed=1)([torch.ones((), dtype=torch.float64)])
     for number in (1.0, 2.0):
         x = torch.full(X, number, dtype=torch.float64)
         torch.testing.assert_close(step_of([x])[0], math.e * x.sin())
@@ -334,7 +339,7 @@ def test_what_lies_between_products_is_compiled() -> None:
 
     given = [tensor / 100 for tensor in tensors((4, 3), (4,), (2, 4), (5, 3), ())]
     calls: list[GraphModule] = []
-    graph = take_products(recorded(step, given), given, uncompiled(calls))
+    graph = compile_around_matmuls(recorded(step, given), given, uncompiled(calls))
     assert graph is not None
     inside = [target for part in calls for target in targets(part)]
     assert inside
@@ -355,7 +360,7 @@ def test_one_of_several_results_is_picked_where_they_are() -> None:
         return [out, places * 2 + places.sum() - out.argmax()]
 
     given = tensors((3, 3), (5, 3))
-    graph = take_products(recorded(step, given), given, uncompiled([]))
+    graph = compile_around_matmuls(recorded(step, given), given, uncompiled([]))
     assert graph is not None
     torch.testing.assert_close(graph(*given), step(*given), rtol=1e-12, atol=1e-12)
 
@@ -370,7 +375,7 @@ def test_writes_stay_between_the_reads_before_and_after() -> None:
         return [before, after]
 
     given = tensors((3, 3), (5, 3))
-    graph = take_products(recorded(step, given), given, uncompiled([]))
+    graph = compile_around_matmuls(recorded(step, given), given, uncompiled([]))
     assert graph is not None
     mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
     torch.testing.assert_close(graph(*mine), step(*reference), rtol=1e-12, atol=1e-12)
@@ -386,7 +391,7 @@ def test_a_compiled_part_takes_no_numbers() -> None:
             weight.copy_(weight + -rate * (x.t() @ (out + weight.sum())))
         return [out.sum()]
 
-    size = DEEP * 5
+    size = MIN_INNER_DIM * 5
     given = [t.float() / 1000 for t in tensors((), *[(size, size)] * 3, (size, size))]
     taken: list[object] = []
 
@@ -394,7 +399,7 @@ def test_a_compiled_part_takes_no_numbers() -> None:
         taken.extend(values)
         return lambda tensors: graph(*tensors)
 
-    graph = take_products(recorded(step, given), given, compile_, fixed=1)
+    graph = compile_around_matmuls(recorded(step, given), given, compile_, fixed=1)
     assert graph is not None
     assert taken
     assert all(isinstance(each, Tensor) for each in taken)
@@ -412,5 +417,7 @@ def test_without_products_or_with_very_many_nothing_is_taken() -> None:
         return [out]
 
     given = tensors((3, 3))
-    assert take_products(recorded(chain, given), given, uncompiled([])) is None
-    assert take_products(recorded(lambda w: [w.sin()], given), given, uncompiled([])) is None
+    assert compile_around_matmuls(recorded(chain, given), given, uncompiled([])) is None
+    assert (
+        compile_around_matmuls(recorded(lambda w: [w.sin()], given), given, uncompiled([])) is None
+    )

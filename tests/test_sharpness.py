@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from typer.testing import CliRunner
 
-from fedapp.analysis.sharpness import (
+from fedapp.analysis.loss_landscape import (
     Terms,
     direction,
     flatten,

@@ -14,8 +14,10 @@ from fedapp.config.run_config import read_config
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
-from fedapp.training.algorithm import Algorithm, Batch, ClientContext, which_count
-from fedapp.training.batched.trainer import BatchedTrainer, ClientBatching
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext
+from fedapp.training.batched.batch_loader import ClientBatching
+from fedapp.training.batched.trainer import BatchedTrainer
+from fedapp.training.batches import counted_targets
 from fedapp.training.round_plan import LocalPlan, Work
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientResult, ClientTask
@@ -90,9 +92,9 @@ def test_the_gradient_that_scaffold_keeps_is_a_mean_over_targets(kind: Any, copi
 def test_which_targets_count() -> None:
     inputs, mask = torch.zeros(2, 3), torch.tensor([1.0, 0.0])
     batch = Batch(inputs, torch.from_numpy(TARGETS), mask)
-    assert which_count(batch).tolist() == [[True, False, False], [False] * 3]
+    assert counted_targets(batch).tolist() == [[True, False, False], [False] * 3]
     floats = Batch(inputs, torch.tensor([float(IGNORE), 2.0]))
-    assert which_count(floats).tolist() == [True, True]
+    assert counted_targets(floats).tolist() == [True, True]
 
 
 def test_fedsgd_computes_one_gradient_whatever_e_and_b_are() -> None:

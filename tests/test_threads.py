@@ -17,7 +17,7 @@ from fedapp.machine import cores
 from fedapp.runs.directory import RunDirectory
 from fedapp.studies.sweep.scheduler import Effort
 from fedapp.training.client import TrainRequest
-from fedapp.training.threads import measured_threads, quickest
+from fedapp.training.threads import fastest_num_threads, measured_threads
 from fedapp.training.trainer import Trainer
 from tests.conftest import Run, largest_difference, model_of
 
@@ -40,7 +40,7 @@ def taking(*seconds: float) -> Callable[[int], float]:
 def test_threads_double_as_long_as_it_pays(
     stopwatch: Callable[[int], float], most: int, threads: int
 ) -> None:
-    assert quickest(stopwatch, most) == threads
+    assert fastest_num_threads(stopwatch, most) == threads
 
 
 def test_the_measurement_trains_and_leaves_the_threads_as_they_were(
@@ -53,7 +53,7 @@ def test_the_measurement_trains_and_leaves_the_threads_as_they_were(
         seen.append((seconds(1), most))
         return 2
 
-    monkeypatch.setattr("fedapp.training.threads.quickest", noted)
+    monkeypatch.setattr("fedapp.training.threads.fastest_num_threads", noted)
     config = read_config({"model": "linear", "threads": 0, "algorithm": "scaffold"})
     before = torch.get_num_threads()
     assert measured_threads(config, read_node_data(config, None), processes=2) == 2

@@ -26,23 +26,24 @@ from fedapp.errors import ConfigError
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.batched.batch_loader import (
+    BatchIndices,
     BatchLoader,
+    ClientBatches,
+    ClientBatching,
     DeviceDataset,
-    Places,
-    Step,
     padded_width,
 )
-from fedapp.training.batched.compiled_step import Pool
-from fedapp.training.batched.trainer import BatchedTrainer, ClientBatching
+from fedapp.training.batched.compiled_step import GraphPool
+from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.build import (
     _batched,
+    choose_batching,
     choose_program,
-    choose_together,
-    compute_exactly,
     initial_parameters,
     make_trainer,
 )
 from fedapp.training.client import TrainRequest, train_cohort
+from fedapp.training.device import compute_exactly
 from fedapp.training.networks import normalisation_names, with_features
 from fedapp.training.round_plan import LocalPlan, passes
 from fedapp.training.sequential import SequentialTrainer
@@ -82,7 +83,7 @@ def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
         counts = torch.arange(1.0, trainer.num_classes + 1, dtype=trainer.dtype) + client
         counts = counts.to(trainer.device)
         context = replace(shared, state=state, label_counts=counts if trainer.num_classes else None)
-        context = replace(context, drawn=algorithm.draw(context, 0, client))
+        context = replace(context, round_randomness=algorithm.round_randomness(context, 0, client))
         examples = node_data.train(client % config.num_clients)
         own = Examples(examples.inputs[:size], examples.targets[:size])
         made.append(ClientTask(context, own, np.random.default_rng(client)))
@@ -225,7 +226,7 @@ def test_every_model(
     The program is one that could be captured as a CUDA graph.
     """
     monkeypatch.setattr("fedapp.training.batched.compiled_step.cuda_graph", pretended_graph)
-    given: dict[str, Any] = {"together": ClientBatching(together), "mode": "capture"}
+    given: dict[str, Any] = {"batching": ClientBatching(together), "mode": "capture"}
     mine = outcomes_of(BatchedTrainer, model, task, **given)
     check_equal(mine, outcomes_of(SequentialTrainer, model, task), tolerance=1e-9)
 
@@ -251,7 +252,7 @@ def outcomes_of(
     made = []
     for n in (3, 2):
         context = replace(shared, state=algorithm.initial_client_state(shared))
-        context = replace(context, drawn=algorithm.draw(context, 0, n))
+        context = replace(context, round_randomness=algorithm.round_randomness(context, 0, n))
         made.append(ClientTask(context, drawn(task, n), np.random.default_rng(n)))
     return trainer.client_updates(made, plan)
 
@@ -284,7 +285,7 @@ def test_every_algorithm_on_a_text(name: str) -> None:
     assert isinstance(algorithm, Algorithm)
     given: dict[str, Any] = {"algorithm": algorithm}
     wanted = outcomes_of(SequentialTrainer, model, task, **given)
-    given |= {"together": ClientBatching(2), "mode": "record"}
+    given |= {"batching": ClientBatching(2), "mode": "record"}
     check_equal(outcomes_of(BatchedTrainer, model, task, **given), wanted, tolerance=1e-9)
 
 
@@ -317,7 +318,7 @@ def test_fewer_epochs_and_larger_batches_are_the_same_program(together: int) -> 
         )
         check_equal(mine, theirs, tolerance=1e-9)
     assert isinstance(batched, BatchedTrainer)
-    assert len({plan for plan, _ in batched._programs}) == 1
+    assert len({plan for plan, _ in batched._steps}) == 1
 
 
 def sequential_of(given: Mapping[str, Any], task: Task) -> Trainer:
@@ -340,7 +341,7 @@ def test_a_transform_that_draws_draws_the_same(together: int, tmp_path: Path) ->
 
 
 def pretended_graph(
-    graph: torch.fx.GraphModule, static: list[Tensor], pool: Pool
+    graph: torch.fx.GraphModule, static: list[Tensor], pool: GraphPool
 ) -> tuple[Callable[[], None], list[Tensor]]:
     """Stand in for a CUDA graph: reads `static` and writes its results where they are.
 
@@ -360,7 +361,7 @@ def pretended_graph(
     return replay, returned
 
 
-RESULTS: WeakKeyDictionary[Pool, list[Tensor]] = WeakKeyDictionary()
+RESULTS: WeakKeyDictionary[GraphPool, list[Tensor]] = WeakKeyDictionary()
 """What pretended graphs returned, by the memory that they share."""
 
 WAITS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "unique", "masked_select"}
@@ -417,7 +418,7 @@ def test_every_model_on_a_gpu(model: Model, task: Task, cuda: torch.device) -> N
     wanted = outcomes_of(SequentialTrainer, model, task)
     check_equal(outcomes_of(SequentialTrainer, model, task, device=cuda), wanted, tolerance=1e-9)
     for together in (1, 2):
-        given: dict[str, Any] = {"together": ClientBatching(together), "mode": "capture"}
+        given: dict[str, Any] = {"batching": ClientBatching(together), "mode": "capture"}
         mine = outcomes_of(BatchedTrainer, model, task, device=cuda, **given)
         check_equal(mine, wanted, tolerance=1e-9)
 
@@ -575,8 +576,8 @@ def test_how_many_clients_are_one_program_by_itself(
 ) -> None:
     monkeypatch.setattr("fedapp.training.build.can_compile", lambda: True)
     config = read_config({"trainer": "batched", "device": "cpu", "model": "2nn", **given})
-    assert choose_together(config, CPU, choose_program(config, CPU)) == wanted
-    assert choose_together(read_config({}), torch.device("cuda"), "capture").clients > 10**6
+    assert choose_batching(config, CPU, choose_program(config, CPU)) == wanted
+    assert choose_batching(read_config({}), torch.device("cuda"), "capture").clients > 10**6
 
 
 def test_what_does_not_run_here_is_refused() -> None:
@@ -647,18 +648,18 @@ def test_a_client_that_diverges_is_left_out_alone() -> None:
 
 def short_of_memory(monkeypatch: pytest.MonkeyPatch, holds: int) -> None:
     """Let memory hold ``holds`` clients; for more, it runs out when they have drawn."""
-    walk = BatchedTrainer._walk
+    train = BatchedTrainer._train_chunk
 
-    def walks(
+    def limited(
         self: BatchedTrainer, tasks: Sequence[ClientTask], plan: LocalPlan
     ) -> list[ClientResult]:
         if len(tasks) > holds:
             for task in tasks:
                 task.rng.random()
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return walk(self, tasks, plan)
+        return train(self, tasks, plan)
 
-    monkeypatch.setattr(BatchedTrainer, "_walk", walks)
+    monkeypatch.setattr(BatchedTrainer, "_train_chunk", limited)
 
 
 def test_half_of_the_clients_train_together_where_memory_holds_no_more(
@@ -715,7 +716,7 @@ def test_a_gpu_computes_in_full_precision(device: str) -> None:
 WHOLE = Examples(np.arange(12, dtype=np.uint8).reshape(6, 2), np.arange(6) % 2)
 
 
-def fed(clients: list[Examples], batch_size: int) -> list[Step]:
+def fed(clients: list[Examples], batch_size: int) -> list[ClientBatches]:
     """Return the steps of one epoch; every call draws alike."""
     plan = LocalPlan(1, 0, batch_size, "epoch", 0.1)
     pairs = [(each, np.random.default_rng(k)) for k, each in enumerate(clients)]
@@ -738,23 +739,23 @@ def test_no_client_data_is_copied_where_all_share_a_data_set() -> None:
     assert not any("inputs" in vars(each) or "targets" in vars(each) for each in chosen)
     assert len(chosen[0]) == 3
     assert sorted(first.targets[0].tolist()) == sorted(WHOLE.targets[[5, 0, 3]])
-    resident = DeviceDataset(CPU)
-    stored = resident.shared([*chosen])
+    device_dataset = DeviceDataset(CPU)
+    stored = device_dataset.shared([*chosen])
     assert stored is not None
     assert stored.inputs.data_ptr() == WHOLE.inputs.ctypes.data
-    assert resident.shared([*chosen]) is stored
-    assert resident.shared([chosen[0], Chosen(replace(WHOLE), np.array([1]))]) is None
+    assert device_dataset.shared([*chosen]) is stored
+    assert device_dataset.shared([chosen[0], Chosen(replace(WHOLE), np.array([1]))]) is None
 
 
 def test_a_clients_own_data_stay_on_the_device() -> None:
     """A node with one client draws by index from all that it has."""
-    resident = DeviceDataset(CPU)
-    stored = resident.shared([WHOLE])
+    device_dataset = DeviceDataset(CPU)
+    stored = device_dataset.shared([WHOLE])
     assert stored is not None
-    assert resident.shared([WHOLE]) is stored
+    assert device_dataset.shared([WHOLE]) is stored
     assert WHOLE.base is WHOLE
     assert WHOLE.indices.tolist() == [0, 1, 2, 3, 4, 5]
-    assert resident.shared([WHOLE, replace(WHOLE)]) is None
+    assert device_dataset.shared([WHOLE, replace(WHOLE)]) is None
 
 
 def test_a_data_set_too_large_for_the_gpu_comes_client_by_client(
@@ -788,7 +789,7 @@ def test_places_are_the_passes_batch_by_batch(
     sampling: Any = "uniform" if steps else "epoch"
     plan = LocalPlan(epochs, steps, batch_size, sampling, 0.1)
     width = padded_width(plan, [size])
-    places = Places.of(plan, size, np.random.default_rng(1), width)
+    places = BatchIndices.of(plan, size, np.random.default_rng(1), width)
     drawn = [
         order[start : start + plan.batch(size)]
         for order in passes(plan, size, np.random.default_rng(1))

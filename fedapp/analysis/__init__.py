@@ -1,1 +1,1 @@
-"""Measures on curves and updates: pure functions."""
+"""Pure functions on curves, partitions, updates and models."""

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def monotone(values: Sequence[float]) -> list[float]:
-    """Return the best value over all prior rounds, for every round; nan counts as nothing yet."""
+    """Return the best value over all prior rounds, for every round; nan is ignored."""
     filled = np.where(np.isnan(values), -np.inf, np.asarray(values, dtype=float))
     return [float(v) for v in np.maximum.accumulate(filled)] if len(filled) else []
 
@@ -20,8 +20,8 @@ def envelope(
     """Return the rounds of several curves, and at each the best value of any of them so far.
 
     "We plot metrics for the best performing rate selected individually for each x-axis value" (McMahan
-    et al. 2017, section 3), and made monotone: a curve that ends early counts with its best from there
-    on. Greater is better; nan counts as nothing, and rounds before the first number are left out.
+    et al. 2017, section 3), and made monotone: a curve that ends early counts with its best value from
+    then on. Greater is better; nan is ignored, and rounds before the first number are left out.
     """
     best: dict[int, float] = {}
     for round_, value in (
@@ -53,7 +53,7 @@ def rounds_to_target(
 
 
 def least(rounds: Sequence[int], losses: Sequence[float | None]) -> tuple[int, float] | None:
-    """Return the round of the least loss and that loss, or None; None and nan do not count.
+    """Return the round of the smallest loss and that loss, or None; None and nan are ignored.
 
     The circle in the figures of Seo et al. 2024: "the point of overfitting ... as marked by the
     minimum test loss".
@@ -70,14 +70,14 @@ def least(rounds: Sequence[int], losses: Sequence[float | None]) -> tuple[int, f
 
 
 def speed_up(baseline: float | None, rounds: float | None) -> float | None:
-    """Return how many times fewer rounds are needed than by the baseline; None if either is."""
+    """Return the baseline's rounds over ``rounds``; None if either is None."""
     return baseline / rounds if baseline and rounds else None
 
 
 def band(
     curves: Sequence[tuple[Sequence[float], Sequence[float]]],
 ) -> tuple[list[float], list[float], list[float], list[float]]:
-    """Return x, mean, least and greatest of several curves (x, y), where all of them have a point.
+    """Return x, mean, minimum and maximum of several curves (x, y), where all of them have a point.
 
     Seo et al. 2024, Figure 9: "the average of three independent runs, with the shaded region
     indicating the min-max range". nan in any curve leaves the point out.
@@ -85,26 +85,25 @@ def band(
     tables = [dict(zip(x, y, strict=True)) for x, y in curves]
     common = sorted(set.intersection(*map(set, tables))) if tables else []
     rows = [(x, [table[x] for table in tables]) for x in common]
-    kept = [(x, values) for x, values in rows if np.isfinite(values).all()]
+    complete = [(x, values) for x, values in rows if np.isfinite(values).all()]
     return (
-        [x for x, _ in kept],
-        [float(np.mean(values)) for _, values in kept],
-        [float(min(values)) for _, values in kept],
-        [float(max(values)) for _, values in kept],
+        [x for x, _ in complete],
+        [float(np.mean(values)) for _, values in complete],
+        [float(min(values)) for _, values in complete],
+        [float(max(values)) for _, values in complete],
     )
 
 
 def communication(rounds: float, participants: int, down: int, up: int) -> float:
-    """Return the bytes that ``rounds`` of ``participants`` clients send and receive in all.
+    """Return the bytes that ``participants`` clients send and receive in ``rounds``, also fractional.
 
-    ``down`` and ``up`` are what one client gets and sends in a round; a part of a round counts as
-    that part.
+    ``down`` and ``up`` are the bytes that one client receives and sends in a round.
     """
     return rounds * participants * (down + up)
 
 
 def fluctuation(accuracy: Sequence[float | None]) -> float:
-    """Return the mean change from one value to the next, either way, over the last half; 0 of few."""
+    """Return the mean absolute change between consecutive values of the last half; 0 if there is none."""
     last = [value for value in accuracy[len(accuracy) // 2 :] if value is not None]
     changes = [abs(after - before) for before, after in itertools.pairwise(last)]
     return sum(changes) / len(changes) if changes else 0.0
@@ -113,25 +112,25 @@ def fluctuation(accuracy: Sequence[float | None]) -> float:
 def beyond_plateau(
     accuracy: Sequence[float | None], losses: Sequence[float | None], margin: float = 0.001
 ) -> float | None:
-    """Return the last training loss over that of the round where the test accuracy is at its plateau.
+    """Return the last training loss over that of the round in which the test accuracy plateaus.
 
-    That is the first within ``margin`` of the best. Below 1, the training loss falls "even beyond the
-    point where test-set accuracy plateaus" (McMahan et al. 2017, section 3). None without losses, or
+    That is the first round within ``margin`` of the best. Below 1, the training loss falls "even beyond
+    the point where test-set accuracy plateaus" (McMahan et al. 2017, section 3). None without losses, or
     where one of the two is not finite or 0.
     """
     scored = [-np.inf if value is None else value for value in accuracy]
     if not scored or len(losses) != len(scored) or not np.isfinite(max(scored)):
         return None
     first = next(i for i, value in enumerate(scored) if value >= max(scored) - margin)
-    there, last = losses[first], losses[-1]
-    return last / there if there and last is not None else None
+    at_plateau, last = losses[first], losses[-1]
+    return last / at_plateau if at_plateau and last is not None else None
 
 
 def relative_spread(losses: Sequence[Sequence[float]]) -> float | None:
-    """Return how far clients' losses lie apart: standard deviation over mean, of the last half.
+    """Return the relative spread of clients' losses: standard deviation over mean, over the last half.
 
-    ``losses`` has for each round those of the clients that trained in it; the result is the mean over
-    the rounds of the last half in which two and more did, None where there are none. In Figure 12 of
+    ``losses`` has for each round those of its participants; the result is the mean over the rounds of
+    the last half with two participants or more, None if there are none. In Figure 12 of
     Seo et al. 2024 the losses "decrease more uniformly" under IID, "at different rates" else.
     """
     last = [own for own in losses[len(losses) // 2 :] if len(own) > 1 and np.mean(own) > 0]

@@ -1,7 +1,4 @@
-"""Partitions in numbers: who has which labels, how unequal the sizes, how far from IID.
-
-Pure functions on arrays.
-"""
+"""Statistics of partitions: label counts, client sizes, and distance from IID."""
 
 from __future__ import annotations
 
@@ -17,8 +14,8 @@ def label_counts(
     """Return the client-by-label matrix [K, C]: how many examples of each label a client has.
 
     Client k holds ``indices[offsets[k] : offsets[k + 1]]``; ``labels`` [n] are the labels
-    0 ... C - 1 of all examples, ``num_labels`` is C. The matrix that NIID-Bench shows before
-    training (Li et al. 2022) and that Seo et al. 2024 draw in Figs. 6 and 8.
+    0 ... C - 1 of all examples, ``num_labels`` is C. The matrix of NIID-Bench (Li et al.
+    2022) and of Seo et al. 2024, Figs. 6 and 8.
     """
     num_clients = len(offsets) - 1
     client = np.repeat(np.arange(num_clients), np.diff(offsets))
@@ -30,8 +27,8 @@ def label_counts(
 def total_variation(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return each client's total-variation distance to the global label distribution: [K].
 
-    Half the sum over labels of |p_k(c) - p(c)|: 0 for a client whose labels are distributed as
-    all clients' together, near 1 for one whose labels hardly anybody else has. The "earth mover's
+    Half the sum over labels of |p_k(c) - p(c)|: 0 for a client with the global label distribution, near
+    1 for one whose labels hardly any other client has. The "earth mover's
     distance" of Zhao et al. 2018, section 3.2, is twice that. NaN for a client without examples.
     """
     total = counts.sum()
@@ -56,7 +53,7 @@ def size_ratio(sizes: NDArray[np.int64]) -> float:
 
 
 def update_multiplier(sizes: NDArray[np.int64]) -> float:
-    """Return (sum n_k^2 / sum n_k) / (N / K): how many more updates unequal sizes make.
+    """Return (sum n_k^2 / sum n_k) / (N / K): the factor by which unequal sizes increase the updates.
 
     With E epochs, client k makes n_k E / B updates. Weighted with n_k / N they average to
     sum n_k^2 / N * E / B a round, against N / K * E / B for equal sizes. That is why weighted

@@ -1,4 +1,4 @@
-"""What differential privacy a run has spent, by the accountant of ``dp-accounting``."""
+"""The privacy loss of a run, by the accountant of ``dp-accounting``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ GRID = 1e-3
 """Spacing of the grid of privacy losses; the accountant rounds up, so epsilon is an upper bound."""
 
 FINE_FROM = 0.2
-"""Noise multiplier below which the grid is coarser, by the square: its losses are as much larger."""
+"""Noise multiplier below which the spacing grows, with the square, as the losses do."""
 
 LEAST_NOISE = 1e-3
-"""Noise multiplier below which the sampling is left out of account: epsilon is above 10^5 a round."""
+"""Noise multiplier below which sampling is not accounted for: epsilon is above 10^5 a round."""
 
 CLIENT = "add or remove one client"
 REPLACED = "replace one client's data"
@@ -22,13 +22,13 @@ REPLACED = "replace one client's data"
 
 @dataclass(frozen=True)
 class Privacy:
-    """What an algorithm promises, and what each charge pays for.
+    """A differential privacy guarantee, and the mechanism of each charge.
 
-    A charge is one use of a Gaussian mechanism whose deviation is ``noise`` times the L2 sensitivity
-    (the noise multiplier z), on clients that each take part with probability ``rate`` (q),
-    independently (Poisson sampling). Every round is one charge, or, ``by_client``, every order that
-    a client is sent is one for this client. ``delta`` 0 stands for K^-1.1; ``max_epsilon`` 0 for no
-    bound. ``repeatable``: the noise can be drawn again by whoever knows the seed.
+    A charge is one use of a Gaussian mechanism whose standard deviation is ``noise`` times the L2
+    sensitivity (the noise multiplier z), on a Poisson sample of the clients with probability ``rate``
+    (q). Every round is one charge; with ``by_client`` every request to a client is one for this client.
+    ``delta`` 0 means K^-1.1, ``max_epsilon`` 0 no bound. ``repeatable``: the noise is a function of the
+    seed.
     """
 
     noise: float
@@ -44,13 +44,13 @@ class Privacy:
         return epsilon(self.noise, self.rate, charges, self.delta_of(clients))
 
     def delta_of(self, clients: int) -> float:
-        """Return the delta of the epsilon given."""
+        """Return delta for ``clients`` clients."""
         return self.delta or default_delta(clients)
 
 
 @functools.lru_cache(maxsize=1024)
 def epsilon(noise: float, rate: float, charges: int, delta: float) -> float:
-    """Return the least epsilon with (epsilon, delta) differential privacy after ``charges``.
+    """Return the smallest epsilon with (epsilon, delta) differential privacy after ``charges``.
 
     Without sampling (``rate`` 1) the composition of n Gaussian mechanisms is one of multiplier
     z / sqrt n, whose epsilon is exact (Balle and Wang 2018, Theorem 8). With it, the privacy loss
@@ -80,7 +80,7 @@ def default_delta(clients: int) -> float:
 
 @functools.cache
 def _accounting() -> Any:
-    """Return ``dp_accounting``; late, since its import takes seconds, and only servers need it."""
+    """Import ``dp_accounting`` lazily: it takes seconds, and only servers need it."""
     import dp_accounting
     import dp_accounting.pld
 

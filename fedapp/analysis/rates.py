@@ -1,7 +1,7 @@
-"""Rates of first-order methods on an m-strongly convex, M-smooth quadratic: what theory promises.
+"""Theoretical rates of first-order methods on an m-strongly convex, M-smooth quadratic.
 
-Each method is given by its step eta and momentum beta; the bounds are on f(x_t) - f*, and for the
-quadratics x'Ax / 2 - b'x alone (Nesterov's for every such function).
+A method is its step eta and momentum beta. The bounds are on f(x_t) - f* for quadratics
+x'Ax / 2 - b'x; Nesterov's holds for every such function.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Method:
-    """A method with the parameters that are best for m and M."""
+    """A method with its optimal parameters for m and M."""
 
     name: str
     step: float

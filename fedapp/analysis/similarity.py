@@ -1,4 +1,4 @@
-"""How far clients agree: cosine similarity of their updates, and distance of their models.
+"""Similarity of clients' updates: cosine similarity, and distance of their models.
 
 Seo et al. 2024, section 5 and Figure 13. An update is a mapping from parameter names to tensors;
 a layer is the module that parameters belong to, its weight and bias together.
@@ -38,17 +38,14 @@ def gram(updates: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> Tenso
 def cosines(inner: Tensor) -> Tensor:
     """Return the cosine of every pair: [m, m] from inner products [m, m].
 
-    The pairs of a vector of zeros, which has no direction, are nan.
+    Pairs with a zero vector are nan.
     """
     norms = inner.diagonal().sqrt()
     return (inner / torch.outer(norms, norms)).clamp(-1.0, 1.0)
 
 
 def mean_pairwise(matrix: Tensor) -> float:
-    """Return the mean over all pairs i < j of ``matrix`` [m, m]; pairs that are nan do not count.
-
-    It is nan where no pair counts.
-    """
+    """Return the mean over all pairs i < j of ``matrix`` [m, m] that are not nan; or nan."""
     row, column = torch.triu_indices(len(matrix), len(matrix), offset=1)
     return float(matrix[row, column].nanmean())
 

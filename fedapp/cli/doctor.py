@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedapp.config.run_config import RunConfig
 from fedapp.machine import cores
-from fedapp.training.build import choose_device
+from fedapp.training.device import choose_device
 
 PACKAGES = ("fedapp", "flwr", "flwr-datasets", "ray", "torch", "torchvision", "numpy", "datasets")
 

@@ -17,10 +17,10 @@ from fedapp.errors import RunError
 from fedapp.federation.callback import RoundMetrics, ServerState
 from fedapp.federation.faults import Fault, ReplyError, count
 from fedapp.federation.validation import Expected, decode_reply
-from fedapp.training.algorithm import Algorithm, ServerStep, Tensors, WeightedMean
+from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.round_plan import Work
-from fedapp.training.tensors import add, all_finite
+from fedapp.training.tensors import WeightedMean, add, all_finite
 
 
 class RunningAggregate:

@@ -22,7 +22,7 @@ from fedapp.errors import DataError, RunError, plain
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault
 from fedapp.federation.validation import is_missing
-from fedapp.training.build import choose_device
+from fedapp.training.device import choose_device
 
 MIXED_DEVICES = (
     "Node %s trains on '%s', and not all nodes and the server (on '%s') do: rounds take as long as the "

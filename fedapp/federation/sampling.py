@@ -120,9 +120,9 @@ class ClientSampler:
         extra, fraction = config.over_selection, config.fraction_train
         return sample_clients(config.seed, round_, clients, fraction, extra=extra)
 
-    def sample_by_coin(self, round_: int) -> list[int]:
+    def poisson_sample(self, round_: int) -> list[int]:
         """Return S_t: a Poisson sample of the population, with rate C."""
-        rng = self.algorithm.coins(self.config.seed, round_)
+        rng = self.algorithm.sampling_generator(self.config.seed, round_)
         return poisson_sample(rng, self.population, self.config.fraction_train)
 
     def assign_round(self, round_: int, grid: Grid) -> tuple[list[int], list[Cohort]]:
@@ -138,16 +138,16 @@ class ClientSampler:
         """
         end, needed = time.monotonic() + self.config.node_timeout, self.config.min_replies
         is_logged = False
-        by_coin = self.sample_by_coin(round_) if self.algorithm.by_coin else None
+        poisson = self.poisson_sample(round_) if self.algorithm.poisson_sampling else None
         while True:
             available = self.nodes.available(grid)
             clients = self.nodes.clients
-            sampled = self.sample(round_) if by_coin is None else by_coin
+            sampled = self.sample(round_) if poisson is None else poisson
             connected = sampled if self.nodes.virtual else [k for k in sampled if k in clients]
             busy = self._delivery.busy(available)
             cohorts = assign(self.nodes, connected, available, busy)
             num_assigned = sum(len(cohort) for _, cohort in cohorts)
-            fixed = by_coin is None and not self.nodes.virtual
+            fixed = poisson is None and not self.nodes.virtual
             if num_assigned >= (needed if fixed else min(needed, len(connected))):
                 return sampled, cohorts
             if len(sampled) < needed and time.monotonic() > end:
@@ -159,7 +159,7 @@ class ClientSampler:
                 )
             if not is_logged:
                 log(WARNING, WAITING, round_, num_assigned, len(clients), needed)
-            is_logged = True
+                is_logged = True
             time.sleep(BUSY_SECONDS)
             self._delivery.drop_late(grid)
 

@@ -92,7 +92,7 @@ class Expected:
             sizes,
             steps,
             upload,
-            algorithm.largest(context),
+            algorithm.upload_bounds(context),
             config.weighting,
             "delta" if algorithm.custom_update else config.update,
             config.max_update_norm,

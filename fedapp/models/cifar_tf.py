@@ -41,7 +41,7 @@ class CifarTF(Model):
             OrderedDict(
                 conv1=_start(nn.Conv2d(channels, 64, 5, padding=2), 0.05, 0.0),
                 pool1=_pool(height, width),
-                # Behind the pooling: the same values and gradients for a quarter of the work.
+                # After the pooling: the same values and gradients for a quarter of the work.
                 relu1=nn.ReLU(),
                 norm1=_ResponseNorm(),
                 conv2=_start(nn.Conv2d(64, 64, 5, padding=2), 0.05, 0.1),

@@ -21,7 +21,7 @@ KINDS = {
     "vector": "vectors",
     "quadratic": "quadratic functions",
 }
-"""What a task of each kind holds, for messages."""
+"""The examples of each kind of task, for error messages."""
 
 
 class Model(Component, ABC):
@@ -33,14 +33,14 @@ class Model(Component, ABC):
     light: ClassVar[bool] = True
     """Whether an example takes few operations and little memory.
 
-    Then compiling a local step on a CPU pays, and many examples are evaluated at a time. Not so with
-    convolutions, nor with a network unrolled over a text.
+    If so, a local step is compiled on a CPU, and more examples are evaluated at a time. False for
+    convolutions and for recurrent networks.
     """
 
     causal: ClassVar[bool] = False
-    """Whether what it says after a step depends on no later step, in sequences of any length.
+    """Whether the output at a step depends on no later step, in sequences of any length.
 
-    Then a batch of sequences ends with the last target that counts: padding costs nothing.
+    If so, batches of sequences are cut after the last target that counts.
     """
 
     smallest: ClassVar[int] = 1
@@ -53,7 +53,7 @@ class Model(Component, ABC):
         Raises
         ------
         ConfigError
-            The network does not fit the task (an image model for text, or the other way round).
+            The network does not fit the task.
         """
 
     @classmethod
@@ -63,7 +63,7 @@ class Model(Component, ABC):
         return task.kind in cls.takes and large
 
     def require_fit(self, task: Task) -> None:
-        """Raise a ConfigError that names the models that fit the task, unless this one does."""
+        """Raise a ConfigError, which names the models that fit, if this one does not fit the task."""
         if self.fits(task):
             return
         kinds = " or ".join(KINDS[kind] for kind in sorted(self.takes))
@@ -78,7 +78,7 @@ class Model(Component, ABC):
         """Return the mean cross-entropy over the targets that count: a scalar.
 
         ``mask`` [n] is 1 for real examples and 0 for the padding of a batch; targets equal to
-        IGNORE never count. Nothing that counts gives 0.
+        IGNORE never count. Without any target that counts the loss is 0.
         """
         cross_entropy = functools.partial(F.cross_entropy, ignore_index=IGNORE)
         counted = targets != IGNORE
@@ -94,11 +94,11 @@ class Model(Component, ABC):
         return ((outputs.argmax(1) == targets) & counted).sum(), counted.sum()
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return further numbers for a round's record, by name; these models have none.
+        """Return further metrics of a model, by name; by default none.
 
-        ``outputs`` [n, C] (or [n, C, T]) and ``targets`` are those of all examples evaluated; in the
-        record the names begin with ``test_``, or with ``training_set_``; with ``client_`` for the mean
-        over clients that test it themselves, each by its examples.
+        ``outputs`` [n, C] (or [n, C, T]) and ``targets`` are those of all examples evaluated. In the
+        metrics of a round the names have the prefix ``test_`` or ``training_set_``, or ``client_`` for
+        the mean over clients that evaluate the model, weighted by their examples.
         """
         return {}
 

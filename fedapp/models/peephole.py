@@ -10,9 +10,9 @@ With gates i, f, g, o, inputs x_t and * element by element (Gers and Schmidhuber
     o_t = sigmoid(W_o x_t + U_o h_{t-1} + b_o + p_o * c_t)
     h_t = o_t * tanh(c_t),        h_0 = c_0 = 0.
 
-``torch.nn.LSTM`` has no peepholes, and autograd would record a dozen operations a step. So the
-recurrence is one function with a derivative written by hand: everything that does not depend on the
-order of time (W x, all derivative factors, all weight gradients) is computed for all steps at once.
+``torch.nn.LSTM`` has no peepholes, and autograd would record a dozen operations a step. Therefore the
+recurrence is one autograd function: everything that does not depend on the order of time (W x, all
+derivative factors, all weight gradients) is computed for all steps at once.
 
 Shapes in this file: T steps, n sequences, H units; ``...`` is nothing, or the number of clients
 whose stacked parameters are trained together under ``torch.func.vmap``.
@@ -61,7 +61,7 @@ class PeepholeLSTM(nn.Module):
 
 
 class _Recurrence(torch.autograd.Function):
-    """(W x + b [T, ..., n, 4H], U [..., 4H, H], p [..., 3, H]) to h and what backward needs."""
+    """(W x + b [T, ..., n, 4H], U [..., 4H, H], p [..., 3, H]) to h and tensors for backward."""
 
     @staticmethod
     def forward(gates: Tensor, weight: Tensor, peephole: Tensor) -> tuple[Tensor, ...]:
@@ -90,9 +90,9 @@ class _Recurrence(torch.autograd.Function):
 
 
 class _RecurrenceBackward(torch.autograd.Function):
-    """dh and what forward kept to the derivatives by W x + b, U and p.
+    """dh and the tensors saved by forward to the derivatives by W x + b, U and p.
 
-    A function of its own, so that it too is run on stacked clients at once under ``vmap``.
+    It is a separate function so that ``vmap`` runs it on all stacked clients at once.
     """
 
     @staticmethod
@@ -122,17 +122,20 @@ class _RecurrenceBackward(torch.autograd.Function):
 
 
 def _stack(
-    tensors: tuple[Tensor, ...], dims: tuple[int | None, ...], size: int, places: tuple[int, ...]
+    tensors: tuple[Tensor, ...],
+    dims: tuple[int | None, ...],
+    size: int,
+    batch_dims: tuple[int, ...],
 ) -> tuple[list[Tensor], tuple[int, ...]]:
-    """Bring the dimension that vmap added to ``places`` and merge it with one of an outer vmap."""
+    """Move the dimension that vmap added to ``batch_dims`` and merge it with an outer vmap's."""
     stacked = [
         tensor.unsqueeze(at).expand(*tensor.shape[:at], size, *tensor.shape[at:])
         if dim is None
         else tensor.movedim(dim, at)
-        for tensor, dim, at in zip(tensors, dims, places, strict=True)
+        for tensor, dim, at in zip(tensors, dims, batch_dims, strict=True)
     ]
-    shape = tuple(stacked[0].shape[places[0] : -2])
-    return [tensor.flatten(at, -3) for tensor, at in zip(stacked, places, strict=True)], shape
+    shape = tuple(stacked[0].shape[batch_dims[0] : -2])
+    return [tensor.flatten(at, -3) for tensor, at in zip(stacked, batch_dims, strict=True)], shape
 
 
 def _run(gates: Tensor, weight: Tensor, peephole: Tensor) -> tuple[Tensor, ...]:
@@ -140,18 +143,18 @@ def _run(gates: Tensor, weight: Tensor, peephole: Tensor) -> tuple[Tensor, ...]:
     activations = torch.empty_like(gates, memory_format=torch.contiguous_format)
     gate = _by_gate(activations)
     hidden, cells, tanh_cells = (torch.empty_like(gate.select(-2, 0)) for _ in range(3))
-    whole, both = activations.unbind(0), gate.narrow(-2, 0, 2).unbind(0)
+    all_gates, i_and_f = activations.unbind(0), gate.narrow(-2, 0, 2).unbind(0)
     i, f, g, o = (one.unbind(0) for one in gate.unbind(-2))
     h, c, tanh_c = hidden.unbind(0), cells.unbind(0), tanh_cells.unbind(0)
-    c_for_both = cells.unsqueeze(-2).unbind(0)
-    p_both, p_o = peephole.unsqueeze(-3).narrow(-2, 0, 2), peephole.narrow(-2, 2, 1)
-    add_product, transposed = _add_product(weight), weight.mT
-    whole[0].copy_(gates[0])
+    c_for_i_and_f = cells.unsqueeze(-2).unbind(0)
+    p_i_and_f, p_o = peephole.unsqueeze(-3).narrow(-2, 0, 2), peephole.narrow(-2, 2, 1)
+    add_matmul, transposed = _add_matmul(weight), weight.mT
+    all_gates[0].copy_(gates[0])
     for t, inputs in enumerate(gates.unbind(0)):
         if t > 0:
-            add_product(inputs, h[t - 1], transposed, out=whole[t])
-            both[t].addcmul_(c_for_both[t - 1], p_both)
-        both[t].sigmoid_()
+            add_matmul(inputs, h[t - 1], transposed, out=all_gates[t])
+            i_and_f[t].addcmul_(c_for_i_and_f[t - 1], p_i_and_f)
+        i_and_f[t].sigmoid_()
         g[t].tanh_()
         torch.mul(i[t], g[t], out=c[t])
         if t > 0:
@@ -173,33 +176,35 @@ def _run_backward(
 ) -> tuple[Tensor, ...]:
     """Return the derivatives by the gates' inputs [T, ..., n, 4H], by U and by p.
 
-    ``deltas`` first holds the gates' derivative factors; the loop multiplies them by what comes
-    back from later steps, so that they end as the derivatives by the gates' inputs.
+    ``deltas`` first holds the gates' derivative factors; the loop multiplies them by the gradients from
+    later steps, which gives the derivatives by the gates' inputs.
     """
-    before = torch.cat([torch.zeros_like(cells[:1]), cells[:-1]])
-    deltas, to_cell, to_before = _factors(activations, peephole, before, tanh_cells)
+    previous_cells = torch.cat([torch.zeros_like(cells[:1]), cells[:-1]])
+    deltas, to_cell, to_before = _factors(activations, peephole, previous_cells, tanh_cells)
     gate = _by_gate(deltas)
-    whole, first = deltas.unbind(0), gate.narrow(-2, 0, 3).unbind(0)
-    last, dh = gate.select(-2, 3).unbind(0), grad.unbind(0)
-    add_product, carry = _add_product(weight), torch.zeros_like(before[0])
-    carry_for_first = carry.unsqueeze(-2)
-    for t in range(len(whole) - 1, -1, -1):
-        later = t + 1 < len(whole)
-        dh_t = add_product(dh[t], whole[t + 1], weight) if later else dh[t]
+    all_gates, i_f_g = deltas.unbind(0), gate.narrow(-2, 0, 3).unbind(0)
+    o_gate, dh = gate.select(-2, 3).unbind(0), grad.unbind(0)
+    add_matmul, carry = _add_matmul(weight), torch.zeros_like(previous_cells[0])
+    carry_for_i_f_g = carry.unsqueeze(-2)
+    for t in range(len(all_gates) - 1, -1, -1):
+        later = t + 1 < len(all_gates)
+        dh_t = add_matmul(dh[t], all_gates[t + 1], weight) if later else dh[t]
         carry.addcmul_(dh_t, to_cell[t])
-        first[t].mul_(carry_for_first)
-        last[t].mul_(dh_t)
+        i_f_g[t].mul_(carry_for_i_f_g)
+        o_gate[t].mul_(dh_t)
         carry.mul_(to_before[t])
     by_weight = _rows(deltas[1:]).mT @ _rows(hidden[:-1])
     di, df, _, do = gate.unbind(-2)
-    by_peephole = [(d * c).sum((0, -2)) for d, c in ((di, before), (df, before), (do, cells))]
+    by_peephole = [
+        (d * c).sum((0, -2)) for d, c in ((di, previous_cells), (df, previous_cells), (do, cells))
+    ]
     return deltas, by_weight, torch.stack(by_peephole, -2)
 
 
 def _factors(
-    activations: Tensor, peephole: Tensor, before: Tensor, tanh_cells: Tensor
+    activations: Tensor, peephole: Tensor, previous_cells: Tensor, tanh_cells: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the factors of the chain rule that are known before the way back, for all steps.
+    """Return the factors of the chain rule that do not depend on later steps, for all steps.
 
     By the gates' inputs, of dc_t (i, f, g) and of dh_t (o): [T, ..., n, 4H]; from dh_t to dc_t, and
     from dc_t to dc_{t-1}: [T, ..., n, H].
@@ -210,7 +215,7 @@ def _factors(
     by_i, by_f, by_g, by_o = _by_gate(factors).unbind(-2)
     aten = torch.ops.aten
     aten.sigmoid_backward(g, i, grad_input=by_i)
-    aten.sigmoid_backward(before, f, grad_input=by_f)
+    aten.sigmoid_backward(previous_cells, f, grad_input=by_f)
     aten.tanh_backward(i, g, grad_input=by_g)
     aten.sigmoid_backward(tanh_cells, o, grad_input=by_o)
     to_cell = aten.tanh_backward(o, tanh_cells).addcmul_(by_o, p_o)
@@ -228,6 +233,6 @@ def _rows(tensor: Tensor) -> Tensor:
     return tensor.movedim(0, -3).flatten(-3, -2)
 
 
-def _add_product(weight: Tensor) -> Callable[..., Tensor]:
+def _add_matmul(weight: Tensor) -> Callable[..., Tensor]:
     """Return the function (total, left, right) -> total + left @ right, of matrices or stacks."""
     return cast("Callable[..., Tensor]", torch.addmm if weight.dim() == 2 else torch.baddbmm)

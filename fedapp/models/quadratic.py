@@ -1,4 +1,4 @@
-"""The unknown of a quadratic function."""
+"""The variable of a quadratic function."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from flwr.supercore.run import RunNotRunningException
 
 from fedapp.errors import ConfigError, FedappError, reason_of
 from fedapp.runs.directory import RunDirectory, check_is_new
-from fedapp.training.batched.run_batching import current_stack
+from fedapp.training.batched.run_batching import current_run_batch
 
 LOCK_TIMEOUT = 30.0
 """Longest wait for the lock in seconds: a ServerApp may outlive its SuperLink by a few."""
@@ -65,7 +65,7 @@ def logged(directory: RunDirectory) -> Iterator[None]:
     """Write log messages to ``log.jsonl``, and at the end the reason if the run ends early."""
     handler = LogFile(directory.log, encoding="utf-8")
     handler.setFormatter(JsonLines())
-    if current_stack():  # other threads run other runs
+    if current_run_batch():  # other threads run other runs
         here = threading.get_ident()
         handler.addFilter(lambda record: record.thread == here)
     FLOWER_LOGGER.addHandler(handler)

@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedapp.analysis.sharpness import (
+from fedapp.analysis.loss_landscape import (
     direction,
     flatten,
     hessian_product,
@@ -29,15 +29,9 @@ from fedapp.runs.initial_model import read_weights
 from fedapp.runs.metrics import read_metrics
 from fedapp.seeds import generator
 from fedapp.training.batches import to_device
-from fedapp.training.build import (
-    DTYPES,
-    choose_device,
-    make_model,
-    make_module,
-    require_whole_model,
-)
-from fedapp.training.evaluation import sample
-from fedapp.training.layout import laid_out, lay_out
+from fedapp.training.build import DTYPES, make_model, make_module, require_whole_model
+from fedapp.training.device import choose_device, set_memory_format, to_memory_format
+from fedapp.training.evaluation import sample_examples
 from fedapp.training.networks import PureNetwork
 
 BATCH_SIZE = 250
@@ -85,12 +79,12 @@ class TrainingLoss:
     def __init__(self, config: RunConfig, dataset: Dataset, examples: Examples) -> None:
         device, dtype = choose_device(config), DTYPES[config.precision]
         module = make_module(config, dataset.task).to(device).eval()
-        format_ = lay_out(module)
+        format_ = set_memory_format(module)
         model, transform = make_model(config), load_transform(config)
         self.network = PureNetwork(module, model)
         inputs, targets = to_device(examples, device)
         self.batches = [
-            (laid_out(transform.test(batch, dtype), format_), wanted)
+            (to_memory_format(transform.test(batch, dtype), format_), wanted)
             for batch, wanted in zip(
                 inputs.split(BATCH_SIZE), targets.split(BATCH_SIZE), strict=True
             )
@@ -132,7 +126,7 @@ def sharpness_of(folder: Path, settings: Measurement, dataset: str = "") -> Shar
         )
     because = "Sharpness is measured of whole models: of a run with algorithm='fedavg', say."
     require_whole_model(config, data.task, because=because)
-    examples = sample(data.train, settings.examples or len(data.train), config.seed)
+    examples = sample_examples(data.train, settings.examples or len(data.train), config.seed)
     terms = TrainingLoss(config, data, examples)
     return _measure(terms, theta, config, settings, len(examples), last_round(folder))
 

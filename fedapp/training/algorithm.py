@@ -1,8 +1,8 @@
-"""What an algorithm is: a client rule and a server rule, as pure functions of named tensors.
+"""The interface of algorithms: a client rule and a server rule, as pure functions of named tensors.
 
-Both trainers call the client rule, the strategy calls the server rule; neither knows any
-algorithm by name. A new algorithm is one file in ``strategies/`` with one subclass of
-:class:`Algorithm` that overrides what differs from federated averaging.
+The trainers call the client rule, the strategy calls the server rule. A new algorithm is one file in
+``strategies/`` with one subclass of :class:`Algorithm` that overrides what differs from federated
+averaging.
 """
 
 from __future__ import annotations
@@ -12,53 +12,28 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedapp.analysis.privacy import Privacy
 from fedapp.config.registry import Component
 from fedapp.config.run_config import RunConfig, kebab, participants
-from fedapp.data.dataset import IGNORE, Task
+from fedapp.data.dataset import Task
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
-from fedapp.training.tensors import Tensors, add
-
-__all__ = [
-    "Algorithm",
-    "Batch",
-    "ClientContext",
-    "ClientExtras",
-    "Differentiate",
-    "Network",
-    "Objective",
-    "ServerStep",
-    "Tensors",
-    "WeightedMean",
-    "mean_over_targets",
-    "mean_update",
-    "weighted_mean",
-    "which_count",
-]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """A mini-batch: ``inputs`` [b, ...], ``targets`` [b, ...]; ``mask`` [b] is 0 for padding."""
-
-    inputs: Tensor
-    targets: Tensor
-    mask: Tensor | None = None
+from fedapp.training.batches import Batch as Batch
+from fedapp.training.tensors import Tensors as Tensors
+from fedapp.training.tensors import add, weighted_mean
 
 
 class Network(Protocol):
-    """The network as a function of its parameters, and the task's loss."""
+    """A network as a function of its parameters, with the task's loss."""
 
     def outputs(self, params: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Return the logits: [b, C] or [b, C, T]."""
         ...
 
     def features(self, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits and the representation: what the last linear layer is given."""
+        """Return the logits and the representation, the input of the last linear layer."""
         ...
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -68,13 +43,13 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class ClientContext:
-    """What is constant while one client trains in one round.
+    """Inputs of the client rule that are constant in one client update, but for ``step_state``.
 
-    ``global_params``: theta as received, and the initial running statistics of a network that has
-    any. ``broadcast``: what else the server sends. ``state``: what the client kept from the last round
-    in which it trained (``Algorithm.initial_client_state`` before the first). ``step_state``: what
-    ``Algorithm.step_state`` carries from one local step to the next. ``round_randomness``: the result
-    of ``Algorithm.round_randomness``. ``learning_rate``, ``momentum``, ``nesterov``: of the local
+    ``global_params``: theta as received, and the network's initial running statistics, if any.
+    ``broadcast``: the server's further tensors. ``state``: the client state stored in the last round in
+    which the client trained (``Algorithm.initial_client_state`` before the first). ``step_state``: the
+    result of ``Algorithm.step_state`` in the previous local step. ``round_randomness``: the result of
+    ``Algorithm.round_randomness``. ``learning_rate``, ``momentum``, ``nesterov``: of the local
     optimizer; eta is a tensor where several clients train in one compiled step. ``round`` and
     ``steps`` (the number of local steps) are for ``round_randomness`` and ``finalize``; a local step
     must not depend on them, since it is traced once for all rounds and clients. ``label_counts`` [C]:
@@ -98,11 +73,11 @@ class ClientContext:
 
 @dataclass(frozen=True)
 class ClientExtras:
-    """What a client's turn leaves behind besides its parameters.
+    """Results of a client update besides theta_k.
 
-    ``upload`` is averaged over the clients by the server with the same weights as the updates;
-    ``state`` is kept for the client's next turn; ``update`` is sent in place of Delta_k or theta_k
-    (with the parameters' names, shapes and types) by an algorithm with ``custom_update = True``.
+    The server averages ``upload`` over the clients with the weights of the updates. ``state`` is stored
+    for the client's next round. ``update`` is sent in place of Delta_k or theta_k, with the parameters'
+    names, shapes and types, by an algorithm with ``custom_update = True``.
     """
 
     upload: Tensors = field(default_factory=dict)
@@ -112,11 +87,11 @@ class ClientExtras:
 
 @dataclass(frozen=True)
 class ServerStep:
-    """What the server rule may use besides tensors.
+    """Scalar inputs of the server rule.
 
-    ``share`` is the part of all clients' weight that took part in this round: |S_t| / K with
-    uniform weighting, sum over S_t of n_k / n with weighting by examples. ``num_clients`` is K,
-    ``fraction`` C; ``participants`` clients replied well and have a weight; ``seed`` is the run's.
+    ``share`` is the participants' share of all clients' weight: |S_t| / K with uniform weighting, sum
+    over S_t of n_k / n with weighting by examples. ``num_clients`` is K, ``fraction`` C;
+    ``participants`` is the number of accepted replies with a positive weight; ``seed`` is the run's.
     """
 
     round: int
@@ -131,16 +106,16 @@ class ServerStep:
 
 
 Objective = Callable[[Network, Mapping[str, Tensor], Batch, ClientContext], Tensor]
-"""(network, params, batch, turn) to a scalar, as ``Algorithm.loss``."""
+"""(network, params, batch, context) to a scalar, as ``Algorithm.loss``."""
 
 
 class Differentiate(Protocol):
-    """What a trainer gives an algorithm to take gradients with."""
+    """The function with which a trainer lets an algorithm compute gradients."""
 
     def __call__(
         self, params: Mapping[str, Tensor], batch: Batch, objective: Objective | None = None
     ) -> tuple[Tensors, Tensor]:
-        """Return the gradient of the objective (None: the local one), and its value, no graph."""
+        """Return gradient and value of the objective (None: ``Algorithm.loss``), detached."""
         ...
 
 
@@ -157,71 +132,70 @@ class Algorithm(Component):
     """
 
     reply: ClassVar[Literal["mean", "each"]] = "mean"
-    """What a node sends: the weighted mean of its cohort's updates, or each client's update."""
+    """A node's reply: the weighted mean of its cohort's updates, or each client's update."""
 
     custom_update: ClassVar[bool] = False
-    """Whether clients send something of their own, ``ClientExtras.update``, whatever ``update`` is.
+    """Whether clients send ``ClientExtras.update``, whatever the key ``update`` is.
 
-    It is treated as an update, not as a model: the server rule sees ``step.update = "delta"``.
+    The server rule treats it as an update: ``step.update`` is "delta".
     """
 
     default_weighting: ClassVar[Literal["examples", "uniform"]] = "examples"
-    """What ``weighting = "auto"`` stands for."""
+    """The meaning of ``weighting = "auto"``."""
 
     default_server_learning_rate: ClassVar[float] = 1.0
-    """What ``server-learning-rate = 0`` stands for."""
+    """The meaning of ``server-learning-rate = 0``."""
 
     one_gradient: ClassVar[bool] = False
-    """Whether a client computes one gradient of all its examples, and u is 1; B only divides the work."""
+    """Whether a client computes one gradient of all its examples, in parts of B, so that u is 1."""
 
     keeps_state: ClassVar[bool] = False
-    """Whether clients keep tensors from one turn to the next."""
+    """Whether clients store tensors from one round to the next."""
 
     own_normalisation: ClassVar[bool] = False
-    """Whether normalisation layers stay with the clients, weights and running statistics.
+    """Whether normalisation layers, weights and running statistics, stay with the clients.
 
-    Then no change of theirs is sent, a network may have BatchNorm, and the clients test it.
+    Then their updates are not sent, a network may have BatchNorm, and the clients evaluate it.
     """
 
     may_be_infinite: ClassVar[frozenset[str]] = frozenset()
-    """Names of the server's state that may be infinite; where another is, the round changes nothing."""
+    """Names in the server state that may be infinite; infinity elsewhere rejects the round."""
 
-    by_coin: ClassVar[bool] = False
-    """Whether each client takes part by a coin of its own, which falls its way with probability C.
+    poisson_sampling: ClassVar[bool] = False
+    """Whether each client participates independently with probability C (Poisson sampling).
 
-    The server rule is then applied in every round, to what came, and that may be nothing.
+    The server rule is then applied in every round, even without replies.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset()
-    """What the task must have: "classes" (a label an output) or "features" (a last linear layer)."""
+    """Required of the task: "classes" (a label an output) or "features" (a last linear layer)."""
 
     source: ClassVar[str] = "McMahan et al. 2017, Algorithm 1"
-    """Paper and equation, for the tables."""
+    """Paper and equation."""
 
     against_drift: ClassVar[Drift] = ""
-    """Which strategy against client drift it is, of the two of Seo et al. 2024, section 5.
+    """The strategy against client drift, after Seo et al. 2024, section 5.
 
-    It adjusts the "path" of updates, modifies the clients' loss "landscape", or does "both"; empty: it
-    is not made against drift.
+    Adjusting the "path" of updates, modifying the clients' loss "landscape", or "both"; empty: none.
     """
 
     sends: ClassVar[str] = "Δ_k or θ_k"
-    """What a client sends, for the tables."""
+    """The tensors that a client sends."""
 
     keeps: ClassVar[str] = ""
-    """What a client keeps between its turns, for the tables."""
+    """The tensors that a client stores between rounds."""
 
     fedavg_equivalent: ClassVar[Mapping[str, bool | int | float | str] | None] = None
-    """Hyper-parameters at which it is federated averaging; None: it has no such setting.
+    """Hyper-parameters at which the algorithm is federated averaging; None: there are none.
 
-    Empty: it is so by the data or the model alone, as ``fedavg_equivalent_by`` says.
+    Empty: it depends on data or model alone (``fedavg_equivalent_by``).
     """
 
     fedavg_equivalent_by: ClassVar[str] = ""
-    """What else it takes to be federated averaging (of data, model or weighting), for the tables."""
+    """Further conditions (data, model or weighting) under which it is federated averaging."""
 
     exact: ClassVar[bool] = True
-    """Whether it converges to the optimum of the quadratic whose clients differ in b alone."""
+    """Whether it converges to the optimum of a quadratic whose clients differ in b alone."""
 
     def require_fit(self, task: Task) -> None:
         """Raise ConfigError if the task lacks what this algorithm needs."""
@@ -234,16 +208,16 @@ class Algorithm(Component):
 
     @property
     def min_updates(self) -> int:
-        """Fewest clients' updates from which the server rule makes something."""
+        """The smallest number of updates that the server rule needs."""
         return 1
 
     @property
     def personalised(self) -> bool:
-        """Whether a client's turn starts from what it kept, by which the client is then tested too."""
+        """Whether a client starts from its own state, with which it is then evaluated too."""
         return self.keeps_state and type(self).initial_params is not Algorithm.initial_params
 
     def config_errors(self, config: RunConfig) -> Iterable[str]:
-        """Say if fewer clients train a round than the server rule needs."""
+        """Yield an error if fewer clients train a round than the server rule needs."""
         clients = participants(config.fraction_train, config.num_clients)
         if config.num_clients and clients < self.min_updates:
             own = [
@@ -257,24 +231,24 @@ class Algorithm(Component):
             )
 
     def privacy(self, config: RunConfig) -> Privacy | None:
-        """Return which differential privacy a run promises; None: it promises none."""
+        """Return the run's differential privacy guarantee, or None."""
         return None
 
     def require_clients(self, config: RunConfig, clients: int) -> None:
-        """Raise ConfigError if K is too small, where it is known only when nodes have connected."""
+        """Raise ConfigError if K, known once the nodes have connected, is too small."""
 
-    def coins(self, seed: int, round_: int) -> np.random.Generator:
-        """Return the generator of the clients' coins, with ``by_coin``."""
+    def sampling_generator(self, seed: int, round_: int) -> np.random.Generator:
+        """Return the generator that draws the participants, with ``poisson_sampling``."""
         return generator(seed, "sample", round_)
 
     # ------------------------------------------------------------------ client rule
 
     def round_randomness(self, context: ClientContext, seed: int, client: int) -> Tensors:
-        """Return what ``client`` draws for this round: ``context.round_randomness``."""
+        """Return random tensors of ``client`` for this round: ``context.round_randomness``."""
         return {}
 
     def initial_client_state(self, context: ClientContext) -> Tensors:
-        """Return the state of a client that has never had a turn; ``context.state`` is empty."""
+        """Return the state of a client that has never trained; ``context.state`` is empty."""
         return {}
 
     def initial_params(self, context: ClientContext) -> Mapping[str, Tensor]:
@@ -296,7 +270,7 @@ class Algorithm(Component):
     ) -> tuple[Tensors, Tensor]:
         """Return the direction that a local step descends, and the objective's value.
 
-        The direction may hold further names besides the parameters', for ``step_state``.
+        The direction may have further names, for ``step_state``.
         """
         return differentiate(params, batch)
 
@@ -309,7 +283,7 @@ class Algorithm(Component):
     def finalize(
         self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
     ) -> ClientExtras:
-        """Return what the client uploads and keeps after ``steps`` local steps (a scalar)."""
+        """Return the client's upload and state after ``steps`` local steps (a scalar)."""
         return ClientExtras()
 
     def upload_like(self, theta: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]) -> Tensors:
@@ -322,11 +296,11 @@ class Algorithm(Component):
         )
         return self.finalize(theta, context, 1).upload
 
-    def largest(self, context: ClientContext) -> Mapping[str, float]:
-        """Return the largest number of a client that takes ``context.steps`` local steps, by its name.
+    def upload_bounds(self, context: ClientContext) -> Mapping[str, float]:
+        """Return upper bounds on the scalars that ``finalize`` uploads, by name.
 
-        Of the numbers that ``finalize`` uploads: the server refuses one above it, and one below 0. Only
-        ``context.steps``, ``momentum`` and ``nesterov`` are known. What is not named may be any number.
+        The server rejects a scalar above its bound or below 0. Only ``context.steps``, ``momentum`` and
+        ``nesterov`` are set. Scalars that are not named are unbounded.
         """
         return {}
 
@@ -337,13 +311,13 @@ class Algorithm(Component):
         return {}
 
     def broadcast(self, state: Mapping[str, Tensor]) -> Tensors:
-        """Return what the clients are sent besides theta."""
+        """Return the tensors that clients are sent besides theta."""
         return {}
 
     def aggregate(self, updates: Sequence[Tensors], weights: Sequence[float]) -> Tensors:
-        """Combine single clients' updates, in client order.
+        """Return the aggregate of single clients' updates, in client order.
 
-        Only with ``reply = "each"``, or with ``record-updates``, for which this must stay the mean.
+        Called with ``reply = "each"``, and with ``record-updates``, where this must be the mean.
         """
         return weighted_mean(updates, weights)
 
@@ -365,75 +339,10 @@ class Algorithm(Component):
         return add(theta, mean, step.server_learning_rate), state
 
     def report(self, state: Mapping[str, Tensor], step: ServerStep) -> dict[str, float]:
-        """Return what a round's record says of the algorithm, by name."""
+        """Return the algorithm's own metrics of a round, by name."""
         return {}
 
 
 def mean_update(theta: Mapping[str, Tensor], mean: Tensors, step: ServerStep) -> Tensors:
-    """Return the mean Delta_k, whether clients send Delta_k (Option I) or theta_k (Option II)."""
+    """Return the mean Delta_k, from Delta_k (Option I) or theta_k (Option II)."""
     return mean if step.update == "delta" else add(mean, theta, -1.0)
-
-
-def mean_over_targets(values: Tensor, batch: Batch) -> Tensor:
-    """Return the mean of ``values`` [b] or [b, T] over the targets that count: a scalar."""
-    counted = which_count(batch).to(values.dtype)
-    return (values * counted).sum() / counted.sum().clamp(min=1)
-
-
-def which_count(batch: Batch) -> Tensor:
-    """Return which targets a mean loss is taken over: [b] or [b, T], of bools.
-
-    Not padding: neither that of a text, IGNORE, nor that of a batch. Floats are all targets.
-    """
-    targets = batch.targets
-    whole = targets.is_floating_point()
-    counted = torch.ones_like(targets, dtype=torch.bool) if whole else targets != IGNORE
-    if batch.mask is None:
-        return counted
-    return counted & (batch.mask > 0).view(-1, *[1] * (targets.dim() - 1))
-
-
-class WeightedMean:
-    """A weighted mean folded in float64, in the order in which terms are added.
-
-    ``sum_i w_i x_i / sum_i w_i``; a mean of such means, weighted by their total weights, is the
-    mean over all terms.
-    """
-
-    def __init__(self) -> None:
-        self.total_weight = 0.0
-        self._sum: Tensors = {}
-        self._dtypes: dict[str, torch.dtype] = {}
-
-    def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
-        """Fold in one term; its tensors are not kept."""
-        self.total_weight += weight
-        for name, tensor in tensors.items():
-            if name in self._sum:
-                self._sum[name].add_(tensor.detach(), alpha=weight)
-            else:
-                self._sum[name] = tensor.detach().to(torch.float64) * weight
-                self._dtypes[name] = tensor.dtype
-
-    def mean(self) -> Tensors:
-        """Return the mean, cast back to each tensor's own type.
-
-        Raises
-        ------
-        ZeroDivisionError
-            Nothing with a positive weight was added.
-        """
-        if self.total_weight <= 0:
-            raise ZeroDivisionError("the mean of nothing: no term has a positive weight")
-        return {
-            name: (total / self.total_weight).to(self._dtypes[name])
-            for name, total in self._sum.items()
-        }
-
-
-def weighted_mean(terms: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
-    """Return ``sum_i w_i x_i / sum_i w_i``, folded in float64 in the order given."""
-    mean = WeightedMean()
-    for tensors, weight in zip(terms, weights, strict=True):
-        mean.add(tensors, weight)
-    return mean.mean()

@@ -1,8 +1,9 @@
-"""Arrays to tensors on the device, and a client's mini-batches in the order that it visits them."""
+"""Mini-batches: examples on the device, a client's batches in order, and the targets that count."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -12,37 +13,66 @@ from torch import Tensor
 
 from fedapp.data.dataset import IGNORE, Examples
 from fedapp.data.transforms.transform import Transform
-from fedapp.training.algorithm import Batch
-from fedapp.training.layout import laid_out
+from fedapp.training.device import to_memory_format
 from fedapp.training.round_plan import LocalPlan, passes
 
 
-class Stored(NamedTuple):
-    """Inputs and targets on a device, as they are stored."""
+@dataclass(frozen=True)
+class Batch:
+    """A mini-batch: ``inputs`` [b, ...], ``targets`` [b, ...]; ``mask`` [b] is 0 for padding."""
+
+    inputs: Tensor
+    targets: Tensor
+    mask: Tensor | None = None
+
+
+def mean_over_targets(values: Tensor, batch: Batch) -> Tensor:
+    """Return the mean of ``values`` [b] or [b, T] over the targets that count: a scalar."""
+    counted = counted_targets(batch).to(values.dtype)
+    return (values * counted).sum() / counted.sum().clamp(min=1)
+
+
+def counted_targets(batch: Batch) -> Tensor:
+    """Return the mask of the targets that count in a mean loss: [b] or [b, T], of bools.
+
+    The padding of a text (IGNORE) and of a batch does not count. Floats are all targets.
+    """
+    targets = batch.targets
+    all_count = targets.is_floating_point()
+    counted = torch.ones_like(targets, dtype=torch.bool) if all_count else targets != IGNORE
+    if batch.mask is None:
+        return counted
+    return counted & (batch.mask > 0).view(-1, *[1] * (targets.dim() - 1))
+
+
+class StoredExamples(NamedTuple):
+    """Inputs and targets on a device, in their stored types."""
 
     inputs: Tensor
     targets: Tensor
 
 
-def stored(examples: Examples, device: torch.device) -> Stored:
+def load_stored(examples: Examples, device: torch.device) -> StoredExamples:
     """Return the examples on ``device``; on the CPU they are not copied."""
     parts = (examples.inputs, examples.targets)
-    return Stored(*(torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in parts))
+    return StoredExamples(
+        *(torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in parts)
+    )
 
 
 def as_targets(targets: Tensor) -> Tensor:
-    """Return stored targets as int64, or as the floats that they are."""
+    """Return targets as int64; floats stay as they are."""
     return targets if targets.is_floating_point() else targets.long()
 
 
 def to_device(examples: Examples, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return inputs as they are stored and targets as int64 (or as floats), on ``device``."""
-    inputs, targets = stored(examples, device)
+    """Return inputs in their stored type and targets as int64 (or floats), on ``device``."""
+    inputs, targets = load_stored(examples, device)
     return inputs, as_targets(targets)
 
 
-def ends(examples: Examples, *, causal: bool) -> NDArray[np.int64] | None:
-    """Return up to which step each sequence has targets that count: [n], at least 1.
+def sequence_ends(examples: Examples, *, causal: bool) -> NDArray[np.int64] | None:
+    """Return the end of each sequence's targets that count: [n], at least 1.
 
     None where all steps are needed: a network that is not causal, or one target an example.
     """
@@ -60,35 +90,35 @@ def batches(
     transform: Transform,
     device: torch.device,
     dtype: torch.dtype,
-    format_: torch.memory_format = torch.contiguous_format,
+    memory_format: torch.memory_format = torch.contiguous_format,
     *,
     causal: bool = False,
 ) -> Iterator[Batch]:
-    """Yield the mini-batches of one turn of a client that holds ``examples``, images in ``format_``.
+    """Yield the mini-batches of one client update on ``examples``, images in ``memory_format``.
 
-    A transform that draws at random draws for every batch anew; any other is applied once to all of
-    the client's data. For a ``causal`` network sequences end with the batch's last target that counts.
+    A random transform is applied to every batch; any other once, to all of the client's data. For a
+    ``causal`` network sequences end with the batch's last target that counts.
     """
     inputs, targets = to_device(examples, device)
-    until = ends(examples, causal=causal)
-    source = source_of_draws(transform, rng)
+    ends = sequence_ends(examples, causal=causal)
+    generator = transform_generator(transform, rng)
     if not transform.draws:
         inputs = transform.test(inputs, dtype)
     size = plan.batch(len(targets))
     for order in passes(plan, len(targets), rng):
-        index = torch.from_numpy(order).to(device)
-        drawn = zip(inputs[index].split(size), targets[index].split(size), strict=True)
+        indices = torch.from_numpy(order).to(device)
+        drawn = zip(inputs[indices].split(size), targets[indices].split(size), strict=True)
         for start, (x, y) in zip(range(0, len(order), size), drawn, strict=True):
-            if until is not None:
-                end = int(until[order[start : start + size]].max())
+            if ends is not None:
+                end = int(ends[order[start : start + size]].max())
                 x, y = x[:, :end], y[:, :end]
             if transform.draws:
-                draws = torch.rand(len(x), transform.draws, generator=source)
+                draws = torch.rand(len(x), transform.draws, generator=generator)
                 x = transform.train(x, dtype, draws.to(device))
-            yield Batch(laid_out(x, format_), y)
+            yield Batch(to_memory_format(x, memory_format), y)
 
 
-def source_of_draws(transform: Transform, rng: np.random.Generator) -> torch.Generator:
-    """Return what a transform's numbers are drawn from in one turn: its seed is the next of ``rng``."""
-    source = torch.Generator()
-    return source.manual_seed(int(rng.integers(2**63 - 1))) if transform.draws else source
+def transform_generator(transform: Transform, rng: np.random.Generator) -> torch.Generator:
+    """Return the generator of a transform's draws in one client update, seeded from ``rng``."""
+    generator = torch.Generator()
+    return generator.manual_seed(int(rng.integers(2**63 - 1))) if transform.draws else generator

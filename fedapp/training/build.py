@@ -17,18 +17,20 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Examples, Task, load_transform, network_task
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
-from fedapp.models.initial import draw
+from fedapp.models.initial_weights import draw_initial_weights
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors
+from fedapp.training.batched.batch_loader import CLIENTS_PER_CORE, WHOLE_COHORT, ClientBatching
 from fedapp.training.batched.compiled_step import Mode, can_compile
-from fedapp.training.batched.trainer import FEW, WHOLE_COHORT, BatchedTrainer, ClientBatching
-from fedapp.training.evaluation import Evaluator, Score, sample
+from fedapp.training.batched.trainer import BatchedTrainer
+from fedapp.training.device import choose_device
+from fedapp.training.evaluation import Evaluator, Score, sample_examples
 from fedapp.training.networks import (
     has_representation,
-    keeps_statistics,
-    needs_two,
+    layer_needing_two,
+    layer_with_statistics,
     normalisation_names,
-    shared_draws,
+    unbatchable_layer,
 )
 from fedapp.training.round_plan import LocalPlan, Work
 from fedapp.training.sequential import SequentialTrainer
@@ -37,43 +39,8 @@ from fedapp.training.trainer import Trainer
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
-def choose_device(config: RunConfig) -> torch.device:
-    """Return the device that ``device`` names; ``auto`` is the first GPU, where there is one.
-
-    A GPU is made to compute in full precision (``compute_exactly``).
-
-    Raises
-    ------
-    ConfigError
-        A GPU is asked for that this process does not see.
-    """
-    first = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(first if config.device == "auto" else config.device)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device = {config.device!r}: this process sees {torch.cuda.device_count()} GPUs. "
-            "Set device='auto' or 'cpu'; in Flower's simulation give each client a share of the "
-            'GPU with --federation-config "client-resources-num-gpus=0.25".'
-        )
-    compute_exactly(device)
-    return device
-
-
-def compute_exactly(device: torch.device) -> None:
-    """Let a GPU take all bits of a float32, and the same algorithms every time.
-
-    PyTorch's own choice for convolutions is TF32, which rounds their inputs to 10 bits: 1e-3 a layer,
-    so that a GPU's numbers would be neither a CPU's nor the other trainer's.
-    """
-    if device.type == "cuda":
-        torch.backends.cuda.matmul.allow_tf32 = False
-        torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
-
-
 def sources(config: RunConfig) -> dict[str, str]:
-    """Return digests of the code of the components that make a run's numbers, by their keys."""
+    """Return digests of the source code of a run's components, by their keys."""
     keys = ("algorithm", "model", "partitioner", "transform")
     return {key: source_of(type(config.component(key))) for key in keys}
 
@@ -103,14 +70,13 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
     Raises
     ------
     ConfigError
-        It has layers that the run cannot train: running statistics, which are no parameters and would
-        not be averaged, unless the algorithm leaves them with the clients; or what the batched
-        trainer cannot do if that is asked for. Or it has none that ``initial-weights`` is about, or no
-        representation, and the algorithm needs one.
+        It has layers that the run cannot train (running statistics, unless the algorithm leaves them
+        with the clients; layers that the batched trainer does not support, where it is asked for), no
+        layer that ``initial-weights`` applies to, or no representation where the algorithm needs one.
     """
     module = initialise(make_model(config), network_task(config, task), config.seed)
-    draw(module, config.initial_weights, config.seed, config.model)
-    if (layer := keeps_statistics(module)) and not make_algorithm(config).own_normalisation:
+    draw_initial_weights(module, config.initial_weights, config.seed, config.model)
+    if (layer := layer_with_statistics(module)) and not make_algorithm(config).own_normalisation:
         raise ConfigError(
             f"model = {config.model!r}: its {layer} keeps running statistics, which are no parameters: "
             f"with algorithm = {config.algorithm!r} nobody would average them, and the model would be "
@@ -118,7 +84,7 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
             "clients, or build the network with nn.GroupNorm, or with track_running_stats=False."
         )
     _require_representation(config, task, module)
-    if config.trainer == "batched" and (layer := shared_draws(module)):
+    if config.trainer == "batched" and (layer := unbatchable_layer(module)):
         raise ConfigError(
             f"trainer = 'batched': model = {config.model!r} has a {layer}, which draws at random or "
             "mixes the examples of a batch, so that one program cannot train several clients. Set "
@@ -153,25 +119,25 @@ def require_batches(config: RunConfig, task: Task, sizes: ArrayLike) -> None:
     """
     rounds = range(1, config.num_server_rounds + 1)
     plans = {LocalPlan.of(config, 1.0, 0, Work.of(config, t).batch_size) for t in rounds}
-    found: list[int] = np.unique(np.asarray(sizes, np.int64)).tolist()
-    alone = [n for n in found if any(plan.smallest_batch(n) == 1 for plan in plans)]
-    if not alone or not (layer := _needs_two(config, task)):
+    counts: list[int] = np.unique(np.asarray(sizes, np.int64)).tolist()
+    single = [n for n in counts if any(plan.smallest_batch(n) == 1 for plan in plans)]
+    if not single or not (layer := _layer_needing_two(config, task)):
         return
     fix = "Set batch-sampling='uniform', whose batches are all full, or another batch-size."
-    if alone[0] == 1 or config.batch_size == 1:
+    if single[0] == 1 or config.batch_size == 1:
         fix = "Set a batch-size of 2 or more, and give every client at least 2 training examples."
     raise ConfigError(
-        f"batch-size = {config.batch_size}: a client of {alone[0]} training examples has a batch of a "
+        f"batch-size = {config.batch_size}: a client of {single[0]} training examples has a batch of a "
         f"single one, on which a {layer} of model = {config.model!r} cannot train, because it "
         f"normalises by the variance of a batch. {fix}"
     )
 
 
-def _needs_two(config: RunConfig, task: Task) -> str:
+def _layer_needing_two(config: RunConfig, task: Task) -> str:
     """Return the kind of a layer of the run's network that cannot train on one example, or ""."""
     kind = torch.long if task.kind == "tokens" else DTYPES[config.precision]
     example = torch.zeros((1, *network_task(config, task).input_shape), dtype=kind)
-    return needs_two(make_module(config, task), example)
+    return layer_needing_two(make_module(config, task), example)
 
 
 def _require_representation(config: RunConfig, task: Task, module: nn.Module) -> None:
@@ -191,7 +157,7 @@ def initial_parameters(config: RunConfig, task: Task) -> Tensors:
 
 
 def is_batched(config: RunConfig) -> bool:
-    """Return whether the trainer that ``config`` names is the batched one: on a GPU by itself."""
+    """Return whether the trainer that ``config`` names is the batched one; ``auto`` is so on a GPU."""
     on_gpu = choose_device(config).type == "cuda"
     return config.trainer == "batched" or (config.trainer == "auto" and on_gpu)
 
@@ -202,15 +168,15 @@ def make_trainer(config: RunConfig, task: Task) -> Trainer:
     Raises
     ------
     ConfigError
-        The program that it names does not run on the device, or not on this machine.
+        Its ``program`` does not run on the device or machine.
     """
     device, dtype = choose_device(config), DTYPES[config.precision]
     model, algorithm = make_model(config), make_algorithm(config, task)
     transform, module = load_transform(config), make_module(config, task)
-    if is_batched(config) and not shared_draws(module):
+    if is_batched(config) and not unbatchable_layer(module):
         mode = choose_program(config, device)
-        together = choose_together(config, device, mode)
-        kinds = (device, dtype, together, mode, config.threads)
+        batching = choose_batching(config, device, mode)
+        kinds = (device, dtype, batching, mode, config.threads)
         return _batched(model, algorithm, transform, task, *kinds)
     return SequentialTrainer(module, model, algorithm, transform, device, dtype, task.num_classes)
 
@@ -223,44 +189,44 @@ def _batched(
     task: Task,
     device: torch.device,
     dtype: torch.dtype,
-    together: ClientBatching,
+    batching: ClientBatching,
     mode: Mode,
     _threads: int,
 ) -> BatchedTrainer:
-    """Return a trainer by all that its programs are made from: the runs of a grid share them.
+    """Return a trainer, cached by all that its compiled steps depend on, so that runs of a grid share it.
 
-    Compiled ones are made for the threads that the process has then.
+    Inductor compiles for the number of threads at that time.
     """
     shape = transform.output_shape(task.input_shape)
     module = initialise(model, replace(task, input_shape=shape), seed=0)
     return BatchedTrainer(
-        module, model, algorithm, transform, device, dtype, task.num_classes, together, mode
+        module, model, algorithm, transform, device, dtype, task.num_classes, batching, mode
     )
 
 
 SMALL_BATCH = 20
-"""B up to which the products of several clients in one call are quicker than one after the other."""
+"""B up to which batched matmuls of several clients are faster than one after the other."""
 
 
-def choose_together(config: RunConfig, device: torch.device, mode: Mode) -> ClientBatching:
-    """Return how many clients are trained in one program.
+def choose_batching(config: RunConfig, device: torch.device, mode: Mode) -> ClientBatching:
+    """Return how many clients share a compiled step.
 
-    On a CPU a few for each thread, as many as stay in its core's cache, and only such as have as many
-    steps as each other: a client that waits there costs what one that trains does.
+    On a CPU a few for each thread, as many as fit its core's cache, and only clients with equal numbers
+    of steps, because masked steps cost as much as others.
     """
     if config.clients_together:
         return ClientBatching(config.clients_together)
     if device.type == "cuda":
         return ClientBatching(WHOLE_COHORT)
-    few = mode == "compile" and config.batch_size <= SMALL_BATCH
-    return ClientBatching(FEW * max(config.threads, 1) if few else 1, equal=True)
+    small = mode == "compile" and config.batch_size <= SMALL_BATCH
+    return ClientBatching(CLIENTS_PER_CORE * max(config.threads, 1) if small else 1, equal=True)
 
 
 def choose_program(config: RunConfig, device: torch.device) -> Mode:
     """Return how the batched trainer runs a local step on ``device``.
 
-    Compiling pays where Python is a good part of a step: not for batches of all examples, of which
-    each size would be compiled for itself, and not for convolutions and texts (``Model.light``).
+    Compiling pays where Python takes a good part of a step: not for full-batch steps, which would be
+    compiled for each client size, and not for convolutions and texts (``Model.light``).
 
     Raises
     ------
@@ -286,13 +252,13 @@ def choose_program(config: RunConfig, device: torch.device) -> Mode:
 
 
 FITS_CACHE = 100
-"""Examples of which a processor's cache holds the activations, unless the network is light."""
+"""Examples whose activations fit a processor's cache, unless the network is light."""
 
 
 def make_evaluator(config: RunConfig, task: Task, examples: Examples) -> Evaluator:
     """Return an evaluator whose examples stay on the run's device."""
     model, device = make_model(config), choose_device(config)
-    few = device.type == "cpu" and not model.light
+    small = device.type == "cpu" and not model.light
     return Evaluator(
         make_module(config, task),
         model,
@@ -300,25 +266,26 @@ def make_evaluator(config: RunConfig, task: Task, examples: Examples) -> Evaluat
         load_transform(config),
         device,
         DTYPES[config.precision],
-        FITS_CACHE if few else 1000,
+        FITS_CACHE if small else 1000,
     )
 
 
 def make_score(config: RunConfig, dataset: Dataset) -> Callable[[Tensors], dict[str, float]]:
-    """Return what says in numbers how good a model is, on test and where asked on training data."""
+    """Return the function from theta to its scores on test data and, where asked, on training data."""
     on_test = make_evaluator(config, dataset.task, dataset.test)
     on_train = None
     if config.eval_train_examples:
-        on_train = on_test.on(sample(dataset.train, config.eval_train_examples, config.seed))
+        examples = sample_examples(dataset.train, config.eval_train_examples, config.seed)
+        on_train = on_test.with_examples(examples)
 
     def score(theta: Tensors) -> dict[str, float]:
-        found = _named("test", on_test.score(theta))
-        return found | (_named("training_set", on_train.score(theta)) if on_train else {})
+        scores = _named("test", on_test.score(theta))
+        return scores | (_named("training_set", on_train.score(theta)) if on_train else {})
 
     return score
 
 
 def _named(prefix: str, score: Score) -> dict[str, float]:
-    """Return the numbers of a score by their names in a round's record."""
+    """Return the numbers of a score by their names in the metrics of a round."""
     numbers = {**score.further, "loss": score.loss, "accuracy": score.accuracy}
     return {f"{prefix}_{name}": value for name, value in numbers.items()}

@@ -15,19 +15,19 @@ from torch import Tensor
 from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Examples
 from fedapp.errors import reason_of
-from fedapp.training.algorithm import Algorithm, ClientContext, Tensors, WeightedMean
+from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.client_state import ClientStates, StateLocation
-from fedapp.training.layout import laid_out
+from fedapp.training.device import to_memory_format
 from fedapp.training.round_plan import LocalPlan, client_generator
-from fedapp.training.tensors import which_are_finite
+from fedapp.training.tensors import WeightedMean, which_are_finite
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What a node is asked to do in one round, with how many CPU threads.
+    """A server's request to a node to train clients in one round.
 
-    ``epochs`` and ``batch_size`` are E and B of the round; 0: the run's.
+    ``epochs`` and ``batch_size`` are E and B of the round (0: the run's), ``threads`` the CPU threads.
     """
 
     round: int
@@ -42,7 +42,7 @@ class TrainRequest:
 
 @dataclass(frozen=True)
 class ClientMetrics:
-    """What one client says of its turn; ``weight`` is its weight in the mean."""
+    """One client's metrics of a round; ``weight`` is its weight in the mean."""
 
     client: int
     examples: int
@@ -78,38 +78,33 @@ def train_cohort(
     data_of: Callable[[int], Examples],
     states: ClientStates | None = None,
 ) -> TrainReply:
-    """Train the order's clients, in ascending order, and fold their updates.
+    """Train the requested clients, in ascending order, and average their updates.
 
-    A client that raises, or whose parameters are no longer finite, is left out of the mean and
-    named in ``failures``. ``states`` is where clients keep what their algorithm keeps; without it
-    every turn is a client's first.
+    A client that raises, or whose parameters are not finite, is left out of the mean and named in
+    ``failures``. ``states`` reads and writes the clients' state; without it every client starts from
+    ``Algorithm.initial_client_state``.
     """
     plan = LocalPlan.of(config, request.learning_rate, request.epochs, request.batch_size)
-    shared = _turn(trainer, theta, broadcast, request, plan)
+    shared = _shared_context(trainer, theta, broadcast, request, plan)
     mean, uploads = WeightedMean(), WeightedMean()
     each: dict[int, Tensors] = {}
     reports: list[ClientMetrics] = []
     failures: dict[int, str] = {}
-    for context in _turns(config, trainer, shared, plan, request.clients, data_of, states):
-        if isinstance(context.result, Exception):
-            failures[context.client] = reason_of(context.result)
+    for done in _client_updates(config, trainer, shared, plan, request.clients, data_of, states):
+        if isinstance(done.result, Exception):
+            failures[done.client] = reason_of(done.result)
             continue
-        outcome = context.result
-        weight = _weight(config, trainer.algorithm, outcome.examples)
-        update = outcome.extras.update or _update(config, outcome.params, shared, trainer.algorithm)
+        result = done.result
+        weight = _weight(config, trainer.algorithm, result.examples)
+        update = result.extras.update or _update(config, result.params, shared, trainer.algorithm)
         if request.reply == "each":
-            each[context.client] = update
+            each[done.client] = update
         else:
             mean.add(update, weight)
-        uploads.add(outcome.extras.upload, weight)
+        uploads.add(result.extras.upload, weight)
         reports.append(
             ClientMetrics(
-                context.client,
-                outcome.examples,
-                weight,
-                outcome.steps,
-                outcome.loss,
-                context.seconds,
+                done.client, result.examples, weight, result.steps, result.loss, done.seconds
             )
         )
     return TrainReply(
@@ -121,16 +116,17 @@ def train_cohort(
     )
 
 
-def _turn(
+def _shared_context(
     trainer: Trainer,
     theta: Mapping[str, Tensor],
     broadcast: Mapping[str, Tensor],
     request: TrainRequest,
     plan: LocalPlan,
 ) -> ClientContext:
-    """Return what is the same in the turns of all clients of the cohort, on the device."""
+    """Return the part of the context that all clients of the cohort share, on the device."""
     global_params = {
-        n: laid_out(tensor.to(trainer.device), trainer.format) for n, tensor in theta.items()
+        n: to_memory_format(tensor.to(trainer.device), trainer.memory_format)
+        for n, tensor in theta.items()
     }
     context = ClientContext(
         {**global_params, **trainer.statistics},
@@ -144,27 +140,27 @@ def _turn(
     return replace(context, state=trainer.algorithm.initial_client_state(context))
 
 
-def starting_point(
+def initial_client_params(
     algorithm: Algorithm, context: ClientContext, states: ClientStates | None, client: int
 ) -> Mapping[str, Tensor]:
-    """Return what ``client`` would start its next turn from, with what it kept in ``states``."""
+    """Return the parameters from which ``client``, with its stored state, would start to train."""
     if states is None:
         return context.global_params
-    first = algorithm.initial_client_state(context)
-    kept = states.read(client, first)
-    return algorithm.initial_params(replace(context, state=first if kept is None else kept))
+    initial = algorithm.initial_client_state(context)
+    state = states.read(client, initial)
+    return algorithm.initial_params(replace(context, state=initial if state is None else state))
 
 
 @dataclass(frozen=True)
-class _Taken:
-    """A client's turn, taken: its outcome, or what it raised, and the seconds that it took."""
+class _ClientUpdate:
+    """A client's result, or the exception that it raised, and its share of the seconds."""
 
     client: int
     result: ClientResult | Exception
     seconds: float
 
 
-def _turns(
+def _client_updates(
     config: RunConfig,
     trainer: Trainer,
     shared: ClientContext,
@@ -172,61 +168,61 @@ def _turns(
     clients: Sequence[int],
     data_of: Callable[[int], Examples],
     states: ClientStates | None,
-) -> Iterator[_Taken]:
-    """Give the clients their turns, as many at a time as the trainer takes, in ascending order."""
+) -> Iterator[_ClientUpdate]:
+    """Train the clients in ascending order, as many at a time as the trainer takes."""
     ascending = sorted(clients)
-    for start in range(0, len(ascending), trainer.together):
-        chunk = ascending[start : start + trainer.together]
+    for start in range(0, len(ascending), trainer.clients_together):
+        chunk = ascending[start : start + trainer.clients_together]
         began = time.perf_counter()
         tasks: dict[int, ClientTask] = {}
         results: dict[int, ClientResult | Exception] = {}
         for client in chunk:
             try:
-                tasks[client] = _task(
+                tasks[client] = _client_task(
                     config, trainer, shared, plan, client, data_of(client), states
                 )
             except Exception as error:
                 results[client] = error
-        results |= _outcomes(trainer, tasks, plan)
+        results |= _train(trainer, tasks, plan)
         seconds = (time.perf_counter() - began) / len(chunk)
         for client in chunk:
-            yield _Taken(client, _kept(results[client], client, states), seconds)
+            yield _ClientUpdate(client, _store_state(results[client], client, states), seconds)
 
 
-def _outcomes(
+def _train(
     trainer: Trainer, tasks: Mapping[int, ClientTask], plan: LocalPlan
 ) -> dict[int, ClientResult | Exception]:
-    """Return what each client's turn gives; an exception in a shared program is everybody's."""
+    """Return the clients' results; an exception in a step of several clients is every one's."""
     try:
-        outcomes = trainer.client_updates(list(tasks.values()), plan)
-        return _checked(dict(zip(tasks, outcomes, strict=True)))
+        results = trainer.client_updates(list(tasks.values()), plan)
+        return _check_finite(dict(zip(tasks, results, strict=True)))
     except Exception as error:
         return dict.fromkeys(tasks, error)
 
 
-def _checked(outcomes: Mapping[int, ClientResult]) -> dict[int, ClientResult | Exception]:
-    """Return the outcomes, and an error for each that is not finite; the device is waited for once."""
+def _check_finite(results: Mapping[int, ClientResult]) -> dict[int, ClientResult | Exception]:
+    """Return the results, with an error for each that is not finite; synchronises the device once."""
     error = FloatingPointError(
         "its update is not finite: training diverged (a smaller learning-rate, or clip-norm)"
     )
-    finite = which_are_finite([_tensors_of(outcome) for outcome in outcomes.values()])
+    finite = which_are_finite([_tensors_of(result) for result in results.values()])
     return {
-        client: outcome if sound and (math.isfinite(outcome.loss) or not outcome.steps) else error
-        for (client, outcome), sound in zip(outcomes.items(), finite, strict=True)
+        client: result if sound and (math.isfinite(result.loss) or not result.steps) else error
+        for (client, result), sound in zip(results.items(), finite, strict=True)
     }
 
 
-def _tensors_of(outcome: ClientResult) -> list[Tensor]:
-    """Return all that the client would send or keep."""
-    extras = outcome.extras
-    parts = (outcome.params, extras.upload, extras.state, extras.update or {})
+def _tensors_of(result: ClientResult) -> list[Tensor]:
+    """Return all tensors that the client would send or store."""
+    extras = result.extras
+    parts = (result.params, extras.upload, extras.state, extras.update or {})
     return [tensor for part in parts for tensor in part.values()]
 
 
-def _kept(
+def _store_state(
     result: ClientResult | Exception, client: int, states: ClientStates | None
 ) -> ClientResult | Exception:
-    """Return the outcome, and keep the client's state; or else what is wrong with them."""
+    """Write the client's state, and return the result, or the exception that writing raised."""
     if isinstance(result, Exception):
         return result
     try:
@@ -237,7 +233,7 @@ def _kept(
     return result
 
 
-def _task(
+def _client_task(
     config: RunConfig,
     trainer: Trainer,
     shared: ClientContext,
@@ -246,37 +242,37 @@ def _task(
     examples: Examples,
     states: ClientStates | None,
 ) -> ClientTask:
-    """Return what the trainer needs to know of one client's turn."""
+    """Return the trainer's task for one client."""
     context = replace(shared, steps=plan.num_steps(len(examples)))
-    context = _own_turn(context, trainer, examples, states, client)
+    context = _client_context(context, trainer, examples, states, client)
     context = replace(
         context, round_randomness=trainer.algorithm.round_randomness(context, config.seed, client)
     )
     return ClientTask(context, examples, client_generator(config.seed, shared.round, client))
 
 
-def _own_turn(
+def _client_context(
     context: ClientContext,
     trainer: Trainer,
     examples: Examples,
     states: ClientStates | None,
     client: int,
 ) -> ClientContext:
-    """Return the turn with what the client kept, and with what it knows of its data."""
+    """Return the context with the client's state and label counts, where the algorithm needs them."""
     if states is not None and trainer.algorithm.keeps_state:
-        kept = states.read(client, context.state)
-        if kept is not None:
-            kept = {name: tensor.to(trainer.device) for name, tensor in kept.items()}
-            context = replace(context, state=kept)
+        state = states.read(client, context.state)
+        if state is not None:
+            state = {name: tensor.to(trainer.device) for name, tensor in state.items()}
+            context = replace(context, state=state)
     if "classes" in trainer.algorithm.needs:
         context = replace(context, label_counts=_label_counts(trainer, examples))
     return context
 
 
 def _label_counts(trainer: Trainer, examples: Examples) -> Tensor:
-    """Return how many targets of each class there are: [C]."""
-    counted = examples.targets[examples.targets >= 0].astype(np.int64)
-    counts = np.bincount(counted, minlength=trainer.num_classes)
+    """Return the number of targets of each class: [C]."""
+    labels = examples.targets[examples.targets >= 0].astype(np.int64)
+    counts = np.bincount(labels, minlength=trainer.num_classes)
     return torch.as_tensor(counts, dtype=trainer.dtype, device=trainer.device)
 
 
@@ -285,7 +281,7 @@ def _update(
 ) -> Tensors:
     """Return Delta_k = theta_k - theta (Option I) or theta_k (Option II).
 
-    Normalisation layers that stay with the client are as they were in theta.
+    With ``own_normalisation`` the tensors of normalisation layers are theta's.
     """
     global_params = context.global_params
     if algorithm.own_normalisation:
@@ -300,7 +296,7 @@ def _update(
 
 
 def _weight(config: RunConfig, algorithm: Algorithm, examples: int) -> float:
-    """Return n_k, or 1; to a rule over single updates, a client without examples has none to say."""
+    """Return n_k, or 1; 0 for a client without examples where single updates are aggregated."""
     if config.weighting == "examples":
         return float(examples)
     return 1.0 if algorithm.reply == "mean" else float(examples > 0)

@@ -1,16 +1,15 @@
-"""What clients keep between their turns: files named (client, round), never ``Context.state``.
+"""Client states on disk: files named (client, round), in the run directory or on the client's node.
 
-``<folder>/<client>/round-000012.attempt-0.safetensors`` is what the client kept after its turn in
-round 12. An attempt is one start of the server: resuming a run from its checkpoint of round c
-begins the next attempt, and what earlier attempts wrote after round c no longer counts. Nor does
-what a turn left behind of which the server did not use the reply (late, refused, not needed): the
-server's part of the state knows nothing of it, and SCAFFOLD's c, say, would no longer be the mean
-of the c_k. So each order names the round of a client's last turn that counted, and a client reads
-the newest file up to that; running a round again gives the same.
+``<folder>/<client>/round-000012.attempt-0.safetensors`` is a client's state after round 12. An attempt
+is one start of the server: resuming from the checkpoint of round c begins the next attempt, and files
+that earlier attempts wrote after round c are ignored. So are files of client updates whose reply the
+server did not use (late, rejected, over-selected), because the server state does not include them:
+SCAFFOLD's c would no longer be the mean of the c_k. Every request therefore names the last round whose
+result of the client was used, and the client reads the newest file up to that round.
 
-Of a client's files, those stay that are still of use: the newest, the last that counted (should the
-newest not), and the newest up to each checkpoint that is kept. A late turn, which ends when a later one
-has been taken elsewhere or the server has been started again, keeps and removes nothing.
+A client's files are kept while they are of use: the newest, the last one used, and the newest up to
+each stored checkpoint. A client update that ends after a later one has begun elsewhere, or after the
+server has been started again, neither writes nor removes files.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from fedapp.files import write_atomically
 from fedapp.training.tensors import Tensors
 
 NAME = re.compile(r"round-(\d+)\.attempt-(\d+)\.safetensors")
-HALF = re.compile(rf"\.{NAME.pattern}\.\d+\.tmp")
-"""What a turn leaves behind that was killed while it wrote."""
+PARTIAL = re.compile(rf"\.{NAME.pattern}\.\d+\.tmp")
+"""A file whose writing was interrupted."""
 RUN_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 @dataclass(frozen=True)
 class StateLocation:
-    """What the server tells the nodes about the states of this run.
+    """The location of a run's client states, as sent to the nodes.
 
-    ``folder`` is the run directory's folder of states, for virtual clients; a node that is a
-    client keeps its own, under the name ``run_id``. ``starts[a]`` is the round of the checkpoint
-    from which attempt a began (0 for the first); ``checkpoints`` are the rounds of those kept.
-    ``last_used_round`` is the round of the last turn of each client asked whose result the server used.
+    ``folder`` is the run directory's folder of states, for virtual clients; a node that is a client
+    has its own folder, named ``run_id``. ``starts[a]`` is the round of the checkpoint from which
+    attempt a began (0 for the first); ``checkpoints`` are the rounds of the stored checkpoints.
+    ``last_used_round`` is, for each requested client, the last round whose result the server used.
     """
 
     run_id: str
@@ -61,7 +60,7 @@ class _Entry:
 
 
 class ClientStates:
-    """Reads and writes the states of the clients of one node, in the round ``round_``."""
+    """Reads and writes the states of one node's clients in round ``round_``."""
 
     def __init__(self, folder: Path, location: StateLocation, round_: int) -> None:
         self.folder = folder
@@ -69,28 +68,28 @@ class ClientStates:
         self.round = round_
 
     def read(self, client: int, like: Mapping[str, Tensor]) -> Tensors | None:
-        """Return what ``client`` kept from its last turn that counted, or None if none did.
+        """Return the state of ``client`` after the last round that the server used, or None.
 
         Raises
         ------
         CheckpointError
             The file is damaged, or holds other tensors than ``like``.
         """
-        earlier = self._counted(client)
-        if not earlier:
+        used = self._used(client)
+        if not used:
             return None
-        tensors = _read(max(earlier).path)
-        mine = {name: (tuple(t.shape), t.dtype) for name, t in like.items()}
-        theirs = {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}
-        if mine != theirs:
+        tensors = _read(max(used).path)
+        wanted_layout = {name: (tuple(t.shape), t.dtype) for name, t in like.items()}
+        stored_layout = {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}
+        if wanted_layout != stored_layout:
             raise CheckpointError(
-                f"state file {max(earlier).path}: holds other tensors than this algorithm and model "
+                f"state file {max(used).path}: holds other tensors than this algorithm and model "
                 f"keep. {_FIX}"
             )
         return tensors
 
     def write(self, client: int, state: Mapping[str, Tensor]) -> None:
-        """Write what ``client`` keeps after this round, and remove what no resume can read."""
+        """Write the state of ``client`` after this round, and remove files that no resume can read."""
         if self._is_late(client):
             return
         folder = self.folder / str(client)
@@ -103,34 +102,34 @@ class ClientStates:
         self._prune(client)
 
     def _is_late(self, client: int) -> bool:
-        """Return whether a later turn has been taken: the server does not wait for this one."""
+        """Return whether a later client update has written: the server no longer waits for this one."""
         return any((entry.attempt, entry.round) > self._now for entry in self._entries(client))
 
     @property
     def _now(self) -> tuple[int, int]:
-        """The attempt and the round of this turn."""
+        """The attempt and the round of this client update."""
         return len(self.location.starts) - 1, self.round
 
     def _prune(self, client: int) -> None:
-        last_used_round = self._counted(client)
-        now = [entry for entry in self._living(client) if entry.round == self.round]
+        used = self._used(client)
+        now = [entry for entry in self._valid(client) if entry.round == self.round]
         wanted = {
-            max((e for e in (*last_used_round, *now) if e.round <= point), default=None)
+            max((e for e in (*used, *now) if e.round <= point), default=None)
             for point in (*self.location.checkpoints, self.round - 1, self.round)
         }
         if self._is_late(client):
             return
-        for entry in (*self._entries(client), *self._half_written(client)):
+        for entry in (*self._entries(client), *self._partial(client)):
             if entry not in wanted:
                 entry.path.unlink(missing_ok=True)
 
-    def _counted(self, client: int) -> list[_Entry]:
-        """Return the files of earlier rounds up to the client's last turn that counted."""
+    def _used(self, client: int) -> list[_Entry]:
+        """Return the files of earlier rounds up to the last that the server used."""
         last = min(self.location.last_used_round.get(client, 0), self.round - 1)
-        return [entry for entry in self._living(client) if entry.round <= last]
+        return [entry for entry in self._valid(client) if entry.round <= last]
 
-    def _living(self, client: int) -> list[_Entry]:
-        """Return the files that no later attempt has left behind, having begun before their round."""
+    def _valid(self, client: int) -> list[_Entry]:
+        """Return the files that are valid: no later attempt began before their round."""
         starts = self.location.starts
         return [
             entry
@@ -140,18 +139,18 @@ class ClientStates:
             and all(entry.round <= start for start in starts[entry.attempt + 1 :])
         ]
 
-    def _half_written(self, client: int) -> list[_Entry]:
-        """Return what earlier turns did not finish writing."""
-        return [e for e in self._named(client, HALF) if (e.attempt, e.round) < self._now]
+    def _partial(self, client: int) -> list[_Entry]:
+        """Return the partially written files of earlier client updates."""
+        return [e for e in self._named(client, PARTIAL) if (e.attempt, e.round) < self._now]
 
     def _entries(self, client: int) -> list[_Entry]:
         return self._named(client, NAME)
 
     def _named(self, client: int, pattern: re.Pattern[str]) -> list[_Entry]:
-        found = (
+        matches = (
             (pattern.fullmatch(p.name), p) for p in (self.folder / str(client)).glob("*round-*")
         )
-        return [_Entry(int(match[1]), int(match[2]), path) for match, path in found if match]
+        return [_Entry(int(match[1]), int(match[2]), path) for match, path in matches if match]
 
 
 _FIX = (
@@ -164,10 +163,10 @@ def _read(path: Path) -> Tensors:
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            noted = (file.metadata() or {}).get("sha256")
+            expected = (file.metadata() or {}).get("sha256")
     except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"state file {path}: cannot be read ({error}). {_FIX}") from error
-    if noted != _digest(tensors):
+    if expected != _digest(tensors):
         raise CheckpointError(f"state file {path}: is damaged, its SHA-256 is another. {_FIX}")
     return tensors
 
@@ -181,16 +180,15 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
 
 
 def node_folder(location: StateLocation, state_path: str) -> Path:
-    """Return where a node that is a client keeps its states of this run.
+    """Return the folder of the states of a node that is a client.
 
-    Under ``state_path`` (node-config ``state-path``), else $FEDAPP_STATE, else
-    ~/.local/state/fedapp; in a folder of the run's own, for this user alone, which may be removed when
-    the run is over.
+    It is the folder ``run_id`` under ``state_path`` (node-config ``state-path``), else $FEDAPP_STATE,
+    else ~/.local/state/fedapp, readable by this user alone. It may be removed when the run is over.
 
     Raises
     ------
     ConfigError
-        The server's name of the run is no plain name, or the folder cannot be made.
+        The run id has other characters, or the folder cannot be made.
     """
     if not RUN_ID.fullmatch(location.run_id):
         raise ConfigError(f"state-run = {location.run_id!r}: must be letters, digits and dashes.")

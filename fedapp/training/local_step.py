@@ -1,4 +1,4 @@
-"""One local step as a pure function of named tensors, as the batched trainer runs it."""
+"""One local step as a pure function of named tensors, for the batched trainer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedapp.training.tensors import Tensors, add, norm, scaled
 
 @dataclass(frozen=True)
 class LocalState:
-    """A client between two local steps: where it is, its momentum, what its algorithm remembers."""
+    """A client between two local steps: parameters, momentum, and the algorithm's step state."""
 
     params: Tensors
     velocity: Tensors
@@ -32,10 +32,10 @@ def local_step(
     batch: Batch,
     context: ClientContext,
 ) -> tuple[LocalState, Tensor]:
-    """Return the client after one step on ``batch``, and the objective's value before it.
+    """Return the state after one step on ``batch``, and the objective's value before it.
 
-    ``context.learning_rate`` is eta; ``plan`` says the rest. The arithmetic is that of
-    ``sequential.LocalOptimizer``; a velocity of zeros is the one before the first step.
+    ``context.learning_rate`` is eta; ``plan`` has the optimizer's other settings. The arithmetic is that
+    of ``sequential.LocalOptimizer``; the velocity before the first step is zero.
     """
     context = replace(context, step_state=local_state.step_state)
 
@@ -56,7 +56,7 @@ def local_step(
 def _descent(
     plan: LocalPlan, local_state: LocalState, direction: Tensors
 ) -> tuple[Tensors, Tensors]:
-    """Return what is subtracted, times eta, and the next velocity."""
+    """Return the descent direction and the next velocity."""
     if plan.clip_norm:
         factor = (plan.clip_norm / (norm(direction) + 1e-12)).clamp(max=1.0)
         direction = scaled(direction, factor)
@@ -71,8 +71,8 @@ def _descent(
 def where_active(active: Tensor, after: LocalState, before: LocalState) -> LocalState:
     """Return ``after`` where ``active`` (a scalar) is true, else ``before``.
 
-    What was not there before (an algorithm's first memory) is taken as it is: every client that
-    trains at all takes the first step.
+    Tensors that ``before`` lacks (the first step state) are those of ``after``: every client that
+    trains takes the first step.
     """
 
     def chosen(new: Tensors, old: Tensors) -> Tensors:

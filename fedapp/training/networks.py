@@ -1,4 +1,4 @@
-"""The network as a function of its parameters: one that holds them, and one that is pure."""
+"""Networks as functions of their parameters, and what their layers allow."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PureNetwork:
         return functional_call(self.module, dict(params), (inputs,))  # type: ignore[no-any-return]
 
     def features(self, params: Mapping[str, Tensor], inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits, and what the last linear layer is given: [b, d] or [b, T, d].
+        """Return the logits, and the input of the last linear layer: [b, d] or [b, T, d].
 
         Raises
         ------
@@ -35,7 +35,7 @@ class PureNetwork:
 
 
 class LiveNetwork(PureNetwork):
-    """A module as a function of its parameters, quick for the parameters that it holds itself."""
+    """A module as a function of its parameters, without overhead for the module's own."""
 
     def __init__(self, module: nn.Module, model: Model) -> None:
         super().__init__(module, model)
@@ -62,9 +62,9 @@ def normalisation_names(module: nn.Module) -> frozenset[str]:
 
 
 def running_statistics(module: nn.Module) -> Tensors:
-    """Return the buffers of normalisation layers, by name: those of the module itself, no copies.
+    """Return the buffers of normalisation layers, by name, not copied.
 
-    A forward pass in training mode changes them in place: mean, variance and count of batches.
+    A forward pass in training mode updates them in place: mean, variance and number of batches.
     """
     return {
         f"{prefix}.{name}" if prefix else name: buffer
@@ -74,16 +74,16 @@ def running_statistics(module: nn.Module) -> Tensors:
     }
 
 
-def keeps_statistics(module: nn.Module) -> str:
-    """Return the kind of a layer that keeps running statistics, or "" if none does."""
+def layer_with_statistics(module: nn.Module) -> str:
+    """Return the class name of a layer with running statistics, or "" if there is none."""
     names = running_statistics(module)
     return type(module.get_submodule(min(names).rpartition(".")[0])).__name__ if names else ""
 
 
-def needs_two(module: nn.Module, example: Tensor) -> str:
-    """Return the kind of a layer that cannot train on the batch ``example`` of one, or "".
+def layer_needing_two(module: nn.Module, example: Tensor) -> str:
+    """Return the class name of a BatchNorm layer that cannot train on a batch of one, or "".
 
-    BatchNorm of one value a channel. The module, in training mode, sees the batch.
+    ``example`` is such a batch; the module is called on it in training mode.
     """
     layers = [
         layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)
@@ -96,29 +96,29 @@ def needs_two(module: nn.Module, example: Tensor) -> str:
     return ""
 
 
-def shared_draws(module: nn.Module) -> str:
-    """Return the kind of a layer that draws at random or mixes a batch's examples, or "".
+def unbatchable_layer(module: nn.Module) -> str:
+    """Return the class name of a layer that draws at random or mixes a batch's examples, or "".
 
-    In a program of several clients such layers would draw for all of them together, and take the
-    padding of a partial batch for examples.
+    In a step of several clients such a layer would draw for all of them together, and include the
+    padding of partial batches.
     """
     kinds = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.modules.batchnorm._BatchNorm)
     inside = (nn.RNNBase, nn.MultiheadAttention)
     for layer in module.modules():
         if isinstance(layer, kinds) or (isinstance(layer, inside) and layer.dropout):
             return type(layer).__name__
-    return keeps_statistics(module)
+    return layer_with_statistics(module)
 
 
 def has_representation(module: nn.Module) -> bool:
-    """Return whether parameters besides those of the last linear layer make what it is given."""
+    """Return whether the network has a last linear layer, and parameters besides that layer's."""
     linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     last = {id(parameter) for parameter in linear[-1].parameters()} if linear else set()
     return bool(linear) and any(id(parameter) not in last for parameter in module.parameters())
 
 
 def with_features(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-    """Return what ``run`` returns, and what ``module``'s last linear layer was given meanwhile.
+    """Return the result of ``run``, and the input of ``module``'s last linear layer in that call.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a client is to do in one turn, and in which order it visits its examples."""
+"""The local training of one round: E, B, eta, the number of steps, and the order of the examples."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from fedapp.training.algorithm import Algorithm
 
 LARGEST_BATCH = 2**31
-"""Where B stops growing: no client has more examples."""
+"""Upper bound on a growing B: no client has more examples."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What may change from round to round: eta, E and B (0: infinity); and whether u is 1 (FedSGD)."""
+    """Settings of one round: eta, E and B (0: infinity), and whether u is 1 (FedSGD)."""
 
     learning_rate: float
     epochs: int
@@ -31,17 +31,17 @@ class Work:
 
     @classmethod
     def of(cls, config: RunConfig, round_: int) -> Work:
-        """Return the work of round ``round_`` (from 1).
+        """Return the settings of round ``round_`` (from 1).
 
         eta is eta * decay^(round - 1); E and B the same with factors of their own, rounded, and E at
         least 1. "It may be useful to decay the amount of local computation per round (moving to
         smaller E or larger B) in the same way decaying learning rates can be useful" (McMahan et al.
         2017, section 3). Halves are rounded up.
         """
-        falling = config.local_epochs * config.local_epochs_decay ** (round_ - 1)
+        epochs = config.local_epochs * config.local_epochs_decay ** (round_ - 1)
         return cls(
             config.learning_rate * config.learning_rate_decay ** (round_ - 1),
-            max(math.floor(falling + 0.5), 1),
+            max(math.floor(epochs + 0.5), 1),
             _grown(config.batch_size, config.batch_size_growth, round_ - 1),
             cast("Algorithm", config.component("algorithm")).one_gradient,
         )
@@ -71,7 +71,7 @@ def _grown(batch_size: int, growth: float, times: int) -> int:
 class LocalPlan:
     """The settings of ClientUpdate: E, B (0: infinity), eta of this round, and the local optimizer.
 
-    ``growing``: B is another one in other rounds, and batches are padded to one of few widths.
+    ``growing``: B changes from round to round, and batches are padded to one of few widths.
     """
 
     epochs: int
@@ -105,7 +105,7 @@ class LocalPlan:
 
     @property
     def step(self) -> LocalPlan:
-        """The plan of a single step, which depends neither on how many there are nor on eta and B."""
+        """The settings on which a single step's traced graph depends: neither E nor eta nor B."""
         return replace(self, epochs=0, steps=0, batch_size=0, learning_rate=0.0)
 
     def batch(self, n: int) -> int:
@@ -116,8 +116,8 @@ class LocalPlan:
         """Return the size of the smallest mini-batch of a client of ``n`` examples."""
         size = self.batch(n)
         left = n % size if size else 0
-        whole = self.sampling == "uniform" or (self.steps and self.steps * size < n)
-        return left if left and not whole else size
+        all_full = self.sampling == "uniform" or (self.steps and self.steps * size < n)
+        return left if left and not all_full else size
 
     def num_steps(self, n: int) -> int:
         """Return the local steps of a client of ``n`` examples."""
@@ -132,13 +132,12 @@ def client_generator(seed: int, round_: int, client: int) -> np.random.Generator
 
 
 def passes(plan: LocalPlan, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Yield the orders in which the examples 0..n-1 are visited; each is cut into batches.
+    """Yield permutations of the examples 0..n-1, each to be split into batches.
 
-    With ``epoch`` sampling an order is one pass over the data, reshuffled each time, whose last
-    batch may be partial (McMahan et al. 2017, Algorithm 1, but that cuts batches once for all epochs
-    of a turn). With ``uniform`` sampling it is one
-    random mini-batch without replacement (Seo et al. 2024, Algorithms 1 and 2). The batch of all
-    examples (B = infinity) is not shuffled.
+    With ``epoch`` sampling one is a pass over the data, reshuffled each epoch, whose last batch may be
+    partial (McMahan et al. 2017, Algorithm 1, which splits the data once for all epochs). With
+    ``uniform`` sampling it is one random mini-batch without replacement (Seo et al. 2024, Algorithms 1
+    and 2). The batch of all examples (B = infinity) is not shuffled.
     """
     left, size = plan.num_steps(n), plan.batch(n)
     while left > 0:

@@ -1,4 +1,4 @@
-"""The sequential trainer: ClientUpdate, one client after another. It is the reference."""
+"""The sequential trainer, the reference: ClientUpdate for one client after another."""
 
 from __future__ import annotations
 
@@ -20,21 +20,19 @@ from fedapp.training.algorithm import (
     Differentiate,
     Objective,
     Tensors,
-    which_count,
 )
-from fedapp.training.batches import batches
-from fedapp.training.layout import lay_out
+from fedapp.training.batches import batches, counted_targets
+from fedapp.training.device import flush_denormals, set_memory_format
 from fedapp.training.networks import LiveNetwork, normalisation_names, running_statistics
 from fedapp.training.round_plan import LocalPlan
-from fedapp.training.subnormal import flushed
 from fedapp.training.trainer import ClientResult, ClientTask
 
 
 class LocalOptimizer:
-    """Plain SGD in place, with momentum, Nesterov's form, weight decay and clipping as set.
+    """SGD in place, with momentum, Nesterov momentum, weight decay and clipping as in the plan.
 
     PyTorch's conventions: v = mu * v + g with v = g at the first step, then g + mu * v for
-    Nesterov. It starts afresh in every turn.
+    Nesterov. Every client update starts with a new optimizer.
     """
 
     def __init__(self, plan: LocalPlan) -> None:
@@ -66,14 +64,14 @@ class LocalOptimizer:
 
 
 @contextlib.contextmanager
-def drawing_from(rng: np.random.Generator, device: torch.device) -> Iterator[None]:
-    """Let what a network draws by itself (dropout) come from ``rng``, whose own numbers stay as they are.
+def seeded_generators(rng: np.random.Generator, device: torch.device) -> Iterator[None]:
+    """Seed PyTorch's generators, from which dropout draws, with a child of ``rng``; then restore them.
 
-    PyTorch's global generators are afterwards as they were.
+    The stream of ``rng`` itself is not advanced.
     """
     seed, on_gpu = int(rng.spawn(1)[0].integers(2**63 - 1)), device.type == "cuda"
     with torch.random.fork_rng([device] if on_gpu else []):
-        # torch.manual_seed, which sees to all kinds of devices, takes a hundred times as long.
+        # torch.manual_seed, which seeds all kinds of devices, takes a hundred times as long.
         torch.default_generator.manual_seed(seed)
         if on_gpu:
             with torch.cuda.device(device):
@@ -82,7 +80,7 @@ def drawing_from(rng: np.random.Generator, device: torch.device) -> Iterator[Non
 
 
 class SequentialTrainer:
-    """Trains clients one after another with one module, whose weights are set for each turn."""
+    """Trains clients one after another with one module, whose weights are set for each client."""
 
     def __init__(
         self,
@@ -96,12 +94,12 @@ class SequentialTrainer:
     ) -> None:
         self.num_classes = num_classes
         module = module.to(device=device, dtype=dtype).train()
-        self.format = lay_out(module)
+        self.memory_format = set_memory_format(module)
         self.network, self.model = LiveNetwork(module, model), model
         self.normalisation = normalisation_names(module)
-        self.held = {**self.network.params, **running_statistics(module)}
+        self.tensors = {**self.network.params, **running_statistics(module)}
         self.statistics = {n: t.clone() for n, t in running_statistics(module).items()}
-        self.together = 1
+        self.clients_together = 1
         self.algorithm = algorithm
         self.transform = transform
         self.device = device
@@ -110,52 +108,53 @@ class SequentialTrainer:
     def __str__(self) -> str:
         return f"sequential on {self.device}"
 
-    @flushed()
+    @flush_denormals()
     def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Run ClientUpdate for all ``tasks``, one after another."""
-        outcomes = []
+        results = []
         for task in tasks:
-            with drawing_from(task.rng, self.device):
-                outcomes.append(self.client_update(task.context, task.examples, plan, task.rng))
-        return outcomes
+            with seeded_generators(task.rng, self.device):
+                results.append(self.client_update(task.context, task.examples, plan, task.rng))
+        return results
 
     def client_update(
         self, context: ClientContext, examples: Examples, plan: LocalPlan, rng: np.random.Generator
     ) -> ClientResult:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) and return theta_k.
 
-        ``context.global_params`` is theta; ``examples`` the client's own; ``rng`` its generator of this
-        round, from which the order of the examples and the transform's draws come. Where the network
-        keeps running statistics, the algorithm begins and finishes with them beside the parameters.
+        ``context.global_params`` is theta; the order of the examples and the transform's draws come from
+        ``rng``. ``Algorithm.initial_params`` and ``finalize`` also see running statistics, if any.
         """
         live = self.network.params
-        values = list(live.values())
+        live_params = list(live.values())
         with torch.no_grad():
-            start = self.algorithm.initial_params(context)
-            torch._foreach_copy_(list(self.held.values()), [start[name] for name in self.held])
+            initial = self.algorithm.initial_params(context)
+            torch._foreach_copy_(
+                list(self.tensors.values()), [initial[name] for name in self.tensors]
+            )
         optimizer = LocalOptimizer(plan)
         losses: list[Tensor] = []
         sizes: list[Tensor] = []
-        kinds = (self.transform, self.device, self.dtype, self.format)
-        stream = batches(examples, plan, rng, *kinds, causal=self.model.causal)
-        for batch in stream:
+        kinds = (self.transform, self.device, self.dtype, self.memory_format)
+        loader = batches(examples, plan, rng, *kinds, causal=self.model.causal)
+        for batch in loader:
             direction, loss = self.algorithm.gradient(
                 self._differentiate(context), live, batch, context
             )
             with torch.no_grad():
-                optimizer.step(values, [direction[name] for name in live])
+                optimizer.step(live_params, [direction[name] for name in live])
                 step_state = self.algorithm.step_state(live, direction, context)
             if step_state:
                 context = dataclasses.replace(context, step_state=step_state)
             losses.append(loss)
-            sizes.append(which_count(batch).sum())
+            sizes.append(counted_targets(batch).sum())
         with torch.no_grad():
-            ended = {
+            final = {
                 name: tensor.detach().clone(memory_format=torch.contiguous_format)
-                for name, tensor in self.held.items()
+                for name, tensor in self.tensors.items()
             }
-            extras = self.algorithm.finalize(ended, context, len(sizes))
-        params = {name: ended[name] for name in live}
+            extras = self.algorithm.finalize(final, context, len(sizes))
+        params = {name: final[name] for name in live}
         return ClientResult(params, len(examples), len(sizes), _mean_loss(losses, sizes), extras)
 
     def _differentiate(self, context: ClientContext) -> Differentiate:

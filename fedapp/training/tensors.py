@@ -1,4 +1,4 @@
-"""Arithmetic of named tensors: pure, differentiable, and at home under ``torch.func.vmap``."""
+"""Arithmetic and weighted means of named tensors. The arithmetic works under ``torch.func.vmap``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Tensors = dict[str, Tensor]
 """Named tensors: parameters, gradients, updates, or an algorithm's own state."""
 
 TINY = 1e-12
-"""Added to norms that divide, so that a zero gradient gives a zero direction and no nan."""
+"""Added to norms in denominators, so that a zero gradient gives a zero direction, not nan."""
 
 
 def zeros_like(tensors: Mapping[str, Tensor]) -> Tensors:
@@ -41,26 +41,28 @@ def norm(tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
-    """Return whether no value is nan or infinite, with one wait for the device."""
+    """Return whether no value is nan or infinite, with one device synchronisation."""
     return which_are_finite([tensors])[0]
 
 
 def which_are_finite(groups: Iterable[Iterable[Tensor]]) -> list[bool]:
-    """Return for each group whether no value is nan or infinite, with one wait for the device."""
-    ends = [_ends([t for t in group if t.is_floating_point() and t.numel()]) for group in groups]
-    found = [end for group in ends for end in group]
-    finite = iter(torch.stack(found).isfinite().cpu().tolist() if found else ())
-    return [all(list(itertools.islice(finite, len(group)))) for group in ends]
+    """Return for each group whether no value is nan or infinite, with one device synchronisation."""
+    extremes = [
+        _extremes([t for t in group if t.is_floating_point() and t.numel()]) for group in groups
+    ]
+    values = [value for group in extremes for value in group]
+    finite = iter(torch.stack(values).isfinite().cpu().tolist() if values else ())
+    return [all(list(itertools.islice(finite, len(group)))) for group in extremes]
 
 
-def _ends(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Return the least and the largest value of each tensor; on a GPU, of all at once: two launches.
+def _extremes(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return minimum and maximum of each tensor; on a GPU of all tensors at once, in two launches.
 
-    They are quicker to find than a mask of every value; a nan is both.
+    This is faster than a mask of all values; with a nan both are nan.
     """
     if tensors and tensors[0].device.type != "cpu":
         tensors = [torch.cat([tensor.flatten() for tensor in tensors])]
-    return [end for tensor in tensors for end in torch.aminmax(tensor)]
+    return [value for tensor in tensors for value in torch.aminmax(tensor)]
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
@@ -72,3 +74,49 @@ def part(prefix: str, tensors: Mapping[str, Tensor]) -> Tensors:
     """Return the tensors whose names begin with ``prefix/``, without it."""
     start = f"{prefix}/"
     return {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+
+
+class WeightedMean:
+    """A weighted mean accumulated in float64, in the order in which terms are added.
+
+    ``sum_i w_i x_i / sum_i w_i``; a mean of such means, weighted by their total weights, is the
+    mean over all terms.
+    """
+
+    def __init__(self) -> None:
+        self.total_weight = 0.0
+        self._sum: Tensors = {}
+        self._dtypes: dict[str, torch.dtype] = {}
+
+    def add(self, tensors: Mapping[str, Tensor], weight: float) -> None:
+        """Add one term; its tensors are not kept."""
+        self.total_weight += weight
+        for name, tensor in tensors.items():
+            if name in self._sum:
+                self._sum[name].add_(tensor.detach(), alpha=weight)
+            else:
+                self._sum[name] = tensor.detach().to(torch.float64) * weight
+                self._dtypes[name] = tensor.dtype
+
+    def mean(self) -> Tensors:
+        """Return the mean, cast back to each tensor's own type.
+
+        Raises
+        ------
+        ZeroDivisionError
+            Nothing with a positive weight was added.
+        """
+        if self.total_weight <= 0:
+            raise ZeroDivisionError("the mean of nothing: no term has a positive weight")
+        return {
+            name: (total / self.total_weight).to(self._dtypes[name])
+            for name, total in self._sum.items()
+        }
+
+
+def weighted_mean(terms: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> Tensors:
+    """Return ``sum_i w_i x_i / sum_i w_i``, accumulated in float64 in the order given."""
+    mean = WeightedMean()
+    for tensors, weight in zip(terms, weights, strict=True):
+        mean.add(tensors, weight)
+    return mean.mean()

@@ -1,4 +1,4 @@
-"""How many CPU threads a process trains with, where that is to be found out: ``threads = 0``."""
+"""The number of CPU threads of a process, measured where ``threads = 0``."""
 
 from __future__ import annotations
 
@@ -12,50 +12,51 @@ import torch
 from fedapp.config.run_config import RunConfig, participants
 from fedapp.data.node_data import NodeData
 from fedapp.machine import cores
-from fedapp.training.build import choose_device, initial_parameters, make_algorithm, make_trainer
+from fedapp.training.build import initial_parameters, make_algorithm, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
+from fedapp.training.device import choose_device
 
 STEPS = 5
 """Local steps of one client that are timed."""
-TURNS = 3
-GAIN = 0.95
-"""A further doubling of the threads must bring the time to this share of what it was."""
+REPEATS = 3
+"""Timed repetitions, of which the median counts."""
+MAX_TIME_RATIO = 0.95
+"""Doubling the threads must reduce the time to this share."""
 
 
-def quickest(seconds: Callable[[int], float], most: int) -> int:
-    """Return the number of threads, 1, 2, 4 ... up to ``most``, beyond which no more is gained.
+def fastest_num_threads(seconds: Callable[[int], float], most: int) -> int:
+    """Return the number of threads, 1, 2, 4 ... up to ``most``, beyond which doubling does not pay.
 
-    ``seconds`` measures the work with so many threads.
+    ``seconds`` is the time of the work as a function of the number of threads.
     """
-    chosen, best = 1, seconds(1)
-    while 2 * chosen <= most:
-        taken = seconds(2 * chosen)
-        if taken > GAIN * best:
+    threads, best = 1, seconds(1)
+    while 2 * threads <= most:
+        time_doubled = seconds(2 * threads)
+        if time_doubled > MAX_TIME_RATIO * best:
             break
-        chosen, best = 2 * chosen, taken
-    return chosen
+        threads, best = 2 * threads, time_doubled
+    return threads
 
 
 def measured_threads(config: RunConfig, node_data: NodeData, processes: int = 1) -> int:
-    """Return with how many threads a few local steps of the run's own training are quickest.
+    """Return the number of threads with which a few local steps of the run are fastest.
 
-    ``processes`` train side by side, as if all were on this machine: it is what is measured. On a GPU
-    it is one thread.
+    ``processes`` share the cores of this machine, where the time is measured. On a GPU the result is 1.
     """
     most = cores() // max(processes, 1)
     if most < 2 or choose_device(config).type != "cpu":
         return 1
     before = torch.get_num_threads()
     try:
-        return quickest(_stopwatch(config, node_data), most)
+        return fastest_num_threads(_timer(config, node_data), most)
     finally:
         torch.set_num_threads(before)
 
 
-def _stopwatch(config: RunConfig, node_data: NodeData) -> Callable[[int], float]:
-    """Return what times a client's local steps, with so many threads and the others beside it.
+def _timer(config: RunConfig, node_data: NodeData) -> Callable[[int], float]:
+    """Return the function from a number of threads to the seconds a client.
 
-    As many clients of a round train as do in one program; they are those with most examples.
+    It trains as many clients as share a compiled step, those with most examples.
     """
     config = config.model_copy(update={"local_steps": STEPS})
     task, partition = node_data.dataset.task, node_data.partition
@@ -67,14 +68,14 @@ def _stopwatch(config: RunConfig, node_data: NodeData) -> Callable[[int], float]
     def seconds(threads: int) -> float:
         torch.set_num_threads(threads)
         trainer = make_trainer(config.model_copy(update={"threads": threads}), task)
-        some = tuple(map(int, clients[: trainer.together]))
-        request = TrainRequest(1, some, config.learning_rate, "mean")
-        taken = []
-        for context in range(TURNS + 1):
+        sample = tuple(map(int, clients[: trainer.clients_together]))
+        request = TrainRequest(1, sample, config.learning_rate, "mean")
+        times = []
+        for repeat in range(REPEATS + 1):
             began = time.perf_counter()
             train_cohort(config, trainer, request, theta, extras, node_data.train)
-            if context:  # the first one records or compiles
-                taken.append(time.perf_counter() - began)
-        return statistics.median(taken) / len(some)
+            if repeat:  # the first one traces or compiles
+                times.append(time.perf_counter() - began)
+        return statistics.median(times) / len(sample)
 
     return seconds

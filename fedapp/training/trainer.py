@@ -1,4 +1,4 @@
-"""What a trainer is: it executes ClientUpdate for the clients that it is given."""
+"""The interface of trainers, which run ClientUpdate for the clients of a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedapp.training.round_plan import LocalPlan
 
 @dataclass(frozen=True)
 class ClientTask:
-    """One client's turn: what it was sent and kept, its own examples, and its generator.
+    """One client update to run: context, the client's examples, and its generator.
 
     The order of the examples and the transform's draws come from ``rng``.
     """
@@ -28,7 +28,7 @@ class ClientTask:
 
 @dataclass(frozen=True)
 class ClientResult:
-    """What one turn of one client gives.
+    """The result of one client update.
 
     ``params``: theta_k. ``loss``: mean over the local steps of the local objective, weighted by
     batch sizes (nan where a client has no examples).
@@ -42,7 +42,7 @@ class ClientResult:
 
 
 class Trainer(Protocol):
-    """Executes ClientUpdate (McMahan et al. 2017, Algorithm 1), for ``together`` clients at a time.
+    """Runs ClientUpdate (McMahan et al. 2017, Algorithm 1) for ``clients_together`` clients at a time.
 
     ``normalisation``: see ``ClientContext``. ``statistics``: the network's initial running
     statistics, by name.
@@ -54,9 +54,9 @@ class Trainer(Protocol):
     num_classes: int
     normalisation: frozenset[str]
     statistics: Tensors
-    format: torch.memory_format
-    together: int
+    memory_format: torch.memory_format
+    clients_together: int
 
     def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
-        """Return what the clients' turns give, in the order of ``tasks``."""
+        """Return the results, in the order of ``tasks``."""
         ...

@@ -19,8 +19,9 @@ from fedapp.studies.papers.pages.markdown import duration
 from fedapp.studies.papers.schema import Item, Picture, Scale, ScaleName
 from fedapp.studies.papers.schema import Table as TableItem
 from fedapp.studies.sweep.learning_rate_search import Cell
-from fedapp.training.build import choose_device, initial_parameters, make_trainer
+from fedapp.training.build import initial_parameters, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
+from fedapp.training.device import choose_device
 from fedapp.training.round_plan import Work
 
 TASKS = {

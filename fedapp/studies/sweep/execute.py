@@ -22,7 +22,7 @@ from fedapp.server_app import run
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord, failed_run, problem_of, read_run
 from fedapp.studies.sweep.store import Store
-from fedapp.training.batched.run_batching import Seat, Stack, current_stack
+from fedapp.training.batched.run_batching import ParticipantSlot, RunBatch, current_run_batch
 from fedapp.training.build import is_batched
 
 Watch = Callable[[int, float | None], bool]
@@ -78,10 +78,10 @@ def perform_together(jobs: Sequence[Job], store: Store) -> None:
     with another trainer, comes after them, by itself.
     """
     held = {job: lock for job in jobs if (lock := _held(job, store))}
-    stack = Stack(len(held))
+    run_batch = RunBatch(len(held))
     threads = [
-        threading.Thread(target=_sit, args=(job, store, lock, seat), name=job.request.run)
-        for (job, lock), seat in zip(held.items(), stack.seats, strict=True)
+        threading.Thread(target=_sit, args=(job, store, lock, slot), name=job.request.run)
+        for (job, lock), slot in zip(held.items(), run_batch.slots, strict=True)
     ]
     for thread in threads:
         thread.start()
@@ -113,8 +113,8 @@ def _can_be_stacked(folder: Path) -> bool:
         return False  # by itself it will say what is wrong
 
 
-def _sit(job: Job, store: Store, lock: FileLock, seat: Seat) -> None:
-    with seat:
+def _sit(job: Job, store: Store, lock: FileLock, slot: ParticipantSlot) -> None:
+    with slot:
         record: RunRecord | None
         try:
             record = _perform(job.request, store, job.watch)
@@ -153,7 +153,7 @@ def _said(error: Exception) -> str:
 def _train(request: Request, store: Store, watch: Watch) -> RunRecord:
     folder = store.folder(request.run)
     values: dict[str, Scalar] = {"pictures": False, **dict(request.settings)}
-    if current_stack():
+    if current_run_batch():
         values["trainer"] = "batched"
     done, rounds = 0, request.rounds
     if RunDirectory(folder).config.exists():

@@ -14,7 +14,8 @@ from fedapp.studies.sweep.identity import EXECUTION, Request
 from fedapp.studies.sweep.plans import Steps, stage
 from fedapp.studies.sweep.record import SOURCES, RunRecord, problem_of
 from fedapp.studies.sweep.store import Store
-from fedapp.training.build import choose_device, sources
+from fedapp.training.build import sources
+from fedapp.training.device import choose_device
 
 Plans = Mapping[str, Callable[[], Steps]]
 

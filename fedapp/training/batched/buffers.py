@@ -1,69 +1,112 @@
-"""Where a program finds all but its batches: places that stay where they are from turn to turn."""
+"""The input tensors of a compiled step other than the batches, at addresses that do not change."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedapp.training.layout import laid_out
+from fedapp.training.algorithm import ClientContext
+from fedapp.training.device import to_memory_format
 from fedapp.training.tensors import Tensors
+
+SHARED_GROUPS = frozenset({"global_params", "broadcast", "rate"})
+"""The groups of tensors that all clients of a run share; the others have a row for each client."""
+
+Layout = Literal["one client", "one run", "several runs"]
+"""What the rows of a step's tensors are: one client, without rows; a run's clients; several runs'."""
+
+
+def layout_of(contexts: Sequence[ClientContext]) -> Layout:
+    """Return the layout for clients with these contexts; clients of one run share their objects."""
+    if len(contexts) == 1:
+        return "one client"
+    runs = {
+        (id(context.global_params), id(context.broadcast), context.learning_rate)
+        for context in contexts
+    }
+    return "one run" if len(runs) == 1 else "several runs"
+
+
+def shared_groups(layout: Layout) -> frozenset[str]:
+    """Return the groups that have no rows although the others do."""
+    return SHARED_GROUPS if layout == "one run" else frozenset()
 
 
 class BufferPool:
-    """Tensors that stay where they are: a CUDA graph reads and writes them there.
+    """Tensors at fixed addresses, which CUDA graphs read and write.
 
-    What each client has of its own has ``rows`` places; fewer clients take the first ones of them.
+    A group of tensors that differ between clients has ``rows`` rows; fewer clients use the first ones.
     """
 
     def __init__(self, device: torch.device, format_: torch.memory_format, rows: int = 0) -> None:
-        self.device, self.format, self.rows = device, format_, rows
-        self._whole: dict[tuple[str, str, torch.Size], Tensor] = {}
-        self._places: dict[tuple[str, str, torch.Size], Tensor] = {}
+        self.device, self.memory_format, self.rows = device, format_, rows
+        self._full: dict[tuple[str, str, torch.Size], Tensor] = {}
+        self._buffers: dict[tuple[str, str, torch.Size], Tensor] = {}
         self._last: dict[str, tuple[Mapping[str, Tensor], Tensors]] = {}
 
-    def placed(self, group: str, rows: Sequence[Mapping[str, Tensor]], *, alone: bool) -> Tensors:
-        """Copy the clients' tensors to their places: [c, ...], or one client's as they are."""
-        if alone:
-            return {name: self._alone(group, name, tensor) for name, tensor in rows[0].items()}
-        return {name: self._rows(group, name, [row[name] for row in rows]) for name in rows[0]}
+    def copy_in(
+        self, group: str, clients: Sequence[Mapping[str, Tensor]], *, single: bool
+    ) -> Tensors:
+        """Copy the clients' tensors to their buffers: [c, ...], or with ``single`` the first client's."""
+        if single:
+            return {n: self._copy_single(group, n, tensor) for n, tensor in clients[0].items()}
+        return {n: self._copy_rows(group, n, [row[n] for row in clients]) for n in clients[0]}
 
-    def sent(self, group: str, rows: Sequence[Mapping[str, Tensor]], *, shared: bool) -> Tensors:
-        """Place what the server sent; what a cohort's turns share, once for the whole cohort."""
+    def copy_shared(
+        self, group: str, clients: Sequence[Mapping[str, Tensor]], *, shared: bool
+    ) -> Tensors:
+        """Copy what the server sent to its buffers; with ``shared`` once for the whole cohort."""
         if not shared:
-            return self.placed(group, rows, alone=False)
-        last, placed = self._last.get(group, (None, {}))
-        if last is not rows[0]:
-            placed = self.placed(group, rows, alone=True)
-            self._last[group] = (rows[0], placed)
-        return placed
+            return self.copy_in(group, clients, single=False)
+        last, buffers = self._last.get(group, (None, {}))
+        if last is not clients[0]:
+            buffers = self.copy_in(group, clients, single=True)
+            self._last[group] = (clients[0], buffers)
+        return buffers
 
-    def first(self, group: str, tensors: Mapping[str, Tensor], count: int) -> Tensors:
-        """Return the places of the first ``count`` clients, of a group that has rows."""
+    def first_rows(self, group: str, tensors: Mapping[str, Tensor], count: int) -> Tensors:
+        """Return the buffers of the first ``count`` clients, of a group that has rows."""
         shapes = {name: torch.Size((count, *t.shape[1:])) for name, t in tensors.items()}
-        return {name: self._place(group, name, t, shapes[name]) for name, t in tensors.items()}
+        return {name: self._buffer(group, name, t, shapes[name]) for name, t in tensors.items()}
 
-    def _alone(self, group: str, name: str, tensor: Tensor) -> Tensor:
+    def _copy_single(self, group: str, name: str, tensor: Tensor) -> Tensor:
         key = (group, name, tensor.shape)
-        if key not in self._places:
-            self._places[key] = laid_out(tensor.to(self.device), self.format).clone()
-        return self._places[key].copy_(tensor)
+        if key not in self._buffers:
+            on_device = to_memory_format(tensor.to(self.device), self.memory_format)
+            self._buffers[key] = on_device.clone()
+        return self._buffers[key].copy_(tensor)
 
-    def _rows(self, group: str, name: str, tensors: Sequence[Tensor]) -> Tensor:
+    def _copy_rows(self, group: str, name: str, tensors: Sequence[Tensor]) -> Tensor:
         one = tensors[0]
-        place = self._place(group, name, one, torch.Size((len(tensors), *one.shape)))
+        buffer = self._buffer(group, name, one, torch.Size((len(tensors), *one.shape)))
         if all(tensor is one for tensor in tensors):
-            return place.copy_(one)
-        return torch.stack([tensor.to(self.device) for tensor in tensors], out=place)
+            return buffer.copy_(one)
+        return torch.stack([tensor.to(self.device) for tensor in tensors], out=buffer)
 
-    def _place(self, group: str, name: str, like: Tensor, shape: torch.Size) -> Tensor:
-        """Return the first of the rows of ``shape``, as the very object that it was before."""
+    def _buffer(self, group: str, name: str, like: Tensor, shape: torch.Size) -> Tensor:
+        """Return the first rows, of ``shape``; the same object for the same shape."""
         key, row = (group, name, shape), shape[1:]
-        if key not in self._places:
-            whole = self._whole.get((group, name, row))
-            if whole is None:
-                whole = torch.empty((self.rows, *row), dtype=like.dtype, device=self.device)
-                self._whole[group, name, row] = whole
-            self._places[key] = whole[: shape[0]]
-        return self._places[key]
+        if key not in self._buffers:
+            full = self._full.get((group, name, row))
+            if full is None:
+                full = torch.empty((self.rows, *row), dtype=like.dtype, device=self.device)
+                self._full[group, name, row] = full
+            self._buffers[key] = full[: shape[0]]
+        return self._buffers[key]
+
+
+def split_rows(tensors: Tensors, count: int, single: bool) -> list[Tensors]:
+    """Return a copy of each client's tensors; on a GPU views of one copy, which is one launch."""
+    if single:
+        return [_copies(tensors)]
+    if any(tensor.device.type != "cpu" for tensor in tensors.values()):
+        copies = _copies(tensors)
+        return [{name: tensor[row] for name, tensor in copies.items()} for row in range(count)]
+    return [_copies({n: tensor[row] for n, tensor in tensors.items()}) for row in range(count)]
+
+
+def _copies(tensors: Tensors) -> Tensors:
+    return {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}

@@ -1,8 +1,8 @@
-"""A function of named tensors, recorded once for each set of shapes, and then run without Python.
+"""A function of named tensors, traced once for each set of shapes.
 
-Recording (``make_fx``) takes the function, its gradients and its ``vmap`` down to their bare tensor
-operations. What happens to these is the program's ``mode``: they are run one by one ("record"),
-compiled to fused kernels ("compile", by Inductor), or captured as one CUDA graph ("capture").
+Tracing (``make_fx``) reduces the function, its gradients and its ``vmap`` to ATen operations. They are
+run one by one (mode "record"), compiled to fused kernels by Inductor ("compile"), or captured as one
+CUDA graph ("capture").
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedapp.training.batched.graph_hoisting import Run, Step, computed_once, mark_once
-from fedapp.training.batched.graph_matmul import by_onednn, take_products
-from fedapp.training.batched.graph_updates import descend_in_place
+from fedapp.training.batched.graph_matmul import compile_around_matmuls, use_onednn
+from fedapp.training.batched.graph_memory import BindStep, TracedStep, hoist, mark_hoisted
+from fedapp.training.batched.graph_updates import update_in_place
 from fedapp.training.tensors import Tensors
 
 Groups = Mapping[str, Mapping[str, Tensor]]
@@ -32,12 +32,12 @@ Signature = tuple[tuple[str, str, torch.Size, tuple[int, ...], torch.dtype], ...
 Names = list[tuple[str, str]]
 """Group and name of each tensor in a flat list."""
 
-WARM_UP = 3
+WARM_UP_RUNS = 3
 """Runs on a side stream before a CUDA graph is captured, as PyTorch's documentation asks."""
 
 
 class CaptureError(RuntimeError):
-    """A CUDA graph was begun and not ended: not to be tried again in the same process."""
+    """Capturing a CUDA graph failed midway; it must not be retried in the same process."""
 
 
 @functools.cache
@@ -46,45 +46,48 @@ def can_compile() -> bool:
     return any(shutil.which(name) for name in ("g++", "clang++"))
 
 
-class Pool:
-    """The memory in which all CUDA graphs of a trainer work, as only one of them runs at a time.
+class GraphPool:
+    """The memory pool that all CUDA graphs of a trainer share, as only one of them runs at a time.
 
-    A graph's results may be overwritten by the next replay of any: they are read or copied before.
+    The next replay of any graph may overwrite a graph's results.
     """
 
     @functools.cached_property
     def handle(self) -> Any:
-        """PyTorch's name for it, of a type that it does not tell."""
+        """PyTorch's handle of the pool, of an opaque type."""
         return torch.cuda.graph_pool_handle()
 
 
 class CompiledStep:
     """Calls ``function`` on groups of tensors, of which it may change some in place.
 
-    The function's control flow must not depend on the tensors' values, and what it closes over is
-    recorded as it is at the first call with the same shapes.
+    The function's control flow must not depend on the tensors' values. What it closes over is traced
+    at the first call with the same shapes.
     """
 
     def __init__(
-        self, function: Callable[[Groups], dict[str, Tensors]], mode: Mode, pool: Pool | None = None
+        self,
+        function: Callable[[Groups], dict[str, Tensors]],
+        mode: Mode,
+        pool: GraphPool | None = None,
     ) -> None:
         self.function = function
         self.mode = mode
-        self.pool = pool or Pool()
-        self._runs: dict[tuple[int, Signature], tuple[Run, Names]] = {}
+        self.pool = pool or GraphPool()
+        self._runs: dict[tuple[int, Signature], tuple[BindStep, Names]] = {}
 
-    def on(self, fixed: Groups) -> BoundStep:
-        """Return the program on groups that stay, for calls with the others."""
+    def bind(self, fixed: Groups) -> BoundStep:
+        """Return the step bound to groups that are the same in every call."""
         return BoundStep(self, fixed)
 
     @property
-    def recorded(self) -> int:
-        """For how many sets of shapes it is recorded."""
+    def num_traced(self) -> int:
+        """The number of sets of shapes for which the function has been traced."""
         return len(self._runs)
 
     @torch.no_grad()
-    def find(self, fixed: Groups, others: Groups) -> tuple[Run, Names]:
-        """Return the function on flat lists of such tensors, and what it returns."""
+    def lookup(self, fixed: Groups, others: Groups) -> tuple[BindStep, Names]:
+        """Return the traced function on flat lists of such tensors, and the names of its results."""
         groups = {**fixed, **others}
         signature = tuple(
             (group, name, tensor.shape, tensor.stride(), tensor.dtype)
@@ -93,13 +96,13 @@ class CompiledStep:
         )
         key = (len(flattened(fixed)), signature)
         if key not in self._runs:
-            self._runs[key] = self._record(list(groups), *key, flattened(groups))
+            self._runs[key] = self._trace(list(groups), *key, flattened(groups))
         return self._runs[key]
 
-    def _record(
+    def _trace(
         self, names: list[str], fixed: int, signature: Signature, flat: list[Tensor]
-    ) -> tuple[Run, Names]:
-        """Return the function on flat lists of tensors, and the names of what it returns."""
+    ) -> tuple[BindStep, Names]:
+        """Trace the function; return it on flat lists of tensors, and the names of its results."""
         returned: Names = []
 
         def function(*tensors: Tensor) -> list[Tensor]:
@@ -114,31 +117,31 @@ class CompiledStep:
         if self.mode == "capture":
             return _captured(graph, flat, fixed, self.pool), returned
         if self.mode == "record":
-            return _in_place(graph, fixed), returned
-        return _compiled_or_in_place(graph, flat, fixed), returned
+            return _uncompiled(graph, fixed), returned
+        return _compiled_or_uncompiled(graph, flat, fixed), returned
 
 
 class BoundStep:
-    """A program on ``fixed`` groups of tensors, and on others, which keep their shapes and types.
+    """A compiled step bound to ``fixed`` groups of tensors; the others keep their shapes and types.
 
-    So that a call costs little Python: which program it is is looked up once for each set of names.
+    The traced function is looked up once for each set of group sizes, which keeps calls cheap.
     """
 
-    def __init__(self, program: CompiledStep, fixed: Groups) -> None:
-        self.program, self.fixed = program, fixed
+    def __init__(self, step: CompiledStep, fixed: Groups) -> None:
+        self.step, self.fixed = step, fixed
         self._flat = flattened(fixed)
-        self._found: dict[tuple[int, ...], tuple[Step, Names]] = {}
+        self._resolved: dict[tuple[int, ...], tuple[TracedStep, Names]] = {}
 
     def __call__(self, others: Groups) -> dict[str, Tensors]:
         """Return what the function returns for the fixed groups and ``others``.
 
-        The caller has turned gradients off: once for all calls, because that takes time.
+        The caller must have disabled gradients, once for all calls.
         """
-        named = tuple(map(len, others.values()))
-        if named not in self._found:
-            run, returned = self.program.find(self.fixed, others)
-            self._found[named] = (run(self._flat), returned)
-        step, returned = self._found[named]
+        sizes = tuple(map(len, others.values()))
+        if sizes not in self._resolved:
+            run, returned = self.step.lookup(self.fixed, others)
+            self._resolved[sizes] = (run(self._flat), returned)
+        step, returned = self._resolved[sizes]
         result: dict[str, Tensors] = {}
         for (group, name), tensor in zip(returned, step(flattened(others)), strict=True):
             result.setdefault(group, {})[name] = tensor
@@ -146,17 +149,19 @@ class BoundStep:
 
 
 def flattened(groups: Groups) -> list[Tensor]:
-    """Return all tensors of the groups, in their order."""
+    """Return all tensors of the groups, in order."""
     return [tensor for tensors in groups.values() for tensor in tensors.values()]
 
 
-def _in_place(graph: torch.fx.GraphModule, fixed: int) -> Run:
-    """Return the recorded operations one by one, with updates in place on a CPU."""
-    return computed_once(mark_once(by_onednn(descend_in_place(graph)), fixed), fixed)
+def _uncompiled(graph: torch.fx.GraphModule, fixed: int) -> BindStep:
+    """Return the traced operations, run one by one, with updates in place on a CPU."""
+    return hoist(mark_hoisted(use_onednn(update_in_place(graph)), fixed), fixed)
 
 
-def _compiled_or_in_place(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int) -> Run:
-    """Return the recorded operations compiled, or one by one where compiling them fails."""
+def _compiled_or_uncompiled(
+    graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int
+) -> BindStep:
+    """Return the traced operations compiled, or run one by one where compiling fails."""
     try:
         run = _compiled(graph, flat, fixed)
         given = [tensor.clone() for tensor in flat]
@@ -169,41 +174,42 @@ def _compiled_or_in_place(graph: torch.fx.GraphModule, flat: list[Tensor], fixed
             RuntimeWarning,
             stacklevel=2,
         )
-        return _in_place(graph, fixed)
+        return _uncompiled(graph, fixed)
     return run
 
 
-def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int) -> Run:
-    """Return the recorded operations compiled, and the products of matrices between them as they are."""
-    # Inductor imports what warns of a missing GPU wherever there is a CUDA compiler.
+def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int) -> BindStep:
+    """Return the traced operations compiled, but for the matrix multiplications between them."""
+    # Inductor's imports warn of a missing GPU wherever there is a CUDA compiler.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
-    def compiled(part: torch.fx.GraphModule, given: list[Tensor]) -> Step:
-        # As they lie in memory, for that is what is compiled: a copy can have other strides.
+    def compiled(part: torch.fx.GraphModule, given: list[Tensor]) -> TracedStep:
+        # The tensors themselves: a copy can have other strides, and strides are compiled in.
         made = torch._inductor.compile(part, [*given])
         return lambda tensors: list(made(*tensors))
 
-    parts = take_products(copy.deepcopy(graph), flat, compiled, fixed)
+    parts = compile_around_matmuls(copy.deepcopy(graph), flat, compiled, fixed)
     if parts is not None:
-        return computed_once(parts, fixed)
-    whole = compiled(graph, flat)
-    return lambda given: lambda others: whole([*given, *others])
+        return hoist(parts, fixed)
+    complete = compiled(graph, flat)
+    return lambda given: lambda others: complete([*given, *others])
 
 
-def _captured(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int, pool: Pool) -> Run:
-    """Return a replay of the recorded operations, which read and write where fixed tensors lie.
+def _captured(
+    graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int, pool: GraphPool
+) -> BindStep:
+    """Return the traced operations as a CUDA graph, which reads and writes the fixed tensors in place.
 
-    A tensor that is given again in the place where it was captured costs nothing; another's values
-    are copied there first, as are all that are not fixed, which have places of their own. What comes
-    back is overwritten by the next run.
+    The values of other tensors are copied to the graph's own buffers before each replay, and those of
+    fixed tensors where they are other objects than at capture. The next run overwrites the results.
     """
     static = [*flat[:fixed], *(tensor.clone() for tensor in flat[fixed:])]
     replay, returned = cuda_graph(graph, static, pool)
 
     def run(tensors: list[Tensor]) -> list[Tensor]:
-        for place, tensor in zip(static, tensors, strict=True):
-            if place is not tensor:
-                place.copy_(tensor)
+        for buffer, tensor in zip(static, tensors, strict=True):
+            if buffer is not tensor:
+                buffer.copy_(tensor)
         replay()
         return list(returned)
 
@@ -211,29 +217,31 @@ def _captured(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int, pool:
 
 
 def cuda_graph(
-    graph: torch.fx.GraphModule, static: list[Tensor], pool: Pool
+    graph: torch.fx.GraphModule, static: list[Tensor], pool: GraphPool
 ) -> tuple[Callable[[], None], list[Tensor]]:
-    """Return what replays ``graph`` on ``static``, whose values stay, and where its results lie.
+    """Return a function that replays ``graph`` on ``static``, and the graph's result tensors.
+
+    Capturing leaves the values of ``static`` as they were.
 
     Raises
     ------
     CaptureError
-        Capturing began and did not come to its end.
+        Capturing failed midway.
     """
     device = static[0].device
     with torch.cuda.device(device):
         saved = [tensor.clone() for tensor in static]
-        side, here = _side_stream(device), torch.cuda.current_stream(device)
-        side.wait_stream(here)
-        with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
+        side_stream, original_stream = _side_stream(device), torch.cuda.current_stream(device)
+        side_stream.wait_stream(original_stream)
+        with torch.cuda.stream(side_stream):
+            for _ in range(WARM_UP_RUNS):
                 graph(*static)
-        here.wait_stream(side)
-        captured, returned = _capture(graph, static, side, pool)
+        original_stream.wait_stream(side_stream)
+        captured, returned = _capture(graph, static, side_stream, pool)
         for tensor, value in zip(static, saved, strict=True):
             tensor.copy_(value)
 
-    def replay(_alive: object = graph) -> None:  # its constants are where the graph reads them
+    def replay(_alive: object = graph) -> None:  # keeps its constants alive
         with torch.cuda.device(device):
             captured.replay()
 
@@ -241,18 +249,23 @@ def cuda_graph(
 
 
 def _capture(
-    graph: torch.fx.GraphModule, static: list[Tensor], side: torch.cuda.Stream, pool: Pool
+    graph: torch.fx.GraphModule,
+    static: list[Tensor],
+    side_stream: torch.cuda.Stream,
+    pool: GraphPool,
 ) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
-    """Return a CUDA graph of what ``graph`` does with ``static``, and where its results lie.
+    """Return ``graph`` on ``static`` as a CUDA graph, and its result tensors.
 
-    cuBLAS keeps one workspace for all that runs on a stream. It is let go before and after, so that
-    each trainer's graphs have theirs, in their own pool, and not one that dies with another trainer's.
+    cuBLAS keeps one workspace a stream. It is freed before and after, so that each trainer's graphs
+    have a workspace in their own pool, and not one that is freed with another trainer's.
     """
-    here, captured = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+    original_stream, captured = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     torch._C._cuda_clearCublasWorkspaces()
     try:
-        with torch.cuda.graph(captured, pool.handle, side, capture_error_mode="thread_local"):
+        with torch.cuda.graph(
+            captured, pool.handle, side_stream, capture_error_mode="thread_local"
+        ):
             returned = list(graph(*static))
     except RuntimeError as error:
         raise CaptureError(
@@ -262,11 +275,11 @@ def _capture(
         ) from error
     finally:
         torch._C._cuda_clearCublasWorkspaces()
-        torch.cuda.set_stream(here)  # PyTorch stays on the other one where capturing fails
+        torch.cuda.set_stream(original_stream)  # PyTorch does not restore it where capturing fails
     return captured, returned
 
 
 @functools.cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream on which all graphs of a device are captured, one after another."""
+    """Return the stream on which all graphs of a device are captured."""
     return torch.cuda.Stream(device)

@@ -1,4 +1,4 @@
-"""The products of matrices in a recorded step: who computes them, and what is compiled around them."""
+"""Matrix multiplications of a traced step: by oneDNN, and left out of what Inductor compiles."""
 
 from __future__ import annotations
 
@@ -13,41 +13,44 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import Argument
 from torch.overrides import TorchFunctionMode
 
-from fedapp.training.batched.graph_hoisting import is_once, mark_once
+from fedapp.training.batched.graph_memory import (
+    MemoryUse,
+    aliased_inputs,
+    is_hoisted,
+    mark_hoisted,
+    written_inputs,
+)
 from fedapp.training.batched.graph_updates import (
-    Memory,
-    aliased,
     cleanup_graph,
-    descend_in_place,
     meta,
     on_cpu,
     transpose,
-    written,
+    update_in_place,
 )
 
 aten = torch.ops.aten
 
-WORK = 1 << 20
-"""Multiplications in a product from which oneDNN is quicker than the BLAS that PyTorch calls."""
+MIN_MULTIPLICATIONS = 1 << 20
+"""Multiplications in a matmul from which oneDNN is faster than the BLAS that PyTorch calls."""
 
-DEEP = 32
-"""Numbers in each sum from which a product of oneDNN and an addition are quicker than BLAS's both."""
+MIN_INNER_DIM = 32
+"""Inner dimension from which oneDNN's matmul and an addition are faster than BLAS's addmm."""
 
 
-def by_onednn(graph: GraphModule) -> GraphModule:
-    """Let oneDNN take the larger products of float32, which on many processors it does twice as fast."""
+def use_onednn(graph: GraphModule) -> GraphModule:
+    """Replace the larger float32 matmuls by oneDNN's, on many processors twice as fast."""
     if not torch.backends.mkldnn.is_available():
         return graph
     for node in list(graph.graph.nodes):
         if node.target in (aten.mm.default, aten.addmm.default) and not node.kwargs:
-            _multiply_by_onednn(node)
+            _replace_matmul(node)
         elif node.target is aten.addmm_.default:
-            _multiply_and_add(node)
+            _replace_addmm(node)
     return cleanup_graph(graph)
 
 
-class LinearByOnednn(TorchFunctionMode):
-    """While entered, oneDNN takes the larger products of linear layers; for what needs no gradients."""
+class LinearWithOnednn(TorchFunctionMode):
+    """Context in which linear layers with large matmuls are computed by oneDNN, without gradients."""
 
     def __torch_function__(
         self,
@@ -57,30 +60,30 @@ class LinearByOnednn(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Call ``func``, or oneDNN in its place."""
-        if func is torch.nn.functional.linear and not kwargs and _suits(*args):
+        if func is torch.nn.functional.linear and not kwargs and _onednn_is_faster(*args):
             return torch.ops.mkldnn._linear_pointwise(
                 *args[:2], args[2] if len(args) == 3 else None, "none", [], ""
             )
         return func(*args, **(kwargs or {}))
 
 
-def _suits(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Return whether oneDNN is quicker."""
+def _onednn_is_faster(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Return whether oneDNN is faster."""
     return (
         torch.backends.mkldnn.is_available()
         and inputs.device.type == "cpu"
         and inputs.dtype == weight.dtype == torch.float32
-        and inputs.numel() * len(weight) >= WORK
+        and inputs.numel() * len(weight) >= MIN_MULTIPLICATIONS
     )
 
 
-def _depth(node: Node) -> int:
-    """Return how many products each number in a product of matrices sums."""
+def _inner_dim(node: Node) -> int:
+    """Return the inner dimension of a matmul."""
     return meta(node.args[-2]).shape[1]  # type: ignore[arg-type]
 
 
-def _work(node: Node) -> int:
-    """Return how many multiplications a product of matrices of float32 on the CPU is; else 0."""
+def _num_multiplications(node: Node) -> int:
+    """Return the number of multiplications of a float32 matmul on the CPU; else 0."""
     weight = node.args[-1]
     if not on_cpu(weight) or meta(weight).dtype != torch.float32:  # type: ignore[arg-type]
         return 0
@@ -88,43 +91,43 @@ def _work(node: Node) -> int:
     return int(rows * depth * meta(weight).shape[1])  # type: ignore[arg-type]
 
 
-def _multiply_by_onednn(node: Node) -> None:
-    """Replace a product of matrices, with a bias or without."""
+def _replace_matmul(node: Node) -> None:
+    """Replace mm, or addmm with a bias vector."""
     bias = node.args[0] if len(node.args) == 3 else None
     vector = bias is None or meta(bias).shape == meta(node).shape[1:]  # type: ignore[arg-type]
-    if vector and _work(node) >= WORK:
+    if vector and _num_multiplications(node) >= MIN_MULTIPLICATIONS:
         with node.graph.inserting_before(node):
-            new = _product(node, bias)
+            new = _onednn_matmul(node, bias)
         new.meta["val"] = meta(node)
         node.replace_all_uses_with(new)
         node.graph.erase_node(node)
 
 
-def _multiply_and_add(node: Node) -> None:
-    """Replace a product that is added into a matrix: the product, then the addition in place."""
-    if _work(node) < 2 * WORK or _depth(node) < DEEP:
+def _replace_addmm(node: Node) -> None:
+    """Replace addmm_ by oneDNN's matmul and an addition in place."""
+    if _num_multiplications(node) < 2 * MIN_MULTIPLICATIONS or _inner_dim(node) < MIN_INNER_DIM:
         return
     with node.graph.inserting_before(node):
-        new = _product(node, None)
+        new = _onednn_matmul(node, None)
         new.meta["val"] = meta(node.args[0])  # type: ignore[arg-type]
         node.graph.call_function(aten.add_.Tensor, (node.args[0], new), node.kwargs)
     node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
     node.graph.erase_node(node)
 
 
-def _product(node: Node, bias: Argument) -> Node:
-    """Add oneDNN's product of the node's two matrices."""
+def _onednn_matmul(node: Node, bias: Argument) -> Node:
+    """Insert oneDNN's matmul of the node's two matrices."""
     left, right = node.args[-2:]
     transposed = transpose(right)  # type: ignore[arg-type]
-    product = torch.ops.mkldnn._linear_pointwise.default
-    return node.graph.call_function(product, (left, transposed, bias, "none", [], ""))
+    matmul = torch.ops.mkldnn._linear_pointwise.default
+    return node.graph.call_function(matmul, (left, transposed, bias, "none", [], ""))
 
 
-# ---------------------------------------------------------------------- compiled around products
+# ---------------------------------------------------------------------- compiled around matmuls
 
 Compile = Callable[[GraphModule, list[Tensor]], Callable[[list[Tensor]], list[Tensor]]]
 
-PRODUCTS = (
+MATMULS = (
     aten.mm.default,
     aten.bmm.default,
     aten.addmm.default,
@@ -132,179 +135,183 @@ PRODUCTS = (
     aten.baddbmm_.default,
     torch.ops.mkldnn._linear_pointwise.default,
 )
-NUMBERS = (aten._local_scalar_dense.default, operator.mul)
-"""What gives a number, which a compiled part does not take."""
+NUMBER_OPS = (aten._local_scalar_dense.default, operator.mul)
+"""Operations whose result is a number, which a compiled part does not take."""
 
-MOST_PARTS = 24
-"""More parts than this cost more to call than fusing saves: a network unrolled over a text."""
+MAX_PARTS = 24
+"""Above this, calling the parts costs more than fusing saves: a network unrolled over a text."""
 
-FEWEST = 3
-"""Operations from which a part is compiled; fewer are run one by one."""
+MIN_OPERATIONS = 3
+"""Operations from which a part is compiled; fewer run one by one."""
 
 
-def take_products(
-    graph: GraphModule, given: list[Tensor], compile_: Compile, fixed: int = 0
+def compile_around_matmuls(
+    graph: GraphModule, inputs: list[Tensor], compile_: Compile, fixed: int = 0
 ) -> GraphModule | None:
-    """Return the step with its products run by themselves, and what lies between them compiled.
+    """Return the step with its matmuls run separately, and the operations between them compiled.
 
-    A compiler that makes the whole step cannot write a product into a weight. None where there is
-    no product, or so many one after the other that the parts are too small. What depends on the
-    first ``fixed`` inputs alone is marked.
+    Inductor, given the whole step, cannot write a matmul into a weight. None where there is no matmul,
+    or so many in sequence that the parts are too small. Operations on the first ``fixed`` inputs alone
+    are marked as hoisted.
     """
-    graph = mark_once(by_onednn(descend_in_place(graph)), fixed)
-    parts = Parts.of(graph.graph)
-    if not 1 < parts.count <= MOST_PARTS:
+    graph = mark_hoisted(use_onednn(update_in_place(graph)), fixed)
+    parts = StepParts.of(graph.graph)
+    if not 1 < parts.count <= MAX_PARTS:
         return None
-    values = _Values(graph)
-    values.run(*(tensor.clone() for tensor in given))
-    return _joined(graph, parts, values.seen, compile_)
+    values = _RecordingInterpreter(graph)
+    values.run(*(tensor.clone() for tensor in inputs))
+    return _assembled(graph, parts, values.results, compile_)
 
 
-class _Values(Interpreter):
-    """Runs a graph and keeps what every operation gives."""
+class _RecordingInterpreter(Interpreter):
+    """Runs a graph and keeps every operation's result."""
 
     def __init__(self, graph: GraphModule) -> None:
         super().__init__(graph, garbage_collect_values=False)
-        self.seen: dict[Node, Tensor] = {}
+        self.results: dict[Node, Tensor] = {}
 
     def run_node(self, n: Node) -> Tensor:
         """Run one operation."""
-        self.seen[n] = super().run_node(n)
-        return self.seen[n]
+        self.results[n] = super().run_node(n)
+        return self.results[n]
 
 
 @dataclass
-class Parts:
-    """In which part of the step each operation runs; ``apart`` are those that are not compiled.
+class StepParts:
+    """The part of the step in which each operation runs; those in ``uncompiled`` are not compiled.
 
-    A part is what is compiled, and after it what is not: so an operation that reads a product
-    belongs to a later part than the product.
+    A part is a compiled function followed by uncompiled operations, so an operation that reads a
+    matmul belongs to a later part than the matmul.
     """
 
     part: dict[Node, int] = field(default_factory=dict)
-    apart: set[Node] = field(default_factory=set)
+    uncompiled: set[Node] = field(default_factory=set)
 
     @classmethod
-    def of(cls, graph: Graph) -> Parts:
-        """Return the earliest part for what is run apart, the latest for what leads there."""
-        parts, before = cls(), _before(graph)
+    def of(cls, graph: Graph) -> StepParts:
+        """Assign uncompiled operations to their earliest part, the others to their latest."""
+        parts, dependencies = cls(), _dependencies(graph)
         nodes = [node for node in graph.nodes if _in_step(node)]
-        parts.apart = _run_apart(nodes)
+        parts.uncompiled = _uncompiled(nodes)
         for node in nodes:
-            parts.part[node] = max((parts._after(node, dep) for dep in before[node]), default=0)
+            parts.part[node] = max(
+                (parts._earliest_part(node, dep) for dep in dependencies[node]), default=0
+            )
         after: dict[Node, list[Node]] = {node: [] for node in nodes}
         for node in nodes:
-            for dep in before[node]:
+            for dep in dependencies[node]:
                 after[dep].append(node)
         for node in reversed(nodes):
-            if node not in parts.apart and after[node]:
+            if node not in parts.uncompiled and after[node]:
                 parts.part[node] = min(parts.part[later] for later in after[node])
-        for node in filter(_picks, nodes):  # a part takes tensors, and no tuples of them
+        for node in filter(_is_getitem, nodes):  # a part takes tensors, not tuples
             parts.part[node] = parts.part[node.all_input_nodes[0]]
         return parts
 
-    def _after(self, node: Node, dep: Node) -> int:
-        """Return the first part in which ``node`` can run, since it runs after ``dep``."""
-        return self.part[dep] + (dep in self.apart and node not in self.apart)
+    def _earliest_part(self, node: Node, dep: Node) -> int:
+        """Return the first part in which ``node`` can run after ``dep``."""
+        return self.part[dep] + (dep in self.uncompiled and node not in self.uncompiled)
 
     @property
     def count(self) -> int:
-        """How many parts there are."""
+        """The number of parts."""
         return 1 + max(self.part.values(), default=0)
 
 
 def _in_step(node: Node) -> bool:
     """Return whether the operation runs in every step."""
-    return node.op == "call_function" and not is_once(node)
+    return node.op == "call_function" and not is_hoisted(node)
 
 
-def _picks(node: Node) -> bool:
-    """Return whether the operation picks one of several results."""
+def _is_getitem(node: Node) -> bool:
+    """Return whether the operation selects one of several results."""
     return node.target is operator.getitem
 
 
-def _before(graph: Graph) -> dict[Node, list[Node]]:
-    """Return after which operations each must run: whose result it reads, whose memory it writes."""
-    memory = Memory.of(graph)
+def _dependencies(graph: Graph) -> dict[Node, list[Node]]:
+    """Return for each operation those that must run before it, by results read and memory written."""
+    memory = MemoryUse.of(graph)
     readers: dict[Node, list[Node]] = {}
     writer: dict[Node, Node] = {}
-    before: dict[Node, list[Node]] = {}
+    dependencies: dict[Node, list[Node]] = {}
     for node in filter(_in_step, graph.nodes):
-        writes = {root for arg in written(node) for root in memory.roots[arg]}
+        writes = {root for arg in written_inputs(node) for root in memory.roots[arg]}
         reads = {root for arg in node.all_input_nodes for root in memory.roots[arg]}
-        found = set(filter(_in_step, node.all_input_nodes))
-        found |= {writer[root] for root in reads | writes if root in writer}
+        deps = set(filter(_in_step, node.all_input_nodes))
+        deps |= {writer[root] for root in reads | writes if root in writer}
         for root in writes:
-            found |= set(readers.get(root, []))
+            deps |= set(readers.get(root, []))
             writer[root] = node
         for root in reads:
             readers.setdefault(root, []).append(node)
-        before[node] = [dep for dep in found if dep is not node]
-    return before
+        dependencies[node] = [dep for dep in deps if dep is not node]
+    return dependencies
 
 
-def _run_apart(nodes: list[Node]) -> set[Node]:
-    """Return the products, what takes a number, and what only these need: views, and numbers."""
-    apart = {node for node in nodes if node.target in PRODUCTS or _has_numbers(node)}
+def _uncompiled(nodes: list[Node]) -> set[Node]:
+    """Return the matmuls, operations on numbers, and the views that only these read."""
+    uncompiled = {node for node in nodes if node.target in MATMULS or _has_numbers(node)}
     for node in reversed(nodes):
         users = list(node.users)
-        view = bool(aliased(node)) and not written(node) and not _picks(node)
-        if view and users and apart.issuperset(users):
-            apart.add(node)
-    return apart
+        view = bool(aliased_inputs(node)) and not written_inputs(node) and not _is_getitem(node)
+        if view and users and uncompiled.issuperset(users):
+            uncompiled.add(node)
+    return uncompiled
 
 
 def _has_numbers(node: Node) -> bool:
-    """Return whether the operation gives a number or takes one."""
-    return any(each.target in NUMBERS for each in (node, *node.all_input_nodes))
+    """Return whether the operation returns or takes a number."""
+    return any(each.target in NUMBER_OPS for each in (node, *node.all_input_nodes))
 
 
-def _joined(
-    graph: GraphModule, parts: Parts, values: dict[Node, Tensor], compile_: Compile
+def _assembled(
+    graph: GraphModule, parts: StepParts, values: dict[Node, Tensor], compile_: Compile
 ) -> GraphModule:
-    """Return a graph that calls the compiled parts and, between them, the products."""
-    joined, place = Graph(), dict[Node, Node]()
+    """Return a graph that calls the compiled parts and, between them, the uncompiled operations."""
+    assembled, copied = Graph(), dict[Node, Node]()
     for node in graph.graph.nodes:
-        if node.op == "placeholder" or is_once(node):
-            place[node] = joined.node_copy(node, place.__getitem__)
+        if node.op == "placeholder" or is_hoisted(node):
+            copied[node] = assembled.node_copy(node, copied.__getitem__)
     for number in range(parts.count):
-        here = [node for node, part in parts.part.items() if part == number]
-        inner = [node for node in here if node not in parts.apart]
-        if len(inner) >= FEWEST:
-            _add_compiled(joined, place, inner, values, compile_)
-            inner = []
-        for node in (*inner, *(node for node in here if node in parts.apart)):
-            place[node] = joined.node_copy(node, place.__getitem__)
+        nodes = [node for node, part in parts.part.items() if part == number]
+        compiled_nodes = [node for node in nodes if node not in parts.uncompiled]
+        if len(compiled_nodes) >= MIN_OPERATIONS:
+            _insert_compiled(assembled, copied, compiled_nodes, values, compile_)
+            compiled_nodes = []
+        for node in (*compiled_nodes, *(node for node in nodes if node in parts.uncompiled)):
+            copied[node] = assembled.node_copy(node, copied.__getitem__)
     output = next(iter(graph.graph.find_nodes(op="output")))
-    joined.node_copy(output, place.__getitem__)
-    joined.lint()
-    return GraphModule(graph, joined)
+    assembled.node_copy(output, copied.__getitem__)
+    assembled.lint()
+    return GraphModule(graph, assembled)
 
 
-def _add_compiled(
-    joined: Graph,
-    place: dict[Node, Node],
-    inner: list[Node],
+def _insert_compiled(
+    assembled: Graph,
+    copied: dict[Node, Node],
+    compiled_nodes: list[Node],
     values: dict[Node, Tensor],
     compile_: Compile,
 ) -> None:
-    """Compile operations to one function, and add its call."""
-    mine = set(inner)
-    needed = list(dict.fromkeys(a for n in inner for a in n.all_input_nodes if a not in mine))
-    given = [node for node in inner if not all(user in mine for user in node.users)]
-    given = [node for node in given if isinstance(values[node], Tensor)]
-    part, copied = Graph(), dict[Node, Node]()
-    for node in needed:
-        copied[node] = part.placeholder(node.name)
-    for node in inner:
-        copied[node] = part.node_copy(node, copied.__getitem__)
-        copied[node].meta = {}
-    part.output([copied[node] for node in given])
-    compiled = compile_(GraphModule(torch.nn.Module(), part), [values[node] for node in needed])
+    """Compile operations to one function, and insert its call."""
+    members = set(compiled_nodes)
+    inputs = list(
+        dict.fromkeys(a for n in compiled_nodes for a in n.all_input_nodes if a not in members)
+    )
+    outputs = [node for node in compiled_nodes if not all(user in members for user in node.users)]
+    outputs = [node for node in outputs if isinstance(values[node], Tensor)]
+    part, in_part = Graph(), dict[Node, Node]()
+    for node in inputs:
+        in_part[node] = part.placeholder(node.name)
+    for node in compiled_nodes:
+        in_part[node] = part.node_copy(node, in_part.__getitem__)
+        in_part[node].meta = {}
+    part.output([in_part[node] for node in outputs])
+    compiled = compile_(GraphModule(torch.nn.Module(), part), [values[node] for node in inputs])
 
     def run(*tensors: Tensor) -> list[Tensor]:
         return compiled(list(tensors))
 
-    result = joined.call_function(run, tuple(place[node] for node in needed))
-    for index, node in enumerate(given):
-        place[node] = joined.call_function(operator.getitem, (result, index))
+    call_result = assembled.call_function(run, tuple(copied[node] for node in inputs))
+    for index, node in enumerate(outputs):
+        copied[node] = assembled.call_function(operator.getitem, (call_result, index))

@@ -1,14 +1,14 @@
-"""Rewrites of a recorded step that change what it costs and not what it computes, up to rounding.
+"""In-place parameter updates in the graph of a traced step, on the CPU.
 
-Both are for the CPU. They rely on what a recorded graph guarantees: its inputs are tensors of their
-own, none of which shares memory with another.
+The rewrite changes the cost of a step, and its results only by rounding. It relies on the fact that
+no two inputs of a traced graph share memory.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,118 +16,48 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import Argument
 
+from fedapp.training.batched.graph_memory import MemoryUse, written_inputs
+
 aten = torch.ops.aten
 
-PAIRS = 3
-"""Dimensions of c matrices side by side."""
-
-Root = Node
-"""A node that makes memory of its own; views of it share that memory."""
+NDIM = 3
+"""Dimensions of a batch of matrices, [c, m, n]."""
 
 
-def descend_in_place(graph: GraphModule) -> GraphModule:
-    """Write ``w.copy_(w + s * g)`` straight into w, and where g is a product, never make g.
+def update_in_place(graph: GraphModule) -> GraphModule:
+    """Replace ``w.copy_(w + s * g)`` by updates of w in place, without g where g is a matmul.
 
-    A term ``s * (a @ b)`` becomes ``w.addmm_(a, b, alpha=s)``, another ``w.addcmul_(g, s)`` or
-    ``w.add_(g)``. What is read later than before must be memory that nothing writes; where that is
-    not so the copy stays.
+    A term ``s * (a @ b)`` becomes ``w.addmm_(a, b, alpha=s)``, others ``w.addcmul_(g, s)`` or
+    ``w.add_(g)``. These read their operands later than the original operations did; where an operand's
+    memory is written, the copy stays.
     """
-    _remove_idle_views(graph.graph)
-    memory = Memory.of(graph.graph)
+    _remove_no_op_views(graph.graph)
+    memory = MemoryUse.of(graph.graph)
     for node in list(graph.graph.nodes):
         if node.target is aten.copy_.default and on_cpu(node.args[0]):
-            _descend(node, memory)
+            _rewrite_copy(node, memory)
     return cleanup_graph(graph)
 
 
 VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default)
 
 
-def _remove_idle_views(graph: Graph) -> None:
-    """Remove views of the shape that was there before, of which ``vmap`` makes many."""
+def _remove_no_op_views(graph: Graph) -> None:
+    """Remove views that do not change the shape, of which ``vmap`` makes many."""
     for node in list(graph.nodes):
         if node.target in VIEWS and meta(node).shape == meta(node.args[0]).shape:
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
 
 
-# ---------------------------------------------------------------------- who writes whose memory
+# ---------------------------------------------------------------------- sums of matmuls
 
 
 @dataclass(frozen=True)
-class Memory:
-    """Which memory each node's result lies in, and how often each memory is written."""
+class ScaledMatmul:
+    """``number * scale * (left @ right)``, of matrices or batches of c matrices.
 
-    roots: dict[Node, frozenset[Root]]
-    writes: dict[Root, int]
-
-    @classmethod
-    def of(cls, graph: Graph) -> Memory:
-        """Return what the operations' schemas say."""
-        roots: dict[Node, frozenset[Root]] = {}
-        writes: dict[Root, int] = {}
-        for node in graph.nodes:
-            shared = [roots[arg] for arg in aliased(node)]
-            roots[node] = frozenset().union(*shared) if shared else frozenset({node})
-            for arg in written(node):
-                for root in roots[arg]:
-                    writes[root] = writes.get(root, 0) + 1
-        return cls(roots, writes)
-
-    def still(self, node: Node) -> bool:
-        """Return whether nothing ever writes the memory in which the node's result lies."""
-        return not any(self.writes.get(root) for root in self.roots[node])
-
-
-def _arguments(node: Node) -> Iterable[tuple[torch.Argument, Argument]]:
-    schema = node.target._schema  # type: ignore[union-attr]
-    for index, argument in enumerate(schema.arguments):
-        given = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
-        yield argument, given
-
-
-def _nodes_in(given: Argument) -> list[Node]:
-    found: list[Node] = []
-
-    def note(node: Node) -> Node:
-        found.append(node)
-        return node
-
-    torch.fx.node.map_arg(given, note)
-    return found
-
-
-def aliased(node: Node) -> list[Node]:
-    """Return the inputs whose memory the node's result may lie in."""
-    if node.op != "call_function":
-        return []
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return list(node.all_input_nodes)
-    if node.target is aten._unsafe_view.default:
-        return list(node.all_input_nodes)
-    return [n for a, given in _arguments(node) if a.alias_info for n in _nodes_in(given)]
-
-
-def written(node: Node) -> list[Node]:
-    """Return the inputs that the node changes in place."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-        return []
-    return [
-        n
-        for argument, given in _arguments(node)
-        if argument.alias_info and argument.alias_info.is_write
-        for n in _nodes_in(given)
-    ]
-
-
-# ---------------------------------------------------------------------- sums of products
-
-
-@dataclass(frozen=True)
-class Product:
-    """``number * scale * (left @ right)``, of matrices, or of c pairs of matrices.
-
-    ``scale`` is the node of a scalar, or of one for each pair, [c, 1, 1]; or None.
+    ``scale`` is the node of a scalar or of one for each pair, [c, 1, 1]; or None.
     """
 
     left: Node
@@ -136,104 +66,111 @@ class Product:
     scale: Node | None = None
 
 
-def _descend(copy: Node, memory: Memory) -> None:
-    """Replace one ``copy_`` by updates in place, if that is what it is and it may be done."""
+def _rewrite_copy(copy: Node, memory: MemoryUse) -> None:
+    """Replace one ``copy_`` by updates in place where that is possible."""
     weight, value = copy.args
-    if not (isinstance(weight, Node) and isinstance(value, Node) and _own(weight, memory)):
+    if not (
+        isinstance(weight, Node) and isinstance(value, Node) and _is_written_once(weight, memory)
+    ):
         return
-    terms = _besides(value, weight)
+    terms = _other_terms(value, weight)
     if terms is None or any(meta(term).dtype != meta(weight).dtype for _, term in terms):
         return
     with copy.graph.inserting_before(copy):
-        split = [(sign, *_split(term, memory)) for sign, term in terms]
+        split = [(sign, *_split_matmuls(term, memory)) for sign, term in terms]
         rests = [(sign, rest) for sign, _, rest in split if rest is not None]
-        if not all(_like(rest, weight) and _may_wait(rest, memory) for _, rest in rests):
+        if not all(
+            _same_shape(rest, weight) and _readable_later(rest, memory) for _, rest in rests
+        ):
             return
         for sign, rest in rests:
-            _add(weight, rest, sign, memory)
-        for sign, products, _ in split:
-            for product in products:
-                _add_product(weight, replace(product, number=sign * product.number))
+            _add_term(weight, rest, sign, memory)
+        for sign, matmuls, _ in split:
+            for matmul in matmuls:
+                _add_matmul(weight, replace(matmul, number=sign * matmul.number))
     copy.replace_all_uses_with(weight)
     copy.graph.erase_node(copy)
 
 
-def _own(weight: Node, memory: Memory) -> bool:
-    """Return whether ``weight`` is an input that is written once."""
+def _is_written_once(weight: Node, memory: MemoryUse) -> bool:
+    """Return whether ``weight`` is an input of the graph that is written once."""
     return weight.op == "placeholder" and memory.writes.get(weight) == 1
 
 
-def _besides(value: Node, weight: Node) -> list[tuple[float, Node]] | None:
-    """Return the terms, with signs, that the sum ``value`` has besides ``weight``; None: no such sum."""
+def _other_terms(value: Node, weight: Node) -> list[tuple[float, Node]] | None:
+    """Return sign and node of the terms of the sum ``value`` besides ``weight``; None if it is no sum."""
     if value.target not in (aten.add.Tensor, aten.sub.Tensor) or len(value.users) > 1:
         return None
     first, second = value.args[:2]
     factor = value.kwargs.get("alpha", 1)
-    if not (isinstance(first, Node) and isinstance(second, Node)) or not _number(factor):
+    if not (isinstance(first, Node) and isinstance(second, Node)) or not _is_number(factor):
         return None
     sign = float(factor) * (-1.0 if value.target is aten.sub.Tensor else 1.0)  # type: ignore[arg-type]
     if first is weight:
         return [(sign, second)]
     if second is weight and sign == 1.0:
         return [(1.0, first)]
-    inner = _besides(first, weight)
+    inner = _other_terms(first, weight)
     return None if inner is None else [*inner, (sign, second)]
 
 
-def _split(term: Node, memory: Memory) -> tuple[list[Product], Node | None]:
-    """Return the products of matrices in a sum, and what is left of it."""
-    product = _product(term, memory)
-    if product is not None:
-        return [product], None
+def _split_matmuls(term: Node, memory: MemoryUse) -> tuple[list[ScaledMatmul], Node | None]:
+    """Return the matmuls in a sum, and the sum of the other terms."""
+    matmul = _as_matmul(term, memory)
+    if matmul is not None:
+        return [matmul], None
     if len(term.users) == 1 and term.target is aten.add.Tensor and not term.kwargs:
         return _split_sum(term, memory)
-    scaled = _scaled(term, memory) if len(term.users) == 1 else None
+    scaled = _as_scaled(term, memory) if len(term.users) == 1 else None
     if scaled is None:
         return [], term
     scale, inner = scaled
-    products, rest = _split(inner, memory)
-    if not products:
+    matmuls, rest = _split_matmuls(inner, memory)
+    if not matmuls:
         return [], term
-    products = [_times(product, scale) for product in products]
-    return products, None if rest is None else call(aten.mul.Tensor, (rest, scale), meta(rest))
+    matmuls = [_scale_matmul(matmul, scale) for matmul in matmuls]
+    return matmuls, None if rest is None else add_call(aten.mul.Tensor, (rest, scale), meta(rest))
 
 
-def _split_sum(term: Node, memory: Memory) -> tuple[list[Product], Node | None]:
+def _split_sum(term: Node, memory: MemoryUse) -> tuple[list[ScaledMatmul], Node | None]:
     first, second = term.args
     if not (isinstance(first, Node) and isinstance(second, Node)):
         return [], term
     if meta(first).shape != meta(second).shape:
         return [], term
-    (mine, rest), (theirs, other) = _split(first, memory), _split(second, memory)
-    if not (mine or theirs):
+    (first_matmuls, rest), (second_matmuls, other) = (
+        _split_matmuls(first, memory),
+        _split_matmuls(second, memory),
+    )
+    if not (first_matmuls or second_matmuls):
         return [], term
     if rest is not None and other is not None:
-        rest = call(aten.add.Tensor, (rest, other), meta(rest))
-        return mine + theirs, rest
-    return mine + theirs, other if rest is None else rest
+        rest = add_call(aten.add.Tensor, (rest, other), meta(rest))
+        return first_matmuls + second_matmuls, rest
+    return first_matmuls + second_matmuls, other if rest is None else rest
 
 
-def _product(term: Node, memory: Memory) -> Product | None:
-    """Return the product that ``term`` is, through transpositions, if it can be taken later."""
-    turned, node = False, term
+def _as_matmul(term: Node, memory: MemoryUse) -> ScaledMatmul | None:
+    """Return ``term`` as a matmul, also behind transpositions, if its operands can be read later."""
+    transposed, node = False, term
     while is_transpose(node) and len(node.users) == 1:
-        turned, node = not turned, node.args[0]  # type: ignore[assignment]
+        transposed, node = not transposed, node.args[0]  # type: ignore[assignment]
     if node.target not in (aten.mm.default, aten.bmm.default) or len(node.users) > 1:
         return None
     left, right = node.args
     if not (isinstance(left, Node) and isinstance(right, Node)):
         return None
-    if not (memory.still(left) and memory.still(right)):
+    if not (memory.never_written(left) and memory.never_written(right)):
         return None
-    if turned:
+    if transposed:
         left, right = transpose(right), transpose(left)
-    return Product(left, right)
+    return ScaledMatmul(left, right)
 
 
-def _scaled(term: Node, memory: Memory) -> tuple[Node | float, Node] | None:
-    """Return scalar and tensor of their product, or None if ``term`` is none.
+def _as_scaled(term: Node, memory: MemoryUse) -> tuple[Node | float, Node] | None:
+    """Return scalar and tensor of a product of both, or None if ``term`` is none.
 
-    The scalar is a number, or can be read later.
+    The scalar is a number, or a node that can be read later.
     """
     if term.target is not aten.mul.Tensor:
         return None
@@ -241,123 +178,126 @@ def _scaled(term: Node, memory: Memory) -> tuple[Node | float, Node] | None:
     for scale, inner in ((first, second), (second, first)):
         if not isinstance(inner, Node) or meta(inner).shape != meta(term).shape:
             continue
-        if _number(scale):
+        if _is_number(scale):
             return float(scale), inner  # type: ignore[arg-type]
         if isinstance(scale, Node):
-            scalar = _repeated(scale)
+            scalar = _unexpanded(scale)
             value = meta(scalar)
-            each = value.shape == (*meta(term).shape[:1], 1, 1) and meta(term).dim() == PAIRS
-            if not (each or value.dim() == 0) or value.dtype != meta(term).dtype:
+            per_pair = value.shape == (*meta(term).shape[:1], 1, 1) and meta(term).dim() == NDIM
+            if not (per_pair or value.dim() == 0) or value.dtype != meta(term).dtype:
                 continue
-            if _may_wait(scalar, memory):
+            if _readable_later(scalar, memory):
                 return scalar, inner
     return None
 
 
-def _repeated(node: Node) -> Node:
-    """Return what ``node`` repeats, or the node itself."""
+def _unexpanded(node: Node) -> Node:
+    """Return the node that ``node`` expands, or the node itself."""
     while node.target is aten.expand.default:
         node = node.args[0]  # type: ignore[assignment]
     return node
 
 
-def _times(product: Product, scale: Node | float) -> Product:
+def _scale_matmul(matmul: ScaledMatmul, scale: Node | float) -> ScaledMatmul:
     if not isinstance(scale, Node):
-        return replace(product, number=product.number * scale)
-    if product.scale is not None:
-        larger = max(product.scale, scale, key=lambda node: meta(node).dim())
-        scale = call(aten.mul.Tensor, (product.scale, scale), meta(larger))
-    return replace(product, scale=scale)
+        return replace(matmul, number=matmul.number * scale)
+    if matmul.scale is not None:
+        larger = max(matmul.scale, scale, key=lambda node: meta(node).dim())
+        scale = add_call(aten.mul.Tensor, (matmul.scale, scale), meta(larger))
+    return replace(matmul, scale=scale)
 
 
 # ---------------------------------------------------------------------- updates in place
 
 
-def _like(node: Node, weight: Node) -> bool:
+def _same_shape(node: Node, weight: Node) -> bool:
     return meta(node).shape == meta(weight).shape
 
 
-def _may_wait(node: Node, memory: Memory) -> bool:
-    """Return whether a term may be read later than before; one made just now, if what it reads may."""
+def _readable_later(node: Node, memory: MemoryUse) -> bool:
+    """Return whether a term can be read later; of a node added by the rewrite, whether its inputs can."""
     if node in memory.roots:
-        return memory.still(node)
-    return all(_may_wait(read, memory) for read in node.all_input_nodes)
+        return memory.never_written(node)
+    return all(_readable_later(read, memory) for read in node.all_input_nodes)
 
 
-def _add(weight: Node, rest: Node, sign: float, memory: Memory) -> None:
-    """Add a term to the weight in place."""
-    scaled = _scaled(rest, memory) if len(rest.users) <= 1 else None
-    if scaled is None or not _may_wait(scaled[1], memory):
-        _update(aten.add_.Tensor, (weight, rest), alpha=sign)
+def _add_term(weight: Node, rest: Node, sign: float, memory: MemoryUse) -> None:
+    """Insert the addition of a term to the weight in place."""
+    scaled = _as_scaled(rest, memory) if len(rest.users) <= 1 else None
+    if scaled is None or not _readable_later(scaled[1], memory):
+        _add_call_in_place(aten.add_.Tensor, (weight, rest), alpha=sign)
     elif isinstance(scaled[0], Node):
-        _update(aten.addcmul_.default, (weight, scaled[1], scaled[0]), value=sign)
+        _add_call_in_place(aten.addcmul_.default, (weight, scaled[1], scaled[0]), value=sign)
     else:
-        _update(aten.add_.Tensor, (weight, scaled[1]), alpha=sign * scaled[0])
+        _add_call_in_place(aten.add_.Tensor, (weight, scaled[1]), alpha=sign * scaled[0])
 
 
-def _add_product(weight: Node, product: Product) -> None:
-    """Add a product to the weight in place; a scalar tensor is read as a number, which is exact."""
-    alpha: Node | float = product.number
-    left, scale = product.left, product.scale
+def _add_matmul(weight: Node, matmul: ScaledMatmul) -> None:
+    """Insert the addition of a matmul to the weight in place; a scalar tensor is read as a number."""
+    alpha: Node | float = matmul.number
+    left, scale = matmul.left, matmul.scale
     if scale is not None and meta(scale).dim():
-        left = call(aten.mul.Tensor, (left, scale), meta(left))
+        left = add_call(aten.mul.Tensor, (left, scale), meta(left))
     elif scale is not None:
         alpha = _as_number(scale)
-        if product.number != 1.0:
-            alpha = weight.graph.call_function(operator.mul, (alpha, product.number))
-    pairs = meta(left).dim() == PAIRS
-    target = aten.baddbmm_.default if pairs else aten.addmm_.default
-    _update(target, (weight, left, product.right), alpha=alpha)
+        if matmul.number != 1.0:
+            alpha = weight.graph.call_function(operator.mul, (alpha, matmul.number))
+    batched = meta(left).dim() == NDIM
+    target = aten.baddbmm_.default if batched else aten.addmm_.default
+    _add_call_in_place(target, (weight, left, matmul.right), alpha=alpha)
 
 
 def _as_number(scalar: Node) -> Node:
-    """Return the node that reads a scalar tensor: one for all."""
+    """Return the node that reads a scalar tensor as a number, the same for all uses."""
     target = aten._local_scalar_dense.default
-    there = next((user for user in scalar.users if user.target is target), None)
-    return there or scalar.graph.call_function(target, (scalar,))
+    existing = next((user for user in scalar.users if user.target is target), None)
+    return existing or scalar.graph.call_function(target, (scalar,))
 
 
-def _update(target: Callable[..., Tensor], args: tuple[Node, ...], **kwargs: Node | float) -> None:
+def _add_call_in_place(
+    target: Callable[..., Tensor], args: tuple[Node, ...], **kwargs: Node | float
+) -> None:
     factor: dict[str, Argument] = {name: v for name, v in kwargs.items() if v != 1.0}
     args[0].graph.call_function(target, args, factor)
 
 
-# ---------------------------------------------------------------------- small parts
+# ---------------------------------------------------------------------- nodes
 
 
 def is_transpose(node: Argument) -> bool:
-    """Return whether it transposes a matrix, or each of several."""
+    """Return whether the node transposes a matrix or a batch of matrices."""
     if not isinstance(node, Node) or node.op != "call_function":
         return False
     if node.target is aten.transpose.int:
-        return meta(node).dim() == PAIRS and {int(d) % PAIRS for d in node.args[1:]} == {1, 2}  # type: ignore[arg-type]
+        dims = {int(d) % NDIM for d in node.args[1:]}  # type: ignore[arg-type]
+        return meta(node).dim() == NDIM and dims == {1, 2}
     return node.target is aten.t.default
 
 
 def transpose(node: Node) -> Node:
-    """Add the transposition of a matrix, or of each of several."""
-    if meta(node).dim() < PAIRS:
-        return call(aten.t.default, (node,), meta(node).t())
-    return call(aten.transpose.int, (node, 1, 2), meta(node).mT)
+    """Insert the transposition of a matrix or a batch of matrices."""
+    if meta(node).dim() < NDIM:
+        return add_call(aten.t.default, (node,), meta(node).t())
+    return add_call(aten.transpose.int, (node, 1, 2), meta(node).mT)
 
 
 def meta(node: Node) -> Tensor:
-    """Return a tensor of the node's shape and type."""
+    """Return the meta value of a node: a tensor of its shape and type."""
     value: Tensor = node.meta["val"]
     return value
 
 
-def _number(value: Argument) -> bool:
+def _is_number(value: Argument) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
 def on_cpu(node: Argument) -> bool:
-    """Return whether it is a tensor on the CPU."""
+    """Return whether the node's value is on the CPU."""
     return isinstance(node, Node) and meta(node).device.type == "cpu"
 
 
-def call(target: Callable[..., Tensor], args: tuple[Node | float, ...], like: Tensor) -> Node:
-    """Add a call of an operation on a node and more, whose result is like ``like``."""
+def add_call(target: Callable[..., Tensor], args: tuple[Node | float, ...], like: Tensor) -> Node:
+    """Insert a call of an operation, whose result has the shape and type of ``like``."""
     first = args[0]
     if not isinstance(first, Node):
         raise TypeError("the first argument is a node")
@@ -367,13 +307,13 @@ def call(target: Callable[..., Tensor], args: tuple[Node | float, ...], like: Te
 
 
 def cleanup_graph(graph: GraphModule) -> GraphModule:
-    """Remove double transpositions and what nobody reads."""
+    """Remove double transpositions and unused nodes."""
     for node in graph.graph.nodes:
         inner = node.args[0] if is_transpose(node) else None
         if isinstance(inner, Node) and is_transpose(inner):
             node.replace_all_uses_with(inner.args[0])
-    kept = ("placeholder", "output")
-    graph.graph.eliminate_dead_code(lambda node: node.op in kept or bool(written(node)))
+    always = ("placeholder", "output")
+    graph.graph.eliminate_dead_code(lambda node: node.op in always or bool(written_inputs(node)))
     graph.graph.lint()
     graph.recompile()
     return graph

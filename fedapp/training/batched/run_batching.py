@@ -1,13 +1,13 @@
-"""Stacked runs: the clients of several runs train in one program.
+"""Run batching: the clients of several runs train in one compiled step.
 
-The runs differ in nothing but learning rate and seed. Each goes on in a thread of its own, as if it
-were alone, up to where its trainer is called; there they meet.
+The runs differ in nothing but learning rate and seed. Each run has a thread of its own; the threads
+meet where their trainers are called.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -21,78 +21,77 @@ Train = Callable[[Sequence[ClientTask], LocalPlan], list[ClientResult]]
 
 
 @dataclass
-class _Hand:
-    """What a run handed in, and what becomes of it."""
+class _TrainCall:
+    """The clients that one run wants trained, and their results or the exception."""
 
     train: Train
     tasks: Sequence[ClientTask]
     plan: LocalPlan
-    outcomes: list[ClientResult] = field(default_factory=list)
-    problem: Exception | None = None
+    results: list[ClientResult] = field(default_factory=list)
+    error: Exception | None = None
     done: bool = False
 
-    def settle(self) -> None:
-        """Train these clients alone; what that raises is the run's own problem."""
+    def train_separately(self) -> None:
+        """Train this run's clients by themselves; an exception is the run's own."""
         try:
-            self.outcomes = self.train(self.tasks, self.plan)
+            self.results = self.train(self.tasks, self.plan)
         except Exception as error:
-            self.problem = error
+            self.error = error
         self.done = True
 
 
-class Stack:
-    """A table with ``seats`` for as many runs, at which they wait for each other to train.
+class RunBatch:
+    """Synchronises the threads of ``num_runs`` runs so that their clients train together.
 
-    When each of those still seated has handed in its clients, one thread trains them all and hands
-    the outcomes back. Runs at a table take turns: one thread works at a time, and lets the next one
-    work while it waits, so that nothing that they share (a network, PyTorch's generator, caches)
-    is used by two at once.
+    When every run that has not ended has called ``client_updates``, one thread trains all the clients
+    and distributes the results. Only one thread runs at a time, so that shared objects (a network,
+    PyTorch's generator, caches) are never used by two at once.
     """
 
-    def __init__(self, seats: int) -> None:
-        self.seats = [Seat(self) for _ in range(seats)]
-        self._turn = threading.Condition()
-        self._seated = seats
-        self._hands: list[_Hand] = []
+    def __init__(self, num_runs: int) -> None:
+        self.slots = [ParticipantSlot(self) for _ in range(num_runs)]
+        self._condition = threading.Condition()
+        self._num_active = num_runs
+        self._calls: list[_TrainCall] = []
 
     def enter(self) -> None:
-        """Wait for this thread's turn."""
-        self._turn.acquire()
+        """Wait until no other thread runs."""
+        self._condition.acquire()
 
     def leave(self) -> None:
-        """Wait no more for a run whose turn it is; the others go on."""
-        self._seated -= 1
-        self._turn.notify_all()
-        self._turn.release()
+        """End this thread's run; the others no longer wait for it."""
+        self._num_active -= 1
+        self._condition.notify_all()
+        self._condition.release()
 
     def client_updates(
         self, train: Train, tasks: Sequence[ClientTask], plan: LocalPlan
     ) -> list[ClientResult]:
-        """Return what ``train`` gives for ``tasks``, which it is given together with the others'."""
-        hand = _Hand(train, tasks, plan)
-        self._hands.append(hand)
-        while not hand.done:
-            if len(self._hands) == self._seated:
-                hands, self._hands = self._hands, []
-                _train(hands)
-                self._turn.notify_all()
+        """Return the results of ``train`` for ``tasks``, called with the other runs' tasks as well."""
+        call = _TrainCall(train, tasks, plan)
+        self._calls.append(call)
+        while not call.done:
+            if len(self._calls) == self._num_active:
+                calls, self._calls = self._calls, []
+                _train(calls)
+                self._condition.notify_all()
             else:
-                self._turn.wait()
-        if hand.problem is not None:
-            raise hand.problem
-        return hand.outcomes
+                self._condition.wait()
+        if call.error is not None:
+            raise call.error
+        return call.results
 
 
-class Seat:
-    """A run's place at the table, for the thread that enters it; left at the end, however it comes."""
+class ParticipantSlot:
+    """Context manager under which a thread's run takes part in the batch."""
 
-    def __init__(self, stack: Stack) -> None:
-        self.stack = stack
-        self._before: Token[Stack | None] | None = None
+    def __init__(self, run_batch: RunBatch) -> None:
+        self.run_batch = run_batch
+        self._token: Token[RunBatch | None] | None = None
 
-    def __enter__(self) -> Seat:
-        self.stack.enter()
-        self._before = _STACK.set(self.stack)
+    def __enter__(self) -> ParticipantSlot:
+        self.run_batch.enter()
+        self._token = _RUN_BATCH.set(self.run_batch)
         return self
 
     def __exit__(
@@ -101,54 +100,55 @@ class Seat:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._before is not None:
-            _STACK.reset(self._before)
-        self.stack.leave()
+        if self._token is not None:
+            _RUN_BATCH.reset(self._token)
+        self.run_batch.leave()
 
 
-_STACK: ContextVar[Stack | None] = ContextVar("stack", default=None)
+_RUN_BATCH: ContextVar[RunBatch | None] = ContextVar("run_batch", default=None)
 
 
-def current_stack() -> Stack | None:
-    """Return the stack at which this thread's run has a seat, or None for a run by itself."""
-    return _STACK.get()
+def current_run_batch() -> RunBatch | None:
+    """Return the batch in which this thread's run takes part, or None for a separate run."""
+    return _RUN_BATCH.get()
 
 
-def _train(hands: Sequence[_Hand]) -> None:
-    """Train all that was handed in; what has the same trainer and plan, together."""
-    groups: dict[tuple[Train, LocalPlan], list[_Hand]] = {}
-    for hand in hands:
-        key = (hand.train, replace(hand.plan, learning_rate=0.0))
-        groups.setdefault(key, []).append(hand)
+def _train(calls: Sequence[_TrainCall]) -> None:
+    """Carry out the calls; those with the same trainer and plan together."""
+    groups: dict[tuple[Train, LocalPlan], list[_TrainCall]] = {}
+    for call in calls:
+        key = (call.train, replace(call.plan, learning_rate=0.0))
+        groups.setdefault(key, []).append(call)
     for group in groups.values():
         if len(group) == 1:
-            group[0].settle()
+            group[0].train_separately()
         else:
             _train_together(group)
 
 
-def _train_together(hands: Sequence[_Hand]) -> None:
-    """Train what was handed in together, or, if that raises, each alone to see whose fault it is.
+def _train_together(calls: Sequence[_TrainCall]) -> None:
+    """Carry out the calls together; where that raises, separately, to find the run at fault.
 
-    But not after half a capture, which is everybody's.
+    After an incomplete capture nothing is retried: the error is every run's.
     """
-    tasks = [task for hand in hands for task in hand.tasks]
-    draws = [task.rng.bit_generator.state for task in tasks]
-    outcomes: Iterator[ClientResult] | None
+    tasks = [task for call in calls for task in call.tasks]
+    rng_states = [task.rng.bit_generator.state for task in tasks]
+    results: list[ClientResult] | None
     try:
-        outcomes = iter(hands[0].train(tasks, hands[0].plan))
+        results = calls[0].train(tasks, calls[0].plan)
     except CaptureError as error:
-        for hand in hands:
-            hand.problem, hand.done = error, True
+        for call in calls:
+            call.error, call.done = error, True
         return
     except Exception:
-        outcomes = None
-    if outcomes is None:  # and the error is gone, with the tensors that it held
-        for task, state in zip(tasks, draws, strict=True):
+        results = None
+    if results is None:  # outside the handler, so that the traceback's tensors are freed
+        for task, state in zip(tasks, rng_states, strict=True):
             task.rng.bit_generator.state = state
-        for hand in hands:
-            hand.settle()
+        for call in calls:
+            call.train_separately()
         return
-    for hand in hands:
-        hand.outcomes = [next(outcomes) for _ in hand.tasks]
-        hand.done = True
+    remaining = iter(results)
+    for call in calls:
+        call.results = [next(remaining) for _ in call.tasks]
+        call.done = True

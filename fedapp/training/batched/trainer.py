@@ -1,14 +1,13 @@
-"""The batched trainer: ClientUpdate of several clients in one program."""
+"""The batched trainer: ClientUpdate of several clients, each step of all of them in one call."""
 
 from __future__ import annotations
 
 import copy
 import gc
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,89 +17,41 @@ from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext
 from fedapp.training.batched.batch_loader import (
+    ONE_CLIENT,
+    WHOLE_COHORT,
     BatchLoader,
+    ClientBatches,
+    ClientBatching,
     DeviceDataset,
-    Step,
     batch_size_buckets,
     rounded_up,
 )
-from fedapp.training.batched.buffers import BufferPool
-from fedapp.training.batched.compiled_step import CompiledStep, Groups, Mode, Pool
-from fedapp.training.batched.run_batching import current_stack
-from fedapp.training.layout import laid_out, memory_format
+from fedapp.training.batched.buffers import BufferPool, Layout, layout_of, shared_groups, split_rows
+from fedapp.training.batched.compiled_step import CompiledStep, GraphPool, Groups, Mode
+from fedapp.training.batched.run_batching import current_run_batch
+from fedapp.training.device import flush_denormals, memory_format, to_memory_format
 from fedapp.training.local_step import LocalState, local_step, where_active
 from fedapp.training.networks import PureNetwork, normalisation_names
 from fedapp.training.round_plan import LocalPlan
-from fedapp.training.subnormal import flushed
 from fedapp.training.tensors import Tensors, zeros_like
 from fedapp.training.trainer import ClientResult, ClientTask
 
-SHARED = frozenset({"global_params", "broadcast", "rate"})
-"""The groups of tensors that all clients of a run share; the others have a row for each."""
-
-Layout = Literal["alone", "one run", "several runs"]
-"""Whose rows a program's tensors have: one client's, without rows; a run's clients'; several runs'."""
-
-WHOLE_COHORT = 10**9
-"""More clients than any cohort has."""
-
 BUCKETS_PER_OCTAVE = 16
-"""Numbers of clients that are captured, between a power of two and the next."""
+"""Numbers of clients for which steps are captured, between a power of two and the next."""
 
-MOST_GRAPHS = 64
-"""CUDA graphs that a trainer keeps; before there are more, it forgets all."""
-
-FEW = 5
-"""Clients whose weights a core's cache holds, for small networks."""
-
-
-@dataclass(frozen=True)
-class ClientBatching:
-    """How many clients are one program; ``equal``: only such as take as many steps as each other.
-
-    Where fewer are alike than ``clients``, half of them or a quarter ... train together, but not
-    fewer than FEW; others train alone. So there are few programs to record.
-    """
-
-    clients: int
-    equal: bool = False
-
-    def __str__(self) -> str:
-        few = {1: "one client", WHOLE_COHORT: "a cohort"}
-        return few.get(self.clients, f"{self.clients} clients")
-
-    def chunks(self, steps: Sequence[int], runs: int) -> Iterator[Sequence[int]]:
-        """Yield the places of clients of ``runs`` runs, who take so many ``steps``, by program."""
-        size = runs if self.equal and runs > 1 else self.clients * runs
-        start = 0
-        while start < len(steps):
-            width = size if runs > 1 or not self.equal else self._alike(steps[start:])
-            yield range(start, min(start + width, len(steps)))
-            start += width
-
-    def _alike(self, steps: Sequence[int]) -> int:
-        """Return how many of the next clients train together, all with the same number of steps."""
-        width = self.clients
-        while width >= min(FEW, self.clients):
-            if len(steps) >= width and len(set(steps[:width])) == 1:
-                return width
-            width //= 2
-        return 1
-
-
-ONE = ClientBatching(1)
+MAX_GRAPHS = 64
+"""CUDA graphs that a trainer keeps; before there are more, it releases all."""
 
 logger = logging.getLogger(__name__)
 
-VERBS = {"record": "recorded", "compile": "compiled", "capture": "captured as a CUDA graph"}
+MODES = {"record": "recorded", "compile": "compiled", "capture": "captured as a CUDA graph"}
 
 
 class BatchedTrainer:
-    """Trains ``together`` clients at a time, each local step of all of them in one program.
+    """Trains several clients at a time, each local step of all of them in one compiled step.
 
-    The program is the algorithm's own client rule under ``torch.func.vmap``; one client alone needs
-    none. Clients with fewer steps than others wait, and partial batches are padded: masks keep both
-    out of the result.
+    The step is the algorithm's client rule under ``torch.func.vmap``, or without it for a single
+    client. Clients that have taken all their steps, and the padding of partial batches, are masked.
     """
 
     def __init__(
@@ -112,49 +63,50 @@ class BatchedTrainer:
         device: torch.device,
         dtype: torch.dtype,
         num_classes: int = 0,
-        together: ClientBatching = ONE,
+        batching: ClientBatching = ONE_CLIENT,
         mode: Mode = "record",
     ) -> None:
         self.network = PureNetwork(module.to(device=device, dtype=dtype).train(), model)
         self.normalisation = normalisation_names(module)
         self.statistics: Tensors = {}
-        alone = together.clients == 1
-        self.format = memory_format(module) if alone else torch.contiguous_format
+        single = batching.clients == 1
+        self.memory_format = memory_format(module) if single else torch.contiguous_format
         self.algorithm, self.transform = algorithm, transform
         self.device, self.dtype, self.num_classes = device, dtype, num_classes
-        self.together, self.mode = together.clients, mode
-        self.programs = together
-        self._most = WHOLE_COHORT
+        self.clients_together, self.mode = batching.clients, mode
+        self.batching = batching
+        self._max_clients = WHOLE_COHORT
         self._device_dataset = DeviceDataset(device)
-        self._programs: dict[tuple[LocalPlan, Layout], CompiledStep] = {}
-        self._pool, self._buffers = Pool(), BufferPool(device, self.format)
+        self._steps: dict[tuple[LocalPlan, Layout], CompiledStep] = {}
+        self._pool, self._buffers = GraphPool(), BufferPool(device, self.memory_format)
 
     def __str__(self) -> str:
-        return f"batched on {self.device}, {self.programs} a program, {VERBS[self.mode]}"
+        return f"batched on {self.device}, {self.batching} a program, {MODES[self.mode]}"
 
     def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) for all ``tasks`` and return theta_k.
 
-        The outcomes are those of the sequential trainer, up to rounding. Stacked runs train together.
+        The results are those of the sequential trainer, up to rounding. In a batch of runs the clients
+        of all the runs train together.
         """
-        stack = current_stack()
-        return stack.client_updates(self.train, tasks, plan) if stack else self.train(tasks, plan)
+        batch = current_run_batch()
+        return batch.client_updates(self.train, tasks, plan) if batch else self.train(tasks, plan)
 
-    @flushed()
+    @flush_denormals()
     def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
-        """Run ClientUpdate for clients of one run, or of several, each at its turn's learning rate."""
+        """Run ClientUpdate for clients of one run or several, each at its context's learning rate."""
         steps = [plan.num_steps(len(task.examples)) for task in tasks]
-        busy = [index for index, count in enumerate(steps) if count]
+        training = [index for index, count in enumerate(steps) if count]
         runs = len({id(task.context.global_params) for task in tasks})
-        outcomes: dict[int, ClientResult] = {}
-        for places in self.programs.chunks([steps[index] for index in busy], max(runs, 1)):
-            chunk = [busy[place] for place in places]
-            walked = self._walk_as_fits([tasks[index] for index in chunk], plan)
-            outcomes.update(zip(chunk, walked, strict=True))
-        return [outcomes.get(index) or self._idle(task) for index, task in enumerate(tasks)]
+        results: dict[int, ClientResult] = {}
+        for positions in self.batching.chunks([steps[index] for index in training], max(runs, 1)):
+            chunk = [training[position] for position in positions]
+            trained = self._train_within_memory([tasks[index] for index in chunk], plan)
+            results.update(zip(chunk, trained, strict=True))
+        return [results.get(index) or self._untrained(task) for index, task in enumerate(tasks)]
 
-    def _idle(self, task: ClientTask) -> ClientResult:
-        """Return the outcome of a client without examples: it takes no step."""
+    def _untrained(self, task: ClientTask) -> ClientResult:
+        """Return the result of a client without examples, which takes no step."""
         params = {
             name: tensor.clone()
             for name, tensor in self.algorithm.initial_params(task.context).items()
@@ -162,201 +114,204 @@ class BatchedTrainer:
         extras = self.algorithm.finalize(params, task.context, 0)
         return ClientResult(params, len(task.examples), 0, float("nan"), extras)
 
-    def _walk_as_fits(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
-        """Take the steps of all clients; where memory does not hold them, of half of them at a time."""
-        outcomes: list[ClientResult] = []
-        while tasks:
-            some = tasks[: self._most]
-            walked = self._walk_if_it_fits(some, plan)
-            if walked is None:
-                self._most = -(-len(some) // 2)
-                self._let_go()
-            else:
-                outcomes += walked
-                tasks = tasks[len(some) :]
-        return outcomes
+    # ------------------------------------------------------------------ memory
 
-    def _walk_if_it_fits(
+    def _train_within_memory(
+        self, tasks: Sequence[ClientTask], plan: LocalPlan
+    ) -> list[ClientResult]:
+        """Train all the clients, or half of them at a time where the device runs out of memory."""
+        results: list[ClientResult] = []
+        while tasks:
+            chunk = tasks[: self._max_clients]
+            trained = self._train_or_none(chunk, plan)
+            if trained is None:
+                self._max_clients = -(-len(chunk) // 2)
+                logger.warning(
+                    "%s has too little memory for that many clients in a program: %d from now on. "
+                    "clients-together=%d begins so.",
+                    *(self.device, self._max_clients, self._max_clients),
+                )
+                self._release(0)
+            else:
+                results += trained
+                tasks = tasks[len(chunk) :]
+        return results
+
+    def _train_or_none(
         self, tasks: Sequence[ClientTask], plan: LocalPlan
     ) -> list[ClientResult] | None:
-        """Take all local steps; or return None, with the generators as they were, for lack of memory."""
-        draws = [task.rng.bit_generator.state for task in tasks]
+        """Train the clients, or return None, with their generators reset, if memory runs out."""
+        rng_states = [task.rng.bit_generator.state for task in tasks]
         try:
-            return self._walk(tasks, plan)
+            return self._train_chunk(tasks, plan)
         except torch.OutOfMemoryError:
             if len(tasks) == 1:
                 raise
-        for task, state in zip(tasks, draws, strict=True):
+        for task, state in zip(tasks, rng_states, strict=True):
             task.rng.bit_generator.state = state
-        return None  # and the error is gone, with the tensors that it held
+        return None  # outside the handler, so that the traceback's tensors are freed
 
-    def _let_go(self) -> None:
-        """Say so, and forget programs and places: the memory of both is the device's."""
-        logger.warning(
-            "%s has too little memory for that many clients in a program: %d from now on. "
-            "clients-together=%d begins so.",
-            *(self.device, self._most, self._most),
-        )
-        self._begin_anew(0)
-
-    def _begin_anew(self, rows: int) -> None:
-        """Forget all programs, and have places for ``rows`` clients of one."""
-        self._programs = {}
-        self._pool, self._buffers = Pool(), BufferPool(self.device, self.format, rows)
+    def _release(self, rows: int) -> None:
+        """Release all compiled steps and buffers; new buffers have ``rows`` rows."""
+        self._steps = {}
+        self._pool = GraphPool()
+        self._buffers = BufferPool(self.device, self.memory_format, rows)
         gc.collect()
         torch.cuda.empty_cache()
 
-    def _make_room(self, rows: int) -> None:
-        """Have places for ``rows`` clients. Graphs that read others, or are too many, are not kept."""
-        graphs = sum(program.recorded for program in self._programs.values())
+    def _require_rows(self, rows: int) -> None:
+        """Make the buffers at least ``rows`` long. CUDA graphs of others, or too many, are released."""
+        graphs = sum(step.num_traced for step in self._steps.values())
         larger = rows > self._buffers.rows
-        if self.mode == "capture" and (larger or graphs >= MOST_GRAPHS):
-            self._begin_anew(max(rows, self._buffers.rows))
+        if self.mode == "capture" and (larger or graphs >= MAX_GRAPHS):
+            self._release(max(rows, self._buffers.rows))
         elif larger:
-            self._buffers = BufferPool(self.device, self.format, rows)
+            self._buffers = BufferPool(self.device, self.memory_format, rows)
 
-    def _walk(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
-        """Take all local steps of clients that have some, those first in a program that take most."""
+    # ------------------------------------------------------------------ local steps
+
+    def _train_chunk(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+        """Train clients that have steps to take, sorted by their number, most first."""
         steps = [plan.num_steps(len(task.examples)) for task in tasks]
         order = sorted(range(len(tasks)), key=lambda index: -steps[index])
-        outcomes = self._walk_in_order([tasks[index] for index in order], plan)
-        walked = dict(zip(order, outcomes, strict=True))
-        return [walked[index] for index in range(len(tasks))]
+        trained = self._train_sorted([tasks[index] for index in order], plan)
+        results = dict(zip(order, trained, strict=True))
+        return [results[index] for index in range(len(tasks))]
 
     @torch.no_grad()
-    def _walk_in_order(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
-        """Take all local steps of clients of which none takes more than the one before it."""
-        filled = self._filled_up(tasks)
-        pairs = [(task.examples, task.rng) for task in filled]
-        counts = () if self.mode == "compile" else batch_size_buckets(len(filled))
+    def _train_sorted(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+        """Train clients of which none takes more steps than the one before it."""
+        padded = self._pad_clients(tasks)
+        pairs = [(task.examples, task.rng) for task in padded]
+        counts = () if self.mode == "compile" else batch_size_buckets(len(padded))
         loader = BatchLoader(pairs, plan, self.transform, self._device_dataset, self.dtype, counts)
-        layout = _layout([task.context for task in filled])
-        alone = layout == "alone"
-        self._make_room(0 if alone else len(filled))
-        groups = self._in_buffers(filled, plan, layout)
-        step_states, means = self._take(loader, self._program(plan, layout), groups, layout)
-        params = _rows(groups["params"], len(filled), alone)
+        layout = layout_of([task.context for task in padded])
+        single = layout == "one client"
+        self._require_rows(0 if single else len(padded))
+        groups = self._fill_buffers(padded, plan, layout)
+        step = self._compiled_step(plan, layout)
+        step_states, losses = self._take_steps(loader, step, groups, layout)
+        params = split_rows(groups["params"], len(padded), single)
         return [
-            self._outcome(task, params[row], step_states[row], loader.steps[row], means[row])
+            self._result(task, params[row], step_states[row], loader.steps[row], losses[row])
             for row, task in enumerate(tasks)
         ]
 
-    def _filled_up(self, tasks: Sequence[ClientTask]) -> list[ClientTask]:
-        """Return the tasks, and copies of the last to a number of which there are few, to be captured.
+    def _pad_clients(self, tasks: Sequence[ClientTask]) -> list[ClientTask]:
+        """Return the tasks and, for CUDA graphs, copies of the last up to a bucket's size.
 
-        Copies train as it does: nobody has to wait, which would cost more than they do.
+        The copies train too: masking them would cost more.
         """
-        more = (
-            rounded_up(len(tasks), BUCKETS_PER_OCTAVE) - len(tasks) if self.mode == "capture" else 0
-        )
+        extra = 0
+        if self.mode == "capture":
+            extra = rounded_up(len(tasks), BUCKETS_PER_OCTAVE) - len(tasks)
         last = tasks[-1]
-        return [*tasks, *(replace(last, rng=copy.deepcopy(last.rng)) for _ in range(more))]
+        return [*tasks, *(replace(last, rng=copy.deepcopy(last.rng)) for _ in range(extra))]
 
-    def _take(
-        self, loader: BatchLoader, program: CompiledStep, groups: Groups, layout: Layout
+    def _take_steps(
+        self, loader: BatchLoader, step: CompiledStep, groups: Groups, layout: Layout
     ) -> tuple[list[Tensors], list[float]]:
-        """Take the steps, and return what each client remembers, and its mean loss.
+        """Take all local steps, and return each client's step state and mean loss.
 
-        Where no more than a quarter of the clients has a step left, the others are let out.
+        Where at most a quarter of the clients has steps left, the step goes on with these rows alone.
         """
-        alone, rows = layout == "alone", len(loader.clients)
-        call, step_state, step_states = program.on(groups), dict[str, Tensor](), list[Tensors]()
+        single, rows = layout == "one client", len(loader.clients)
+        bound, step_state, step_states = step.bind(groups), dict[str, Tensor](), list[Tensors]()
         losses, sizes = list[Tensor](), list[Tensor]()
-        for step in loader:
-            stay = len(step.sizes)
-            if stay < rows:
-                out = {name: tensor[stay:] for name, tensor in step_state.items()}
-                step_states = [*_rows(out, rows - stay, alone), *step_states]
-                step_state = {name: tensor[:stay] for name, tensor in step_state.items()}
-                call, rows = program.on(self._first(groups, stay, layout)), stay
-            result = call({"step_state": step_state, "batch": self._batch(step, alone)})
+        for batch in loader:
+            remaining = len(batch.sizes)
+            if remaining < rows:
+                ended = {name: tensor[remaining:] for name, tensor in step_state.items()}
+                step_states = [*split_rows(ended, rows - remaining, single), *step_states]
+                step_state = {name: tensor[:remaining] for name, tensor in step_state.items()}
+                bound = step.bind(self._first_rows(groups, remaining, layout))
+                rows = remaining
+            result = bound({"step_state": step_state, "batch": self._batch_group(batch, single)})
             step_state, loss = result.get("step_state", {}), result["loss"]["loss"].reshape(-1)
             losses.append(loss.clone() if self.mode == "capture" else loss)
-            sizes.append(step.sizes)
-        return [*_rows(step_state, rows, alone), *step_states], _mean_over_steps(losses, sizes)
+            sizes.append(batch.sizes)
+        return [*split_rows(step_state, rows, single), *step_states], _mean_loss(losses, sizes)
 
-    def _outcome(
+    def _result(
         self, task: ClientTask, params: Tensors, step_state: Tensors, steps: int, loss: float
     ) -> ClientResult:
-        extras = self.algorithm.finalize(
-            params, replace(task.context, step_state=step_state), steps
-        )
+        context = replace(task.context, step_state=step_state)
+        extras = self.algorithm.finalize(params, context, steps)
         return ClientResult(params, len(task.examples), steps, loss, extras)
 
-    # ------------------------------------------------------------------ what goes in
+    # ------------------------------------------------------------------ inputs of a step
 
-    def _in_buffers(
+    def _fill_buffers(
         self, tasks: Sequence[ClientTask], plan: LocalPlan, layout: Layout
     ) -> dict[str, Tensors]:
-        """Return all but the batches, in tensors that stay where they are from turn to turn."""
-        contexts, buffers, alone = (
-            [task.context for task in tasks],
-            self._buffers,
-            layout == "alone",
-        )
+        """Return all inputs but the batches, in tensors whose addresses do not change."""
+        buffers, single = self._buffers, layout == "one client"
+        contexts = [task.context for task in tasks]
         shared = layout != "several runs"
         senders = contexts[:1] if shared else contexts
-        start = [self.algorithm.initial_params(context) for context in contexts]
-        still = zeros_like(start[0]) if plan.momentum else {}
+        params = [self.algorithm.initial_params(context) for context in contexts]
+        velocity = zeros_like(params[0]) if plan.momentum else {}
         counts = [{} if t.label_counts is None else {"counts": t.label_counts} for t in contexts]
         rates = [torch.as_tensor(context.learning_rate, dtype=self.dtype) for context in senders]
         return {
-            "params": buffers.placed("params", start, alone=alone),
-            "velocity": buffers.placed("velocity", [still] * len(contexts), alone=alone),
-            "global_params": buffers.sent(
+            "params": buffers.copy_in("params", params, single=single),
+            "velocity": buffers.copy_in("velocity", [velocity] * len(contexts), single=single),
+            "global_params": buffers.copy_shared(
                 "global_params", [context.global_params for context in senders], shared=shared
             ),
-            "broadcast": buffers.sent("broadcast", [t.broadcast for t in senders], shared=shared),
-            "state": buffers.placed("state", [context.state for context in contexts], alone=alone),
-            "round_randomness": buffers.placed(
-                "round_randomness", [context.round_randomness for context in contexts], alone=alone
+            "broadcast": buffers.copy_shared(
+                "broadcast", [context.broadcast for context in senders], shared=shared
             ),
-            "labels": buffers.placed("labels", counts, alone=alone),
-            "rate": buffers.placed("rate", [{"rate": rate} for rate in rates], alone=shared),
+            "state": buffers.copy_in("state", [t.state for t in contexts], single=single),
+            "round_randomness": buffers.copy_in(
+                "round_randomness", [t.round_randomness for t in contexts], single=single
+            ),
+            "labels": buffers.copy_in("labels", counts, single=single),
+            "rate": buffers.copy_in("rate", [{"rate": rate} for rate in rates], single=shared),
         }
 
-    def _first(self, groups: Groups, count: int, layout: Layout) -> dict[str, Tensors]:
-        """Return the rows of the first ``count`` clients."""
-        shared = _shared(layout)
+    def _first_rows(self, groups: Groups, count: int, layout: Layout) -> dict[str, Tensors]:
+        """Return the inputs of the first ``count`` clients."""
+        shared, buffers = shared_groups(layout), self._buffers
         return {
-            group: dict(tensors) if group in shared else self._buffers.first(group, tensors, count)
+            group: dict(tensors) if group in shared else buffers.first_rows(group, tensors, count)
             for group, tensors in groups.items()
         }
 
-    def _batch(self, step: Step, alone: bool) -> Tensors:
-        if alone:
-            inputs = laid_out(step.inputs[0], self.format)
-            return {"inputs": inputs, "targets": step.targets[0], "mask": step.mask[0]}
-        batch = {"inputs": step.inputs, "targets": step.targets, "mask": step.mask}
-        return batch if step.together else {**batch, "active": step.active}
+    def _batch_group(self, batch: ClientBatches, single: bool) -> Tensors:
+        if single:
+            inputs = to_memory_format(batch.inputs[0], self.memory_format)
+            return {"inputs": inputs, "targets": batch.targets[0], "mask": batch.mask[0]}
+        tensors = {"inputs": batch.inputs, "targets": batch.targets, "mask": batch.mask}
+        return tensors if batch.all_active else {**tensors, "active": batch.active}
 
-    # ------------------------------------------------------------------ the program
+    # ------------------------------------------------------------------ the step
 
-    def _program(self, plan: LocalPlan, layout: Layout) -> CompiledStep:
-        """Return one local step of one client, or of several, which changes its params in place."""
+    def _compiled_step(self, plan: LocalPlan, layout: Layout) -> CompiledStep:
+        """Return a local step of one client, or of several, which changes its params in place."""
         plan = plan.step
-        if (plan, layout) not in self._programs:
-            step = self._step(plan)
-            whole = step if layout == "alone" else _over_clients(step, layout)
+        if (plan, layout) not in self._steps:
+            step = self._client_step(plan)
+            batched = step if layout == "one client" else _over_clients(step, layout)
 
             def function(groups: Groups) -> dict[str, Tensors]:
-                after = whole(groups)
+                after = batched(groups)
                 for group in ("params", "velocity"):
                     for name, tensor in after.pop(group).items():
                         groups[group][name].copy_(tensor)
                 return after
 
-            self._programs[plan, layout] = CompiledStep(function, self.mode, self._pool)
-        return self._programs[plan, layout]
+            self._steps[plan, layout] = CompiledStep(function, self.mode, self._pool)
+        return self._steps[plan, layout]
 
-    def _step(self, plan: LocalPlan) -> Callable[[Groups], dict[str, Tensors]]:
+    def _client_step(self, plan: LocalPlan) -> Callable[[Groups], dict[str, Tensors]]:
         """Return a local step of one client as a function of groups of tensors."""
 
         def step(groups: Groups) -> dict[str, Tensors]:
             given = groups["batch"]
             batch = Batch(given["inputs"], given["targets"], given["mask"])
             before = LocalState(*(dict(groups[g]) for g in ("params", "velocity", "step_state")))
-            context = self._turn(plan, groups)
+            context = self._context(plan, groups)
             after, loss = local_step(self.algorithm, self.network, plan, before, batch, context)
             if "active" in given:
                 after = where_active(given["active"], after, before)
@@ -369,7 +324,7 @@ class BatchedTrainer:
 
         return step
 
-    def _turn(self, plan: LocalPlan, groups: Groups) -> ClientContext:
+    def _context(self, plan: LocalPlan, groups: Groups) -> ClientContext:
         return ClientContext(
             groups["global_params"],
             groups["broadcast"],
@@ -383,58 +338,28 @@ class BatchedTrainer:
         )
 
 
-def _layout(contexts: Sequence[ClientContext]) -> Layout:
-    """Return whose turns these are: what a run's clients are sent is one object."""
-    if len(contexts) == 1:
-        return "alone"
-    senders = {
-        (id(context.global_params), id(context.broadcast), context.learning_rate)
-        for context in contexts
-    }
-    return "one run" if len(senders) == 1 else "several runs"
-
-
-def _shared(layout: Layout) -> frozenset[str]:
-    """Return the groups that have no rows."""
-    return SHARED if layout == "one run" else frozenset()
-
-
 def _over_clients(
     step: Callable[[Groups], dict[str, Tensors]], layout: Layout
 ) -> Callable[[Groups], dict[str, Tensors]]:
     """Return ``step`` over the rows of all groups but those that one run's clients share."""
 
-    def whole(groups: Groups) -> dict[str, Tensors]:
-        dims = {group: None if group in _shared(layout) else 0 for group in groups}
+    def batched(groups: Groups) -> dict[str, Tensors]:
+        dims = {group: None if group in shared_groups(layout) else 0 for group in groups}
         return vmap(step, in_dims=(dims,))(groups)
 
-    return whole
+    return batched
 
 
-def _rows(tensors: Tensors, count: int, alone: bool) -> list[Tensors]:
-    """Return a copy of each client's tensors; on a GPU as parts of one copy, which is one launch."""
-    if alone:
-        return [_copies(tensors)]
-    if any(tensor.device.type != "cpu" for tensor in tensors.values()):
-        whole = _copies(tensors)
-        return [{name: tensor[row] for name, tensor in whole.items()} for row in range(count)]
-    return [_copies({n: tensor[row] for n, tensor in tensors.items()}) for row in range(count)]
-
-
-def _copies(tensors: Tensors) -> Tensors:
-    return {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
-
-
-def _mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
+def _mean_loss(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
     """Return each client's mean loss, weighted by the targets that count: [steps][c] both to [c].
 
     Later steps can be of fewer clients, the first ones.
     """
     total, weight = (torch.zeros_like(losses[0], dtype=torch.float64) for _ in range(2))
-    for count, steps in groupby(range(len(losses)), key=lambda step: len(losses[step])):
-        some = [*steps]
-        weights = torch.stack([sizes[step] for step in some]).double()
-        found = torch.stack([losses[step] for step in some]).double()
-        total[:count] += (found.where(weights > 0, 0.0) * weights).sum(0)
+    for count, group in groupby(range(len(losses)), key=lambda step: len(losses[step])):
+        steps = [*group]
+        weights = torch.stack([sizes[step] for step in steps]).double()
+        values = torch.stack([losses[step] for step in steps]).double()
+        total[:count] += (values.where(weights > 0, 0.0) * weights).sum(0)
         weight[:count] += weights.sum(0)
     return [float(loss) for loss in (total / weight.clamp(min=1)).cpu()]

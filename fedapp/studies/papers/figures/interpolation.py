@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure as Drawing
 
-from fedapp.analysis.interpolation import interpolate
+from fedapp.analysis.loss_landscape import interpolate
 from fedapp.config.run_config import Scalar, read_config
 from fedapp.data.node_data import read_node_data
 from fedapp.runs.figures import COLORS, GREY

@@ -1,4 +1,4 @@
-"""Stacked runs: each gives what it gives alone, whatever becomes of the others."""
+"""Runs in one batch: each gives the numbers that it gives alone, whatever the others do."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.store import Store
 from fedapp.training.algorithm import ClientContext, ClientExtras
 from fedapp.training.batched.compiled_step import CaptureError
-from fedapp.training.batched.run_batching import Stack, current_stack
+from fedapp.training.batched.run_batching import RunBatch, current_run_batch
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.trainer import ClientResult, ClientTask
 from tests.conftest import SMALL, largest_difference, metrics_of, model_of
@@ -33,19 +33,21 @@ SECONDS = 120
 BATCHED: dict[str, Any] = {"trainer": "batched", "program": "record", "2nn.hidden": 8}
 
 
-def seated(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Do each work in a thread with a seat at one table; return what it returns or raises."""
-    stack = Stack(len(works))
+def in_slots(works: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Do each work in a thread with a slot of one batch; return what it returns or raises."""
+    run_batch = RunBatch(len(works))
     found: list[Any] = [None] * len(works)
 
-    def sit(place: int) -> None:
+    def enter_slot(place: int) -> None:
         try:
-            with stack.seats[place]:
+            with run_batch.slots[place]:
                 found[place] = works[place]()
         except Exception as error:
             found[place] = error
 
-    threads = [threading.Thread(target=sit, args=(p,), daemon=True) for p in range(len(works))]
+    threads = [
+        threading.Thread(target=enter_slot, args=(p,), daemon=True) for p in range(len(works))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -54,7 +56,7 @@ def seated(works: Sequence[Callable[[], Any]]) -> list[Any]:
     return found
 
 
-# ---------------------------------------------------------------- the table
+# ---------------------------------------------------------------- the batch
 
 
 PLAN = LocalPlan(1, 0, 1, "epoch", 0.1)
@@ -83,24 +85,26 @@ class Doubling:
         ]
 
 
-def walks(trainer: Doubling, values: Sequence[float]) -> Callable[[], list[float]]:
+def rounds_of(trainer: Doubling, values: Sequence[float]) -> Callable[[], list[float]]:
     """Return a run that trains one client after another, one a round."""
 
     def work() -> list[float]:
-        stack = current_stack()
-        assert stack is not None
-        replies = [stack.client_updates(trainer.train, [task(v)], PLAN) for v in values]
+        run_batch = current_run_batch()
+        assert run_batch is not None
+        replies = [run_batch.client_updates(trainer.train, [task(v)], PLAN) for v in values]
         return [float(reply[0].params["x"][0]) for reply in replies]
 
     return work
 
 
-def test_all_who_are_seated_train_together_until_they_leave() -> None:
+def test_all_runs_of_a_batch_train_together_until_they_end() -> None:
     trainer = Doubling()
-    found = seated([walks(trainer, [1, 2, 3]), walks(trainer, [4]), walks(trainer, [5, 6])])
+    found = in_slots(
+        [rounds_of(trainer, [1, 2, 3]), rounds_of(trainer, [4]), rounds_of(trainer, [5, 6])]
+    )
     assert found == [[2, 4, 6], [8], [10, 12]]
     assert sorted(trainer.sizes) == [1, 2, 3]
-    assert current_stack() is None
+    assert current_run_batch() is None
 
 
 def test_a_run_that_raises_does_not_harm_the_others_and_draws_nothing_twice() -> None:
@@ -108,12 +112,12 @@ def test_a_run_that_raises_does_not_harm_the_others_and_draws_nothing_twice() ->
 
     def drawing() -> None:
         for value in (1.0, 1.0):
-            stack = current_stack()
-            assert stack is not None
-            [reply] = stack.client_updates(trainer.train, [task(value)], PLAN)
+            run_batch = current_run_batch()
+            assert run_batch is not None
+            [reply] = run_batch.client_updates(trainer.train, [task(value)], PLAN)
             draws.append(float(reply.params["x"][1]))
 
-    [wrong, fine] = seated([walks(trainer, [-1]), drawing])
+    [wrong, fine] = in_slots([rounds_of(trainer, [-1]), drawing])
     assert isinstance(wrong, ValueError)
     assert fine is None
     first = np.float32(np.random.default_rng(0).random())
@@ -129,37 +133,37 @@ def test_after_half_a_capture_nobody_trains_anew() -> None:
             raise CaptureError("not captured to its end")
 
     trainer = Captures()
-    found = seated([walks(trainer, [1]), walks(trainer, [2])])
+    found = in_slots([rounds_of(trainer, [1]), rounds_of(trainer, [2])])
     assert [type(each) for each in found] == [CaptureError] * 2
     assert trainer.sizes == [2]
 
 
-def test_a_run_that_raises_before_it_trains_leaves_its_seat() -> None:
+def test_a_run_that_raises_before_it_trains_leaves_its_slot() -> None:
     trainer = Doubling()
 
     def fails() -> None:
         raise OSError("no data")
 
-    [wrong, fine] = seated([fails, walks(trainer, [1, 2])])
+    [wrong, fine] = in_slots([fails, rounds_of(trainer, [1, 2])])
     assert isinstance(wrong, OSError)
     assert fine == [2, 4]
 
 
-def test_a_thread_that_leaves_its_seat_is_at_no_table() -> None:
-    with Stack(1).seats[0] as seat:
-        assert current_stack() is seat.stack
-    assert current_stack() is None
+def test_a_thread_outside_its_slot_is_in_no_batch() -> None:
+    with RunBatch(1).slots[0] as slot:
+        assert current_run_batch() is slot.run_batch
+    assert current_run_batch() is None
 
 
 def test_what_has_another_plan_is_trained_for_itself() -> None:
     trainer, other = Doubling(), LocalPlan(2, 0, 1, "epoch", 0.1)
 
     def differs() -> None:
-        stack = current_stack()
-        assert stack is not None
-        stack.client_updates(trainer.train, [task(1)], other)
+        run_batch = current_run_batch()
+        assert run_batch is not None
+        run_batch.client_updates(trainer.train, [task(1)], other)
 
-    seated([walks(trainer, [1]), differs])
+    in_slots([rounds_of(trainer, [1]), differs])
     assert trainer.sizes == [1, 1]
 
 
@@ -215,7 +219,7 @@ def test_runs_of_unequal_sizes_and_lengths_are_what_they_are_alone(
         work(tmp_path / "stacked" / name, more, *([Raising(3)] if name == "d" else []))
         for name, more in runs.items()
     ]
-    assert [type(each) for each in seated(works)] == [type(None)] * 3 + [OSError]
+    assert [type(each) for each in in_slots(works)] == [type(None)] * 3 + [OSError]
     for name in "abc":
         alone, stacked = (tmp_path / how / name for how in ("alone", "stacked"))
         assert largest_difference(model_of(stacked), model_of(alone)) < 1e-9
@@ -235,7 +239,7 @@ def check_records(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> N
 
 
 def test_each_run_logs_its_own_lines(tmp_path: Path) -> None:
-    seated([work(tmp_path / "a", {}), work(tmp_path / "b", {"seed": 1})])
+    in_slots([work(tmp_path / "a", {}), work(tmp_path / "b", {"seed": 1})])
     for name, other in ("ab", "ba"):
         said = (tmp_path / name / "log.jsonl").read_text()
         assert str(tmp_path / name) in said

@@ -7,25 +7,32 @@ import torch
 
 from fedapp.config.run_config import read_config
 from fedapp.training.build import choose_program
-from fedapp.training.layout import laid_out
+from fedapp.training.device import to_memory_format
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_channels_last_also_with_one_channel(channels: int) -> None:
     """A convolution sees it: its own result is channels-last, and the values are the same."""
     images = torch.arange(2.0 * channels * 20).reshape(2, channels, 4, 5)
-    mine = laid_out(images, torch.channels_last)
+    mine = to_memory_format(images, torch.channels_last)
     assert torch.equal(mine, images)
     assert mine.stride() == (channels * 20, 1, channels * 5, channels)
-    convolved = torch.conv2d(mine, laid_out(torch.ones(2, channels, 3, 3), torch.channels_last))
+    convolved = torch.conv2d(
+        mine, to_memory_format(torch.ones(2, channels, 3, 3), torch.channels_last)
+    )
     assert convolved.is_contiguous(memory_format=torch.channels_last)
-    part = laid_out(images[1:], torch.channels_last)
+    part = to_memory_format(images[1:], torch.channels_last)
     assert torch.equal(part, images[1:])
 
 
 def test_other_shapes_and_formats_are_contiguous() -> None:
-    assert laid_out(torch.zeros(3, 2).t(), torch.channels_last).is_contiguous()
-    assert laid_out(torch.zeros(2, 1, 4, 5), torch.contiguous_format).stride() == (20, 20, 5, 1)
+    assert to_memory_format(torch.zeros(3, 2).t(), torch.channels_last).is_contiguous()
+    assert to_memory_format(torch.zeros(2, 1, 4, 5), torch.contiguous_format).stride() == (
+        20,
+        20,
+        5,
+        1,
+    )
 
 
 @pytest.mark.parametrize(("model", "mode"), [("2nn", "compile"), ("seo-cnn", "record")])

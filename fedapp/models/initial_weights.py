@@ -1,4 +1,4 @@
-"""Initial weights other than a network's own: those that frameworks and tutorials draw."""
+"""Initial weights other than a network's own: truncated normal, Glorot and He."""
 
 from __future__ import annotations
 
@@ -13,16 +13,14 @@ from fedapp.seeds import torch_seed
 Draw = Callable[[Tensor, torch.Generator], object]
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""The layers whose weights are drawn again; others (embeddings, cells, normalisation) keep theirs."""
-SPREAD = 0.1
+"""The layers whose weights are drawn anew; embeddings, cells and normalisation are not."""
+STD = 0.1
 """Standard deviation, and the value of every bias (but the first layer's, 0), of TensorFlow's MNIST
 tutorial, ``tutorials/image/mnist/convolutional.py`` of ``tensorflow/models``."""
 
 
 def _truncated_normal(weight: Tensor, generator: torch.Generator) -> Tensor:
-    return nn.init.trunc_normal_(
-        weight, std=SPREAD, a=-2 * SPREAD, b=2 * SPREAD, generator=generator
-    )
+    return nn.init.trunc_normal_(weight, std=STD, a=-2 * STD, b=2 * STD, generator=generator)
 
 
 def _he(weight: Tensor, generator: torch.Generator) -> Tensor:
@@ -34,17 +32,17 @@ def _glorot(weight: Tensor, generator: torch.Generator) -> Tensor:
 
 
 KINDS: Mapping[str, tuple[Draw, float]] = {
-    "truncated-normal": (_truncated_normal, SPREAD),
+    "truncated-normal": (_truncated_normal, STD),
     "glorot": (_glorot, 0.0),
     "he": (_he, 0.0),
 }
-"""How weights are drawn, and what biases are."""
+"""The distribution of the weights, and the value of the biases."""
 
 
-def draw(network: nn.Module, kind: str, seed: int, model: str) -> None:
+def draw_initial_weights(network: nn.Module, kind: str, seed: int, model: str) -> None:
     """Draw the weights of linear and convolutional layers from (seed, "initial weights") alone, in place.
 
-    "model" leaves the network as it was built. "truncated-normal": sigma 0.1, cut at two sigma, biases
+    "model" does nothing. "truncated-normal": sigma 0.1, cut at two sigma, biases
     0.1, as TensorFlow's MNIST tutorial, whose network McMahan et al.'s CNN is. "glorot": uniform
     in +-sqrt(6 / (fan-in + fan-out)), biases 0 (Glorot and Bengio 2010). "he": normal, variance
     2 / fan-in, biases 0 (He et al. 2015).
@@ -52,7 +50,7 @@ def draw(network: nn.Module, kind: str, seed: int, model: str) -> None:
     Raises
     ------
     ConfigError
-        The network, that of the model called ``model``, has no such layer.
+        The network has no such layer; ``model`` is its name.
     """
     if kind == "model":
         return
@@ -63,9 +61,9 @@ def draw(network: nn.Module, kind: str, seed: int, model: str) -> None:
             "convolutional layer. Leave the key out, or name another model."
         )
     generator = torch.Generator().manual_seed(torch_seed(seed, "initial weights"))
-    of_weights, of_biases = KINDS[kind]
+    draw_weight, bias_value = KINDS[kind]
     with torch.no_grad():
         for layer in layers:
-            of_weights(layer.weight, generator)
+            draw_weight(layer.weight, generator)
             if layer.bias is not None:
-                layer.bias.fill_(of_biases)
+                layer.bias.fill_(bias_value)

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from fedapp.data.dataset import Examples, Task
 from fedapp.data.transforms.scale import Scale
-from fedapp.models.linear import Linear
+from fedapp.models.mlp import Linear
 from fedapp.models.model import initialise
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.batched.trainer import BatchedTrainer
+from fedapp.training.device import denormals_are_flushed, flush_denormals
 from fedapp.training.round_plan import LocalPlan
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.subnormal import are_flushed, flushed
 from fedapp.training.trainer import ClientTask
 from strategies.fedavg import FedAvg
 
@@ -32,30 +32,30 @@ def product() -> float:
 
 def test_within_it_they_are_zero_and_afterwards_as_before() -> None:
     assert product() > 0
-    with flushed():
+    with flush_denormals():
         assert product() == 0
-        with flushed():
-            assert are_flushed()
+        with flush_denormals():
+            assert denormals_are_flushed()
         assert product() == 0
     assert product() > 0
 
 
 def test_an_error_within_it_leaves_no_trace() -> None:
-    with pytest.raises(ValueError, match="why"), flushed():
+    with pytest.raises(ValueError, match="why"), flush_denormals():
         raise ValueError("why")
     assert product() > 0
 
 
 @given(st.floats(min_value=2.0**-126, max_value=2.0**100, width=32))
 def test_normal_numbers_stay_as_they_are(number: float) -> None:
-    with flushed():
+    with flush_denormals():
         assert float(torch.tensor(number)) == number
         assert float(torch.tensor(number) + 1e-40) == number
 
 
 def test_so_numpy_says_nothing_of_it() -> None:
     """It warns where it finds the smallest subnormal number to be zero."""
-    with flushed():
+    with flush_denormals():
         pass
     assert float(np.finfo(np.float32).smallest_subnormal) > 0
 

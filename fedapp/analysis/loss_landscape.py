@@ -1,9 +1,9 @@
-"""How sharp a minimum is: the largest eigenvalue of the Hessian, and how the loss rises at a distance.
+"""The loss around a model: the Hessian's largest eigenvalue, rises along directions, interpolation.
 
 Seo et al. 2024, section 6: a larger learning rate "can skip sharp minima and converge on flatter
 ones", a smaller batch size "encourages convergence to flatter minima". Keskar et al. 2017 measure
 sharpness by the curvature of the training loss. A model is a mapping from parameter names to tensors
-of d numbers in all, a vector [d] has them in the mapping's order.
+of d numbers in all; a vector [d] has them in the mapping's order.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import Tensor
 Terms = Callable[[Mapping[str, Tensor]], Iterable[Tensor]]
 """From parameters to scalars whose sum is the loss, one at a time: batches, each with its share."""
 Product = Callable[[Tensor], Tensor]
-"""A symmetric matrix [d, d] as what it makes of a vector [d]."""
+"""A symmetric matrix [d, d] as a function from a vector [d] to its product."""
 
 
 @dataclass(frozen=True)
 class Eigenpair:
-    """An eigenvalue, a unit vector [d] for it, and how far the pair is from being one.
+    """An approximate eigenvalue and unit eigenvector [d].
 
-    ``error`` is the length of Av - value v: some eigenvalue of A lies within it of ``value``.
-    ``products`` are the matrix-vector products that it took.
+    ``error`` is the norm of Av - value v: some eigenvalue of A lies within it of ``value``.
+    ``products`` is the number of matrix-vector products computed.
     """
 
     value: float
@@ -37,7 +37,7 @@ class Eigenpair:
 
 
 def flatten(tensors: Iterable[Tensor]) -> Tensor:
-    """Return the numbers of tensors, one after the other: [d]."""
+    """Return the tensors as one vector: [d]."""
     return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
@@ -94,8 +94,8 @@ def largest_eigenvalue(
 ) -> Eigenpair:
     """Return the largest eigenvalue by power iteration from ``start`` [d].
 
-    Where that of greatest magnitude is negative, or is not found since one of the other sign is as
-    great, the matrix is shifted by as much, so that the largest is the greatest.
+    Where the eigenvalue of greatest magnitude is negative, or the iteration does not converge since one
+    of the other sign is as great, the matrix is shifted so that the largest has the greatest magnitude.
     """
     found = power_iteration(product, start, tolerance, most)
     is_largest = found.value >= 0 and found.error <= tolerance * found.value
@@ -122,9 +122,19 @@ def value_at(terms: Terms, theta: Mapping[str, Tensor]) -> float:
 
 
 def rise(terms: Terms, theta: Mapping[str, Tensor], step: Tensor) -> float:
-    """Return by how much the loss is higher at theta + step, a vector [d], than at ``theta``.
+    """Return the rise of the loss from ``theta`` to theta + step, a vector [d].
 
     Over random directions of a quadratic with Hessian H its mean is |step|^2 tr(H) / (2 d).
     """
     moved = {name: theta[name] + part for name, part in unflatten(step, theta).items()}
     return value_at(terms, moved) - value_at(terms, theta)
+
+
+def interpolate(
+    first: Mapping[str, Tensor], second: Mapping[str, Tensor], share: float
+) -> dict[str, Tensor]:
+    """Return share * first + (1 - share) * second.
+
+    McMahan et al. 2017, Figure 1; Goodfellow et al. 2015.
+    """
+    return {name: share * first[name] + (1 - share) * second[name] for name in first}

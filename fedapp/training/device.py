@@ -1,0 +1,95 @@
+"""The device, and how it computes: precision, memory formats, denormal numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from fedapp.config.run_config import RunConfig
+from fedapp.errors import ConfigError
+
+
+def choose_device(config: RunConfig) -> torch.device:
+    """Return the device that ``device`` names; ``auto`` is the first GPU, where there is one.
+
+    A GPU computes in full precision from then on (``compute_exactly``).
+
+    Raises
+    ------
+    ConfigError
+        ``device`` is a GPU that this process does not see.
+    """
+    first = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(first if config.device == "auto" else config.device)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device = {config.device!r}: this process sees {torch.cuda.device_count()} GPUs. "
+            "Set device='auto' or 'cpu'; in Flower's simulation give each client a share of the "
+            'GPU with --federation-config "client-resources-num-gpus=0.25".'
+        )
+    compute_exactly(device)
+    return device
+
+
+def compute_exactly(device: torch.device) -> None:
+    """Make a GPU compute in full float32 precision, with deterministic cuDNN algorithms.
+
+    PyTorch's default for convolutions is TF32, which rounds their inputs to 10 bits, 1e-3 a layer.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
+
+
+def memory_format(module: nn.Module) -> torch.memory_format:
+    """Return channels-last for a network with 2-D convolutions, which is faster, else contiguous."""
+    convolves = any(isinstance(layer, nn.Conv2d) for layer in module.modules())
+    return torch.channels_last if convolves else torch.contiguous_format
+
+
+def set_memory_format(module: nn.Module) -> torch.memory_format:
+    """Convert a network's weights to its memory format, and return the format."""
+    format_ = memory_format(module)
+    for parameter in module.parameters():
+        parameter.data = to_memory_format(parameter.data, format_)
+    return format_
+
+
+def to_memory_format(tensor: Tensor, format_: torch.memory_format) -> Tensor:
+    """Return the tensor in ``format_`` if it has four dimensions, else contiguous.
+
+    With one channel both formats have the same layout, and PyTorch treats the tensor as contiguous
+    unless its strides are those of channels-last.
+    """
+    if tensor.dim() != 4:
+        return tensor.contiguous()
+    if format_ == torch.channels_last and tensor.shape[1] == 1:
+        height, width = tensor.shape[2:]
+        return tensor.contiguous().as_strided(tensor.shape, (height * width, 1, width, 1))
+    return tensor.contiguous(memory_format=format_)
+
+
+def denormals_are_flushed() -> bool:
+    """Return whether this thread flushes denormal numbers to zero."""
+    return not bool(torch.tensor(1e-300, dtype=torch.float64) * 1e-10)
+
+
+@contextmanager
+def flush_denormals() -> Iterator[None]:
+    """Flush denormals, below 1.2e-38 (float64: 2.2e-308), to zero in this thread; then restore the mode.
+
+    The gradients of an LSTM's saturated gates are full of them: with FedSGD at eta = 9 a round of the
+    word LSTM took twice as long (docs/performance.md). PyTorch's own threads inherit the mode of the
+    thread that starts them.
+    """
+    before = denormals_are_flushed()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
