@@ -179,7 +179,11 @@ class Nodes:
         self._connections = {
             n.node_id: Connection(n.name, n.last_activated_at) for n in grid.get_nodes()
         }
-        gone = {node for node, seen in previous.items() if self._connections.get(node) != seen}
+        gone = {
+            node
+            for node, connection in previous.items()
+            if self._connections.get(node) != connection
+        }
         clients = [client for client, node in self._node_of.items() if node in gone]
         for client in clients:
             del self._node_of[client], self._sizes[client]
