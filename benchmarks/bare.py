@@ -13,7 +13,7 @@ from benchmarks.workloads import ROUND
 from fedapp.config.run_config import RunConfig, Scalar, read_config
 from fedapp.data import load_transform
 from fedapp.data.node_data import NodeData, read_node_data
-from fedapp.federation.sampling import sample_clients, spread
+from fedapp.federation.sampling import distribute, sample_clients
 from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, make_model, make_module
 from fedapp.training.round_plan import LocalPlan
@@ -56,7 +56,7 @@ def tensors_of(config: RunConfig, node_data: NodeData, client: int) -> tuple[Ten
 def bare_loops(config: RunConfig, node_data: NodeData, processes: int) -> Iterator[Call]:
     """Share the clients out to processes of one thread each; nothing is sent back."""
     sizes = {client: len(node_data.train(client)) for client in clients_of(config)}
-    cohorts = spread(list(sizes), sizes, processes)
+    cohorts = distribute(list(sizes), sizes, processes)
     with together(_loop, [(config.to_run_config(), cohort) for cohort in cohorts]) as train:
         yield train
 

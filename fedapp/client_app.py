@@ -65,15 +65,15 @@ def _set_threads(num_threads: int) -> int:
 
 
 def _states(
-    request: StateLocation | None, round_: int, node_data: NodeData, context: Context
+    location: StateLocation | None, round_: int, node_data: NodeData, context: Context
 ) -> ClientStates | None:
     """Return the client states of round ``round_``, if the algorithm's clients keep any."""
-    if request is None:
+    if location is None:
         return None
     if node_data.own is None:
-        return ClientStates(shared_folder(request), request, round_)
-    folder = node_folder(request, str(context.node_config.get("state-path", "")))
-    return ClientStates(folder, request, round_)
+        return ClientStates(shared_folder(location), location, round_)
+    folder = node_folder(location, str(context.node_config.get("state-path", "")))
+    return ClientStates(folder, location, round_)
 
 
 @app.evaluate()

@@ -80,15 +80,15 @@ class FedPA(Algorithm):
             return ClientExtras(update=drift)
         after_burn_in = context.step_state["steps"] - self.burn_in
         numbers = torch.arange(1, self.samples + 1, device=after_burn_in.device)
-        whole = (numbers * context.round_randomness["length"] <= after_burn_in).to(
+        complete = (numbers * context.round_randomness["length"] <= after_burn_in).to(
             after_burn_in.dtype
         )
-        count = whole.sum()
-        taken = {
-            name: _along_first(whole, p) * context.step_state[name] for name, p in params.items()
+        count = complete.sum()
+        samples = {
+            name: _along_first(complete, p) * context.step_state[name] for name, p in params.items()
         }
-        mean = {name: t.sum(0) / count.clamp(min=1) for name, t in taken.items()}
-        centred = {n: _along_first(whole, m) * (taken[n] - m) for n, m in mean.items()}
+        mean = {name: t.sum(0) / count.clamp(min=1) for name, t in samples.items()}
+        centred = {n: _along_first(complete, m) * (samples[n] - m) for n, m in mean.items()}
         delta = add(mean, context.global_params, -1.0)
         update = scaled(self._whiten(centred, delta), 1 + (count - 1) * self.rho)
         return ClientExtras(

@@ -60,8 +60,8 @@ class FedSGD(Algorithm):
         self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext
     ) -> Tensors:
         """Return the sum of the targets' gradients, and their number."""
-        seen = {name: tensor for name, tensor in direction.items() if name not in params}
-        return add(seen, context.step_state) if context.step_state else seen
+        summed = {name: tensor for name, tensor in direction.items() if name not in params}
+        return add(summed, context.step_state) if context.step_state else summed
 
     def finalize(
         self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor

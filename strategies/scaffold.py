@@ -83,8 +83,8 @@ class Scaffold(Algorithm):
         self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext
     ) -> Tensors:
         """Return the sum of the targets' gradients at theta, and their number (Option I)."""
-        seen = {name: g for name, g in direction.items() if name not in params}
-        return add(seen, context.step_state) if context.step_state else seen
+        at_theta_sum = {name: g for name, g in direction.items() if name not in params}
+        return add(at_theta_sum, context.step_state) if context.step_state else at_theta_sum
 
     def finalize(
         self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
@@ -96,9 +96,9 @@ class Scaffold(Algorithm):
             )
         else:
             drift = add(context.global_params, params, -1.0)
-            taken = accumulation_norm(next(iter(params.values())), context, steps)
-            mean = scaled(drift, 1 / (taken.clamp(min=1) * context.learning_rate))
-            variate = add(add(context.state, context.broadcast, -taken.clamp(max=1)), mean)
+            norm = accumulation_norm(next(iter(params.values())), context, steps)
+            mean = scaled(drift, 1 / (norm.clamp(min=1) * context.learning_rate))
+            variate = add(add(context.state, context.broadcast, -norm.clamp(max=1)), mean)
         return ClientExtras(upload=add(variate, context.state, -1.0), state=variate)
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedapp.config.run_config import participants
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
-from fedapp.federation.sampling import sample_clients, spread
+from fedapp.federation.sampling import distribute, sample_clients
 from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, Need, Network
 from fedapp.training.client import TrainRequest, train_cohort
@@ -291,7 +291,7 @@ def test_every_client_is_drawn_equally_often() -> None:
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 8))
 def test_spread(sizes: list[int], nodes: int) -> None:
     """Every client is in one cohort; no cohort exceeds the least loaded by more than one client."""
-    cohorts = spread(range(len(sizes)), dict(enumerate(sizes)), nodes)
+    cohorts = distribute(range(len(sizes)), dict(enumerate(sizes)), nodes)
     assert sorted(k for cohort in cohorts for k in cohort) == list(range(len(sizes)))
     assert all(cohort == sorted(cohort) and cohort for cohort in cohorts)
     loads = [sum(max(sizes[k], 1) for k in cohort) for cohort in cohorts]
@@ -312,4 +312,4 @@ def test_clients_asked_in_addition_are_rounded_up(
 
 
 def test_clients_without_examples_are_spread_as_well() -> None:
-    assert spread(range(5), dict.fromkeys(range(5), 0), 2) == [[0, 2, 4], [1, 3]]
+    assert distribute(range(5), dict.fromkeys(range(5), 0), 2) == [[0, 2, 4], [1, 3]]

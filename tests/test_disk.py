@@ -60,7 +60,7 @@ def test_no_room_at_the_end_is_one_clear_error(tmp_path, monkeypatch):
     with pytest.raises(RunError, match=r"checkpoints cannot be written \(No space left.*resume"):
         run(tmp_path / "run")
     why = dict(status(tmp_path / "run"))["ended because"]
-    assert "checkpoints cannot be written (No space left on device). Make room" in why
+    assert "checkpoints cannot be written (No space left on device). Free disk space" in why
 
 
 def test_a_power_cut_leaves_no_checkpoint_without_its_rounds(tmp_path, monkeypatch):

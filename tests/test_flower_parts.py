@@ -82,7 +82,7 @@ def test_bulyan_averages_the_values_nearest_to_the_median_of_those_selected():
 
 
 def test_bulyan_says_that_it_has_too_few_updates():
-    with pytest.raises(RunError, match=r"Bulyan made nothing of 5 updates.*fraction-train"):
+    with pytest.raises(RunError, match=r"Bulyan cannot aggregate 5 updates.*fraction-train"):
         aggregate_with(Bulyan(num_malicious_nodes=1), LINE, [1] * 5)
 
 

@@ -191,7 +191,7 @@ def test_other_pictures_and_places_are_refused_before_the_work(tmp_path):
     (tmp_path / "file").write_text("")
     for name, said in (
         ("x.pdf", r"written as \.png and \.svg.*x\.png"),
-        ("file/x", "cannot be made"),
+        ("file/x", "cannot be created"),
     ):
         found = CliRunner().invoke(app, ["partition", *FEW, "--picture", str(tmp_path / name)])
         assert isinstance(found.exception, ConfigError)
@@ -214,7 +214,7 @@ def test_a_report_whose_data_is_gone_says_so_and_is_written(tmp_path: Path) -> N
     (folder / "config.json").write_text(json.dumps(content))
     ended = CliRunner().invoke(app, ["report", str(folder)], catch_exceptions=False)
     assert ended.exit_code == 1
-    problem = "Error: no picture of the partition: dataset = 'digits': is not the data"
+    problem = "Error: no picture of the partition: dataset = 'digits': not the data"
     assert ended.output.splitlines()[-1].startswith(problem)
     assert (folder / "report.html").exists()
 

@@ -191,7 +191,7 @@ def test_a_run_goes_on_with_its_data_at_another_place(tmp_path):
     again = {**settings, "num_server_rounds": 2, "resume": True}
     run(folder, dataset=str(tmp_path / "new"), **again)
     assert metrics(folder)[-1]["round"] == 2
-    with pytest.raises(CheckpointError, match=r"is not the data that .* dataset=FOLDER"):
+    with pytest.raises(CheckpointError, match=r"not the data that .* dataset=FOLDER"):
         run(folder, dataset=str(tmp_path / "other"), **again)
 
 

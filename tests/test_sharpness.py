@@ -277,9 +277,7 @@ def test_runs_without_a_model_or_with_other_data_are_refused(run: Run, tmp_path:
     with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read"):
         sharpness_of(folder, Measurement())
     (folder / "model.safetensors").unlink()
-    with pytest.raises(
-        CheckpointError, match=r"has not ended\. Go on with it: fedapp run --resume"
-    ):
+    with pytest.raises(CheckpointError, match=r"has not ended\. Resume it: fedapp run --resume"):
         sharpness_of(folder, Measurement())
     with pytest.raises(CheckpointError, match="holds no run"):
         sharpness_of(tmp_path / "nowhere", Measurement())

@@ -182,7 +182,7 @@ def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monk
         write(self, record, state)
         if state.round == 1:
             seen.extend(status(self.path.parent))
-            with pytest.raises(ConfigError, match="another process is at work on this run"):
+            with pytest.raises(ConfigError, match="another process runs this run"):
                 run(tmp_path / "run", resume=True)
             assert (
                 caplog.messages[-1] == f"Waiting for the run that is at work in {self.path.parent}"

@@ -179,7 +179,11 @@ class Nodes:
         self._connections = {
             n.node_id: Connection(n.name, n.last_activated_at) for n in grid.get_nodes()
         }
-        gone = {node for node, seen in previous.items() if self._connections.get(node) != seen}
+        gone = {
+            node
+            for node, connection in previous.items()
+            if self._connections.get(node) != connection
+        }
         clients = [client for client, node in self._node_of.items() if node in gone]
         for client in clients:
             del self._node_of[client], self._sizes[client]
@@ -295,9 +299,9 @@ class Nodes:
     def _mismatches(self, answer: Mapping[str, Any]) -> Iterator[str]:
         """Yield why a node with this answer is rejected, the most likely cause first."""
 
-        def differs(key: str, mine: str, fix: str) -> Iterator[str]:
-            if (theirs := answer.get(key)) != mine:
-                yield f"{key} = {plain(repr(theirs))}, but the server has {mine!r}; {fix}"
+        def differs(key: str, expected: str, fix: str) -> Iterator[str]:
+            if (reported := answer.get(key)) != expected:
+                yield f"{key} = {plain(repr(reported))}, but the server has {expected!r}; {fix}"
 
         yield from differs("version", fedapp.__version__, "install the same version")
         try:
@@ -307,7 +311,7 @@ class Nodes:
         except DataError as error:
             yield str(error)
         if self.virtual:
-            yield from differs("fingerprint", self.fingerprint, "its copy of the data is another")
+            yield from differs("fingerprint", self.fingerprint, "its copy of the data differs")
         if answer.get("examples", 0) <= 0:
             yield "it has no training examples; point its data-path to a folder that has"
 

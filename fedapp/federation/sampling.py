@@ -57,7 +57,7 @@ def poisson_sample(rng: np.random.Generator, clients: Sequence[int], rate: float
     return sorted(clients[index] for index in sampled)
 
 
-def spread(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int) -> list[list[int]]:
+def distribute(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int) -> list[list[int]]:
     """Return at most ``num_nodes`` cohorts of similar total size, each in ascending order.
 
     The clients, largest n_k first, go to the least loaded cohort; the cohorts are ordered by their
@@ -84,7 +84,7 @@ def assign(
         pairs = [(nodes.node_of(client), [client]) for client in clients]
         return [(node, cohort) for node, cohort in pairs if node not in busy]
     idle = [node for node in available if node not in busy]
-    cohorts = spread(clients, nodes.sizes(clients), len(idle)) if idle else []
+    cohorts = distribute(clients, nodes.sizes(clients), len(idle)) if idle else []
     return list(zip(idle, cohorts, strict=False))
 
 
@@ -120,7 +120,7 @@ class ClientSampler:
         extra, fraction = config.over_selection, config.fraction_train
         return sample_clients(config.seed, round_, clients, fraction, extra=extra)
 
-    def sample_by_coin(self, round_: int) -> list[int]:
+    def poisson_sample(self, round_: int) -> list[int]:
         """Return S_t: a Poisson sample of the population, with rate C."""
         rng = self.algorithm.sampling_generator(self.config.seed, round_)
         return poisson_sample(rng, self.population, self.config.fraction_train)
@@ -138,16 +138,16 @@ class ClientSampler:
         """
         end, needed = time.monotonic() + self.config.node_timeout, self.config.min_replies
         is_logged = False
-        poisson_sampling = self.sample_by_coin(round_) if self.algorithm.poisson_sampling else None
+        poisson = self.poisson_sample(round_) if self.algorithm.poisson_sampling else None
         while True:
             available = self.nodes.available(grid)
             clients = self.nodes.clients
-            sampled = self.sample(round_) if poisson_sampling is None else poisson_sampling
+            sampled = self.sample(round_) if poisson is None else poisson
             connected = sampled if self.nodes.virtual else [k for k in sampled if k in clients]
             busy = self._delivery.busy(available)
             cohorts = assign(self.nodes, connected, available, busy)
             num_assigned = sum(len(cohort) for _, cohort in cohorts)
-            fixed = poisson_sampling is None and not self.nodes.virtual
+            fixed = poisson is None and not self.nodes.virtual
             if num_assigned >= (needed if fixed else min(needed, len(connected))):
                 return sampled, cohorts
             if len(sampled) < needed and time.monotonic() > end:
@@ -159,7 +159,7 @@ class ClientSampler:
                 )
             if not is_logged:
                 log(WARNING, WAITING, round_, num_assigned, len(clients), needed)
-            is_logged = True
+                is_logged = True
             time.sleep(BUSY_SECONDS)
             self._delivery.drop_late(grid)
 

@@ -157,8 +157,8 @@ def _table(partition: Partition, targets: NDArray[Any], labels: tuple[str, ...])
         table.add_column(Text(heading), justify="right")
     for client, counts in list(zip(matrix.clients, matrix.counts, strict=True))[:MAX_ROWS]:
         cells = [str(count) if count else "·" for count in counts] if few else []
-        held = [] if few else [str((counts > 0).sum())]
-        table.add_row(str(client), str(counts.sum()), *cells, *held)
+        num_labels = [] if few else [str((counts > 0).sum())]
+        table.add_row(str(client), str(counts.sum()), *cells, *num_labels)
     if len(matrix.clients) > MAX_ROWS:
         table.add_row("…", f"({partition.num_clients} clients)")
     return table

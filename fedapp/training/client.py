@@ -88,7 +88,7 @@ def train_cohort(
     shared = _shared_context(trainer, theta, broadcast, request, plan)
     mean, uploads = WeightedMean(), WeightedMean()
     each: dict[int, Tensors] = {}
-    reports: list[ClientMetrics] = []
+    client_metrics: list[ClientMetrics] = []
     failures: dict[int, str] = {}
     for done in _client_updates(config, trainer, shared, plan, request.clients, data_of, states):
         if isinstance(done.result, Exception):
@@ -102,7 +102,7 @@ def train_cohort(
         else:
             mean.add(update, weight)
         uploads.add(result.extras.upload, weight)
-        reports.append(
+        client_metrics.append(
             ClientMetrics(
                 done.client, result.examples, weight, result.steps, result.loss, done.seconds
             )
@@ -111,7 +111,7 @@ def train_cohort(
         mean.mean() if mean.total_weight > 0 else {},
         uploads.mean() if uploads.total_weight > 0 else {},
         each,
-        tuple(reports),
+        tuple(client_metrics),
         failures,
     )
 
