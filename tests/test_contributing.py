@@ -46,9 +46,12 @@ def test_partitioner(adopt: Adopt) -> None:
     config = read_config({"partitioner": "slices", "slices.keep": 0.5, "num-clients": 100})
     dataset = load_dataset(config)
     partition = load_partition(config, dataset, 100)
-    # 1,433 digits over 100 clients: 33 slices of 15 and 67 of 14, and both keep 7.
+    # 1,440 digits over 100 clients: 40 slices of 15 and 60 of 14, and both keep 7.
     assert partition.sizes.tolist() == [7] * 100
     assert partition.client(1).tolist() == list(range(15, 22))
+    assert partition.test is not None
+    # 357 test digits: 57 slices of 4, which keep 2, and 43 of 3, which keep 1.
+    assert partition.test.sizes.tolist() == [2] * 57 + [1] * 43
     assert "slices.keep = 1.0  # Share of its slice that a client keeps." in config_table()
     assert "Contiguous slices, in the order of the data." in configuration_page()
     with pytest.raises(ConfigError, match=r"slices\.keep = 0"):
