@@ -37,6 +37,7 @@ format: $(VENV)/.installed
 
 generate: $(VENV)/.installed
 	$(BIN)/python -m fedapp.cli.generate
+	$(BIN)/python -m benchmarks.round_picture --write >/dev/null
 
 # The newest versions that pyproject.toml allows; the lowest Python, so that they hold for all.
 pins: $(VENV)/.installed

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -140,24 +140,22 @@ def carriers(texts: dict[str, str]) -> list[str]:
     return sorted(found)
 
 
-def traced(**settings: Any) -> tuple[set[str], set[str]]:
-    """Return the files and functions of ours that the third round of a small run executes."""
+def watch_round(note: Callable[[FrameType], None], **settings: Any) -> None:
+    """Give ``note`` the frame of each call to a function of ours in the third round of a small run."""
     from fedapp.client_app import app as client_app
     from fedapp.config.run_config import read_config
     from fedapp.engines.in_process import InlineGrid
     from fedapp.server_app import run
     from strategies.strategy import FederatedStrategy
 
-    executed: set[tuple[str, str]] = set()
     whole_round = FederatedStrategy._round
 
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        path = frame.f_code.co_filename
-        if event == "call" and path.startswith(tuple(str(ROOT / p) for p in PACKAGES)):
-            executed.add((path, frame.f_code.co_qualname))
+    def profile(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and is_ours(frame):
+            note(frame)
 
     def watched(self: FederatedStrategy, *args: Any) -> Any:
-        sys.setprofile(note if self.state.round == 2 else None)
+        sys.setprofile(profile if self.state.round == 2 else None)
         try:
             return whole_round(self, *args)
         finally:
@@ -170,6 +168,21 @@ def traced(**settings: Any) -> tuple[set[str], set[str]]:
             run(InlineGrid(client_app, values, [{}]), read_config(values))
         finally:
             FederatedStrategy._round = whole_round  # type: ignore[method-assign]
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Return whether a frame executes code of the packages."""
+    return frame.f_code.co_filename.startswith(tuple(str(ROOT / p) for p in PACKAGES))
+
+
+def traced(**settings: Any) -> tuple[set[str], set[str]]:
+    """Return the files and functions of ours that the third round of a small run executes."""
+    executed: set[tuple[str, str]] = set()
+
+    def note(frame: FrameType) -> None:
+        executed.add((frame.f_code.co_filename, frame.f_code.co_qualname))
+
+    watch_round(note, **settings)
     functions = {f"{path}:{name}" for path, name in executed if "<" not in name.split(".")[-1]}
     return {path for path, _ in executed}, functions
 

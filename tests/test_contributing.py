@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from in_process import model as model_of
 
 from fedapp.cli.generate import config_table, configuration_page
 from fedapp.config.run_config import read_config
@@ -20,7 +21,7 @@ from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import data_name
 from fedapp.training.algorithm import Batch, ClientContext
 from fedapp.training.build import make_algorithm, make_module
-from tests.conftest import Component
+from tests.conftest import Component, Run
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -45,11 +46,14 @@ def test_partitioner(adopt: Adopt) -> None:
     config = read_config({"partitioner": "slices", "slices.keep": 0.5, "num-clients": 100})
     dataset = load_dataset(config)
     partition = load_partition(config, dataset, 100)
-    # 1,433 digits over 100 clients: 33 slices of 15 and 67 of 14, and both keep 7.
+    # 1,440 digits over 100 clients: 40 slices of 15 and 60 of 14, and both keep 7.
     assert partition.sizes.tolist() == [7] * 100
     assert partition.client(1).tolist() == list(range(15, 22))
+    assert partition.test is not None
+    # 357 test digits: 57 slices of 4, which keep 2, and 43 of 3, which keep 1.
+    assert partition.test.sizes.tolist() == [2] * 57 + [1] * 43
     assert "slices.keep = 1.0  # Share of its slice that a client keeps." in config_table()
-    assert "Contiguous slices, in the order in which the data are stored." in configuration_page()
+    assert "Contiguous slices, in the order of the data." in configuration_page()
     with pytest.raises(ConfigError, match=r"slices\.keep = 0"):
         read_config({"partitioner": "slices", "slices.keep": 0})
 
@@ -119,6 +123,40 @@ def test_algorithm(adopt: Adopt) -> None:
     )
     assert direction["w"].tolist() == [0.5, -0.5, 0.0]
     assert loss == 1
+
+
+def test_algorithm_with_client_state(adopt: Adopt, run: Run) -> None:
+    adopt("strategies", "halfway")
+    algorithm = make_algorithm(read_config({"algorithm": "halfway", "halfway.own": 0.25}))
+    context = ClientContext({"w": torch.tensor([4.0])}, state={"w": torch.tensor([8.0])})
+    assert algorithm.initial_params(context)["w"].tolist() == [5.0]
+    assert algorithm.initial_client_state(context)["w"].tolist() == [4.0]
+    models = {}
+    for own in (0.0, 0.5):
+        for trainer in ("sequential", "batched"):
+            settings = {"halfway.own": own, "trainer": trainer, "fraction-train": 1.0}
+            folder = run(f"{own}-{trainer}", algorithm="halfway", **settings)
+            models[own, trainer] = model_of(folder)
+    fedavg = model_of(run("fedavg", trainer="sequential", fraction_train=1.0))
+    for name, tensor in fedavg.items():
+        torch.testing.assert_close(models[0.0, "sequential"][name], tensor)
+        assert not torch.allclose(models[0.5, "sequential"][name], tensor)
+        for own in (0.0, 0.5):
+            torch.testing.assert_close(
+                models[own, "batched"][name], models[own, "sequential"][name]
+            )
+
+
+def test_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {"__name__": "norms"}
+    exec(block("class NormLog"), found)
+    header, *lines = (tmp_path / "norms.csv").read_text().splitlines()
+    assert header == "round,norm,accuracy"
+    assert [line.split(",")[0] for line in lines] == ["0", "1", "2", "3"]
+    model = model_of(found["directory"].path)
+    norm = torch.cat([tensor.flatten() for tensor in model.values()]).double().norm()
+    assert float(lines[-1].split(",")[1]) == pytest.approx(float(norm))
 
 
 def test_key(tmp_path: Path) -> None:
