@@ -32,7 +32,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.config.run_config import defaults, read_config
 from fedapp.data.dataset import Task
-from fedapp.data.task_schema import describe_task
+from fedapp.data.node_data import describe_task
 from fedapp.errors import CheckpointError, ConfigError, FedappError
 from fedapp.federation.callback import ServerState
 from fedapp.federation.delivery import Delivery

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedapp.data.dataset import Examples, Task
-from fedapp.data.transforms.scale import Scale
+from fedapp.data.transforms.transform import Scale
 from fedapp.models.linear import Linear
 from fedapp.models.model import initialise
 from fedapp.training.algorithm import Algorithm, ClientContext

@@ -20,7 +20,7 @@ from test_data_sources import load
 
 from fedapp.config.run_config import read_config
 from fedapp.data import Task, load_dataset, load_node_data, load_partition
-from fedapp.data.task_schema import task_differences
+from fedapp.data.node_data import task_differences
 from fedapp.errors import ConfigError, DataError
 
 INTEGERS = {"image": datasets.Image(), "label": datasets.Value("int64")}

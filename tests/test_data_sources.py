@@ -19,7 +19,7 @@ from PIL import Image
 
 from fedapp.config.run_config import read_config
 from fedapp.data import Dataset, load_dataset, load_node_data
-from fedapp.data.build import build_dataset
+from fedapp.data.load import build_dataset
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.errors import ConfigError, DataError
 
@@ -211,7 +211,7 @@ def test_starts_at_the_same_time_decode_once(tmp_path, monkeypatch):
         time.sleep(0.3)
         return build_dataset(config, source)
 
-    monkeypatch.setattr("fedapp.data.build_dataset", slowly)
+    monkeypatch.setattr("fedapp.data.load.build_dataset", slowly)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(load, [folder] * 4))
     assert len(built) == 1

@@ -21,8 +21,7 @@ from fedapp.client_app import app as client_app
 from fedapp.config.run_config import Scalar, read_config
 from fedapp.data import Task
 from fedapp.data.embedded.digits import Digits
-from fedapp.data.node_data import NodeData, OwnClient, read_node_data
-from fedapp.data.task_schema import describe_task
+from fedapp.data.node_data import NodeData, OwnClient, describe_task, read_node_data
 from fedapp.engines.grid import RUN_ID, identify
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError, RunError

@@ -67,7 +67,7 @@ def test_whatever_the_sets_depend_on_makes_another_entry(splits, monkeypatch):
     train = DATASET.train
     turned = dataclasses.replace(train, targets=train.targets[::-1].copy())
     load_partition(config(), dataclasses.replace(DATASET, train=turned), 10)
-    monkeypatch.setattr("fedapp.data.partition.cache.version", lambda name: f"{name} of tomorrow")
+    monkeypatch.setattr("fedapp.data.cache.version", lambda name: f"{name} of tomorrow")
     load_partition(config(), DATASET, 10)
     assert splits == [10, 5, 10, 10, 10, 10]
 
@@ -106,7 +106,7 @@ def test_a_full_disk_is_done_without(splits, tmp_path, monkeypatch, caplog):
     def full(path, content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedapp.data.partition.cache.write_atomically", full)
+    monkeypatch.setattr("fedapp.data.cache.write_atomically", full)
     assert load_partition(config(), DATASET, 10).num_clients == 10
     assert "No space left on device" in caplog.text
     assert entries(tmp_path / "cache") == []

@@ -15,8 +15,16 @@ from test_data_sources import load
 from fedapp.config.run_config import read_config
 from fedapp.data import IGNORE, load_dataset, load_node_data
 from fedapp.data.text.clients import hold_out_last
-from fedapp.data.text.sequences import fit, unroll
-from fedapp.data.text.symbols import BEGIN, END, UNKNOWN, Characters, most_frequent, words_of
+from fedapp.data.text.symbols import (
+    BEGIN,
+    END,
+    UNKNOWN,
+    Characters,
+    fit,
+    most_frequent,
+    unroll,
+    words_of,
+)
 from fedapp.errors import DataError
 
 LINES = {

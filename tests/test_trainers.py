@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedapp.config.run_config import RunConfig, read_config
 from fedapp.data.dataset import IGNORE, Chosen, Examples, Task
 from fedapp.data.node_data import read_node_data
-from fedapp.data.transforms.scale import Scale
+from fedapp.data.transforms.transform import Scale
 from fedapp.errors import ConfigError
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors

@@ -1,20 +1,25 @@
-"""The cache: arrays decoded once, then mapped by every process.
+"""The data cache: arrays decoded once and mapped by every process, and partitions split once.
 
-An entry is a folder named by the hash of the content and of the settings that shape the arrays. It
-is written beside its place and moved there as a whole, so a reader sees all of it or nothing;
-processes that start together wait for the first one instead of decoding as well.
+A data set is a folder named by the hash of its content and of the settings that shape the arrays. It
+is written to a temporary folder and then renamed, so a reader sees all of it or nothing; processes that
+start together wait for the first one instead of decoding as well. A partition is one file in
+``partitions/``: the SHA-256 of its content, then the index sets and those of the test examples as NumPy
+arrays. An entry that is damaged is made again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,12 +27,17 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapp.config.registry import source_of
 from fedapp.config.run_config import RunConfig
-from fedapp.data.dataset import Dataset, Examples, Task
+from fedapp.data.dataset import Dataset, Examples, Partition, Task
+from fedapp.data.partition.partitioning import Partitioning
 from fedapp.errors import DataError
+from fedapp.files import write_atomically
 
-FORMAT = 1
+DATASET_FORMAT = 1
 """Version of the layout and of the decoding; raise it when either changes."""
+PARTITION_FORMAT = 1
+"""Version of the layout, and of how sets are taken from flwr-datasets; raise it when either changes."""
 
 MANIFEST = "dataset.json"
 
@@ -53,10 +63,10 @@ def cached(config: RunConfig, key: dict[str, Any], build: Callable[[Path], Datas
     DataError
         The cache folder cannot be used, or ``build`` raises it.
     """
-    name = hashlib.sha256(json.dumps([FORMAT, key], sort_keys=True).encode()).hexdigest()
+    name = hashlib.sha256(json.dumps([DATASET_FORMAT, key], sort_keys=True).encode()).hexdigest()
     folder = cache_folder(config)
     try:
-        found = _read(config, folder / name, name)
+        found = _read_dataset(config, folder / name, name)
         return found or _make(config, folder, name, build)
     except OSError as error:
         raise DataError(
@@ -70,7 +80,9 @@ def _make(config: RunConfig, folder: Path, name: str, build: Callable[[Path], Da
 
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f"{name}.lock"):
-        found = _read(config, folder / name, name)  # another process may have made it meanwhile
+        found = _read_dataset(
+            config, folder / name, name
+        )  # another process may have made it meanwhile
         if found:
             return found
         prefix = f".new-{name}-"
@@ -79,17 +91,17 @@ def _make(config: RunConfig, folder: Path, name: str, build: Callable[[Path], Da
         with tempfile.TemporaryDirectory(dir=folder, prefix=prefix) as temporary:
             scratch, entry = Path(temporary) / "scratch", Path(temporary) / "entry"
             scratch.mkdir()
-            _write(build(scratch), entry)
+            _write_dataset(build(scratch), entry)
             if (folder / name).exists():
                 (folder / name).rename(Path(temporary) / "damaged")
             entry.rename(folder / name)
-    made = _read(config, folder / name, name)
+    made = _read_dataset(config, folder / name, name)
     if made is None:
         raise OSError(f"{folder / name} vanished while it was written")
     return made
 
 
-def _write(dataset: Dataset, entry: Path) -> None:
+def _write_dataset(dataset: Dataset, entry: Path) -> None:
     """Write every array as an .npy file, and the manifest that describes them."""
     entry.mkdir()
     manifest: dict[str, Any] = {"task": asdict(dataset.task), "splits": {}}
@@ -120,7 +132,7 @@ def _save(path: Path, array: NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _read(config: RunConfig, entry: Path, name: str) -> Dataset | None:
+def _read_dataset(config: RunConfig, entry: Path, name: str) -> Dataset | None:
     """Return the entry's data set, or None where there is none or a damaged one."""
     if not entry.exists():
         return None
@@ -174,3 +186,101 @@ def _load(entry: Path, described: dict[str, Any]) -> NDArray[Any]:
     if array.shape != tuple(described["shape"]) or array.dtype.str != described["dtype"]:
         raise CacheDamageError(f"{path.name} holds {array.dtype} {array.shape}")
     return np.asarray(array)
+
+
+def partition_key(
+    partitioner: Partitioning, dataset: Dataset, num_clients: int, seed: int
+) -> list[Any]:
+    """Return what the sets depend on: data, scheme, parameters, K and seed, and the code that splits."""
+    return [
+        *(PARTITION_FORMAT, version("flwr-datasets"), np.__version__, source_of(type(partitioner))),
+        *(partitioner.name, partitioner.model_dump(mode="json"), num_clients, seed),
+        # A data set of one's own may have changed behind the same fingerprint.
+        *(dataset.fingerprint, _digest(dataset.train), _digest(dataset.test)),
+    ]
+
+
+def cached_partition(
+    config: RunConfig, key: list[Any], split: Callable[[], Partition]
+) -> Partition:
+    """Return the partition of ``key`` from the data cache; ``split()`` makes it if need be.
+
+    Where the cache cannot be written it is made all the same, with a warning.
+    """
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    path = cache_folder(config) / "partitions" / name
+    if found := _read_partition(path):
+        return found
+    with _lock(config, path):
+        if found := _read_partition(path):  # another process may have made it meanwhile
+            return found
+        partition = split()
+        try:
+            write_atomically(path, _pack_partition(partition))
+        except OSError as error:
+            _warn(config, error)
+        return partition
+
+
+@contextmanager
+def _lock(config: RunConfig, path: Path) -> Iterator[None]:
+    """Let one process at a time make the entry ``path``, where the cache can be written."""
+    from filelock import FileLock
+
+    lock = FileLock(f"{path}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        _warn(config, error)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _warn(config: RunConfig, error: OSError) -> None:
+    logger.warning(
+        "data-cache = %r: the partition cannot be kept in %s (%s), and each process makes it anew. "
+        "Set data-cache (or the environment variable FEDAPP_CACHE) to a folder you may write.",
+        config.data_cache,
+        cache_folder(config),
+        error,
+    )
+
+
+def _digest(examples: Examples) -> str:
+    """Return the SHA-256 of what examples are split by: targets and columns of ids."""
+    total = hashlib.sha256()
+    for name, array in (("", examples.targets), *sorted(examples.groups.items())):
+        total.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        plain = array.dtype.kind != "O"
+        total.update(array.tobytes() if plain else json.dumps(array.tolist()).encode())
+    return total.hexdigest()
+
+
+def _pack_partition(partition: Partition) -> bytes:
+    file = io.BytesIO()
+    for part in (partition, partition.test):
+        if part is not None:
+            np.save(file, part.indices, allow_pickle=False)
+            np.save(file, part.offsets, allow_pickle=False)
+    content = file.getvalue()
+    return hashlib.sha256(content).digest() + content
+
+
+def _read_partition(path: Path) -> Partition | None:
+    """Return the entry's partition, or None where there is none or a damaged one."""
+    try:
+        packed = path.read_bytes()
+    except OSError:
+        return None
+    size = hashlib.sha256().digest_size
+    if hashlib.sha256(packed[size:]).digest() != packed[:size]:
+        logger.warning("The cached partition %s is damaged: it is made again.", path)
+        return None
+    file = io.BytesIO(packed[size:])
+    arrays = []
+    while file.tell() < len(packed) - size:
+        arrays.append(np.load(file, allow_pickle=False))
+    return Partition(arrays[0], arrays[1], Partition(*arrays[2:]) if arrays[2:] else None)

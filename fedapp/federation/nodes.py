@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import fedapp
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
-from fedapp.data.task_schema import read_task, task_differences
+from fedapp.data.node_data import read_task, task_differences
 from fedapp.errors import DataError, RunError, plain
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedapp.data.dataset import Examples, Partition, from_index_sets
-from fedapp.data.partition.adapters.index_map import BY, index_sets
 from fedapp.data.partition.partitioning import (
+    BY,
     PURPOSE,
     Partitioning,
     by_label,
+    index_sets,
     labels_of,
     require_examples,
     require_labels,

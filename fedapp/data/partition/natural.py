@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedapp.data.dataset import Examples, Partition, from_index_sets
-from fedapp.data.partition.adapters.index_map import BY, index_sets
-from fedapp.data.partition.partitioning import PURPOSE, Partitioning, by_owner
+from fedapp.data.partition.partitioning import BY, PURPOSE, Partitioning, by_owner, index_sets
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 

@@ -1,13 +1,16 @@
 """The interface of partitioners, and what they share.
 
-Shards, Dirichlet, label quantity and natural ids are split by ``flwr_datasets.partitioner``, given a
-generator of ours; ``adapters/index_map.py`` takes their sets. Its import takes seconds, so it is
-imported only where a split is made. ``adapters/flower.py`` offers every scheme as a subclass of its
-``Partitioner``.
+``flwr_datasets.partitioner`` splits into shards, by Dirichlet, by label quantity and by natural ids, with
+a generator of this project; ``index_sets`` takes the sets from it. Importing it takes seconds, so the
+schemes import it only when they split. ``fedapp/data/flower_partitioner.py`` offers every scheme as a
+subclass of its ``Partitioner``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import warnings
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -21,6 +24,9 @@ from fedapp.seeds import generator
 
 PURPOSE = "partition"
 """Purpose of the generator from which a partition is drawn."""
+
+BY = "by"
+"""The column that a partitioner of flwr-datasets splits by (its ``partition_by``)."""
 
 
 class Partitioning(Component, ABC):
@@ -145,3 +151,30 @@ def log_normal_shares(
     exponents = sigma * rng.standard_normal(num_clients)
     weights = np.exp(exponents - exponents.max())
     return np.asarray(weights / weights.sum())
+
+
+def index_sets(partitioner: Any, values: NDArray[Any]) -> list[NDArray[np.int64]]:
+    """Return the index set of every client, each in the order that ``partitioner`` gives it.
+
+    ``partitioner`` is a new one of ``flwr_datasets.partitioner`` that splits by the column ``BY``;
+    ``values`` [n] are that column, a label or an id for each example. By ``load_partition`` the
+    sets of 1,000 clients are 1,000 data sets, which take seconds, so this reads the map itself, a
+    private attribute; ``tests/test_partition_flower.py`` holds it to ``load_partition``.
+
+    Raises
+    ------
+    ValueError
+        The partitioner cannot split these values.
+    """
+    import datasets
+
+    columns = {"index": np.arange(len(values)), BY: values}
+    partitioner.dataset = datasets.Dataset.from_dict(columns)
+    # NaturalIdPartitioner draws a progress bar, and others warn of what is checked here before.
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        partitioner.load_partition(0)
+    sets = partitioner._partition_id_to_indices
+    # A partitioner may have sorted its data set: then the map is of positions in the sorted one.
+    rows = np.asarray(partitioner.dataset.with_format("numpy")["index"][:], dtype=np.int64)
+    return [rows[np.asarray(sets[k], dtype=np.int64)] for k in range(len(sets))]

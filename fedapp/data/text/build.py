@@ -8,13 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data.columns import code_groups
+from fedapp.data.columns import checked_classes, code_groups, hold_out_random
 from fedapp.data.dataset import Dataset, Examples, Task
-from fedapp.data.labels import checked_classes, hold_out_random
 from fedapp.data.readers.source import Source, Split
 from fedapp.data.text.clients import client_column, hold_out_last, join_windows
-from fedapp.data.text.sequences import compact, fit, unroll
-from fedapp.data.text.symbols import Characters, Symbols, most_frequent, words_of
+from fedapp.data.text.symbols import (
+    Characters,
+    Symbols,
+    compact,
+    fit,
+    most_frequent,
+    unroll,
+    words_of,
+)
 from fedapp.errors import DataError
 
 

@@ -1,4 +1,4 @@
-"""Symbols: texts to numbers, as bytes with begin and end markers or as words of a vocabulary."""
+"""Symbols: texts to numbers, as bytes or words, and to sequences of one length."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedapp.data.dataset import IGNORE
 
 BEGIN, END = 256, 257
 """Markers around every line, beside the 256 bytes: 258 symbols (char-LSTM: 866,578 parameters)."""
@@ -98,3 +100,61 @@ def most_frequent(words: Iterable[str], size: int) -> Words:
     digest = hashlib.sha256("\n".join(chosen).encode()).hexdigest()[:16]
     numbers = {word: rank for rank, word in enumerate(chosen, 1)}
     return Words(len(numbers) + 1, f"words {digest}", UNKNOWN, UNKNOWN, numbers)
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """Inputs and targets, [n, T] each, and whose each sequence is, [n]."""
+
+    inputs: NDArray[np.int16 | np.int32]
+    targets: NDArray[np.int16 | np.int32]
+    owners: NDArray[np.int64]
+
+
+def unroll(
+    stream: NDArray[np.int32], lengths: NDArray[np.int64], steps: int, symbols: Symbols
+) -> Unrolled:
+    """Return every client's stream cut into sequences of ``steps`` (input, next symbol) pairs.
+
+    Client k's stream is the next ``lengths[k]`` symbols. No pair spans two clients. A target is
+    IGNORE where there is nothing to predict: in the padding of a client's last sequence, and where
+    the next symbol is ``symbols.unpredicted``. Sequences without any target are left out.
+    """
+    pairs = np.maximum(lengths - 1, 0)
+    counts = -(-pairs // steps)
+    owner = np.repeat(np.arange(len(lengths)), pairs)
+    position = np.arange(len(owner)) - (np.cumsum(pairs) - pairs)[owner]
+    source = (np.cumsum(lengths) - lengths)[owner] + position
+    row, column = (np.cumsum(counts) - counts)[owner] + position // steps, position % steps
+
+    kind = compact(symbols.count)
+    inputs = np.full((int(counts.sum()), steps), symbols.padding, kind)
+    targets = np.full(inputs.shape, IGNORE, kind)
+    inputs[row, column] = stream[source]
+    following = stream[source + 1]
+    targets[row, column] = np.where(following == symbols.unpredicted, IGNORE, following)
+    counted = (targets != IGNORE).any(axis=1)
+    owners = np.repeat(np.arange(len(lengths)), counts)
+    return Unrolled(inputs[counted], targets[counted], owners[counted])
+
+
+def fit(
+    stream: NDArray[np.int32], lengths: NDArray[np.int64], steps: int, symbols: Symbols
+) -> NDArray[np.int16 | np.int32]:
+    """Return each text's first ``steps`` symbols, padded on the left: [n, steps].
+
+    So the last position is the last symbol of the text, where a recurrent network is read out.
+    """
+    kept = np.minimum(lengths, steps)
+    row = np.repeat(np.arange(len(lengths)), kept)
+    position = np.arange(len(row)) - (np.cumsum(kept) - kept)[row]
+    inputs = np.full((len(lengths), steps), symbols.padding, compact(symbols.count))
+    inputs[row, position + (steps - kept)[row]] = stream[
+        (np.cumsum(lengths) - lengths)[row] + position
+    ]
+    return inputs
+
+
+def compact(count: int) -> type[np.int16] | type[np.int32]:
+    """Return the smaller integer type that holds ``count`` symbols and IGNORE."""
+    return np.int16 if count <= np.iinfo(np.int16).max else np.int32

@@ -34,3 +34,9 @@ class Transform(Component):
         the CPU, from each client's generator, so every device sees the same.
         """
         return self.test(inputs, dtype)
+
+
+class Scale(Transform):
+    """Bytes become floats in [0, 1]; floats and tokens stay as they are."""
+
+    name: ClassVar[str] = "scale"
