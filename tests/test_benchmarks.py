@@ -154,7 +154,7 @@ sys.meta_path.insert(0, Nowhere())
 from benchmarks import gpu
 from fedapp.config.run_config import read_config
 config = read_config({"2nn.hidden": 2})
-holdings = gpu.read_holdings(config, None)
+holdings = gpu.read_node_data(config, None)
 gpu.trainer_round(config, holdings)()
 assert gpu.whole_round(config, holdings) is None
 """

@@ -110,7 +110,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name in ("read_holdings", "make_trainer"):
+    for name in ("read_node_data", "make_trainer"):
         monkeypatch.setattr(client_app_module, name, counted(name))
     monkeypatch.setattr(client_app_module, "_KEPT", client_app_module._Kept())
     return counts
@@ -123,7 +123,7 @@ def test_eight_nodes_in_one_process_share_data_and_trainer(
     """Flower gives each node a partition-id of its own, which virtual clients do not look at."""
     values = {**SMALL, "num-clients": num_clients, "run-dir": str(tmp_path / "run")}
     run_inline(server_app, client_app, values, num_nodes=8)
-    assert built == {"read_holdings": 1, "make_trainer": 1}
+    assert built == {"read_node_data": 1, "make_trainer": 1}
     record = metrics(tmp_path / "run")[-1]
     assert record["replied"] == len(record["clients"]) == (8 if num_clients else 4)
 

@@ -21,7 +21,7 @@ from fedapp.data.readers import content_key, read_source
 from fedapp.data.readers.source import Source
 from fedapp.data.text.build import build_labelled, build_next_symbol
 from fedapp.data.transforms.transform import Transform
-from fedapp.errors import DataError
+from fedapp.errors import ConfigError, DataError
 
 ADDED = ("text_example",)
 """Keys of reading that came later: they count where they are set, so that older names still hold."""
@@ -55,15 +55,15 @@ def load_node_data(config: RunConfig, path: str) -> Dataset:
 
     Raises
     ------
-    DataError
+    ConfigError, DataError
         The folder is missing, or cannot be read; the message names ``data-path``.
     """
     try:
         if not Path(path).expanduser().is_dir():
             raise DataError("there is no such folder.")
         return _load_cached(config.model_copy(update={"dataset": path}), node=True)
-    except DataError as error:
-        raise DataError(f"data-path = {path!r} (the node's --node-config): {error}") from error
+    except (ConfigError, DataError) as error:
+        raise type(error)(f"data-path = {path!r} (the node's --node-config): {error}") from error
 
 
 def _load_cached(config: RunConfig, *, node: bool) -> Dataset:

@@ -61,7 +61,7 @@ def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Sou
     Raises
     ------
     ConfigError
-        A key has no effect on what `dataset` names.
+        A key has no effect on what `dataset` names, or it names the pickled version of CIFAR.
     DataError
         It cannot be found, read or understood; the message names the key or file.
     """
@@ -74,9 +74,9 @@ def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Sou
     if idx.is_idx_folder(folder):
         _check_read(config, ("input_key", "label_key"), "IDX files", own=own)
         return idx.read_idx_folder(config, folder, test_required=test_required)
-    if found := cifar.cifar_layout(folder):
+    if layout := cifar.cifar_layout(config, folder):
         _check_read(config, ("input_key", "dataset_subset"), "CIFAR batches", own=own)
-        return cifar.read_cifar(config, *found, test_required=test_required)
+        return cifar.read_cifar(config, *layout, test_required=test_required)
     if image_folder.is_image_folder(config, folder):
         _check_read(config, ("dataset_subset",), "images in class folders", own=own)
         return image_folder.read_image_folder(config, folder, test_required=test_required)
