@@ -85,7 +85,7 @@ def component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compo
     modules: list[str] = []
 
     def forget() -> None:
-        registry._scan.cache_clear()
+        registry._find_components.cache_clear()
         configuration.option_fields.cache_clear()
 
     def put(package: str, module: str, code: str) -> None:

@@ -91,8 +91,8 @@ def test_fewer_classes_are_another_network() -> None:
 @pytest.mark.parametrize("key", describe_task(DIGITS.task))
 def test_an_answer_without_a_part_of_the_task_is_refused(key: str) -> None:
     lacking = {name: value for name, value in answer().items() if name != key}
-    assert asked(lacking).startswith(f"it says no {key} of its data")
-    assert asked(answer() | {key: b"1"}).startswith(f"it says {key} = b'1' of its data")
+    assert asked(lacking).startswith(f"it reports no {key} for its data")
+    assert asked(answer() | {key: b"1"}).startswith(f"it reports {key} = b'1' for its data")
     assert asked(answer()) == ""
 
 

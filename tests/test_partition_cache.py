@@ -98,7 +98,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(splits, tmp_path, caplog
     first, second = (load_partition(blocked, DATASET, 10) for _ in range(2))
     assert same(first, second)
     assert splits == [10, 10]
-    assert "the partition cannot be kept" in caplog.text
+    assert "the partition cannot be stored" in caplog.text
     assert "FEDAPP_CACHE" in caplog.text
 
 
@@ -113,8 +113,8 @@ def test_a_full_disk_is_done_without(splits, tmp_path, monkeypatch, caplog):
 
 
 def test_what_is_split_in_no_time_is_not_kept(tmp_path):
-    assert not Iid.kept
-    assert not Partitioning.kept
+    assert not Iid.cached
+    assert not Partitioning.cached
     load_partition(config(partitioner="iid"), DATASET, 10)
     assert not (tmp_path / "cache").exists()
 

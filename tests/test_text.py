@@ -20,8 +20,8 @@ from fedapp.data.text.symbols import (
     END,
     UNKNOWN,
     Characters,
-    fit,
     most_frequent,
+    truncate_and_pad,
     unroll,
     words_of,
 )
@@ -274,7 +274,7 @@ def test_csv_with_labels(tmp_path):
 
 def test_fit_pads_on_the_left():
     stream, lengths = Characters().encode(["abc", ""])
-    assert fit(stream, lengths, 4, Characters()).tolist() == [
+    assert truncate_and_pad(stream, lengths, 4, Characters()).tolist() == [
         [BEGIN, 97, 98, 99],
         [END, END, BEGIN, END],
     ]

@@ -1,6 +1,6 @@
 """Data: sources, partitions, transforms and the memory-mapped cache."""
 
-from fedapp.data.dataset import IGNORE, Chosen, Dataset, Examples, Partition, Task, from_index_sets
+from fedapp.data.dataset import IGNORE, Dataset, Examples, Partition, Subset, Task, from_index_sets
 from fedapp.data.load import (
     load_dataset,
     load_node_data,
@@ -11,10 +11,10 @@ from fedapp.data.load import (
 
 __all__ = [
     "IGNORE",
-    "Chosen",
     "Dataset",
     "Examples",
     "Partition",
+    "Subset",
     "Task",
     "from_index_sets",
     "load_dataset",

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class CacheDamageError(Exception):
-    """An entry is there but is not what its manifest says; it is rebuilt."""
+    """An entry does not match its manifest."""
 
 
 def cache_folder(config: RunConfig) -> Path:
@@ -55,8 +55,10 @@ def cache_folder(config: RunConfig) -> Path:
     ).expanduser()
 
 
-def cached(config: RunConfig, key: dict[str, Any], build: Callable[[Path], Dataset]) -> Dataset:
-    """Return the data set of ``key`` from the cache; ``build(scratch folder)`` makes it if need be.
+def cached_dataset(
+    config: RunConfig, key: dict[str, Any], build: Callable[[Path], Dataset]
+) -> Dataset:
+    """Return the data set of ``key`` from the cache, or else what ``build(scratch folder)`` returns.
 
     Raises
     ------
@@ -66,8 +68,8 @@ def cached(config: RunConfig, key: dict[str, Any], build: Callable[[Path], Datas
     name = hashlib.sha256(json.dumps([DATASET_FORMAT, key], sort_keys=True).encode()).hexdigest()
     folder = cache_folder(config)
     try:
-        found = _read_dataset(config, folder / name, name)
-        return found or _make(config, folder, name, build)
+        dataset = _read_dataset(config, folder / name, name)
+        return dataset or _build_entry(config, folder, name, build)
     except OSError as error:
         raise DataError(
             f"data-cache = {config.data_cache!r}: the folder {folder} cannot be used: {error}. "
@@ -75,16 +77,16 @@ def cached(config: RunConfig, key: dict[str, Any], build: Callable[[Path], Datas
         ) from error
 
 
-def _make(config: RunConfig, folder: Path, name: str, build: Callable[[Path], Dataset]) -> Dataset:
+def _build_entry(
+    config: RunConfig, folder: Path, name: str, build: Callable[[Path], Dataset]
+) -> Dataset:
     from filelock import FileLock
 
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f"{name}.lock"):
-        found = _read_dataset(
-            config, folder / name, name
-        )  # another process may have made it meanwhile
-        if found:
-            return found
+        # Another process may have made it while this one waited.
+        if dataset := _read_dataset(config, folder / name, name):
+            return dataset
         prefix = f".new-{name}-"
         for left_by_a_killed_process in folder.glob(f"{prefix}*"):
             shutil.rmtree(left_by_a_killed_process)
@@ -119,7 +121,7 @@ def _write_dataset(dataset: Dataset, entry: Path) -> None:
     (entry / MANIFEST).write_text(json.dumps(manifest))
     shutil.copymode(
         entry.parent.parent, entry
-    )  # a temporary folder is private, the cache may be shared
+    )  # a temporary folder is private, and the cache may be shared
 
 
 def _save(path: Path, array: NDArray[Any]) -> dict[str, Any]:
@@ -141,8 +143,8 @@ def _read_dataset(config: RunConfig, entry: Path, name: str) -> Dataset | None:
         return Dataset(
             name=config.dataset,
             task=_task(manifest["task"]),
-            train=_only("train", entry, manifest),
-            test=_only("test", entry, manifest),
+            train=_shared_examples("train", entry, manifest),
+            test=_shared_examples("test", entry, manifest),
             fingerprint=name,
         )
     except (CacheDamageError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
@@ -151,18 +153,18 @@ def _read_dataset(config: RunConfig, entry: Path, name: str) -> Dataset | None:
 
 
 def _task(fields: dict[str, Any]) -> Task:
-    """Undo JSON's lists."""
+    """Return the task, with tuples in place of JSON's lists."""
     lists = {name: tuple(fields[name]) for name in ("input_shape", "labels")}
     return Task(**{**fields, **lists})
 
 
-_READ: WeakValueDictionary[tuple[Path, str], Examples] = WeakValueDictionary()
-"""The examples of entries and splits that somebody in this process works with."""
+_OPEN_EXAMPLES: WeakValueDictionary[tuple[Path, str], Examples] = WeakValueDictionary()
+"""The examples of each entry and split that are in use in this process."""
 
 
-def _only(split: str, entry: Path, manifest: dict[str, Any]) -> Examples:
-    """Return the same object to all who work with it: stacked runs have it on a GPU once."""
-    return _READ.setdefault((entry, split), _examples(entry, manifest["splits"][split]))
+def _shared_examples(split: str, entry: Path, manifest: dict[str, Any]) -> Examples:
+    """Return the same object for each use, so that stacked runs copy it to a GPU once."""
+    return _OPEN_EXAMPLES.setdefault((entry, split), _examples(entry, manifest["splits"][split]))
 
 
 def _examples(entry: Path, described: dict[str, Any]) -> Examples:
@@ -180,8 +182,8 @@ def _load(entry: Path, described: dict[str, Any]) -> NDArray[Any]:
         raise CacheDamageError(
             f"{path.name} has {path.stat().st_size} bytes, not {described['bytes']}"
         )
-    # Copy on write: PyTorch ignores that an array is read-only, and a stray write would kill the
-    # process. So it changes one page of this process and never the file. Empty arrays cannot be mapped.
+    # Copy on write: PyTorch ignores that an array is read-only, and a stray write to a read-only page
+    # would end the process. So it changes a page in memory, not the file. Empty arrays cannot be mapped.
     array = np.load(path, mmap_mode=None if 0 in described["shape"] else "c", allow_pickle=False)
     if array.shape != tuple(described["shape"]) or array.dtype.str != described["dtype"]:
         raise CacheDamageError(f"{path.name} holds {array.dtype} {array.shape}")
@@ -191,11 +193,11 @@ def _load(entry: Path, described: dict[str, Any]) -> NDArray[Any]:
 def partition_key(
     partitioner: Partitioning, dataset: Dataset, num_clients: int, seed: int
 ) -> list[Any]:
-    """Return what the sets depend on: data, scheme, parameters, K and seed, and the code that splits."""
+    """Return what the index sets depend on: data, scheme with its code and parameters, K and seed."""
     return [
         *(PARTITION_FORMAT, version("flwr-datasets"), np.__version__, source_of(type(partitioner))),
         *(partitioner.name, partitioner.model_dump(mode="json"), num_clients, seed),
-        # A data set of one's own may have changed behind the same fingerprint.
+        # A user's data set may have changed under the same fingerprint.
         *(dataset.fingerprint, _digest(dataset.train), _digest(dataset.test)),
     ]
 
@@ -203,17 +205,17 @@ def partition_key(
 def cached_partition(
     config: RunConfig, key: list[Any], split: Callable[[], Partition]
 ) -> Partition:
-    """Return the partition of ``key`` from the data cache; ``split()`` makes it if need be.
+    """Return the partition of ``key`` from the data cache, or else what ``split()`` returns.
 
-    Where the cache cannot be written it is made all the same, with a warning.
+    Where the cache cannot be written, each process splits anew, with a warning.
     """
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
     path = cache_folder(config) / "partitions" / name
-    if found := _read_partition(path):
-        return found
+    if partition := _read_partition(path):
+        return partition
     with _lock(config, path):
-        if found := _read_partition(path):  # another process may have made it meanwhile
-            return found
+        if partition := _read_partition(path):  # another process may have made it
+            return partition
         partition = split()
         try:
             write_atomically(path, _pack_partition(partition))
@@ -224,7 +226,7 @@ def cached_partition(
 
 @contextmanager
 def _lock(config: RunConfig, path: Path) -> Iterator[None]:
-    """Let one process at a time make the entry ``path``, where the cache can be written."""
+    """Hold the lock of the entry ``path``, where the cache can be written."""
     from filelock import FileLock
 
     lock = FileLock(f"{path}.lock")
@@ -241,7 +243,7 @@ def _lock(config: RunConfig, path: Path) -> Iterator[None]:
 
 def _warn(config: RunConfig, error: OSError) -> None:
     logger.warning(
-        "data-cache = %r: the partition cannot be kept in %s (%s), and each process makes it anew. "
+        "data-cache = %r: the partition cannot be stored in %s (%s), so each process makes it anew. "
         "Set data-cache (or the environment variable FEDAPP_CACHE) to a folder you may write.",
         config.data_cache,
         cache_folder(config),
@@ -250,12 +252,12 @@ def _warn(config: RunConfig, error: OSError) -> None:
 
 
 def _digest(examples: Examples) -> str:
-    """Return the SHA-256 of what examples are split by: targets and columns of ids."""
+    """Return the SHA-256 of the targets and the columns of ids, by which examples are split."""
     total = hashlib.sha256()
     for name, array in (("", examples.targets), *sorted(examples.groups.items())):
         total.update(f"{name} {array.dtype.str} {array.shape} ".encode())
-        plain = array.dtype.kind != "O"
-        total.update(array.tobytes() if plain else json.dumps(array.tolist()).encode())
+        as_json = array.dtype.kind == "O"
+        total.update(json.dumps(array.tolist()).encode() if as_json else array.tobytes())
     return total.hexdigest()
 
 

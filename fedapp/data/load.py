@@ -12,7 +12,7 @@ from fedapp.config import unused_options
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, defaults, kebab
 from fedapp.config.unused_options import READING
-from fedapp.data.cache import cached, cached_partition, partition_key
+from fedapp.data.cache import cached_dataset, cached_partition, partition_key
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
 from fedapp.data.embedded.embedded import Embedded, checked
@@ -23,8 +23,8 @@ from fedapp.data.text.build import build_labelled, build_next_symbol
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, DataError
 
-ADDED = ("text_example",)
-"""Keys of reading that came later: they count where they are set, so that older names still hold."""
+LATER_READING_KEYS = ("text_example",)
+"""Keys of READING added later: a default is left out of the cache's key, so old entries stay valid."""
 
 
 def load_dataset(config: RunConfig) -> Dataset:
@@ -33,7 +33,7 @@ def load_dataset(config: RunConfig) -> Dataset:
     Raises
     ------
     ConfigError
-        A key has no effect on such data, as one of text for images.
+        A key has no effect on this data, for example a key about text on images.
     DataError
         The data cannot be read, or cannot be trained on.
     """
@@ -49,9 +49,9 @@ def load_dataset(config: RunConfig) -> Dataset:
 
 
 def load_node_data(config: RunConfig, path: str) -> Dataset:
-    """Return the data of a node's own folder ``path``, read with the other settings of ``config``.
+    """Return the data in a node's own folder ``path``, read with the other settings of ``config``.
 
-    The test split is optional: without one the test examples are empty.
+    Without a test split the test examples are empty.
 
     Raises
     ------
@@ -67,25 +67,27 @@ def load_node_data(config: RunConfig, path: str) -> Dataset:
 
 
 def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
-    unset = {name for name in ADDED if getattr(config, name) == defaults()[kebab(name)]}
+    unset = {
+        name for name in LATER_READING_KEYS if getattr(config, name) == defaults()[kebab(name)]
+    }
     keys = {kebab(name): getattr(config, name) for name in READING if name not in unset}
     keys |= {"content": content_key(config), "node": node}
 
     def build(scratch: Path) -> Dataset:
         return build_dataset(config, read_source(config, scratch, test_required=not node))
 
-    dataset = cached(config, keys, build)
+    dataset = cached_dataset(config, keys, build)
     if not (node or len(dataset.test)):
         raise DataError(
-            f"dataset = {config.dataset!r}: in its test text there is nothing to predict: unknown words "
-            "are not counted, and of a client with one row test-fraction holds out none. Give it "
+            f"dataset = {config.dataset!r}: its test split has no symbol to predict. Unknown words are "
+            "not counted, and test-fraction holds out no row of a client with a single one. Give it "
             "another test split, or more rows."
         )
     return dataset
 
 
 def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Partition:
-    """Return the split of the training, and where it has one, the test examples over K clients."""
+    """Return the partition of the training examples, and if there is one of the test examples, over K."""
     partitioner = cast("Partitioning", config.component("partitioner"))
 
     def split() -> Partition:
@@ -93,7 +95,7 @@ def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Par
         test = partitioner.split_test(dataset.test, dataset.train, train, config.seed)
         return dataclasses.replace(train, test=test)
 
-    if not partitioner.kept:
+    if not partitioner.cached:
         return split()
     key = partition_key(partitioner, dataset, num_clients, config.seed)
     return cached_partition(config, key, split)
@@ -105,13 +107,13 @@ def load_transform(config: RunConfig) -> Transform:
 
 
 def network_task(config: RunConfig, task: Task) -> Task:
-    """Return the task as a network sees it: with the shape that the transform gives."""
+    """Return the task with the input shape after the transform."""
     shape = load_transform(config).output_shape(task.input_shape)
     return dataclasses.replace(task, input_shape=shape)
 
 
 def build_dataset(config: RunConfig, source: Source) -> Dataset:
-    """Return the data set that a source holds; without a test split the test examples are empty.
+    """Return the data set of a source; without a test split the test examples are empty.
 
     Raises
     ------
@@ -136,11 +138,11 @@ def _build_images(config: RunConfig, source: Source) -> Dataset:
             f"those of train-split {config.train_split!r} {shape}. Convert them to one shape."
         )
     groups, names = code_groups([train, test] if test else [train])
-    nothing = Examples(np.empty((0, *shape), train.inputs.dtype), np.empty(0, np.int64))
+    empty = Examples(np.empty((0, *shape), train.inputs.dtype), np.empty(0, np.int64))
     return Dataset(
         name=config.dataset,
         task=Task("image", shape, num_classes, source.class_names),
         train=Examples(train.inputs, labels_of(train), groups[0], names),
-        test=Examples(test.inputs, labels_of(test), groups[1], names) if test else nothing,
+        test=Examples(test.inputs, labels_of(test), groups[1], names) if test else empty,
         fingerprint="",
     )

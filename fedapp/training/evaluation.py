@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedapp.data.dataset import Chosen, Examples
+from fedapp.data.dataset import Examples, Subset
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
 from fedapp.seeds import generator
@@ -27,7 +27,7 @@ def sample(examples: Examples, count: int, seed: int) -> Examples:
     if count >= len(examples):
         return examples
     drawn = generator(seed, "eval-train").choice(len(examples), count, replace=False)
-    return Chosen(examples, np.sort(drawn))
+    return Subset(examples, np.sort(drawn))
 
 
 @dataclass(frozen=True)

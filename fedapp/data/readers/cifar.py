@@ -1,6 +1,6 @@
 """The binary version of CIFAR-10 and CIFAR-100, as A. Krizhevsky distributes it.
 
-The Python version is pickled, and nothing pickled is read: it is refused.
+The Python version is refused, because it is pickled.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def cifar_layout(config: RunConfig, folder: Path) -> tuple[Layout, Path] | None:
     ConfigError
         There are only batches of the Python version.
     """
-    places = [
+    candidates = [
         (layout, each) for each in (folder, *sorted(folder.glob("cifar-*"))) for layout in LAYOUTS
     ]
-    for layout, each in places:
+    for layout, each in candidates:
         names = next(iter(layout.labels.values()))
         if _has(each, names, f"{layout.batches['train'][0]}.bin"):
             return layout, each
-    for layout, each in places:
+    for layout, each in candidates:
         if _has(each, layout.pickled, layout.batches["train"][0]):
             raise ConfigError(
                 f"dataset = {config.dataset!r}: {each} holds the Python version of {layout.name}, "
@@ -145,7 +145,7 @@ def _read_batch(layout: Layout, path: Path) -> _Batch:
     data, width = np.fromfile(path, np.uint8), len(layout.labels) + PIXELS
     if not len(data) or len(data) % width:
         raise DataError(
-            f"{path}: truncated: {len(data)} bytes are no whole number of {width}-byte records. "
+            f"{path}: truncated: {len(data)} bytes are not a multiple of {width} bytes, the size of a record. "
             "Copy or download it again."
         )
     records = data.reshape(-1, width)

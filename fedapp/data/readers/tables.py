@@ -33,7 +33,7 @@ def source_from_tables(
     *,
     test_required: bool,
 ) -> Source:
-    """Return the source that ``tables`` (by split name) hold; images are decoded.
+    """Return the source in ``tables`` (by split name), with images decoded.
 
     ``class_names`` gives the names of each class-label column.
 
@@ -61,16 +61,16 @@ def _input_key(config: RunConfig, table: Any) -> str:
             return config.input_key
         raise DataError(
             f"input-key = {config.input_key!r}: this column of dataset {config.dataset!r} holds "
-            f"{column.type}, neither images nor text. {_columns(table)}"
+            f"{column.type}, neither images nor text. {_column_list(table)}"
         )
     images: list[str] = [field.name for field in table.schema if _is_image(field.type)]
     texts: list[str] = [field.name for field in table.schema if _is_text(field.type)]
-    whose = (*CLIENT_NAMES, config.client_key)
-    texts.sort(key=lambda name: (name != "text", name != "x", name in whose))
+    client_columns = (*CLIENT_NAMES, config.client_key)
+    texts.sort(key=lambda name: (name != "text", name != "x", name in client_columns))
     if not images + texts:
         raise DataError(
             f"dataset = {config.dataset!r}: no column holds images or text. A table of numbers is read "
-            f"by a file of your own: CONTRIBUTING.md, 'A data set'. {_columns(table)}"
+            f"by a file of your own: CONTRIBUTING.md, 'A data set'. {_column_list(table)}"
         )
     return (images + texts)[0]
 
@@ -89,7 +89,7 @@ def _split(config: RunConfig, name: str, table: Any, input_key: str, label_key: 
     if _is_image(inputs.type) and not label_key:
         raise DataError(
             f"label-key = '': dataset {config.dataset!r} has no class-label column and none named "
-            f"'label'. Set label-key. {_columns(table)}"
+            f"'label'. Set label-key. {_column_list(table)}"
         )
     images = _is_image(inputs.type)
     return Split(
@@ -113,7 +113,7 @@ def _labels(config: RunConfig, split: str, table: Any, key: str) -> NDArray[np.i
     if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(
             f"{where} holds {column.type}, but labels are integers 0, 1, ... or class labels. Number "
-            f"them, or set label-key. {_columns(table)}"
+            f"them, or set label-key. {_column_list(table)}"
         )
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
@@ -129,12 +129,12 @@ def _texts(column: Any, where: str) -> Any:
 def _column(config: RunConfig, table: Any, key: str, name: str) -> Any:
     if name not in table.column_names:
         raise DataError(
-            f"{key} = {name!r}: dataset {config.dataset!r} has no such column. {_columns(table)}"
+            f"{key} = {name!r}: dataset {config.dataset!r} has no such column. {_column_list(table)}"
         )
     return table.column(name)
 
 
-def _columns(table: Any) -> str:
+def _column_list(table: Any) -> str:
     return "Its columns: " + ", ".join(
         f"{field.name} ({_kind(field.type)})" for field in table.schema
     )
@@ -162,8 +162,8 @@ def _is_scalar(kind: Any) -> bool:
 def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
     """Return the images of an Arrow column of encoded images as uint8 [n, C, H, W].
 
-    The first image decides: grey gives C = 1, anything else becomes RGB, C = 3. Decoding releases
-    the interpreter's lock, so threads use all cores.
+    If the first image is grey, C = 1; otherwise images become RGB, C = 3. Decoding releases the
+    interpreter's lock, so threads use all cores.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
 
 
 def _decode(record: Any, where: str, mode: str) -> Image.Image:
-    """Return one image, in ``mode`` if that is given."""
+    """Return one image, converted to ``mode`` unless that is empty."""
     record = {"bytes": record} if isinstance(record, bytes) else record or {}
     data, path = record.get("bytes"), record.get("path")
     if data is None and not path:
@@ -213,8 +213,8 @@ def _decode(record: Any, where: str, mode: str) -> Image.Image:
     return image if mode in ("", image.mode) else image.convert(mode)
 
 
-def _size_message(where: str, row: int, found: tuple[int, int], first: tuple[int, int]) -> str:
+def _size_message(where: str, row: int, size: tuple[int, int], first: tuple[int, int]) -> str:
     return (
-        f"{where}: images of mixed sizes: row {row} is {found[0]}x{found[1]}, row 0 is "
+        f"{where}: images of mixed sizes: row {row} is {size[0]}x{size[1]}, row 0 is "
         f"{first[0]}x{first[1]}. Resize all images to one size."
     )
