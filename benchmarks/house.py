@@ -143,7 +143,7 @@ def carriers(texts: dict[str, str]) -> list[str]:
 def traced(**settings: Any) -> tuple[set[str], set[str]]:
     """Return the files and functions of ours that the third round of a small run executes."""
     from fedapp.client_app import app as client_app
-    from fedapp.config.run_config import read_config
+    from fedapp.config.read import read_config
     from fedapp.engines.in_process import InlineGrid
     from fedapp.server_app import run
     from strategies.strategy import FederatedStrategy

@@ -19,7 +19,7 @@ from deploy.federation import Federation, federation
 from fedapp.client_app import app as client_app
 from fedapp.config import registry
 from fedapp.config import run_config as configuration
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
 

@@ -16,9 +16,9 @@ from fedapp import server_app
 from fedapp.cli.generate import ROOT, targets
 from fedapp.cli.main import app
 from fedapp.config.key_docs import allowed
-from fedapp.config.read import in_words, parse_settings
+from fedapp.config.read import defaults, in_words, option_fields, parse_settings, read_config
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import RunConfig, defaults, option_fields, read_config
+from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import own_client
 from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
 from fedapp.runs.callbacks import read_metrics

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fedapp.cli.generate import config_table, configuration_page
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import data_name

@@ -18,7 +18,7 @@ from data_files import (
 from PIL import Image
 from test_data_sources import load
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import Task, load_dataset, load_node_data, load_partition
 from fedapp.data.node_data import task_differences
 from fedapp.errors import ConfigError, DataError

@@ -15,7 +15,7 @@ import pytest
 from data_files import image_features, image_splits
 from test_data_sources import load
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import load_dataset, load_node_data
 from fedapp.data.readers.idx import read_idx
 from fedapp.errors import ConfigError, DataError

@@ -17,7 +17,7 @@ import torch
 from data_files import PIXELS, image_features, image_splits, png, write_image_folder, write_parquet
 from PIL import Image
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import Dataset, load_dataset, load_node_data
 from fedapp.data.load import build_dataset
 from fedapp.data.transforms.normalise import Normalise
@@ -149,7 +149,7 @@ def test_second_start_maps_and_reads_nothing_else(tmp_path):
     assert isinstance(first.train.inputs.base, np.memmap)
     code = f"""
 import sys
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import load_dataset
 keys = {{"dataset": {str(folder)!r}, "data-cache": {str(tmp_path / "cache")!r}}}
 data = load_dataset(read_config(keys))

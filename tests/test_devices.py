@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data.dataset import Task
 from fedapp.data.node_data import read_node_data
 from fedapp.data.transforms.cifar24 import Cifar24

@@ -18,7 +18,8 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp import client_app as client_app_module
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
 from fedapp.data import Task
 from fedapp.data.embedded.digits import Digits
 from fedapp.data.node_data import NodeData, OwnClient, describe_task, read_node_data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedapp.config.run_config import defaults, read_config
+from fedapp.config.read import defaults, read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.data.dataset import Examples
 from fedapp.data.partition.dirichlet import Dirichlet

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedapp.config.run_config import defaults, read_config
+from fedapp.config.read import defaults, read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.data.dataset import Partition
 from fedapp.data.partition.iid import Iid

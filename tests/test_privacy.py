@@ -18,7 +18,7 @@ from scipy.stats import binom, chisquare, norm
 
 from fedapp.analysis.privacy import default_delta, epsilon
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState

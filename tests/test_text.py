@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_data_sources import load
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import IGNORE, load_dataset, load_node_data
 from fedapp.data.text.clients import hold_out_last
 from fedapp.data.text.symbols import (

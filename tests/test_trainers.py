@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedapp.config.run_config import RunConfig, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import IGNORE, Examples, Subset, Task
 from fedapp.data.node_data import read_node_data
 from fedapp.data.transforms.transform import Scale

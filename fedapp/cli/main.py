@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import fedapp
-from fedapp.config.read import in_words, parse_settings
-from fedapp.config.run_config import Scalar, defaults, field_of, read_config
+from fedapp.config.read import defaults, field_of, in_words, parse_settings, read_config
+from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError, FedappError
 
 app = typer.Typer(

@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from fedapp.config.read import field_of
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import field_of
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 TYPES: dict[Any, str] = {bool: "true or false", int: "whole number", float: "number"}

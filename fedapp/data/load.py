@@ -9,8 +9,9 @@ from typing import cast
 import numpy as np
 
 from fedapp.config import unused_options
+from fedapp.config.read import defaults
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import RunConfig, defaults, kebab
+from fedapp.config.run_config import RunConfig, kebab
 from fedapp.config.unused_options import READING
 from fedapp.data.cache import cached_dataset, cached_partition, partition_key
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of

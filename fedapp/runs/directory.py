@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import fedapp
-from fedapp.config.run_config import RunConfig, read_config, without_others
+from fedapp.config.read import read_config, without_others
+from fedapp.config.run_config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import what_is_wrong, write_atomically, write_json
 from fedapp.runs.checkpoint import kept_rounds

@@ -145,7 +145,7 @@ def _read_batch(layout: Layout, path: Path) -> _Batch:
     data, width = np.fromfile(path, np.uint8), len(layout.labels) + PIXELS
     if not len(data) or len(data) % width:
         raise DataError(
-            f"{path}: truncated: {len(data)} bytes are not a multiple of {width} bytes, the size of a record. "
+            f"{path}: truncated: {len(data)} bytes are not a multiple of a record's {width}. "
             "Copy or download it again."
         )
     records = data.reshape(-1, width)

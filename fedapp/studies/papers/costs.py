@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from fedapp.config.run_config import RunConfig, Scalar, participants, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig, Scalar, participants
 from fedapp.data.dataset import Examples, Task
 from fedapp.machine import keep_memory
 from fedapp.studies.papers.cells import cells_without_data, is_among

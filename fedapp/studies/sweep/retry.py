@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.runs.callbacks import cut_metrics, read_metrics
 from fedapp.runs.checkpoint import drop_checkpoints, kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored, write_config
