@@ -17,8 +17,7 @@ from in_process import model as model_of
 
 from deploy.federation import Federation, federation
 from fedapp.client_app import app as client_app
-from fedapp.config import registry
-from fedapp.config import run_config as configuration
+from fedapp.config import read, registry
 from fedapp.config.read import read_config
 from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
@@ -86,7 +85,7 @@ def component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compo
 
     def forget() -> None:
         registry._find_components.cache_clear()
-        configuration.option_fields.cache_clear()
+        read.option_fields.cache_clear()
 
     def put(package: str, module: str, code: str) -> None:
         folder = tmp_path / package

@@ -50,7 +50,7 @@ class RunConfig(BaseModel):
     # --- federation
     num_server_rounds: int = Field(50, ge=1, description="Rounds of communication, T.")
     num_clients: int = Field(
-        20, ge=0, description="Clients, K. 0: each SuperNode is one client with data of its own."
+        20, ge=0, description="Clients, K. 0: each SuperNode is one client with its own data."
     )
     fraction_train: float = Field(
         0.5, ge=0, le=1, description="Client fraction, C: max(floor(C*K), 1) clients a round."
@@ -61,20 +61,20 @@ class RunConfig(BaseModel):
         3600.0, gt=0, description="Longest wait for a round's replies, in seconds."
     )
     min_replies: int = Field(
-        1, ge=1, description="Clients that must reply well for a round to change the model."
+        1, ge=1, description="Accepted client replies that a round needs to change the model."
     )
     over_selection: float = Field(
         0.0,
         ge=0,
         le=10,
-        description="Share of further clients asked; the first m good replies count.",
+        description="Share of additional clients sampled; the first m accepted replies count.",
     )
     max_update_norm: float = Field(
         1e6, ge=0, description="Largest L2 norm of an update over max(|theta|, 1). 0: any."
     )
     on_failure: Literal["continue", "stop"] = Field(
         "continue",
-        description="What to do when a client fails or a round has too few good replies.",
+        description="What to do when a client fails or a round has too few accepted replies.",
     )
     # --- ClientUpdate
     local_epochs: int = Field(5, ge=1, description="Local epochs, E; 1 with fedsgd.")
@@ -125,7 +125,7 @@ class RunConfig(BaseModel):
         "digits", min_length=1, description="Embedded data set, hub name, or local folder."
     )
     dataset_subset: str = Field(
-        "", description="Configuration of a hub data set, or IDX files' set, if it has several."
+        "", description="Configuration of a hub data set, or one of several sets of IDX files."
     )
     train_split: str = Field("train", min_length=1, description="Name of the training split.")
     test_split: str = Field("test", min_length=1, description="Name of the test split.")
@@ -147,10 +147,12 @@ class RunConfig(BaseModel):
         0, ge=0, description="Symbols a sequence. 0: 80 or 10 words; with labels, 256 or 64 words."
     )
     text_vocabulary: int = Field(
-        10000, ge=2, description="Words known, the unknown one included; the rest becomes unknown."
+        10000,
+        ge=2,
+        description="Size of the vocabulary, with the unknown word for all other words.",
     )
     text_client_words: int = Field(
-        5000, ge=0, description="Words a client trains on at most (text-unit words). 0: all."
+        5000, ge=0, description="Maximum of training words per client (text-unit words). 0: all."
     )
     test_fraction: float = Field(
         0.0, ge=0, lt=1, description="Share held out for testing where the data has no test split."
@@ -163,17 +165,17 @@ class RunConfig(BaseModel):
     model: str = Field("2nn", description="Network: a component of fedapp/models/.")
     initial_model: str = Field(
         "",
-        description="Weights to begin with: a run's folder, or a file of safetensors. Empty: drawn "
-        "from the seed.",
+        description="Initial weights: a run's folder, or a safetensors file. Empty: drawn from the "
+        "seed.",
     )
     initial_weights: Literal["model", "truncated-normal", "glorot", "he"] = Field(
         "model",
-        description="How linear and convolutional layers are drawn. model: as the network says. "
+        description="How linear and convolutional layers are drawn. model: as the network defines. "
         "truncated-normal: sigma 0.1, biases 0.1, as TensorFlow's MNIST tutorial. glorot, he: their "
         "rules, biases 0.",
     )
     # --- run
-    seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything that is drawn.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of all random draws.")
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",
@@ -183,7 +185,7 @@ class RunConfig(BaseModel):
     threads: int = Field(
         1,
         ge=0,
-        description="CPU threads of a process that trains; 0: as many as are quickest, measured once.",
+        description="CPU threads of a training process; 0: the fastest number, measured once.",
     )
     trainer: Literal["auto", "sequential", "batched"] = Field(
         "auto",
@@ -192,7 +194,7 @@ class RunConfig(BaseModel):
     )
     program: Literal["auto", "record", "compile", "capture"] = Field(
         "auto",
-        description="How the batched trainer runs a local step: its bare operations, compiled, or "
+        description="How the batched trainer runs a local step: operation by operation, compiled, or "
         "captured as a CUDA graph. auto: capture on a GPU, compile on a CPU where it pays.",
     )
     clients_together: int = Field(
@@ -215,24 +217,23 @@ class RunConfig(BaseModel):
         0.0, ge=0, le=1, description="Stop when the test accuracy reaches this. 0: never."
     )
     checkpoint_every: int = Field(
-        10, ge=0, description="Rounds between checkpoints. 0: rounds do not count."
+        10, ge=0, description="Rounds between checkpoints. 0: none by rounds."
     )
     checkpoint_seconds: float = Field(
         60.0,
         ge=0,
-        description="Seconds after which the next round's end is a checkpoint too. 0: time does not "
-        "count.",
+        description="Seconds between checkpoints, made when a round ends. 0: none by time.",
     )
     run_dir: str = Field("", description="The run's folder. Empty: a new one under runs/.")
     record_updates: bool = Field(
         False,
-        description="Record each round how clients' updates agree; the server then gets each of them.",
+        description="Record the similarity of clients' updates each round; the server then gets each.",
     )
     pictures: bool = Field(
         default=True,
-        description="Draw the curves, the partition and the report. `fedapp report` does it later.",
+        description="Draw the curves, the partition and the report; `fedapp report` draws them later.",
     )
-    resume: bool = Field(False, description="Go on from the last checkpoint in run-dir.")
+    resume: bool = Field(False, description="Continue from the last checkpoint in run-dir.")
 
     # --- filled by read_config
     options: Mapping[str, Scalar] = Field(
@@ -288,10 +289,10 @@ def _contradictions(config: RunConfig) -> Iterator[str]:
     yield from unused_options.of_growing_batches(config)
     yield from unused_options.of_initial_weights(config)
     if config.resume and not config.run_dir:
-        yield "resume = true: needs to know the run. Set run-dir to the folder of the run to go on with."
+        yield "resume = true: needs run-dir. Set it to the folder of the run to continue."
     if config.target_accuracy and not config.eval_every:
         yield (
-            f"target-accuracy = {config.target_accuracy}: is never seen with eval-every = 0. "
+            f"target-accuracy = {config.target_accuracy}: is never tested with eval-every = 0. "
             "Set eval-every=1."
         )
     if config.num_clients and config.min_replies > participants(
@@ -309,7 +310,7 @@ def _needless_over_selection(config: RunConfig) -> Iterator[str]:
     if config.over_selection and config.num_clients == sampled:
         yield (
             f"over-selection = {config.over_selection}: has no effect, because all {sampled} clients "
-            "train each round, and there are no further ones to ask. Lower fraction-train, or leave "
+            "train each round, and no others can be sampled. Lower fraction-train, or leave "
             "the key out."
         )
 

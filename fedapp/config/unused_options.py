@@ -130,7 +130,7 @@ def of_falling_epochs(config: RunConfig) -> Iterator[str]:
 def of_growing_batches(config: RunConfig) -> Iterator[str]:
     """Yield `batch-size-growth` where a batch is all local data."""
     if not config.batch_size:
-        because = "batch-size = 0 is all local data. Set batch-size=10, or so"
+        because = "batch-size = 0 is all local data. Set a batch-size, for example batch-size=10"
         yield from _without_effect(config, ("batch_size_growth",), because)
 
 

@@ -38,7 +38,7 @@ class Shards(Partitioning):
     per_client: int = Field(2, ge=1, description="Shards a client, drawn without replacement.")
     drop_remainder: bool = Field(
         default=False,
-        description="Leave out the examples that do not fill a shard, instead of refusing.",
+        description="Leave out the examples that do not fill a shard, instead of an error.",
     )
     sigma: float = Field(
         0.0, ge=0, le=10, description="Sigma of log-normal client sizes, as in sgm. 0: all equal."
