@@ -32,9 +32,9 @@ class RunError(FedappError):
     """The run cannot continue: too few nodes, too few accepted replies, or nodes with other data."""
 
 
-def plain(reason: object) -> str:
+def one_line(text: object) -> str:
     """Return text from a node as one line of at most REASON_LENGTH characters."""
-    return " ".join(str(reason).split())[:REASON_LENGTH] or "no reason"
+    return " ".join(str(text).split())[:REASON_LENGTH] or "no reason"
 
 
 def reason_of(error: Exception) -> str:

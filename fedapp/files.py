@@ -27,14 +27,14 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
     temporary.replace(path)
 
 
-def keep_written(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     """Flush a file, if it exists, to the disk (fsync)."""
     if path.exists():
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
 
-def append_whole(path: Path, text: str) -> None:
+def append_or_restore(path: Path, text: str) -> None:
     """Append ``text``, or leave the file unchanged where the disk has no space for all of it."""
     size = path.stat().st_size if path.exists() else 0
     try:
@@ -51,7 +51,7 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
-def what_is_wrong(error: Exception) -> str:
+def json_problem(error: Exception) -> str:
     """Return as a phrase why a JSON file cannot be used."""
     if isinstance(error, KeyError):
         return f"it has no {error}"

@@ -582,7 +582,7 @@ def test_no_order_leaves_that_cannot_be_charged(run: Run, monkeypatch: pytest.Mo
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedapp.runs.privacy.append_whole", full)
+    monkeypatch.setattr("fedapp.runs.privacy.append_or_restore", full)
     trained = []
     monkeypatch.setattr(DPFedAvg, "gradient", lambda *_: trained.append(1))
     with pytest.raises(RunError, match=r"privacy\.jsonl cannot be written \(No space left"):

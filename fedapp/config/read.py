@@ -69,7 +69,7 @@ def _with_algorithm_defaults(config: RunConfig) -> RunConfig:
     return config.model_copy(update=unset)
 
 
-def without_others(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_unused_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return run-config values without the parameters of components that they do not choose.
 
     These have no effect, and a run directory may hold another version's defaults of them.
@@ -200,7 +200,7 @@ def _message(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> 
     )
 
 
-def in_words(run_config: list[str] | None, settings: list[str] | None) -> list[str]:
+def split_settings(run_config: list[str] | None, settings: list[str] | None) -> list[str]:
     """Return the settings of ``--run-config`` texts, and then ``settings``.
 
     Settings are separated by spaces outside of quotes and brackets: ``"seed=[0, 1] dataset='my data'"``

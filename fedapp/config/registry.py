@@ -78,7 +78,7 @@ FAMILIES = (
 
 
 @functools.cache
-def source_of(component: type[Component]) -> str:
+def source_digest(component: type[Component]) -> str:
     """Return a digest of the files that define a component and its bases in the family's package.
 
     It is cached, so it describes the code in this process also after a file has changed.

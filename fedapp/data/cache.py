@@ -27,7 +27,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config.registry import source_of
+from fedapp.config.registry import source_digest
 from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
 from fedapp.data.partition.partitioning import Partitioning
@@ -195,7 +195,8 @@ def partition_key(
 ) -> list[Any]:
     """Return what the index sets depend on: data, scheme with its code and parameters, K and seed."""
     return [
-        *(PARTITION_FORMAT, version("flwr-datasets"), np.__version__, source_of(type(partitioner))),
+        *(PARTITION_FORMAT, version("flwr-datasets"), np.__version__),
+        source_digest(type(partitioner)),
         *(partitioner.name, partitioner.model_dump(mode="json"), num_clients, seed),
         # A user's data set may have changed under the same fingerprint.
         *(dataset.fingerprint, _digest(dataset.train), _digest(dataset.test)),

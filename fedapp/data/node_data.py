@@ -18,7 +18,7 @@ from fedapp.data import (
     load_partition,
 )
 from fedapp.data.dataset import Task
-from fedapp.errors import ConfigError, DataError, plain
+from fedapp.errors import ConfigError, DataError, one_line
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def read_task(answer: Mapping[str, Any]) -> Task:
     """
     for key, kind in TASK_TYPES.items():
         if type(answer.get(key)) is not kind:
-            actual = f"{key} = {plain(repr(answer[key]))}" if key in answer else f"no {key}"
+            actual = f"{key} = {one_line(repr(answer[key]))}" if key in answer else f"no {key}"
             raise DataError(
                 f"it reports {actual} for its data, where a {kind.__name__} is expected; install the "
                 "server's version of this package"
@@ -190,7 +190,7 @@ def task_differences(expected: Task, actual: Task) -> list[str]:
         "number of symbols": (actual.num_symbols, expected.num_symbols),
     }
     different = [
-        f"{name} {plain(repr(a))} instead of {b!r}" for name, (a, b) in pairs.items() if a != b
+        f"{name} {one_line(repr(a))} instead of {b!r}" for name, (a, b) in pairs.items() if a != b
     ]
     return different + _label_differences(expected, actual)
 
@@ -208,5 +208,5 @@ def _label_differences(expected: Task, actual: Task) -> list[str]:
 
 
 def _names(labels: tuple[str, ...]) -> str:
-    shown = plain(", ".join(labels[:5]))
+    shown = one_line(", ".join(labels[:5]))
     return f"({shown}, ... {len(labels)} in all)" if len(labels) > 5 else f"({shown})"

@@ -9,7 +9,7 @@ from logging import WARNING
 from flwr.app import Message
 from flwr.common.logger import log
 
-from fedapp.errors import plain
+from fedapp.errors import one_line
 from fedapp.federation.aggregation import RunningAggregate, in_order
 from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.nodes import Cohort
@@ -109,12 +109,12 @@ def collect_scores(
             faults = {k: fault.reason for k, fault in found.items() if isinstance(fault, Fault)}
             for reason in dict.fromkeys(faults.values()):
                 whose = [client for client, why in faults.items() if why == reason]
-                log(WARNING, NOT_EVALUATED, called(node), plain(whose), reason)
+                log(WARNING, NOT_EVALUATED, called(node), one_line(whose), reason)
         except ReplyError as error:
             reason = _said(error.fault, deadline).reason
-            log(WARNING, NOT_EVALUATED, called(node), plain(clients), reason)
+            log(WARNING, NOT_EVALUATED, called(node), one_line(clients), reason)
     for node, clients in missing.values():
-        log(WARNING, NOT_EVALUATED, called(node), plain(clients), _late(deadline).reason)
+        log(WARNING, NOT_EVALUATED, called(node), one_line(clients), _late(deadline).reason)
     return [scores[client] for client in sorted(scores)]
 
 

@@ -18,7 +18,7 @@ import fedapp
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
 from fedapp.data.node_data import read_task, task_differences
-from fedapp.errors import DataError, RunError, plain
+from fedapp.errors import DataError, RunError, one_line
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault
 from fedapp.federation.validation import missing
@@ -227,7 +227,7 @@ class Nodes:
     def called(self, node: int) -> str:
         """Return a node's id, and the name that it was registered with, if it was."""
         name = self._seen[node].name if node in self._seen else ""
-        return f"{node} ({plain(name)})" if name else str(node)
+        return f"{node} ({one_line(name)})" if name else str(node)
 
     def ask_again(self, client: int) -> None:
         """Ask the node that is ``client`` anew what it holds, before the next round."""
@@ -242,14 +242,16 @@ class Nodes:
             return reply.reason
         if reply.has_error():
             lines = (reply.error.reason or "").strip().splitlines() or [""]
-            return "it failed: " + plain(RAISED.sub(r"\1: \2", lines[-1]))
+            return "it failed: " + one_line(RAISED.sub(r"\1: \2", lines[-1]))
         records = reply.content.config_records
         answer = cast("Mapping[str, Any] | None", records.get("holdings"))
         if answer is None:
             return "its answer has no record 'holdings'; it runs another app"
         examples, client = answer.get("examples", 0), answer.get("client-id", -1)
         if not isinstance(examples, int) or not isinstance(client, int):
-            return f"examples = {plain(examples)} and client-id = {plain(client)} are no numbers"
+            return (
+                f"examples = {one_line(examples)} and client-id = {one_line(client)} are no numbers"
+            )
         problem = next(self._mismatches(answer), "")
         if not problem and not self.virtual:
             parts = answer.get("num-partitions", 0)
@@ -275,8 +277,9 @@ class Nodes:
         for accepted in sorted(self._accepted):
             if partitions and self._partitions[accepted] not in (0, partitions):
                 return (
-                    f"num-partitions = {plain(repr(partitions))}, but node {self.called(accepted)} has "
-                    f"{self._partitions[accepted]}: their examples would overlap; start all with the same"
+                    f"num-partitions = {one_line(repr(partitions))}, but node {self.called(accepted)} "
+                    f"has {self._partitions[accepted]}: their examples would overlap; start all with "
+                    "the same"
                 )
         return ""
 
@@ -294,7 +297,7 @@ class Nodes:
 
         def differs(key: str, mine: str, fix: str) -> Iterator[str]:
             if (theirs := answer.get(key)) != mine:
-                yield f"{key} = {plain(repr(theirs))}, but the server has {mine!r}; {fix}"
+                yield f"{key} = {one_line(repr(theirs))}, but the server has {mine!r}; {fix}"
 
         yield from differs("version", fedapp.__version__, "install the same version")
         try:
@@ -324,5 +327,5 @@ def _describe(answer: Mapping[str, Any]) -> str:
     """Say what a fit node holds and runs on."""
     said = [f"client {answer['client-id']}"] if answer.get("client-id", -1) >= 0 else []
     said.append(f"{answer['examples']} examples")
-    said += [plain(answer[key]) for key in ("device", "software") if key in answer]
+    said += [one_line(answer[key]) for key in ("device", "software") if key in answer]
     return ", ".join(said)

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from torch import Tensor
 
-from fedapp.errors import plain
+from fedapp.errors import one_line
 from fedapp.federation.arrays import size_of, to_tensors
 from fedapp.federation.faults import IN_PART, Fault, ReplyError
 from fedapp.federation.messages import EACH, FURTHER
@@ -90,7 +90,9 @@ def decode_reply(request: TrainRequest, message: Message, expected: Expected) ->
         reports = tuple(_reports(content, request, expected))
         failures = _failures(content, request, reports)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ReplyError("malformed", f"its records are malformed: {plain(repr(error))}") from error
+        raise ReplyError(
+            "malformed", f"its records are malformed: {one_line(repr(error))}"
+        ) from error
     arrays = content.array_records
     mean, each, uploads = {}, {}, {}
     weighs = any(report.weight > 0 for report in reports)
@@ -132,7 +134,9 @@ def decode_scores(
         }
         said = _reasons(content)
     except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise ReplyError("malformed", f"its scores are malformed: {plain(repr(error))}") from error
+        raise ReplyError(
+            "malformed", f"its scores are malformed: {one_line(repr(error))}"
+        ) from error
     return {
         client: _checked_score(scores[client], graded=graded)
         if client in scores
@@ -144,7 +148,7 @@ def decode_scores(
 def _checked_score(score: Score, *, graded: bool) -> Score | Fault:
     right = 0 <= score.accuracy <= 1 or (not graded and math.isnan(score.accuracy))
     if score.count and not (0 < score.count < LARGEST_COUNT and right):
-        return Fault("malformed", f"it has {plain(score)}")
+        return Fault("malformed", f"it has {one_line(score)}")
     if score.count and not math.isfinite(score.loss):
         return Fault("not-finite", f"its loss is {score.loss}")
     return score
@@ -153,7 +157,10 @@ def _checked_score(score: Score, *, graded: bool) -> Score | Fault:
 def _content(message: Message) -> RecordDict:
     """Return a reply's content; an error that stands for it becomes a fault."""
     if message.has_error():
-        kind, reason = FAULT_OF.get(message.error.code, "raised"), plain(message.error.reason or "")
+        kind, reason = (
+            FAULT_OF.get(message.error.code, "raised"),
+            one_line(message.error.reason or ""),
+        )
         if kind == "late" and reason.startswith(BROKEN_OFF):
             raise ReplyError("lost", f"{IN_PART}, and its upload broke off")
         raise ReplyError(kind, f"the node failed: {reason}")
@@ -214,7 +221,7 @@ def _failures(
 
 def _reasons(content: RecordDict) -> dict[int, str]:
     record = cast("dict[str, Sequence[Any]]", content.config_records["failures"])
-    return dict(zip(map(int, record["client"]), map(plain, record["reason"]), strict=True))
+    return dict(zip(map(int, record["client"]), map(one_line, record["reason"]), strict=True))
 
 
 def _update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expected) -> Tensors:
@@ -260,7 +267,7 @@ def _checked(name: str, arrays: Mapping[str, ArrayRecord], theta: Mapping[str, T
     if arrays[name].keys() != theta.keys():
         odd = sorted(arrays[name].keys() ^ theta.keys())
         owner = "the algorithm's" if name == "uploads" else "the model's"
-        raise ReplyError("tensors", f"{name}: other arrays than {owner}: {plain(odd[:4])}")
+        raise ReplyError("tensors", f"{name}: other arrays than {owner}: {one_line(odd[:4])}")
     tensors = to_tensors(arrays[name])
     for key, tensor in tensors.items():
         if tensor.shape != theta[key].shape:

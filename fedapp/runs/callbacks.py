@@ -29,7 +29,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from fedapp.errors import CheckpointError, RunError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
-from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
+from fedapp.files import append_or_restore, flush_to_disk, json_problem, write_atomically
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
 
@@ -52,7 +52,7 @@ def read_metrics(path: Path) -> list[RoundMetrics]:
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
                 raise CheckpointError(
-                    f"{path}, line {number}, is damaged: {what_is_wrong(error)}. Remove the lines from "
+                    f"{path}, line {number}, is damaged: {json_problem(error)}. Remove the lines from "
                     "there on: a resumed run then goes on from the newest checkpoint that the lines "
                     "before reach, and says so if none is kept."
                 ) from error
@@ -115,7 +115,7 @@ class Metrics(Callback):
             self._write()
 
     def _write(self) -> None:
-        append_whole(self.path, "".join(self._waiting))
+        append_or_restore(self.path, "".join(self._waiting))
         self._waiting.clear()
 
 
@@ -178,7 +178,7 @@ class Checkpoints(Callback):
         return bool(late or (self.every and round_ % self.every == 0))
 
     def _save(self, state: ServerState) -> None:
-        keep_written(self.metrics)  # without the lines of its rounds it would be of no use
+        flush_to_disk(self.metrics)  # without the lines of its rounds it would be of no use
         save_checkpoint(self.folder, state)
         self._last, self.problem = state.round, ""
         self._written = time.monotonic()
