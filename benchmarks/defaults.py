@@ -21,7 +21,8 @@ from rich.console import Console
 
 from fedapp.cli.algorithms_page import algorithms, with_accuracy
 from fedapp.cli.generate import ROOT
-from fedapp.config.run_config import RunConfig, kebab, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig, kebab
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.metrics import read_metrics
 from fedapp.studies.sweep.command import failure, run_plans

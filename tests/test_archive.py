@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.errors import CheckpointError
 from fedapp.studies.papers.results import Results
 from fedapp.studies.sweep import identity

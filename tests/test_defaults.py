@@ -10,7 +10,7 @@ import pytest
 from benchmarks.defaults import Row, own_values, row_of
 from fedapp.cli.algorithms_page import BEGIN, END, algorithms, algorithms_page, with_accuracy
 from fedapp.cli.generate import ROOT
-from fedapp.config.run_config import defaults
+from fedapp.config.read import defaults
 from fedapp.studies.sweep.execute import perform
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord

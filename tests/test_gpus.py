@@ -13,7 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.machine import gpus
 from fedapp.studies.sweep import workers
 from fedapp.studies.sweep.identity import Request

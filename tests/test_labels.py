@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.config.run_config import Scalar, defaults
+from fedapp.config.read import defaults
+from fedapp.config.run_config import Scalar
 from fedapp.studies.papers.catalogue import all_items
 from fedapp.studies.papers.cells import cells_of
 from fedapp.studies.papers.figures.curves import draw_figure

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from fedapp.analysis.curves import band, communication, least, speed_up
 from fedapp.analysis.loss_landscape import interpolate
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.errors import ConfigError
 from fedapp.studies.papers import catalogue
 from fedapp.studies.papers.catalogue import read_item as read

@@ -11,7 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import load_dataset
 from fedapp.errors import ConfigError
 from fedapp.studies.papers import costs

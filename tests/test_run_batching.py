@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data.dataset import Examples
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState

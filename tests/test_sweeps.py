@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedapp.config.registry import FAMILIES, source_of
+from fedapp.config.registry import FAMILIES, source_digest
 from fedapp.errors import ConfigError
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
@@ -690,7 +690,7 @@ def test_old_numbers_of_changed_code_are_named_and_not_of_the_rest(
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
     assert said() == ""
-    monkeypatch.setattr(setup, "source_of", lambda component: f"new {component.name}")
+    monkeypatch.setattr(setup, "source_digest", lambda component: f"new {component.name}")
     for part in ("algorithm 'fedavg'", "model '2nn'", f"rm -r {store.folder(mine.run)},"):
         assert part in said()
     assert published.run not in said()
@@ -700,16 +700,16 @@ def test_the_digest_of_a_component_is_of_its_file_and_of_its_familys_bases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     algorithms = FAMILIES[0].components()
-    before = {name: source_of(algorithms[name]) for name in ("fedadam", "fedavg")}
-    source_of.cache_clear()
+    before = {name: source_digest(algorithms[name]) for name in ("fedadam", "fedavg")}
+    source_digest.cache_clear()
     real = inspect.getsource
 
     def edited(module: ModuleType) -> str:
         return real(module) + "#" * (module.__name__ == "strategies._server_optimizer")
 
     monkeypatch.setattr(inspect, "getsource", edited)
-    after = {name: source_of(algorithms[name]) for name in before}
-    source_of.cache_clear()
+    after = {name: source_digest(algorithms[name]) for name in before}
+    source_digest.cache_clear()
     assert after["fedadam"] != before["fedadam"]
     assert after["fedavg"] == before["fedavg"]
 

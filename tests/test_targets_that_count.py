@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model

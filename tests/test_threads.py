@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fedapp import server_app
-from fedapp.config.run_config import RunConfig, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import read_node_data
 from fedapp.federation.messages import decode_train_request, encode_train_request
 from fedapp.machine import cores

@@ -17,8 +17,9 @@ from pydantic.fields import FieldInfo
 
 from fedapp.cli.algorithms_page import algorithms_page
 from fedapp.config.key_docs import bounded_type, words_of
+from fedapp.config.read import defaults, field_of
 from fedapp.config.registry import FAMILIES, Family
-from fedapp.config.run_config import RunConfig, defaults, field_of, kebab
+from fedapp.config.run_config import RunConfig, kebab
 from fedapp.studies.papers.catalogue import all_items
 from fedapp.studies.papers.pages.index import index_files
 from fedapp.studies.papers.pages.page import page_files, results_of

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 import fedapp
-from fedapp.config.read import in_words, parse_settings
-from fedapp.config.run_config import Scalar, defaults, field_of, read_config
+from fedapp.config.read import defaults, field_of, parse_settings, read_config, split_settings
+from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError, FedappError
 
 app = typer.Typer(
@@ -113,7 +113,7 @@ def run(
     from fedapp.engines.in_process import run_inline
     from fedapp.server_app import app as server_app
 
-    values = parse_settings(in_words(run_config, settings))
+    values = parse_settings(split_settings(run_config, settings))
     if resume is not None:
         values, nodes, workers = _resumed(resume, values, nodes, workers)
     _check_places(nodes, workers, ray_address, worker_timeout)
@@ -205,7 +205,7 @@ def sweep(
     from fedapp.studies.sweep.scheduler import Effort
 
     effort = Effort(jobs, stacked, retry, hours)
-    words = in_words(run_config, settings)
+    words = split_settings(run_config, settings)
     _end_with(sweep_settings(words, runs, to, best_of, effort, console))
 
 
@@ -270,7 +270,7 @@ def partition(
     """Show who holds what: a table of clients and labels, the skew in numbers, and a picture."""
     from fedapp.runs.partition import show_partition
 
-    values = parse_settings(in_words(run_config, settings))
+    values = parse_settings(split_settings(run_config, settings))
     show_partition(read_config(values), console, picture)
 
 
@@ -279,7 +279,7 @@ def doctor(settings: Settings = None, run_config: RunConfig = None) -> None:
     """Say what is installed, which device Flower's actors will see, and which command to use."""
     from fedapp.cli.doctor import examine
 
-    examine(read_config(parse_settings(in_words(run_config, settings))), console)
+    examine(read_config(parse_settings(split_settings(run_config, settings))), console)
 
 
 @app.command()

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from fedapp.config.run_config import RunConfig, Scalar, participants, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig, Scalar, participants
 from fedapp.data.dataset import Examples, Task
 from fedapp.machine import keep_memory
 from fedapp.studies.papers.cells import cells_without_data, is_among
@@ -146,8 +147,8 @@ def _epochs(cell: Cell, config: RunConfig) -> float:
 
 
 def _data(config: RunConfig) -> str:
-    in_words = f"{config.dataset} in words"
-    return in_words if config.text_unit == "words" and in_words in SIZES else config.dataset
+    split_settings = f"{config.dataset} in words"
+    return split_settings if config.text_unit == "words" and split_settings in SIZES else config.dataset
 
 
 @functools.cache

@@ -247,7 +247,8 @@ def collect(
 
 
 def _participants(cell: Cell) -> int:
-    from fedapp.config.run_config import participants, read_config
+    from fedapp.config.read import read_config
+    from fedapp.config.run_config import participants
 
     config = read_config({**cell.settings})
     return participants(config.fraction_train, config.num_clients)

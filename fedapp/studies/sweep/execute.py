@@ -11,7 +11,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import FedappError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState

@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.table import Table
 
-from fedapp.config.read import parse_settings
-from fedapp.config.run_config import Scalar, read_config
+from fedapp.config.read import parse_settings, read_config
+from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically, write_json
 from fedapp.studies.sweep.identity import Request

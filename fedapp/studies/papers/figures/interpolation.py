@@ -9,7 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from fedapp.analysis.loss_landscape import interpolate
-from fedapp.config.run_config import Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
 from fedapp.data.node_data import read_node_data
 from fedapp.runs.figures import COLORS, GREY
 from fedapp.studies.papers.figures.style import DASHES, new_figure

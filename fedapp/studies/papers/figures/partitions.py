@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedapp.config.run_config import Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
 from fedapp.data import load_dataset, load_partition
 from fedapp.runs.partition_figure import draw_comparison
 
