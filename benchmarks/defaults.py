@@ -26,9 +26,9 @@ from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.directory import RunDirectory
 from fedapp.studies.sweep.command import failure, run_plans
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.plans import Steps, fixed
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.scheduler import Effort
+from fedapp.studies.sweep.search import Steps, fixed
 from fedapp.studies.sweep.store import Store
 
 ROUNDS = int(RunConfig.model_fields["num_server_rounds"].default)

@@ -11,10 +11,9 @@ from fedapp.config.run_config import read_config
 from fedapp.errors import CheckpointError
 from fedapp.studies.papers.results import Results
 from fedapp.studies.sweep import identity
-from fedapp.studies.sweep.archive import Archive
 from fedapp.studies.sweep.identity import Request, data_name
 from fedapp.studies.sweep.record import RunRecord
-from fedapp.studies.sweep.store import Store
+from fedapp.studies.sweep.store import Archive, Store
 
 SETTINGS = {"model": "2nn", "num-clients": 10, "learning-rate": 0.1}
 

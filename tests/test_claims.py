@@ -8,12 +8,12 @@ from fedapp.analysis.curves import beyond_plateau
 from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import all_items, read_item
 from fedapp.studies.papers.cells import Maker, cells_of, make_cells
+from fedapp.studies.papers.claims import Claim, Claims
 from fedapp.studies.papers.pages.claims import Checked, Noise, check, check_all, claims_section
 from fedapp.studies.papers.results import CellResult, Results, RunResult, cell_result
-from fedapp.studies.papers.schema import Claim, Claims, Scale, ScaleName
-from fedapp.studies.sweep.learning_rate_search import Cell
-from fedapp.studies.sweep.plans import ClientResult
+from fedapp.studies.papers.schema import Scale, ScaleName
 from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.search import Cell, SearchResult
 from tests.paper_results import ITEMS, cell, run_result
 
 ROUNDS = Noise(0.001, {"needed": 0.1, "rate": 0.47})
@@ -124,7 +124,7 @@ def test_the_last_training_loss_is_kept_of_a_run() -> None:
         training_set_loss=[2.0, 0.5, 0.125],
     )
     kept = [
-        cell_result(Cell({}, 2), ClientResult([each]), curves=False).runs[0]
+        cell_result(Cell({}, 2), SearchResult([each]), curves=False).runs[0]
         for each in (record, record.model_copy(update={"training_set_loss": []}))
     ]
     assert (kept[0].training_loss, kept[0].beyond_plateau) == (0.125, 0.25)

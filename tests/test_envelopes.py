@@ -15,9 +15,8 @@ from fedapp.studies.papers.cells import line_name
 from fedapp.studies.papers.figures.curves import draw_figure
 from fedapp.studies.papers.results import CellResult, Results, cell_result
 from fedapp.studies.papers.schema import Figure
-from fedapp.studies.sweep.learning_rate_search import Cell, Rates
-from fedapp.studies.sweep.plans import Candidate, ClientResult
 from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.search import Candidate, Cell, Rates, SearchResult
 
 
 def record(
@@ -47,7 +46,7 @@ def kept(
     *candidates: Candidate, runs: Sequence[RunRecord], seeds: tuple[int, ...] = (0,)
 ) -> CellResult:
     cell = Cell({}, 2, seeds=seeds, rates=Rates(start=0.1, seeds=seeds), draw=4)
-    return cell_result(cell, ClientResult(runs, candidates[0], candidates), curves=True)
+    return cell_result(cell, SearchResult(runs, candidates[0], candidates), curves=True)
 
 
 def test_an_envelope_is_the_best_of_any_curve_so_far() -> None:
@@ -73,7 +72,7 @@ def test_one_rate_alone_has_no_envelope() -> None:
     assert kept(candidate(0.1, only), runs=[only]).envelopes == {}
     tables = Cell({}, 2, rates=Rates(start=0.1))
     both = (candidate(0.1, only), candidate(0.2, only))
-    assert cell_result(tables, ClientResult([only], both[0], both), curves=False).envelopes == {}
+    assert cell_result(tables, SearchResult([only], both[0], both), curves=False).envelopes == {}
 
 
 def test_candidates_that_several_seeds_judge_count_by_their_mean() -> None:

@@ -10,13 +10,14 @@ import pytest
 from fedapp.config.run_config import Scalar, defaults
 from fedapp.studies.papers.catalogue import all_items
 from fedapp.studies.papers.cells import cells_of
+from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.figures.curves import draw_figure
 from fedapp.studies.papers.labels import KEYS, VALUE, AsRun
 from fedapp.studies.papers.pages.claims import claims_section
 from fedapp.studies.papers.pages.page import page
 from fedapp.studies.papers.results import CellResult, Results, read_results
-from fedapp.studies.papers.schema import Claims, Figure, Sharpness, Table
-from fedapp.studies.sweep.archive import Archive
+from fedapp.studies.papers.schema import Figure, Sharpness, Table
+from fedapp.studies.sweep.store import Archive
 from tests.paper_results import ITEMS, cell, curve, run_result
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"

@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 
 from fedapp.studies.papers.cells import line_name
+from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.figures.curves import draw_figure, points
-from fedapp.studies.papers.pages.comparisons import comparison_section
-from fedapp.studies.papers.pages.entries import Entry, entries
+from fedapp.studies.papers.pages.figure_tables import comparison_section
+from fedapp.studies.papers.pages.index import in_short, totals
 from fedapp.studies.papers.pages.page import page
-from fedapp.studies.papers.pages.short import in_short
-from fedapp.studies.papers.pages.tables import table_section
-from fedapp.studies.papers.pages.totals import totals
+from fedapp.studies.papers.pages.tables import Entry, entries, table_section
 from fedapp.studies.papers.results import CellResult, Results, thin
-from fedapp.studies.papers.schema import Claims, Comparison, Figure
-from fedapp.studies.sweep.archive import Archive
+from fedapp.studies.papers.schema import Comparison, Figure
 from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.store import Archive
 from tests.paper_results import ITEMS, TABLES, cell, curve, recorded, run_result, table_results
 
 

@@ -21,8 +21,8 @@ from fedapp.cli import main as cli
 from fedapp.runs.callbacks import read_metrics
 from fedapp.studies.sweep.execute import perform
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.plans import fixed
 from fedapp.studies.sweep.scheduler import Effort, Schedule, carry_out
+from fedapp.studies.sweep.search import fixed
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.workers import Worker
 

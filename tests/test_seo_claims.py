@@ -7,10 +7,11 @@ from pydantic import ValidationError
 
 from fedapp.analysis.curves import fluctuation, relative_spread
 from fedapp.studies.papers.cells import make_cells
+from fedapp.studies.papers.claims import Claim, Claims
 from fedapp.studies.papers.pages.claims import Noise, check, claims_section
 from fedapp.studies.papers.reproduce import cells_with_curves
 from fedapp.studies.papers.results import CellResult, Curve, Results, RunResult
-from fedapp.studies.papers.schema import Claim, Claims, ScaleName
+from fedapp.studies.papers.schema import ScaleName
 from tests.paper_results import ITEMS, TABLES, cell, maker, run_result
 
 

@@ -10,7 +10,7 @@ import pytest
 from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import all_items, read_item
 from fedapp.studies.papers.cells import Maker, make_cells
-from fedapp.studies.papers.figures.minima import draw_sharpness, measure_sharpness, points
+from fedapp.studies.papers.figures.sharpness import draw_sharpness, measure_sharpness, points
 from fedapp.studies.papers.pages.page import page
 from fedapp.studies.papers.results import CellResult, Results, RunResult
 from fedapp.studies.papers.schema import Scale, Sharpness

@@ -22,17 +22,23 @@ from fedapp.runs.callbacks import read_metrics
 from fedapp.runs.checkpoint import kept_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.studies.papers.reproduce import Order, reproduce
-from fedapp.studies.sweep.archive import Archive
-from fedapp.studies.sweep.command import run_plans, sweep_settings
+from fedapp.studies.sweep.command import retry_failures, run_plans, sweep_settings
 from fedapp.studies.sweep.execute import perform
 from fedapp.studies.sweep.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, Request
-from fedapp.studies.sweep.learning_rate_search import Cell, Rates, is_inside, search
-from fedapp.studies.sweep.plans import Candidate, SearchResult, fixed, stage
 from fedapp.studies.sweep.record import RunRecord, problem_of, read_run
-from fedapp.studies.sweep.retry import retry_failures
 from fedapp.studies.sweep.scheduler import Effort, in_groups
-from fedapp.studies.sweep.store import Store
+from fedapp.studies.sweep.search import (
+    Candidate,
+    Cell,
+    Rates,
+    SearchResult,
+    fixed,
+    is_inside,
+    search,
+    stage,
+)
+from fedapp.studies.sweep.store import Archive, Store
 from fedapp.training import build as setup
 
 BASE = {"num-clients": 10, "2nn.hidden": 8}

@@ -17,7 +17,7 @@ from fedapp.studies.papers.catalogue import all_items
 from fedapp.studies.papers.costs import cells_without_data
 from fedapp.studies.papers.schema import SCALES
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.learning_rate_search import Cell
+from fedapp.studies.sweep.search import Cell
 
 TABLE = Path(__file__).parent / "names.json"
 EMBEDDED = ("digits", "quadratic", "skewed-digits")

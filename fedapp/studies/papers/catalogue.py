@@ -13,8 +13,20 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.schema import SCALES, Item, Scale, ScaleName
+from fedapp.studies.papers.claims import Claims
+from fedapp.studies.papers.schema import (
+    SCALES,
+    Comparison,
+    Figure,
+    Picture,
+    Scale,
+    ScaleName,
+    Sharpness,
+    Table,
+    Updates,
+)
 
+Item = Table | Comparison | Figure | Picture | Updates | Sharpness | Claims
 ITEMS = Path(__file__).parent / "items"
 _READER: TypeAdapter[Item] = TypeAdapter(Annotated[Item, Field(discriminator="kind")])
 

@@ -11,16 +11,14 @@ from typing import Any
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.catalogue import all_items
+from fedapp.studies.papers.catalogue import Item, all_items
+from fedapp.studies.papers.claims import Claim, Claims
 from fedapp.studies.papers.schema import (
     Base,
-    Claim,
-    Claims,
     Column,
     Comparison,
     Cut,
     Figure,
-    Item,
     Line,
     Panel,
     Picture,
@@ -32,7 +30,7 @@ from fedapp.studies.papers.schema import (
     Tuning,
     Updates,
 )
-from fedapp.studies.sweep.learning_rate_search import Cell, Rates
+from fedapp.studies.sweep.search import Cell, Rates
 
 Cells = dict[str, Cell | None]
 """Cells by their name in the item; None where the scale does not run it."""

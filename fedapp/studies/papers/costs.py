@@ -14,11 +14,12 @@ from rich.table import Table
 from fedapp.config.run_config import RunConfig, Scalar, participants, read_config
 from fedapp.data.dataset import Examples, Task
 from fedapp.machine import keep_memory
+from fedapp.studies.papers.catalogue import Item
 from fedapp.studies.papers.cells import cells_without_data, is_among
 from fedapp.studies.papers.pages.markdown import duration
-from fedapp.studies.papers.schema import Item, Picture, Scale, ScaleName
+from fedapp.studies.papers.schema import Picture, Scale, ScaleName
 from fedapp.studies.papers.schema import Table as TableItem
-from fedapp.studies.sweep.learning_rate_search import Cell
+from fedapp.studies.sweep.search import Cell
 from fedapp.training.build import choose_device, initial_parameters, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.round_plan import Work

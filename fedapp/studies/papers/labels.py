@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fedapp.config.read import parse_settings
 from fedapp.config.run_config import Scalar
+from fedapp.studies.papers.catalogue import Item
 from fedapp.studies.papers.cells import (
     OF_ITEM,
     Cells,
@@ -19,7 +20,7 @@ from fedapp.studies.papers.cells import (
     parts_of,
 )
 from fedapp.studies.papers.results import Results
-from fedapp.studies.papers.schema import Item, Scale
+from fedapp.studies.papers.schema import Scale
 
 KEYS: Mapping[str, str] = {
     "K": "num-clients",

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.catalogue import choose_at
+from fedapp.studies.papers.catalogue import Item, choose_at
 from fedapp.studies.papers.cells import (
     Cells,
     Maker,
@@ -22,10 +22,11 @@ from fedapp.studies.papers.cells import (
     make_cells,
     parts_of,
 )
+from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.costs import costs_of_cells, list_items
 from fedapp.studies.papers.data import locate
-from fedapp.studies.papers.drawing import draw, numbers_of
-from fedapp.studies.papers.figures.minima import measure_sharpness
+from fedapp.studies.papers.figures.draw import draw, numbers_of
+from fedapp.studies.papers.figures.sharpness import measure_sharpness
 from fedapp.studies.papers.pages.index import write_index
 from fedapp.studies.papers.pages.page import write_page
 from fedapp.studies.papers.results import (
@@ -37,15 +38,13 @@ from fedapp.studies.papers.results import (
     results_path,
     write_results,
 )
-from fedapp.studies.papers.schema import Claims, Cut, Item, ScaleName, Sharpness, Table
-from fedapp.studies.sweep.archive import Archive
+from fedapp.studies.papers.schema import Cut, ScaleName, Sharpness, Table
 from fedapp.studies.sweep.command import failure, run_plans
 from fedapp.studies.sweep.identity import LENGTH
-from fedapp.studies.sweep.learning_rate_search import search
-from fedapp.studies.sweep.plans import SearchResult, Steps, stage
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.scheduler import Effort
-from fedapp.studies.sweep.store import Store, as_folder
+from fedapp.studies.sweep.search import SearchResult, Steps, search, stage
+from fedapp.studies.sweep.store import Archive, Store, as_folder
 
 Plan = Callable[[], Steps]
 

@@ -23,9 +23,8 @@ from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
 from fedapp.studies.papers.schema import ScaleName
-from fedapp.studies.sweep.learning_rate_search import Cell
-from fedapp.studies.sweep.plans import Candidate, SearchResult
 from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.search import Candidate, Cell, SearchResult
 
 POINTS = 150
 """Points of a curve that are kept."""

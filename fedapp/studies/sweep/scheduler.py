@@ -24,8 +24,8 @@ from rich.table import Column
 from fedapp.config.run_config import Scalar
 from fedapp.machine import cores, gpus
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.plans import SearchResult, Steps, stage
 from fedapp.studies.sweep.record import failed_run
+from fedapp.studies.sweep.search import SearchResult, Steps, stage
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.workers import WorkerEvent, Workers
 

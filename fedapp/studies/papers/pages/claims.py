@@ -10,11 +10,11 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedapp.studies.papers.cells import cells_of
+from fedapp.studies.papers.claims import RATIOS, Claim, Claims, Measured, Quantity, measure
 from fedapp.studies.papers.labels import AsRun
 from fedapp.studies.papers.pages.markdown import number, percent, rounds, table
-from fedapp.studies.papers.pages.measures import RATIOS, Measured, measure
 from fedapp.studies.papers.results import CellResult, Results
-from fedapp.studies.papers.schema import Claim, Claims, Quantity, ScaleName
+from fedapp.studies.papers.schema import ScaleName
 
 Verdict = Literal[
     "holds",

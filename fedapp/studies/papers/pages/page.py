@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,28 +12,22 @@ from markdown_it import MarkdownIt
 from fedapp.config.run_config import Scalar
 from fedapp.files import write_atomically
 from fedapp.runs.html import page as html_page
-from fedapp.studies.papers.catalogue import all_items
+from fedapp.studies.papers.catalogue import Item, all_items
 from fedapp.studies.papers.cells import EVALUATIONS
+from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.labels import AsRun
 from fedapp.studies.papers.pages.claims import claims_section
-from fedapp.studies.papers.pages.comparisons import comparison_section
-from fedapp.studies.papers.pages.markdown import NOT_RUN, duration, number, table
-from fedapp.studies.papers.pages.provenance import provenance
-from fedapp.studies.papers.pages.sharpness_table import sharpness_section
-from fedapp.studies.papers.pages.similarity_table import agreement_section
-from fedapp.studies.papers.pages.tables import table_section
-from fedapp.studies.papers.results import CellResult, Results, read_results
-from fedapp.studies.papers.schema import (
-    SCALES,
-    Claims,
-    Comparison,
-    Item,
-    ScaleName,
-    Sharpness,
-    Table,
-    Updates,
+from fedapp.studies.papers.pages.figure_tables import (
+    agreement_section,
+    comparison_section,
+    lines_section,
+    sharpness_section,
 )
-from fedapp.studies.sweep.archive import Archive
+from fedapp.studies.papers.pages.markdown import duration, table
+from fedapp.studies.papers.pages.tables import table_section
+from fedapp.studies.papers.results import Results, read_results
+from fedapp.studies.papers.schema import SCALES, Comparison, ScaleName, Sharpness, Table, Updates
+from fedapp.studies.sweep.store import Archive
 
 HEADINGS: Mapping[ScaleName, str] = {
     "full": "Full scale",
@@ -108,64 +103,10 @@ def _scale(item: Item, results: Results) -> list[str]:
         elif isinstance(item, Sharpness):
             parts += ["", sharpness_section(item, results)]
         elif results.cells:
-            parts += ["", _lines(results, AsRun.of(item, results))]
+            parts += ["", lines_section(results, AsRun.of(item, results))]
         if isinstance(item, Updates):
             parts += ["", agreement_section(item, results)]
     return [*parts, "", _colophon(results)]
-
-
-def _lines(results: Results, as_run: AsRun) -> str:
-    """Return each line in numbers, with the last loss on the training set where it was measured.
-
-    A line of fewer rounds than at full scale says of how many.
-    """
-    runs = [run for cell in results.cells.values() for run in cell.runs]
-    losses = any(run.training_loss is not None for run in runs)
-    head = ["line", "η", "seeds", "rounds", "final", "best", "least test loss"]
-    head += [*(["last training loss"] if losses else []), "wall time"]
-    rows = [_line(name, cell, losses, as_run) for name, cell in results.cells.items()]
-    return table(head, rows)
-
-
-def _line(name: str, cell: CellResult, losses: bool, as_run: AsRun) -> list[str]:
-    shown = as_run.said(name.replace(" | ", ": ", 1).replace(" | ", ", "), name)
-    if not cell.runs:
-        return [shown, NOT_RUN, *[""] * (7 if losses else 6)]
-    problems = (run.problem for run in cell.runs if run.problem)
-    return [
-        shown,
-        number(cell.rate),
-        str(len(cell.runs)),
-        _rounds(cell, as_run.planned(name)),
-        f"{100 * cell.mean('final'):.2f} %",
-        f"{100 * cell.mean('best'):.2f} %",
-        _least_loss(cell),
-        *([_training_loss(cell)] if losses else []),
-        next(problems, duration(cell.mean("seconds"))),
-    ]
-
-
-def _rounds(cell: CellResult, planned: int) -> str:
-    """Return how many rounds were run, and of how many at full scale where it is fewer."""
-    most = max(run.rounds for run in cell.runs)
-    return f"{most} of {planned}" if most < planned else str(most)
-
-
-def _least_loss(cell: CellResult) -> str:
-    """Return the mean of the seeds' least test losses, and in which rounds these are."""
-    rounds = [run.least_loss_round for run in cell.runs if run.least_loss_round is not None]
-    if len(rounds) < len(cell.runs):
-        return ""
-    several = f"rounds {min(rounds)} to {max(rounds)}"
-    where = several if min(rounds) < max(rounds) else f"round {rounds[0]}"
-    return f"{number(cell.mean('least_loss'))} ({where})"
-
-
-def _training_loss(cell: CellResult) -> str:
-    """Return the mean of the seeds' losses on the training set after their last rounds."""
-    if any(run.training_loss is None for run in cell.runs):
-        return ""
-    return number(cell.mean("training_loss"))
 
 
 def _evaluations(results: Results) -> list[str]:
@@ -232,3 +173,35 @@ def html(text: str, title: str) -> str:
     for scale in SCALES:
         body = body.replace(f'src="{scale}.png"', f'src="{scale}.svg"')
     return html_page(title, body)
+
+
+CLEAN = "from a commit as it is"
+KINDS = (
+    CLEAN,
+    "from a commit with changes",
+    "from code that their record does not name",
+    "without a record",
+)
+
+
+def provenance(results: Results, archive: Archive) -> str:
+    """Say how many of the runs whose numbers are shown are from a clean commit; "" if all are.
+
+    The runs are those of the chosen candidates, not all that a search tried.
+    """
+    runs = {run.run for cell in results.cells.values() for run in cell.runs}
+    found = Counter(_kind(run, archive) for run in runs)
+    if found[CLEAN] == len(runs):
+        return ""
+    said = ", ".join(f"{found[kind]} {kind}" for kind in KINDS if found[kind] or kind == CLEAN)
+    return f"Of the {len(runs)} runs whose numbers are shown: {said}."
+
+
+def _kind(run: str, archive: Archive) -> str:
+    record = archive.find(run)
+    if record is None:
+        return KINDS[3]
+    commit = str(record.execution.get("commit") or "")
+    if not commit:
+        return KINDS[2]
+    return KINDS[1] if commit.endswith("-dirty") else CLEAN

@@ -1,4 +1,4 @@
-"""Which picture an item has, drawn from its results or from its settings."""
+"""Which figure an item has, drawn from its results or from its settings."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ from typing import Any
 
 from matplotlib.figure import Figure as Drawing
 
-from fedapp.config.run_config import Scalar
+from fedapp.config.run_config import Scalar, read_config
+from fedapp.data import load_dataset, load_partition
+from fedapp.runs.curves import percent_tick
+from fedapp.runs.partition_figure import draw_comparison
+from fedapp.runs.style import COLORS, GREY
 from fedapp.runs.update_figures import losses_figure, similarity_figure
+from fedapp.studies.papers.catalogue import Item
 from fedapp.studies.papers.cells import Maker
 from fedapp.studies.papers.figures.curves import draw_figure
-from fedapp.studies.papers.figures.interpolation import draw_interpolation, measure
-from fedapp.studies.papers.figures.landscapes import draw_descents, draw_two_clients
-from fedapp.studies.papers.figures.minima import draw_sharpness
-from fedapp.studies.papers.figures.partitions import draw_partitions
-from fedapp.studies.papers.figures.ranking import draw_ranking
-from fedapp.studies.papers.figures.style import note_scale, save
+from fedapp.studies.papers.figures.landscapes import (
+    draw_descents,
+    draw_interpolation,
+    draw_two_clients,
+    measure_interpolation,
+)
+from fedapp.studies.papers.figures.sharpness import draw_sharpness
+from fedapp.studies.papers.figures.style import new_figure, note_scale, save
 from fedapp.studies.papers.quadratic_rates import rates_figure
 from fedapp.studies.papers.results import Results
-from fedapp.studies.papers.schema import Comparison, Figure, Item, Picture, Sharpness, Updates
+from fedapp.studies.papers.schema import Comparison, Figure, Picture, Sharpness, Updates
 
 
 def numbers_of(item: Item, maker: Maker) -> dict[str, Any]:
     """Return what an item's picture needs beside its cells; trains what that takes."""
     if isinstance(item, Picture) and item.draw == "interpolation":
-        return measure(maker.settings())
+        return measure_interpolation(maker.settings())
     return {}
 
 
@@ -78,3 +85,38 @@ def _draw_picture(
 
 def _panels(item: Picture, maker: Maker) -> dict[str, dict[str, Scalar]]:
     return {title: maker.settings(settings) for title, settings in item.panels.items()}
+
+
+def draw_partitions(settings: Mapping[str, Mapping[str, Scalar]], stem: Path) -> list[Path]:
+    """Draw the partition of each titled run-config beside the others, as ``stem``.png and .svg."""
+    configs = {title: read_config(each) for title, each in settings.items()}
+    dataset = load_dataset(next(iter(configs.values())))
+    partitions = {
+        title: load_partition(config, dataset, config.num_clients)
+        for title, config in configs.items()
+    }
+    task = dataset.task
+    labels = task.labels or tuple(map(str, range(task.num_classes)))
+    return draw_comparison(partitions, dataset.train.targets, labels, stem)
+
+
+REFERENCE = "fedavg"
+
+
+def draw_ranking(results: Results) -> Drawing:
+    """Draw the algorithms that ran, the best on top; a gray line marks FedAvg."""
+    ran = {name: cell for name, cell in results.cells.items() if cell.runs}
+    order = sorted(ran, key=lambda name: ran[name].mean("final"))
+    figure, [[axes]] = new_figure(1, 1, 6.4, 0.9 + 0.24 * max(len(order), 1))
+    for place, name in enumerate(order):
+        low, high = ran[name].spread("final")
+        color = COLORS[1] if name == REFERENCE else COLORS[0]
+        axes.plot([low, high], [place, place], color=color, linewidth=3, alpha=0.35)
+        axes.plot(ran[name].mean("final"), place, "o", color=color, markersize=5)
+    if REFERENCE in ran:
+        axes.axvline(ran[REFERENCE].mean("final"), color=GREY, linewidth=1, linestyle=(0, (5, 3)))
+    axes.set_yticks(range(len(order)), order)
+    axes.set_ylim(-0.6, len(order) - 0.4)
+    axes.xaxis.set_major_formatter(percent_tick)
+    axes.set_xlabel("test accuracy at the end: mean and range over the seeds", fontsize=9)
+    return figure

@@ -1,16 +1,134 @@
-"""What a claim measures: a number of each run, and one number of all its cells."""
+"""Claims: what their TOML says, and what they measure on cells."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal, Self, get_args
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.studies.papers.results import CellResult, Curve, RunResult
-from fedapp.studies.papers.schema import Claim
+from fedapp.studies.papers.schema import Base, Part
+
+Measure = Literal[
+    "value", "difference", "spread", "gain", "order", "ratio", "ratio-gain", "factor", "agreement"
+]
+CELLS: Mapping[Measure, int] = {
+    "value": 1,
+    "difference": 2,
+    "ratio": 2,
+    "agreement": 2,
+    "gain": 4,
+    "ratio-gain": 4,
+}
+"""How many cells a claim's measure takes; an order two or more, the others also a row or a column."""
+OfRun = Literal[
+    "final",
+    "best",
+    "fluctuation",
+    "least_loss",
+    "least_loss_round",
+    "updates",
+    "needed",
+    "training_loss",
+    "beyond_plateau",
+    "loss_spread",
+]
+"""A number of a run: an attribute of ``RunResult``."""
+OfCurve = Literal["accuracy", "train_loss", "rounds_to_level"]
+"""A number read off a run's curve."""
+Quantity = Literal[OfRun, OfCurve, "rate"]
+"""What a claim is of."""
+
+
+class Claim(Part):
+    """A statement of a text, checked on cells of other items, named ``item: cell``.
+
+    ``measure``: the value of the one cell, the first's less the second's (``difference``), the
+    greatest less the least of all (``spread``), the first two's difference less that of the other two
+    (``gain``), the least of each cell's less the next one's (``order``: not below 0 where they fall),
+    the first's over the second's (``ratio``; of rounds: the speed-up of the second), the first two's
+    ratio over that of the other two (``ratio-gain``), the greatest over the least of all (``factor``),
+    or by how much the first's updates agree more than the second's, in the layer where that is least
+    (``agreement``). A spread and a factor may name a row or a column, for all of its cells.
+
+    ``of``: which number of a cell, as in ``RunResult``; of a tuned cell also the ``rate`` that was
+    found; ``accuracy`` and ``train_loss`` are means over the paper's rounds ``window``, both ends
+    included, or of the last round without one; ``rounds_to_level`` are the rounds to nine tenths of the
+    best accuracy that all its cells reach. It holds within the bounds ``low`` and ``high``, is
+    inconclusive as near to a bound as the noise, and fails beyond. What is said of where curves end,
+    ``to-the-end``, is judged of runs as long as at full scale alone.
+    """
+
+    says: str
+    where: str
+    measure: Measure
+    of: Quantity = "final"
+    cells: tuple[str, ...]
+    window: tuple[int, int] | None = None
+    to_the_end: bool = False
+    published: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def takes_any(self) -> bool:
+        """Whether the measure takes any number of cells, and so a whole row or column."""
+        return self.measure in ("spread", "factor")
+
+    @property
+    def is_of_accuracy(self) -> bool:
+        """Whether its number is an accuracy, whose least noise is known."""
+        return self.measure != "agreement" and self.of in ("final", "best", "accuracy")
+
+    @property
+    def needs_curves(self) -> bool:
+        """Whether its number is read off the runs' curves."""
+        return self.of in get_args(OfCurve)
+
+    @model_validator(mode="after")
+    def _can_be_judged(self) -> Self:
+        wanted, there = CELLS.get(self.measure), len(self.cells)
+        fewest = wanted or (1 if self.takes_any else 2)
+        if there < fewest or (wanted and there > wanted):
+            raise ValueError(
+                f"cells = {list(self.cells)}: measure = {self.measure!r} takes "
+                f"{wanted or f'{fewest} or more'}, not {there}"
+            )
+        if self.low is None and self.high is None:
+            raise ValueError(f"low, high: the claim {self.says!r} has no bound. Set one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_window(self) -> Self:
+        if self.window and self.of not in ("accuracy", "train_loss"):
+            raise ValueError(
+                f"window = {list(self.window)}: of = {self.of!r} has none, accuracy and train_loss have"
+            )
+        if self.window and not 0 <= self.window[0] <= self.window[1]:
+            raise ValueError(f"window = {list(self.window)}: it ends before it begins")
+        return self
+
+
+class Claims(Base):
+    """A checked table of statements; its runs are those of the cells that it names.
+
+    ``noise`` is what a difference of accuracies must exceed to count, where the seeds' spread is not
+    greater; ``relative-noise`` the same of other numbers, as a share of the number. Numbers of which
+    it says nothing have only the seeds' spread, and with one seed are not judged.
+    """
+
+    kind: Literal["claims"]
+    noise: float
+    relative_noise: dict[Quantity, Annotated[float, Field(gt=0, lt=1)]] = Field(
+        default_factory=dict
+    )
+    claims: tuple[Claim, ...]
+
 
 LEVEL = 0.9
 """The share of the accuracy that all cells reach, to which ``rounds_to_level`` counts."""
