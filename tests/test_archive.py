@@ -120,7 +120,7 @@ def test_published_results_are_what_the_records_beside_them_give() -> None:
             if record.until(Request.of({}, run.rounds)).best_accuracy == run.best:
                 same += 1
             else:
-                stale.append(f"{results.item} --scale {results.scale}: {name} ({run.run})")
+                stale.append(f"{results.experiment} --scale {results.scale}: {name} ({run.run})")
     assert not stale, "make again, with --from docs/results --to docs/results: " + "; ".join(stale)
     assert same > 100
 

@@ -1,4 +1,4 @@
-"""The command line: ``fedapp run``, ``sweep``, ``reproduce``, ``status`` and others; ``fedapp -h``."""
+"""The entry point of the command line ``fedapp``."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ app = typer.Typer(
 )
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(given: bool) -> None:
+    if given:
         typer.echo(f"fedapp {fedapp.__version__}")
         raise typer.Exit
 
@@ -32,7 +32,7 @@ def _say_version(wanted: bool) -> None:
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_say_version, is_eager=True, help="Say the version."),
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Federated averaging as its two papers describe it."""
@@ -40,7 +40,7 @@ def options(
 
 app.command(epilog=SETTINGS_HELP)(run)
 app.command(epilog=SETTINGS_HELP)(sweep)
-app.command(epilog="Items: mcmahan-table1 ... seo-fig13, the start of such names, or all.")(
+app.command(epilog="Experiments: mcmahan-table1 ... seo-fig13, prefixes of names, or all.")(
     reproduce
 )
 app.command(epilog=SETTINGS_HELP)(partition)
@@ -53,11 +53,11 @@ app.command()(status)
 
 
 def main() -> None:
-    """Run the command line; of a problem that the user can mend the last line is the reason."""
+    """Run the command line; the last line of an error is its reason."""
     try:
         sys.exit(app(standalone_mode=False))
     except click.ClickException as error:
-        error.show()  # typer would draw a box around it, whose last line says nothing
+        error.show()  # typer would draw a box, and its last line would not be the reason
         sys.exit(error.exit_code)
     except FedappError as error:
         print_error(str(error))

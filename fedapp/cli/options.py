@@ -1,4 +1,4 @@
-"""What the commands share: their console, their options, and how they end with an error."""
+"""Console, options and error messages that commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RunConfig = Annotated[
         "-c",
         "--run-config",
         metavar='"KEY=VALUE ..." | FILE.toml',
-        help="Settings in one text, as `flwr run` takes them; those outside of it win.",
+        help="Settings as one string, as for `flwr run`; KEY=VALUE arguments override them.",
     ),
 ]
 SETTINGS_HELP = (
@@ -26,14 +26,14 @@ SETTINGS_HELP = (
 
 
 def print_error(problem: str) -> None:
-    """Print the last line of a command that did not do what was asked for."""
+    """Print an error as the last line of a command."""
     Console(stderr=True).print(
         f"[bold red]Error[/]: {escape(problem)}", highlight=False, soft_wrap=True
     )
 
 
 def end_with(problem: str) -> None:
-    """End with exit code 1 and the problem, if there is one."""
+    """Exit with code 1 if there is a problem."""
     if problem:
         print_error(problem)
         raise typer.Exit(1)

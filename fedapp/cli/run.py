@@ -1,4 +1,4 @@
-"""``fedapp run``, and what one asks before it: ``partition``, ``doctor``, ``keys``."""
+"""``fedapp run``, ``partition``, ``doctor`` and ``keys``."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ def run(
     settings: Settings = None,
     run_config: RunConfig = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="Nodes to spread the clients over; 1 unless told.")
+        int | None, typer.Option(min=1, help="Number of nodes that share the clients; default 1.")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     workers: Annotated[
         int,
-        typer.Option(min=0, help="Train in this many processes, one node each. 0: in this one."),
+        typer.Option(
+            min=0, help="Train in this number of processes, one node each. 0: in this process."
+        ),
     ] = 0,
     ray_address: Annotated[
         str,
-        typer.Option(help="Ray cluster of the workers. Empty: $RAY_ADDRESS, else this machine."),
+        typer.Option(help="Address of the Ray cluster. Empty: $RAY_ADDRESS, or this machine."),
     ] = "",
     worker_timeout: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Seconds that workers wait for room; 60 unless told."),
+        typer.Option(min=0.0, help="Seconds to wait for free resources; default 60."),
     ] = None,
 ) -> None:
-    """Run federated averaging, in this process or in workers; the run directory is printed first.
+    """Run federated averaging in this process or in workers. The run directory is printed first.
 
-    Ends with an error where no round changed the model.
+    It is an error if no round changed the model.
     """
     from fedapp.client_app import app as client_app
     from fedapp.engines.in_process import run_inline
@@ -62,7 +64,7 @@ def run(
 def _check_places(
     nodes: int | None, workers: int, ray_address: str, worker_timeout: float | None
 ) -> None:
-    """Refuse options of the places that training is spread over where they would have no effect."""
+    """Refuse options of workers that would have no effect."""
     if workers and nodes not in (None, workers):
         raise ConfigError(
             f"--nodes {nodes}: each of the {workers} workers is one node. Leave the option out, or "
@@ -82,35 +84,35 @@ def _check_places(
 def _resumed(
     folder: Path, values: dict[str, Scalar], nodes: int | None, workers: int
 ) -> tuple[dict[str, Scalar], int, int]:
-    """Return the settings of the run in ``folder`` with ``values`` over them, its nodes and workers."""
+    """Return the settings of the run in ``folder``, overridden by ``values``, its nodes and workers."""
     from fedapp.runs.directory import read_stored
 
     other = values.get("run-dir", str(folder))
     if Path(str(other)).expanduser().absolute() != folder.absolute():
         raise ConfigError(
-            f"run-dir = {other!r}: --resume goes on with the run in {folder}, and in that folder. Leave "
+            f"run-dir = {other!r}: --resume continues the run in {folder}, in that folder. Leave "
             "the key out; for a run elsewhere, copy the folder and resume the copy."
         )
-    stored, found = read_stored(folder)
-    before = {"nodes": int(found.get("nodes", 1)), "workers": int(found.get("workers", 0))}
-    for name, wanted in (("nodes", nodes), ("workers", workers or None)):
-        if wanted not in (None, before[name]):
+    stored, run_info = read_stored(folder)
+    before = {"nodes": int(run_info.get("nodes", 1)), "workers": int(run_info.get("workers", 0))}
+    for name, given in (("nodes", nodes), ("workers", workers or None)):
+        if given not in (None, before[name]):
             raise ConfigError(
-                f"--{name} {wanted}: the run in {folder} has {before[name] or 'no'} {name}, and goes on "
-                "with as many, so that it gives the same numbers. Leave the option out."
+                f"--{name} {given}: the run in {folder} has {before[name] or 'no'} {name}, and a resumed "
+                "run has as many, so that it gives the same numbers. Leave the option out."
             )
-    again: dict[str, Scalar] = {"resume": True, "run-dir": str(folder.absolute())}
-    return {**stored.to_run_config(), **values, **again}, before["nodes"], before["workers"]
+    resumed: dict[str, Scalar] = {"resume": True, "run-dir": str(folder.absolute())}
+    return {**stored.to_run_config(), **values, **resumed}, before["nodes"], before["workers"]
 
 
 def partition(
     settings: Settings = None,
     run_config: RunConfig = None,
-    picture: Annotated[Path, typer.Option(help="Where to draw it: as .png and .svg.")] = Path(
-        "partition.png"
-    ),
+    picture: Annotated[
+        Path, typer.Option(help="Path of the picture; .png and .svg are written.")
+    ] = Path("partition.png"),
 ) -> None:
-    """Show who holds what: a table of clients and labels, the skew in numbers, and a picture."""
+    """Show the partition: a table of clients and labels, measures of skew, and a picture."""
     from fedapp.runs.partition import show_partition
 
     values = parse_settings(in_words(run_config, settings))
@@ -118,14 +120,14 @@ def partition(
 
 
 def doctor(settings: Settings = None, run_config: RunConfig = None) -> None:
-    """Say what is installed, which device Flower's actors will see, and which command to use."""
+    """Show what is installed, the device of Flower's actors, and commands for this machine."""
     from fedapp.cli.doctor import examine
 
     examine(read_config(parse_settings(in_words(run_config, settings))), console)
 
 
 def keys() -> None:
-    """List every run-config key with its default, what it may be, and its meaning."""
+    """List all run-config keys with default, allowed values and meaning."""
     from fedapp.config.key_docs import allowed
 
     table = Table("key", "default", "allowed", "meaning", box=None, padding=(0, 2, 0, 0))

@@ -1,4 +1,4 @@
-"""Claims: what their TOML says, and what they measure on cells."""
+"""Claims: statements of the papers, and the numbers that they measure on cells."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CELLS: Mapping[Measure, int] = {
     "gain": 4,
     "ratio-gain": 4,
 }
-"""How many cells a claim's measure takes; an order two or more, the others also a row or a column."""
+"""The number of cells of a measure; an order has two or more, the others also rows or columns."""
 OfRun = Literal[
     "final",
     "best",
@@ -40,31 +40,29 @@ OfRun = Literal[
 ]
 """A number of a run: an attribute of ``RunResult``."""
 OfCurve = Literal["accuracy", "train_loss", "rounds_to_level"]
-"""A number read off a run's curve."""
+"""A number that is computed from a run's curve."""
 Quantity = Literal[OfRun, OfCurve, "rate"]
-"""What a claim is of."""
+"""The number that a claim is about."""
 
 
 class Claim(Part):
-    """A statement of a text, checked on cells of other items, named ``item: cell``.
+    """A statement of a text, checked on cells of other experiments, named ``experiment: cell``.
 
-    ``measure``: the value of the one cell, the first's less the second's (``difference``), the
-    greatest less the least of all (``spread``), the first two's difference less that of the other two
-    (``gain``), the least of each cell's less the next one's (``order``: not below 0 where they fall),
-    the first's over the second's (``ratio``; of rounds: the speed-up of the second), the first two's
-    ratio over that of the other two (``ratio-gain``), the greatest over the least of all (``factor``),
-    or by how much the first's updates agree more than the second's, in the layer where that is least
-    (``agreement``). A spread and a factor may name a row or a column, for all of its cells.
+    ``measure``, of the cells' numbers a, b, c, d: ``value`` a; ``difference`` a - b; ``spread`` max -
+    min; ``gain`` (a - b) - (c - d); ``order`` the minimum of a - b, b - c, ... (not negative if they
+    fall); ``ratio`` a / b (of rounds: the speed-up of the second); ``ratio-gain`` (a / b) / (c / d);
+    ``factor`` max / min; ``agreement`` by how much the similarity of updates is greater in the first cell
+    than in the second, in the layer where that is least. A spread and a factor may name a row or a
+    column, for all of its cells.
 
-    ``of``: which number of a cell, as in ``RunResult``; of a tuned cell also the ``rate`` that was
-    found; ``accuracy`` and ``train_loss`` are means over the paper's rounds ``window``, both ends
-    included, or of the last round without one; ``rounds_to_level`` are the rounds to nine tenths of the
-    best accuracy that all its cells reach. It holds within the bounds ``low`` and ``high``, is
-    inconclusive as near to a bound as the noise, and fails beyond. What is said of where curves end,
-    ``to-the-end``, is judged of runs as long as at full scale alone.
+    ``of`` is a number of ``RunResult``, or of a searched cell the chosen ``rate``. ``accuracy`` and
+    ``train_loss`` are means over the paper's rounds ``window``, both ends included, or the last round's
+    values; ``rounds_to_level`` are the rounds to 90 % of the best accuracy that all cells reach. A claim
+    holds within the bounds ``low`` and ``high``, is inconclusive if a bound is within the noise, and
+    fails otherwise. Claims about the ends of curves, ``to-the-end``, need runs as long as at full scale.
     """
 
-    says: str
+    text: str = Field(alias="says")
     where: str
     measure: Measure
     of: Quantity = "final"
@@ -77,30 +75,30 @@ class Claim(Part):
 
     @property
     def takes_any(self) -> bool:
-        """Whether the measure takes any number of cells, and so a whole row or column."""
+        """Whether the measure takes any number of cells, and so rows and columns."""
         return self.measure in ("spread", "factor")
 
     @property
     def is_of_accuracy(self) -> bool:
-        """Whether its number is an accuracy, whose least noise is known."""
+        """Whether the number is an accuracy, whose minimum noise is known."""
         return self.measure != "agreement" and self.of in ("final", "best", "accuracy")
 
     @property
     def needs_curves(self) -> bool:
-        """Whether its number is read off the runs' curves."""
+        """Whether the number is computed from the runs' curves."""
         return self.of in get_args(OfCurve)
 
     @model_validator(mode="after")
     def _can_be_judged(self) -> Self:
-        wanted, there = CELLS.get(self.measure), len(self.cells)
-        fewest = wanted or (1 if self.takes_any else 2)
-        if there < fewest or (wanted and there > wanted):
+        expected, given = CELLS.get(self.measure), len(self.cells)
+        fewest = expected or (1 if self.takes_any else 2)
+        if given < fewest or (expected and given > expected):
             raise ValueError(
                 f"cells = {list(self.cells)}: measure = {self.measure!r} takes "
-                f"{wanted or f'{fewest} or more'}, not {there}"
+                f"{expected or f'{fewest} or more'}, not {given}"
             )
         if self.low is None and self.high is None:
-            raise ValueError(f"low, high: the claim {self.says!r} has no bound. Set one of them")
+            raise ValueError(f"low, high: the claim {self.text!r} has no bound. Set one of them")
         return self
 
     @model_validator(mode="after")
@@ -115,11 +113,11 @@ class Claim(Part):
 
 
 class Claims(Base):
-    """A checked table of statements; its runs are those of the cells that it names.
+    """A table of claims; its runs are those of the cells that they name.
 
-    ``noise`` is what a difference of accuracies must exceed to count, where the seeds' spread is not
-    greater; ``relative-noise`` the same of other numbers, as a share of the number. Numbers of which
-    it says nothing have only the seeds' spread, and with one seed are not judged.
+    ``noise`` is the minimum uncertainty of accuracies, and ``relative-noise`` that of other numbers,
+    relative to the number; the spread over seeds counts if it is greater. Numbers without either have
+    only the spread over seeds, and with one seed are not judged.
     """
 
     kind: Literal["claims"]
@@ -131,19 +129,19 @@ class Claims(Base):
 
 
 LEVEL = 0.9
-"""The share of the accuracy that all cells reach, to which ``rounds_to_level`` counts."""
+"""The fraction of the accuracy reached by all cells that ``rounds_to_level`` counts to."""
 
 
 RATIOS = ("ratio", "ratio-gain", "factor")
-"""Measures whose noise is that of a factor."""
+"""Measures whose noise is relative."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A claim's number, and what its noise is made of.
+    """A claim's number, and the numbers that its noise is computed from.
 
-    ``numbers`` are those of the cells, means over their seeds, ``half_ranges`` half of the range of
-    each over its seeds, and ``seeds`` the fewest that a cell has.
+    ``numbers`` are the cells' means over seeds, ``half_ranges`` half of their ranges over seeds, and
+    ``seeds`` the smallest number of seeds of a cell.
     """
 
     value: float
@@ -153,26 +151,26 @@ class Measured:
 
 
 def measure(claim: Claim, cells: Sequence[CellResult], pace: float = 1.0) -> Measured | None:
-    """Return what a claim measures on cells that were run; None if a run does not have the number.
+    """Measure a claim on cells that were run; None if a run does not have the number.
 
-    ``pace`` is how many of the paper's rounds one of the cells' is worth.
+    ``pace`` is the number of the paper's rounds that one round stands for.
     """
     seeds = min(len(cell.runs) for cell in cells)
     if claim.measure == "agreement":
-        gain, ranges = _agreement(cells[0], cells[1]), tuple(map(_layers_range, cells))
+        gain, ranges = _similarity_gain(cells[0], cells[1]), tuple(map(_layers_range, cells))
         return None if gain is None else Measured(gain, (0.0,) * len(ranges), ranges, seeds)
     level = LEVEL * min(run.best for cell in cells for run in cell.runs)
-    found = [_numbers(claim, cell, level, pace) for cell in cells]
-    known = [[value for value in own if value is not None] for own in found]
+    values = [_numbers(claim, cell, level, pace) for cell in cells]
+    known = [[value for value in own if value is not None] for own in values]
     means = tuple(float(np.mean(own)) for own in known if own)
-    if known != found or (claim.measure in RATIOS and not all(means)):
+    if known != values or (claim.measure in RATIOS and not all(means)):
         return None
     half_ranges = tuple((max(own) - min(own)) / 2 for own in known)
     return Measured(_combined(claim, means), means, half_ranges, seeds)
 
 
 def _combined(claim: Claim, values: Sequence[float]) -> float:
-    """Return the claim's number from one of each cell."""
+    """Combine the cells' numbers into the claim's."""
     match claim.measure:
         case "difference":
             return values[0] - values[1]
@@ -193,14 +191,14 @@ def _combined(claim: Claim, values: Sequence[float]) -> float:
 
 
 def _numbers(claim: Claim, cell: CellResult, level: float, pace: float) -> Sequence[float | None]:
-    """Return the number of each of the cell's runs; of a rate, what the seeds it is judged by found."""
+    """Return the number of each of the cell's runs; the learning rate is one for all runs."""
     if claim.of == "rate":
         return [cell.rate]
     return [_number(claim, run, level, pace) for run in cell.runs]
 
 
 def _number(claim: Claim, run: RunResult, level: float, pace: float) -> float | None:
-    """Return a run's number that the claim is of; None where the run does not have it."""
+    """Return the run's number that the claim is about; None if the run does not have it."""
     if not claim.needs_curves:
         value: float | None = getattr(run, claim.of)
         return value
@@ -210,12 +208,12 @@ def _number(claim: Claim, run: RunResult, level: float, pace: float) -> float | 
         return _rounds_to(level, run.curve)
     values = run.curve.accuracy if claim.of == "accuracy" else run.curve.train_loss
     low, high = claim.window or (run.curve.rounds[-1] * pace,) * 2
-    kept = [
+    in_window = [
         value
         for round_, value in zip(run.curve.rounds, values, strict=True)
         if value is not None and low <= round_ * pace <= high
     ]
-    return float(np.mean(kept)) if kept else None
+    return float(np.mean(in_window)) if in_window else None
 
 
 def _rounds_to(level: float, curve: Curve) -> float | None:
@@ -223,28 +221,30 @@ def _rounds_to(level: float, curve: Curve) -> float | None:
     return rounds_to_target(curve.rounds, accuracy, level)
 
 
-def _agreement(first: CellResult, second: CellResult) -> float | None:
-    """Return the least, over the layers, of the first's mean similarity less the second's."""
+def _similarity_gain(first: CellResult, second: CellResult) -> float | None:
+    """Return the minimum over layers of the difference in mean similarity."""
     a, b = similarity(first.runs), similarity(second.runs)
     gains = [a[layer] - b[layer] for layer in a if layer in b]
     return min(gains) if gains else None
 
 
 def _layers_range(cell: CellResult) -> float:
-    """Return half of the seeds' range of the similarity in the layer where it is widest."""
+    """Return half of the maximum range over seeds of a layer's similarity."""
     by_seed = [similarity([run]) for run in cell.runs]
-    layers = [[found[layer] for found in by_seed if layer in found] for layer in by_seed[0]]
+    layers = [
+        [layers_of[layer] for layers_of in by_seed if layer in layers_of] for layer in by_seed[0]
+    ]
     return max((max(values) - min(values) for values in layers), default=0.0) / 2
 
 
 def similarity(runs: Sequence[RunResult]) -> dict[str, float]:
-    """Return the cosine similarity by layer, the mean over the recorded rounds of the runs.
+    """Return the mean cosine similarity of updates over the recorded rounds, by layer.
 
     Seo et al. 2024, Figure 13.
     """
-    found: dict[str, list[float]] = {}
+    by_layer: dict[str, list[float]] = {}
     for row in (row for run in runs for row in run.agreement):
         for layer, value in row.get("similarity", {}).items():
             if value is not None:
-                found.setdefault(layer, []).append(value)
-    return {layer: float(np.mean(values)) for layer, values in found.items()}
+                by_layer.setdefault(layer, []).append(value)
+    return {layer: float(np.mean(values)) for layer, values in by_layer.items()}

@@ -1,10 +1,10 @@
-"""Plans: what runs are wanted next, as a function of the records of those before.
+"""Plans of runs, and the search for the learning rate of a cell.
 
-A plan is a generator that yields requests, gets their records, and returns its outcome. Because
-what it yields depends on those records alone, a plan is replayed from its start whenever a run
-ends, or when the program is started again: it keeps nothing else, and so nothing can be lost.
+A plan is a generator that yields requests, receives their records, and returns a result. Its requests
+depend on the records only, so a plan has no state to save: it is replayed from its start whenever a run
+ends or the program is restarted.
 
-The plan of a tuned cell finds the best learning rate of a grid that grows until the best lies inside it
+The search extends a grid of learning rates until the best lies inside it
 (McMahan et al. 2017, section 3): "training over a sufficiently wide grid of learning rates (typically
 11-13 values for eta on a multiplicative grid of resolution 10^(1/3) or 10^(1/6)). We checked to
 ensure the best learning rates were in the middle of our grids."
@@ -28,10 +28,9 @@ Find = Callable[[Request], RunRecord | None]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a plan found: the records it chose, one a seed, and all that it tried, by candidate.
+    """The records of the best candidate, one a seed, and all candidates.
 
-    ``chosen`` says which candidate was best (its settings beside the plan's own); ``inside`` is
-    whether the best rate lies inside the grid, with worse ones on both sides.
+    ``chosen`` is the best candidate; ``inside`` is whether its rate lies inside the grid.
     """
 
     runs: Sequence[RunRecord]
@@ -42,7 +41,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class Candidate:
-    """Settings that were tried, with their records; ``score`` is lower for the better."""
+    """Settings that were tried, with their records; a lower ``score`` is better."""
 
     settings: tuple[tuple[str, bool | int | float | str], ...]
     records: Sequence[RunRecord]
@@ -51,14 +50,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """Where a plan stands: the requests still missing, or its outcome."""
+    """The progress of a plan: the requests without a record, or its result."""
 
     missing: Sequence[Request]
     outcome: SearchResult | None
 
 
-def stage(steps: Steps, find: Find) -> SearchProgress:
-    """Replay a plan with the records there are and return where it stands."""
+def replay(steps: Steps, find: Find) -> SearchProgress:
+    """Replay a plan with the records that ``find`` returns."""
     try:
         requests = next(steps)
         while True:
@@ -75,7 +74,7 @@ def stage(steps: Steps, find: Find) -> SearchProgress:
 
 
 def fixed(requests: Sequence[Request]) -> Steps:
-    """Plan these requests and nothing else."""
+    """Plan fixed requests."""
     records = yield requests
     return SearchResult(records)
 
@@ -85,13 +84,13 @@ Candidates = Generator[Sequence[Request], Sequence[RunRecord], list[Candidate]]
 
 
 @dataclass(frozen=True)
-class Rates:
+class RateGrid:
     """The grid of a key: ``start * 10^(i * step)`` for i from middle - width to middle + width.
 
-    The middle comes first; then the others, cut where they have done ``patience`` times the
-    rounds of the best so far. While the best lies on an edge the grid grows there by one step, at
-    most ``most`` times. ``seeds`` are the runs that a rate is judged by. A cell whose best rate is
-    expected elsewhere has another ``middle`` and the same grid, so that its runs are those of others.
+    The middle comes first; the others stop after ``patience`` times the rounds of the best so far.
+    While the best lies on an edge, the grid grows there by one step, at most ``most`` times. ``seeds``
+    are the runs that a rate is compared by. Cells with different best rates differ in ``middle`` and
+    share the grid, so that they share runs.
     """
 
     start: float
@@ -103,26 +102,26 @@ class Rates:
     key: str = "learning-rate"
     seeds: tuple[int, ...] = (0,)
 
-    def rate(self, place: int) -> float:
-        """Return the rate ``place`` steps from the start, to six digits."""
-        return float(f"{self.start * 10 ** (place * self.step):.6g}")
+    def rate(self, index: int) -> float:
+        """Return the rate at an index of the grid (0: ``start``), to six digits."""
+        return float(f"{self.start * 10 ** (index * self.step):.6g}")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table or line of a figure: settings, how far, which seeds, what is tuned.
+    """A number of a table or a line of a figure: settings, rounds, seeds and search.
 
-    ``options`` are further keys with the values to try, each with a grid of rates of its own.
-    With measure ``rounds`` the best needs the fewest rounds to ``target``; with ``accuracy`` it
-    has the highest mean test accuracy of the last ``window`` evaluations. ``draw`` is to which round
-    the best is continued, for its curve; 0: no further.
+    ``options`` are further keys with the values to try, each with its own grid of rates. With measure
+    ``rounds`` the best candidate needs the fewest rounds to ``target``; with ``accuracy`` it has the
+    highest mean test accuracy of the last ``window`` evaluations. The best candidate's runs continue to
+    round ``draw`` for their curves (0: no further).
     """
 
     settings: Mapping[str, Scalar]
     rounds: int
     target: float = 0.0
     seeds: tuple[int, ...] = (0,)
-    rates: Rates | None = None
+    rates: RateGrid | None = None
     options: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
     measure: Measure = "rounds"
     window: int = 1
@@ -134,7 +133,7 @@ class Cell:
         return Request.of({**self.settings, **settings, "seed": seed}, rounds, target)
 
     def score(self, records: Sequence[RunRecord]) -> tuple[float, float]:
-        """Return how bad the runs of one candidate are: compare as tuples."""
+        """Return the score of a candidate's runs; tuples compare, lower is better."""
         accuracy = _mean([record.final_accuracy(self.window) for record in records])
         if self.measure == "accuracy":
             return (-accuracy, 0.0)
@@ -145,7 +144,7 @@ class Cell:
 
 
 def search(cell: Cell) -> Steps:
-    """Plan a cell: find the best candidate, then run it with every seed, as far as it is drawn."""
+    """Plan a cell: find the best candidate, then run it with all seeds to the last round drawn."""
     tried = yield from _candidates(cell)
     best = min(tried, key=lambda candidate: candidate.score) if tried else None
     chosen = dict(best.settings) if best else {}
@@ -157,31 +156,31 @@ def search(cell: Cell) -> Steps:
 
 
 def _candidates(cell: Cell) -> Candidates:
-    """Yield the requests that tuning needs, and return every candidate with its records."""
+    """Yield the requests of the search and return all candidates."""
     tried: list[Candidate] = []
     for values in itertools.product(*cell.options.values()):
         option = dict(zip(cell.options, values, strict=True))
         if cell.rates is not None:
-            tried += yield from _along_the_rates(cell, cell.rates, option)
+            tried += yield from _search_rates(cell, cell.rates, option)
         elif option:
             records = yield [cell.request(option, seed, cell.rounds) for seed in cell.seeds]
             tried.append(_candidate(cell, option, records))
     return tried
 
 
-def _along_the_rates(cell: Cell, rates: Rates, option: Mapping[str, Scalar]) -> Candidates:
-    found: dict[int, Candidate] = {}
-    places = [rates.middle]
-    while places:
-        limit = _limit(cell, rates, found)
-        settings = [{**option, rates.key: rates.rate(place)} for place in places]
-        wanted = [cell.request(each, seed, limit) for each in settings for seed in rates.seeds]
-        records = yield wanted
-        for number, (place, each) in enumerate(zip(places, settings, strict=True)):
+def _search_rates(cell: Cell, rates: RateGrid, option: Mapping[str, Scalar]) -> Candidates:
+    candidates: dict[int, Candidate] = {}
+    indices = [rates.middle]
+    while indices:
+        limit = _limit(cell, rates, candidates)
+        settings = [{**option, rates.key: rates.rate(index)} for index in indices]
+        requests = [cell.request(each, seed, limit) for each in settings for seed in rates.seeds]
+        records = yield requests
+        for number, (index, each) in enumerate(zip(indices, settings, strict=True)):
             own = records[number * len(rates.seeds) : (number + 1) * len(rates.seeds)]
-            found[place] = _candidate(cell, each, own)
-        places = _next_places(rates, found)
-    return [found[place] for place in sorted(found)]
+            candidates[index] = _candidate(cell, each, own)
+        indices = _next_indices(rates, candidates)
+    return [candidates[index] for index in sorted(candidates)]
 
 
 def _candidate(
@@ -190,30 +189,30 @@ def _candidate(
     return Candidate(tuple(sorted(settings.items())), records, cell.score(records))
 
 
-def _limit(cell: Cell, rates: Rates, found: Mapping[int, Candidate]) -> int:
-    """Return how long a further rate may run: it cannot be the best after that."""
-    best = min((candidate.score[0] for candidate in found.values()), default=math.inf)
+def _limit(cell: Cell, rates: RateGrid, candidates: Mapping[int, Candidate]) -> int:
+    """Return the rounds after which a further rate can no longer be the best."""
+    best = min((candidate.score[0] for candidate in candidates.values()), default=math.inf)
     if cell.measure == "accuracy" or not math.isfinite(best):
         return cell.rounds
     return min(cell.rounds, math.ceil(best * rates.patience))
 
 
-def _next_places(rates: Rates, found: Mapping[int, Candidate]) -> list[int]:
-    """Return the places to try next: the rest of the grid, then beyond an edge that is the best."""
+def _next_indices(rates: RateGrid, candidates: Mapping[int, Candidate]) -> list[int]:
+    """Return the indices to try next: the rest of the grid, then one beyond the best edge."""
     grid = range(rates.middle - rates.width, rates.middle + rates.width + 1)
-    rest = [place for place in grid if place not in found]
+    rest = [index for index in grid if index not in candidates]
     if rest:
         return rest
-    # Of equals the smallest, as the search takes it in the end: rates that all fail lead further down.
-    best = min(sorted(found), key=lambda place: found[place].score)
-    beyond = {min(found): min(found) - 1, max(found): max(found) + 1}.get(best)
+    # Of equal scores the smallest rate, as in ``search``: if all rates fail, the grid grows downwards.
+    best = min(sorted(candidates), key=lambda index: candidates[index].score)
+    beyond = {min(candidates): min(candidates) - 1, max(candidates): max(candidates) + 1}.get(best)
     if beyond is None or abs(beyond - rates.middle) > rates.width + rates.most:
         return []
     return [beyond]
 
 
 def is_inside(cell: Cell, best: Candidate, tried: Sequence[Candidate]) -> bool:
-    """Return whether the best candidate's rate has rates below and above it that were tried."""
+    """Return whether rates below and above the best candidate's were tried."""
     if cell.rates is None:
         return True
     key = cell.rates.key

@@ -1,4 +1,4 @@
-"""Which figure an item has, drawn from its results or from its settings."""
+"""The figure of an experiment, drawn from its results or settings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from fedapp.runs.curves import percent_tick
 from fedapp.runs.partition_figure import draw_comparison
 from fedapp.runs.style import COLORS, GREY
 from fedapp.runs.update_figures import losses_figure, similarity_figure
-from fedapp.studies.papers.catalogue import Item
-from fedapp.studies.papers.cells import Maker
+from fedapp.studies.papers.catalogue import Experiment
+from fedapp.studies.papers.cells import Setup
 from fedapp.studies.papers.figures.curves import draw_figure
 from fedapp.studies.papers.figures.landscapes import (
     draw_descents,
@@ -30,35 +30,35 @@ from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.schema import Comparison, Figure, Picture, Sharpness, Updates
 
 
-def numbers_of(item: Item, maker: Maker) -> dict[str, Any]:
-    """Return what an item's picture needs beside its cells; trains what that takes."""
-    if isinstance(item, Picture) and item.draw == "interpolation":
-        return measure_interpolation(maker.settings())
+def numbers_of(experiment: Experiment, setup: Setup) -> dict[str, Any]:
+    """Return the numbers that a figure needs beside cells; may train models."""
+    if isinstance(experiment, Picture) and experiment.draw == "interpolation":
+        return measure_interpolation(setup.settings())
     return {}
 
 
-def draw(item: Item, results: Results, maker: Maker, stem: Path) -> list[Path]:
-    """Draw the item's picture as ``stem``.png and .svg; tables and claims have none."""
-    match item:
+def draw(experiment: Experiment, results: Results, setup: Setup, stem: Path) -> list[Path]:
+    """Draw the figure as ``stem``.png and .svg; tables and claims have none."""
+    match experiment:
         case Figure():
-            return _save_noted(draw_figure(item, results), results, stem)
+            return _save_noted(draw_figure(experiment, results), results, stem)
         case Comparison():
             return _save_noted(draw_ranking(results), results, stem)
         case Updates():
-            return _draw_updates(item, results, stem)
+            return _draw_updates(experiment, results, stem)
         case Sharpness():
-            return _save_noted(draw_sharpness(item, results), results, stem)
+            return _save_noted(draw_sharpness(experiment, results), results, stem)
         case Picture():
-            return _draw_picture(item, results.numbers, maker, stem)
+            return _draw_picture(experiment, results.numbers, setup, stem)
         case _:
             return []
 
 
-def _draw_updates(item: Updates, results: Results, stem: Path) -> list[Path]:
+def _draw_updates(experiment: Updates, results: Results, stem: Path) -> list[Path]:
     runs = {name: cell.runs[0].agreement for name, cell in results.cells.items() if cell.runs}
     if not runs:
         return []
-    figure = losses_figure(runs) if item.shows == "losses" else similarity_figure(runs)
+    figure = losses_figure(runs) if experiment.shows == "losses" else similarity_figure(runs)
     return _save_noted(figure, results, stem)
 
 
@@ -68,9 +68,9 @@ def _save_noted(figure: Drawing, results: Results, stem: Path) -> list[Path]:
 
 
 def _draw_picture(
-    item: Picture, numbers: Mapping[str, Any], maker: Maker, stem: Path
+    experiment: Picture, numbers: Mapping[str, Any], setup: Setup, stem: Path
 ) -> list[Path]:
-    match item.draw:
+    match experiment.draw:
         case "interpolation":
             return save(draw_interpolation(numbers), stem)
         case "landscape-one":
@@ -80,15 +80,15 @@ def _draw_picture(
         case "quadratic":
             return save(rates_figure(), stem)
         case "partitions":
-            return draw_partitions(_panels(item, maker), stem)
+            return draw_partitions(_panels(experiment, setup), stem)
 
 
-def _panels(item: Picture, maker: Maker) -> dict[str, dict[str, Scalar]]:
-    return {title: maker.settings(settings) for title, settings in item.panels.items()}
+def _panels(experiment: Picture, setup: Setup) -> dict[str, dict[str, Scalar]]:
+    return {title: setup.settings(settings) for title, settings in experiment.panels.items()}
 
 
 def draw_partitions(settings: Mapping[str, Mapping[str, Scalar]], stem: Path) -> list[Path]:
-    """Draw the partition of each titled run-config beside the others, as ``stem``.png and .svg."""
+    """Draw the partitions of run-configs side by side, as ``stem``.png and .svg."""
     configs = {title: read_config(each) for title, each in settings.items()}
     dataset = load_dataset(next(iter(configs.values())))
     partitions = {
@@ -104,7 +104,7 @@ REFERENCE = "fedavg"
 
 
 def draw_ranking(results: Results) -> Drawing:
-    """Draw the algorithms that ran, the best on top; a gray line marks FedAvg."""
+    """Draw mean and range of the algorithms' accuracies, the best on top; a gray line marks FedAvg."""
     ran = {name: cell for name, cell in results.cells.items() if cell.runs}
     order = sorted(ran, key=lambda name: ran[name].mean("final"))
     figure, [[axes]] = new_figure(1, 1, 6.4, 0.9 + 0.24 * max(len(order), 1))

@@ -171,18 +171,18 @@ def measure_interpolation(settings: Mapping[str, Scalar]) -> dict[str, Any]:
         reply = train_cohort(config, trainer, request, theta, {}, node_data.train)
         return {name: theta[name] + reply.mean[name] for name in theta}
 
-    found: dict[str, Any] = {"thetas": [round(float(theta), 6) for theta in THETAS]}
+    losses: dict[str, Any] = {"thetas": [round(float(theta), 6) for theta in THETAS]}
     for name, (first, second) in starts.items():
         w, w_ = trained(first, 0), trained(second, 1)
-        found[name] = [
+        losses[name] = [
             float(f"{score(interpolate(w, w_, float(theta))).loss:.6g}") for theta in THETAS
         ]
-        found[f"{name} parents"] = [score(w_).loss, score(w).loss]
-    return found
+        losses[f"{name} parents"] = [score(w_).loss, score(w).loss]
+    return losses
 
 
 def draw_interpolation(numbers: Mapping[str, Any]) -> Drawing:
-    """Draw both panels; the dashed line is the better parent's loss, the dotted ones the parents."""
+    """Draw both panels; the better parent's loss is dashed, the parents' positions are dotted."""
     figure, [row] = new_figure(1, 2, 4.4, 3.3)
     for axes, (name, title) in zip(row, TITLES.items(), strict=True):
         axes.plot(numbers["thetas"], numbers[name], color=COLORS[0], linewidth=1.5)
