@@ -745,7 +745,7 @@ def test_no_client_data_is_copied_where_all_share_a_data_set() -> None:
     assert stored is not None
     assert stored.inputs.data_ptr() == WHOLE.inputs.ctypes.data
     assert device_dataset.shared([*chosen]) is stored
-    assert device_dataset.shared([chosen[0], Chosen(replace(WHOLE), np.array([1]))]) is None
+    assert device_dataset.shared([chosen[0], Subset(replace(WHOLE), np.array([1]))]) is None
 
 
 def test_a_clients_own_data_stay_on_the_device() -> None:

@@ -195,8 +195,34 @@ TABLE: tuple[Row, ...] = (
     ("keep_written", "flush_to_disk", ()),
     ("append_whole", "append_or_restore", ()),
     ("what_is_wrong", "json_problem", ()),
+    ("Maker", "Setup", STUDIES),
+    ("maker", "setup", STUDIES),
+    ("Order", "ReproduceOptions", STUDIES),
+    ("Effort", "SchedulerOptions", ()),
+    ("Wanted", "MissingRun", STUDIES),
+    ("wanted", "missing, requests", STUDIES),
+    ("found", "what it holds", STUDIES),
+    ("Kept", "ResultModel", STUDIES),
+    ("Tried", "CandidateResult", STUDIES),
+    ("Tuning", "LearningRateSearch", STUDIES),
+    ("Rates", "RateGrid", STUDIES),
+    ("Contender", "ComparedAlgorithm", STUDIES),
+    ("AsRun", "RunLabels", ()),
+    ("Watch", "ShouldStop", ()),
+    ("Watched", "StopRun", ()),
+    ("Pulse", "ProgressReporter", ()),
+    ("carry_out", "execute_plans, run_missing", ()),
+    ("perform", "execute_run", STUDIES),
+    ("hear", "handle_event", STUDIES),
+    ("time_is_up", "out_of_time", ()),
+    ("go_back", "roll_back", ()),
+    ("in_short", "summary", ()),
+    ("colophon", "execution_summary", ()),
 )
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    ("fedapp/studies/sweep/record.py", "agreement"): "a key of the records of runs",
+    ("fedapp/studies/papers/results.py", "agreement"): "a key of the published results",
+}
 """(path, old name): why it stays."""
 
 

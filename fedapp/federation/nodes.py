@@ -283,8 +283,8 @@ class Nodes:
         for accepted in sorted(self._accepted):
             if partitions and self._num_partitions[accepted] not in (0, partitions):
                 return (
-                    f"num-partitions = {one_line(repr(partitions))}, but node {self.name_of(accepted)} has "
-                    f"{self._num_partitions[accepted]}: their examples would overlap; start all with "
+                    f"num-partitions = {one_line(repr(partitions))}, but node {self.name_of(accepted)} "
+                    f"has {self._num_partitions[accepted]}: their examples would overlap; start all with "
                     "the same"
                 )
         return ""

@@ -188,7 +188,10 @@ def _checked_score(score: Score, *, has_accuracy: bool) -> Score | Fault:
 def _content(message: Message) -> RecordDict:
     """Return a reply's content, or raise ReplyError for an error message."""
     if message.has_error():
-        kind, reason = FAULT_OF.get(message.error.code, "raised"), one_line(message.error.reason or "")
+        kind, reason = (
+            FAULT_OF.get(message.error.code, "raised"),
+            one_line(message.error.reason or ""),
+        )
         if kind == "late" and reason.startswith(UPLOAD_BROKE_OFF):
             raise ReplyError("lost", f"{PARTIAL_REPLY}, and its upload broke off")
         raise ReplyError(kind, f"the node failed: {reason}")

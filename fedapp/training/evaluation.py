@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedapp.data.dataset import Examples
+from fedapp.data.dataset import Examples, Subset
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
 from fedapp.seeds import generator
