@@ -27,9 +27,8 @@ from fedapp.studies.papers.schema import ScaleName
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Candidate, Cell, SearchResult
 
-POINTS = 150
-"""Maximum number of points of a stored curve."""
-DIGITS = 5
+POINTS, DIGITS = 150, 5
+"""Maximum number of points of a stored curve, and significant digits."""
 
 
 class ResultModel(BaseModel):
