@@ -77,9 +77,9 @@ def test_a_worker_that_dies_between_two_runs_is_replaced(tmp_path: Path) -> None
     worker = Worker(1, tmp_path)
     os.kill(worker.process.pid or 0, signal.SIGKILL)
     worker.process.join()
-    worker.give([request])
+    worker.assign([request])
     while worker.requests:
-        news = worker.news()
+        news = worker.events()
     assert news[-1].problem == ""
     found = Store(tmp_path).find(request)
     assert found is not None

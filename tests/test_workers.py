@@ -53,7 +53,7 @@ def test_a_resumed_run_keeps_its_workers(tmp_path):
         _resumed(tmp_path, {}, None, 2)
     with pytest.raises(ConfigError, match=r"--nodes 4: the run in .* has 3 nodes"):
         _resumed(tmp_path, {}, 4, 0)
-    with pytest.raises(ConfigError, match=r"run-dir = 'elsewhere': --resume goes on .* in that"):
+    with pytest.raises(ConfigError, match=r"run-dir = 'elsewhere': --resume continues .* in that"):
         _resumed(tmp_path, {"run-dir": "elsewhere"}, None, 0)
 
 
