@@ -184,9 +184,7 @@ def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monk
             seen.extend(status(self.path.parent))
             with pytest.raises(ConfigError, match="another process runs this run"):
                 run(tmp_path / "run", resume=True)
-            assert (
-                caplog.messages[-1] == f"Waiting for the active run in {self.path.parent}"
-            )
+            assert caplog.messages[-1] == f"Waiting for the active run in {self.path.parent}"
         return False
 
     monkeypatch.setattr(Metrics, "on_round", look)
