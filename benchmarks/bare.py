@@ -10,7 +10,8 @@ from torch import Tensor
 
 from benchmarks.processes import Call, together
 from benchmarks.workloads import ROUND
-from fedapp.config.run_config import RunConfig, Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig, Scalar
 from fedapp.data import load_transform
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.federation.sampling import distribute, sample_clients

@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks.turns import median_seconds
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data.dataset import Task
 from fedapp.models.model import Model, initialise
 from fedapp.training.batched.compiled_step import GraphPool, cuda_graph

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import Dataset, load_dataset
 
 LIBRARIES = ("datasets", "pyarrow", "PIL")

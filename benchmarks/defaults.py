@@ -21,14 +21,15 @@ from rich.console import Console
 
 from fedapp.cli.algorithms_page import algorithms, with_accuracy
 from fedapp.cli.generate import ROOT
-from fedapp.config.run_config import RunConfig, kebab, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig, kebab
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.metrics import read_metrics
 from fedapp.studies.sweep.command import failure, run_plans
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.plans import Steps, fixed
 from fedapp.studies.sweep.record import RunRecord
-from fedapp.studies.sweep.scheduler import Effort
+from fedapp.studies.sweep.scheduler import SchedulerOptions
+from fedapp.studies.sweep.search import Steps, fixed
 from fedapp.studies.sweep.store import Store
 
 ROUNDS = int(RunConfig.model_fields["num_server_rounds"].default)
@@ -85,7 +86,7 @@ def main(
         plans[name] = functools.partial(fixed, wanted)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        outcomes = run_plans(plans, store, Effort(jobs), console)
+        outcomes = run_plans(plans, store, SchedulerOptions(jobs), console)
         rows = [row_of(name, outcomes[name].runs, store) for name in chosen if name in outcomes]
     table = "\n".join([*HEAD, *map(str, rows)])
     typer.echo(table)

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.turns import conditions, ratio, take_turns
-from fedapp.config.run_config import RunConfig, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig
 from fedapp.data import load_transform
 from fedapp.data.dataset import Examples, Task
 from fedapp.studies.papers.costs import TASKS, random_examples

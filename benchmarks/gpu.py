@@ -31,7 +31,8 @@ from benchmarks.stand_in import WRITERS
 from benchmarks.trainers import Round, trainer_round
 from benchmarks.turns import median_seconds
 from benchmarks.workloads import WORKLOADS, Workload
-from fedapp.config.run_config import RunConfig, Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig, Scalar
 from fedapp.data import load_transform
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.errors import ConfigError

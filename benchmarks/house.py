@@ -143,7 +143,7 @@ def carriers(texts: dict[str, str]) -> list[str]:
 def watch_round(note: Callable[[FrameType], None], **settings: Any) -> None:
     """Give ``note`` the frame of each call to a function of ours in the third round of a small run."""
     from fedapp.client_app import app as client_app
-    from fedapp.config.run_config import read_config
+    from fedapp.config.read import read_config
     from fedapp.engines.in_process import InlineGrid
     from fedapp.server_app import run
     from strategies.strategy import FederatedStrategy

@@ -64,8 +64,8 @@ def measure(folder: str, clients: int, a_round: int) -> float:
 
 
 def _run(folder: str, clients: int, a_round: int, pipe: Connection) -> None:
-    from fedapp.cli.main import run
-    from fedapp.config.run_config import read_config
+    from fedapp.cli.run import run
+    from fedapp.config.read import read_config
     from fedapp.data.node_data import read_node_data
 
     data = f"dataset={folder}/data"

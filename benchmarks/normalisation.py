@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedapp.config.run_config import RunConfig, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import read_node_data
 from fedapp.training.algorithm import ClientContext, ClientExtras, Tensors
 from fedapp.training.build import initial_parameters, make_evaluator, make_trainer

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import load_dataset, load_partition
 
 SCHEMES = ("shards", "dirichlet")

@@ -12,7 +12,8 @@ from benchmarks.bare import bare_loop, bare_loops, clients_of
 from benchmarks.trainers import Round, trainer_round
 from benchmarks.workloads import ROUND
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import RunConfig, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import NodeData
 from fedapp.engines.grid import LocalGrid
 from fedapp.engines.in_process import InlineGrid

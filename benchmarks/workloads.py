@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedapp.config.run_config import RunConfig, Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig, Scalar
 
 ROUND = 2
 """The round that every turn runs again, so that every row trains the same clients."""

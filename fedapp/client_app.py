@@ -14,7 +14,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
-from fedapp.config.run_config import RunConfig, Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig, Scalar
 from fedapp.data import Task
 from fedapp.data.node_data import NodeData, OwnClient, own_client, read_node_data
 from fedapp.errors import reason_of

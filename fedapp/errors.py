@@ -1,4 +1,4 @@
-"""Errors that a user can mend: each names what is wrong, what is allowed and what to change."""
+"""Errors that a user can fix: each names what is wrong, what is allowed and what to change."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import traceback
 from pathlib import Path
 
 REASON_LENGTH = 500
-"""A node's own words are cut off here, so that none can fill the disk of the server."""
+"""Length at which text from a node is cut off, so that it cannot fill the disk of the server."""
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders whose code is nobody's who writes an algorithm."""
+"""Folders of installed packages, which an author of an algorithm does not edit."""
 
 
 class FedappError(Exception):
-    """Base of all errors that are the user's to mend; the CLI prints them without a traceback."""
+    """Base of all errors that a user can fix; the CLI prints them without a traceback."""
 
 
 class ConfigError(FedappError):
-    """A run-config key, or a combination of keys, has no sensible meaning."""
+    """A run-config key, or a combination of keys, is not allowed."""
 
 
 class DataError(FedappError):
@@ -25,30 +25,30 @@ class DataError(FedappError):
 
 
 class CheckpointError(FedappError):
-    """A checkpoint or a run directory cannot be read or does not fit this run."""
+    """A checkpoint or a run directory cannot be read, or belongs to another run."""
 
 
 class RunError(FedappError):
-    """The run cannot go on: too few nodes, too few good replies, or nodes that do not fit."""
+    """The run cannot continue: too few nodes, too few accepted replies, or nodes with other data."""
 
 
-def plain(reason: object) -> str:
-    """Return a node's own words as one line of bounded length."""
-    return " ".join(str(reason).split())[:REASON_LENGTH] or "no reason"
+def one_line(text: object) -> str:
+    """Return text from a node as one line of at most REASON_LENGTH characters."""
+    return " ".join(str(text).split())[:REASON_LENGTH] or "no reason"
 
 
 def reason_of(error: Exception) -> str:
-    """Return what was raised, and where: the last line outside of installed packages.
+    """Return the error, and the last line outside of installed packages that raised it.
 
-    An error that is the user's to mend says all by itself, and so does training that diverged.
+    Errors that a user can fix, and diverged training, are returned without the line.
     """
-    said = "".join(traceback.format_exception_only(error)).strip()
+    message = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, (FedappError, FloatingPointError)):
-        return said
+        return message
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not INSTALLED.intersection(Path(frame.filename).parts)]
-    if not (own or frames):
-        return said
-    frame = (own or frames)[-1]
+    outside = [frame for frame in frames if not INSTALLED.intersection(Path(frame.filename).parts)]
+    if not (outside or frames):
+        return message
+    frame = (outside or frames)[-1]
     file = "/".join(Path(frame.filename).parts[-2:])
-    return f"{said[: REASON_LENGTH - 200]} ({file}, line {frame.lineno}, in {frame.name})"
+    return f"{message[: REASON_LENGTH - 200]} ({file}, line {frame.lineno}, in {frame.name})"

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic and durable writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
     """Write ``content`` so that a reader, also after a crash, sees the old file or the new one.
 
-    Nobody but whom ``mode`` names, less the process's umask, can read it at any time.
+    The temporary file has the permissions ``mode``, less the process's umask, from the start.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -21,21 +21,21 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError:
-        # What is there of it would keep a full disk full.
+        # On a full disk the partial file would take up space.
         temporary.unlink(missing_ok=True)
         raise
     temporary.replace(path)
 
 
-def keep_written(path: Path) -> None:
-    """Wait until what was appended to a file, if there is one, would outlast a power cut."""
+def flush_to_disk(path: Path) -> None:
+    """Flush a file, if it exists, to the disk (fsync)."""
     if path.exists():
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
 
-def append_whole(path: Path, text: str) -> None:
-    """Append ``text``, or leave the file as it was where there is no room for all of it."""
+def append_or_restore(path: Path, text: str) -> None:
+    """Append ``text``, or leave the file unchanged where the disk has no space for all of it."""
     size = path.stat().st_size if path.exists() else 0
     try:
         with path.open("a") as file:
@@ -51,8 +51,8 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
 
 
-def what_is_wrong(error: Exception) -> str:
-    """Return why a JSON file is not what it should be, in words."""
+def json_problem(error: Exception) -> str:
+    """Return as a phrase why a JSON file cannot be used."""
     if isinstance(error, KeyError):
         return f"it has no {error}"
     if isinstance(error, json.JSONDecodeError):

@@ -1,4 +1,4 @@
-"""What this machine lets a process have."""
+"""Cores, GPUs and memory of this process."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import functools
 import os
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
-"""The names of two settings in glibc's ``malloc.h``."""
-KEPT = 2**31 - 1
-LARGEST = 2**30
-"""Bytes of free memory that are not given back, and of a block that is taken from them."""
+"""M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's ``malloc.h``."""
+TRIM_BYTES = 2**31 - 1
+MMAP_BYTES = 2**30
+"""Bytes of free memory that are not returned to the system, and of the largest block from the heap."""
 
 
 def cores() -> int:
-    """Return how many cores this process may use; where that cannot be asked (macOS), all there are."""
+    """Return how many cores this process may use; on systems that cannot tell (macOS), all of them."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -31,10 +31,12 @@ def gpus() -> list[str]:
 
 @functools.cache
 def keep_memory() -> bool:
-    """Let this process keep the memory that it frees, and return whether it can (on Linux with glibc).
+    """Let this process reuse the memory that it frees; return whether that is possible (glibc).
 
-    Else each block of more than 32 MB, the activations of a large batch, is new memory from the
-    system, which comes page by page: up to a third of a convolutional network's time at B = 600.
+    Otherwise each block of more than 32 MB, as the activations of a large batch, is mapped anew and
+    filled page by page, which takes up to a third of a convolutional network's time at B = 600.
     """
     set_ = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    return set_ is not None and all((set_(TRIM_THRESHOLD, KEPT), set_(MMAP_THRESHOLD, LARGEST)))
+    return set_ is not None and all(
+        (set_(TRIM_THRESHOLD, TRIM_BYTES), set_(MMAP_THRESHOLD, MMAP_BYTES))
+    )

@@ -1,7 +1,7 @@
-"""Stateless randomness: every generator is made from (seed, purpose, round, client) alone.
+"""Stateless randomness: every generator is a function of (seed, purpose, round, client).
 
-Because no generator outlives its use, a resumed run, another engine and another machine draw the
-same clients, the same batches and the same initial weights.
+No generator is kept, so a resumed run, another engine and another machine draw the same clients, batches
+and initial weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _purpose_number(purpose: str) -> int:
 
 
 def generator(seed: int, purpose: str, round_: int = 0, client: int = 0) -> np.random.Generator:
-    """Return the generator of one purpose, round and client; equal arguments give equal streams."""
+    """Return the generator of a purpose, round and client."""
     return np.random.default_rng((seed, _purpose_number(purpose), round_, client))
 
 
@@ -29,9 +29,9 @@ def torch_seed(seed: int, purpose: str, round_: int = 0, client: int = 0) -> int
 
 
 def secret_generator() -> np.random.Generator:
-    """Return a generator that nobody else can make: seeded by the operating system.
+    """Return a generator with a seed from the operating system, which cannot be reproduced.
 
-    For noise that must protect against those who know the run's seed; a resumed run draws other
+    For noise that must protect against anyone who knows the run's seed. A resumed run draws other
     numbers.
     """
     return np.random.default_rng(secrets.randbits(256))

@@ -11,7 +11,8 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from fedapp.config.run_config import RunConfig, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.engines.grid import LocalGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError

@@ -17,9 +17,8 @@ from in_process import model as model_of
 
 from deploy.federation import Federation, federation
 from fedapp.client_app import app as client_app
-from fedapp.config import registry
-from fedapp.config import run_config as configuration
-from fedapp.config.run_config import read_config
+from fedapp.config import read, registry
+from fedapp.config.read import read_config
 from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
 
@@ -85,8 +84,8 @@ def component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compo
     modules: list[str] = []
 
     def forget() -> None:
-        registry._scan.cache_clear()
-        configuration.option_fields.cache_clear()
+        registry._find_components.cache_clear()
+        read.option_fields.cache_clear()
 
     def put(package: str, module: str, code: str) -> None:
         folder = tmp_path / package

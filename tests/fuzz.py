@@ -30,9 +30,9 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.config.run_config import defaults, read_config
+from fedapp.config.read import defaults, read_config
 from fedapp.data.dataset import Task
-from fedapp.data.task_schema import describe_task
+from fedapp.data.node_data import describe_task
 from fedapp.errors import CheckpointError, ConfigError, FedappError
 from fedapp.federation.callback import ServerState
 from fedapp.federation.delivery import Delivery

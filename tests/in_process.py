@@ -11,7 +11,8 @@ import safetensors.torch
 from flwr.app import Context, Message
 
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
 from fedapp.engines.in_process import InlineGrid
 from fedapp.server_app import run as run_server
 

@@ -143,12 +143,12 @@ def _start(
 ) -> None:
     from in_process import LastFirstGrid
 
-    from fedapp.cli import main as cli
+    from fedapp.cli.run import run
     from fedapp.engines import in_process as inline
 
     if last_first:
         inline.InlineGrid = LastFirstGrid
-    cli.run(settings, nodes=nodes, resume=resume, workers=workers, ray_address=ray_address)
+    run(settings, nodes=nodes, resume=resume, workers=workers, ray_address=ray_address)
 
 
 def _child(point: str | None, round_: int, *started: Any) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from fedapp.studies.papers.catalogue import all_items
-from fedapp.studies.papers.cells import Maker
+from fedapp.studies.papers.catalogue import all_experiments
+from fedapp.studies.papers.cells import Setup
 from fedapp.studies.papers.results import CellResult, Curve, Results, RunResult
 from fedapp.studies.papers.schema import Scale, Table
 
-ITEMS = all_items()
+EXPERIMENTS = all_experiments()
 
 
-TABLES = {name: item for name, item in ITEMS.items() if isinstance(item, Table)}
+TABLES = {
+    name: experiment for name, experiment in EXPERIMENTS.items() if isinstance(experiment, Table)
+}
 
 
-def maker(item, scale) -> Maker:
-    return Maker(item, scale, item.scales.get(scale) or Scale(), {}, lambda name, cut: name)
+def setup(experiment, scale) -> Setup:
+    return Setup(
+        experiment, scale, experiment.scales.get(scale) or Scale(), {}, lambda name, cut: name
+    )
 
 
 def run_result(needed=None, final=0.5, seed=0, **more) -> RunResult:
@@ -44,9 +48,11 @@ def cell(*runs: RunResult, **more) -> CellResult:
 
 
 def table_results(cells: dict[str, CellResult]) -> Results:
-    item = TABLES["mcmahan-table4"]
-    everything = {f"{r.label} | {c.label}": CellResult() for r in item.rows for c in item.columns}
-    return Results(item="mcmahan-table4", scale="full", command="c", cells=everything | cells)
+    experiment = TABLES["mcmahan-table4"]
+    everything = {
+        f"{r.label} | {c.label}": CellResult() for r in experiment.rows for c in experiment.columns
+    }
+    return Results(experiment="mcmahan-table4", scale="full", command="c", cells=everything | cells)
 
 
 def curve(ys) -> Curve:

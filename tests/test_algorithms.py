@@ -17,8 +17,8 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
 from fedapp.client_app import app as client_app
+from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import read_config
 from fedapp.data import load_dataset
 from fedapp.data.embedded.quadratic import MATRIX, OPTIMUM, VECTOR
 from fedapp.engines.grid import RUN_ID

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.errors import CheckpointError
 from fedapp.studies.papers.results import Results
 from fedapp.studies.sweep import identity
-from fedapp.studies.sweep.archive import Archive
 from fedapp.studies.sweep.identity import Request, data_name
 from fedapp.studies.sweep.record import RunRecord
-from fedapp.studies.sweep.store import Store
+from fedapp.studies.sweep.store import Archive, Store
 
 SETTINGS = {"model": "2nn", "num-clients": 10, "learning-rate": 0.1}
 
@@ -121,7 +120,7 @@ def test_published_results_are_what_the_records_beside_them_give() -> None:
             if record.until(Request.of({}, run.rounds)).best_accuracy == run.best:
                 same += 1
             else:
-                stale.append(f"{results.item} --scale {results.scale}: {name} ({run.run})")
+                stale.append(f"{results.experiment} --scale {results.scale}: {name} ({run.run})")
     assert not stale, "make again, with --from docs/results --to docs/results: " + "; ".join(stale)
     assert same > 100
 

@@ -25,7 +25,7 @@ from benchmarks.convolutions import Case, compare, variants
 from benchmarks.stand_in import write_cifar10, write_mnist
 from benchmarks.turns import WARM_UP, ratio, take_turns
 from benchmarks.workloads import WORKLOADS
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import Task, load_dataset
 from fedapp.data.node_data import read_node_data
 
@@ -152,7 +152,7 @@ class Nowhere:
 
 sys.meta_path.insert(0, Nowhere())
 from benchmarks import gpu
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 config = read_config({"2nn.hidden": 2})
 node_data = gpu.read_node_data(config, None)
 gpu.trainer_round(config, node_data)()

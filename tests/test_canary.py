@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.server_app import run as run_server

@@ -6,15 +6,15 @@ import pytest
 
 from fedapp.analysis.curves import beyond_plateau
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.catalogue import all_items, read_item
-from fedapp.studies.papers.cells import Maker, cells_of, make_cells
+from fedapp.studies.papers.catalogue import all_experiments, read_experiment
+from fedapp.studies.papers.cells import Setup, cells_of, make_cells
+from fedapp.studies.papers.claims import Claim, Claims
 from fedapp.studies.papers.pages.claims import Checked, Noise, check, check_all, claims_section
 from fedapp.studies.papers.results import CellResult, Results, RunResult, cell_result
-from fedapp.studies.papers.schema import Claim, Claims, Scale, ScaleName
-from fedapp.studies.sweep.learning_rate_search import Cell
-from fedapp.studies.sweep.plans import SearchResult
+from fedapp.studies.papers.schema import Scale, ScaleName
 from fedapp.studies.sweep.record import RunRecord
-from tests.paper_results import ITEMS, cell, run_result
+from fedapp.studies.sweep.search import Cell, SearchResult
+from tests.paper_results import EXPERIMENTS, cell, run_result
 
 ROUNDS = Noise(0.001, {"needed": 0.1, "rate": 0.47})
 
@@ -35,7 +35,7 @@ def result(needed: float | None = None, rate: float = 0.1, **more: float | None)
 def measured(measure: str, *cells: CellResult, of: str = "needed", **bounds: float) -> Checked:
     """Return a claim about these cells, checked."""
     named = {f"c{number}": each for number, each in enumerate(cells)}
-    claim = Claim(says="s", where="w", measure=measure, of=of, cells=tuple(named), **bounds)
+    claim = Claim(text="s", where="w", measure=measure, of=of, cells=tuple(named), **bounds)
     return check(claim, named, ROUNDS)
 
 
@@ -135,7 +135,7 @@ def test_the_last_training_loss_is_kept_of_a_run() -> None:
 
 
 def claim(cells: list[str], measure: str = "factor") -> Claim:
-    return Claim(says="s", where="w", measure=measure, cells=tuple(cells), low=0.0)
+    return Claim(text="s", where="w", measure=measure, cells=tuple(cells), low=0.0)
 
 
 def test_a_column_is_all_of_its_cells() -> None:
@@ -153,8 +153,12 @@ def test_a_column_is_all_of_its_cells() -> None:
 @pytest.mark.parametrize(
     ("cells", "measure", "said"),
     [
-        (["mcmahan-table9: IID"], "factor", r"no item 'mcmahan-table9'\. One of: .*mcmahan-table4"),
-        (["mcmahan-table4: E = 7"], "factor", r"is called 'E = 7' .*One of: E = 1, B = ∞ \| IID;"),
+        (
+            ["mcmahan-table9: IID"],
+            "factor",
+            r"no experiment 'mcmahan-table9'\. One of: .*mcmahan-table4",
+        ),
+        (["mcmahan-table4: E = 7"], "factor", r"has no 'E = 7' .*One of: E = 1, B = ∞ \| IID;"),
         (["mcmahan-table4: IID"] * 2, "ratio", r"'IID' that measure = 'ratio' takes"),
     ],
 )
@@ -164,8 +168,8 @@ def test_cells_that_are_not_there_are_named(cells: list[str], measure: str, said
 
 
 def test_every_claim_names_cells_that_are_there() -> None:
-    for item in all_items().values():
-        for each in item.claims if isinstance(item, Claims) else ():
+    for experiment in all_experiments().values():
+        for each in experiment.claims if isinstance(experiment, Claims) else ():
             assert cells_of(each)
 
 
@@ -188,7 +192,7 @@ CLAIM = '[[claims]]\nsays = "x"\nwhere = ""\n'
 )
 def test_a_claim_that_cannot_be_judged_is_refused(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=r"one\.toml") as error:
-        read_item("one", HEAD + CLAIM + text)
+        read_experiment("one", HEAD + CLAIM + text)
     assert said in str(error.value)
 
 
@@ -196,7 +200,7 @@ def test_a_claim_that_cannot_be_judged_is_refused(text: str, said: str) -> None:
 def test_a_share_of_noise_is_of_a_known_number_and_less_than_one(share: str) -> None:
     text = f'{HEAD}relative-noise = {share}\n{CLAIM}measure = "value"\ncells = ["a"]\nlow = 0'
     with pytest.raises(ConfigError, match="relative-noise"):
-        read_item("one", text)
+        read_experiment("one", text)
 
 
 # ---------------------------------------------------------------- McMahan's
@@ -204,11 +208,11 @@ def test_a_share_of_noise_is_of_a_known_number_and_less_than_one(share: str) -> 
 
 def test_the_text_s_speed_ups_are_those_of_the_tables() -> None:
     """So that they cost no run of their own."""
-    item = all_items()["mcmahan-claims"]
-    assert isinstance(item, Claims)
-    cells = make_cells(item, Maker(item, "full", Scale(), {}, lambda name, cut: name))
-    table = all_items()["mcmahan-table4"]
-    own = make_cells(table, Maker(table, "full", Scale(), {}, lambda name, cut: name))
+    experiment = all_experiments()["mcmahan-claims"]
+    assert isinstance(experiment, Claims)
+    cells = make_cells(experiment, Setup(experiment, "full", Scale(), {}, lambda name, cut: name))
+    table = all_experiments()["mcmahan-table4"]
+    own = make_cells(table, Setup(table, "full", Scale(), {}, lambda name, cut: name))
     assert (
         own.items()
         >= {
@@ -217,69 +221,71 @@ def test_the_text_s_speed_ups_are_those_of_the_tables() -> None:
             if name.startswith("mcmahan-table4: ")
         }.items()
     )
-    for each in item.claims:
+    for each in experiment.claims:
         if each.measure == "ratio" and each.of == "needed" and each.high:
             assert each.low < each.published < each.high
 
 
 def test_the_published_rounds_hold_in_every_claim_about_rounds() -> None:
     """What is claimed is what the tables' published numbers say: a bound the wrong way would show."""
-    item = all_items()["mcmahan-claims"]
-    assert isinstance(item, Claims)
+    experiment = all_experiments()["mcmahan-claims"]
+    assert isinstance(experiment, Claims)
     published = {
         f"{name}: {row.label} | {column}": number
-        for name, table in all_items().items()
+        for name, table in all_experiments().items()
         if table.kind == "table"
         for row in table.rows
         for column, number in row.published.items()
     }
-    about = [each for each in item.claims if each.of == "needed" and each.published]
+    about = [each for each in experiment.claims if each.of == "needed" and each.published]
     assert len(about) >= 20
     for each in about:
         cells = {name: result(published[name]) for name in cells_of(each)}
         found = check(each, cells, Noise(0.001, {"needed": 1e-9}))
-        assert found.verdict == "holds", each.says
-        assert found.measured == pytest.approx(each.published, rel=0.03, abs=0.051), each.says
+        assert found.verdict == "holds", each.text
+        assert found.measured == pytest.approx(each.published, rel=0.03, abs=0.051), each.text
 
 
 def test_a_claim_of_cells_that_were_not_run_has_no_number() -> None:
-    item = all_items()["mcmahan-claims"]
-    assert isinstance(item, Claims)
-    text = claims_section(item, Results(item="mcmahan-claims", scale="full", command="", cells={}))
-    assert text.count("| not run |") == text.count("**not run**") == len(item.claims)
-    reached = {name: result(None) for name in cells_of(item.claims[0])}
-    results = Results(item="mcmahan-claims", scale="full", command="", cells=reached)
-    said = claims_section(item, results)
+    experiment = all_experiments()["mcmahan-claims"]
+    assert isinstance(experiment, Claims)
+    text = claims_section(
+        experiment, Results(experiment="mcmahan-claims", scale="full", command="", cells={})
+    )
+    assert text.count("| not run |") == text.count("**not run**") == len(experiment.claims)
+    reached = {name: result(None) for name in cells_of(experiment.claims[0])}
+    results = Results(experiment="mcmahan-claims", scale="full", command="", cells=reached)
+    said = claims_section(experiment, results)
     assert "| no number |  |" in said
     assert "its target was not reached" in said
 
 
 def test_speed_ups_are_shown_as_factors() -> None:
-    item = all_items()["mcmahan-claims"]
-    assert isinstance(item, Claims)
-    first = item.claims[0]
+    experiment = all_experiments()["mcmahan-claims"]
+    assert isinstance(experiment, Claims)
+    first = experiment.claims[0]
     cells = dict(zip(cells_of(first), (result(620), result(18.4)), strict=True))
     row = claims_section(
-        item, Results(item="x", scale="full", command="", cells=cells)
+        experiment, Results(experiment="x", scale="full", command="", cells=cells)
     ).splitlines()[2]
     assert row.endswith("| 34.8× | 33.7× | 3.37× | ≥ 27.8× and ≤ 43.5× | **holds** |")
 
 
-def verdict_of(says: str, scale: ScaleName, rounds: int) -> str:
+def verdict_of(text: str, scale: ScaleName, rounds: int) -> str:
     """Return the verdict of a claim of which the first cell ends at 0.6 and the second at 0.5."""
-    item = ITEMS["mcmahan-claims"]
-    assert isinstance(item, Claims)
-    claim = next(claim for claim in item.claims if claim.says == says)
+    experiment = EXPERIMENTS["mcmahan-claims"]
+    assert isinstance(experiment, Claims)
+    claim = next(claim for claim in experiment.claims if claim.text == text)
     runs = zip(claim.cells, (0.6, 0.5), strict=True)
     cells = {name: cell(run_result(final=final, rounds=rounds)) for name, final in runs}
-    found = Results(item="mcmahan-claims", scale=scale, command="c", cells=cells)
-    return next(each.verdict for each in check_all(item, found) if each.claim is claim)
+    found = Results(experiment="mcmahan-claims", scale=scale, command="c", cells=cells)
+    return next(each.verdict for each in check_all(experiment, found) if each.claim is claim)
 
 
 @pytest.mark.parametrize(("rounds", "verdict"), [(300, "cut short"), (1200, "holds")])
 def test_where_curves_end_is_not_judged_of_shorter_ones(rounds: int, verdict: str) -> None:
-    says = "2NN, IID: FedAvg, B = 10 and E = 1, comes higher than FedSGD"
-    assert verdict_of(says, "cpu", rounds) == verdict
+    text = "2NN, IID: FedAvg, B = 10 and E = 1, comes higher than FedSGD"
+    assert verdict_of(text, "cpu", rounds) == verdict
     same = "Word LSTM (stand-in data): in the same rounds FedAvg comes higher than FedSGD"
     assert verdict_of(same, "cpu", rounds) == "holds"
 
@@ -287,5 +293,5 @@ def test_where_curves_end_is_not_judged_of_shorter_ones(rounds: int, verdict: st
 @pytest.mark.parametrize(("scale", "verdict"), [("cpu", "one rate"), ("full", "holds")])
 def test_a_comparison_of_best_rates_is_not_judged_by_one(scale: ScaleName, verdict: str) -> None:
     """Figure 4 has a search at full scale, and one rate for both at processor scale."""
-    says = "CIFAR-10: in the same rounds FedAvg comes higher than FedSGD"
-    assert verdict_of(says, scale, 3000) == verdict
+    text = "CIFAR-10: in the same rounds FedAvg comes higher than FedSGD"
+    assert verdict_of(text, scale, 3000) == verdict

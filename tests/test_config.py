@@ -16,9 +16,9 @@ from fedapp import server_app
 from fedapp.cli.generate import ROOT, targets
 from fedapp.cli.main import app
 from fedapp.config.key_docs import allowed
-from fedapp.config.read import in_words, parse_settings
+from fedapp.config.read import defaults, option_fields, parse_settings, read_config, split_settings
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import RunConfig, defaults, option_fields, read_config
+from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import own_client
 from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
 from fedapp.runs.metrics import read_metrics
@@ -518,11 +518,11 @@ def test_settings_on_the_command_line(tmp_path: Path) -> None:
     ],
 )
 def test_a_run_config_text_is_read_as_flower_reads_it(text: str, words: list[str]) -> None:
-    assert in_words([text], ["seed=4"]) == [*words, "seed=4"]
+    assert split_settings([text], ["seed=4"]) == [*words, "seed=4"]
 
 
 def test_settings_outside_of_the_run_config_text_win() -> None:
-    words = in_words(["seed=1 model='2nn'", "seed=2 nesterov=true"], ["nesterov=false"])
+    words = split_settings(["seed=1 model='2nn'", "seed=2 nesterov=true"], ["nesterov=false"])
     assert parse_settings(words) == {"seed": 2, "model": "2nn", "nesterov": False}
 
 

@@ -15,7 +15,7 @@ import torch
 from in_process import model as model_of
 
 from fedapp.cli.generate import config_table, configuration_page
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import data_name
@@ -170,7 +170,7 @@ def test_key(tmp_path: Path) -> None:
     subprocess.run(["git", "apply", patch.name], cwd=tmp_path, check=True)
     code = (
         "from fedapp.cli.generate import main; main([])\n"
-        "from fedapp.config.run_config import read_config\n"
+        "from fedapp.config.read import read_config\n"
         "from fedapp.training.round_plan import Work\n"
         "config = read_config({'warmup-rounds': 3, 'learning-rate': 0.4})\n"
         "print([round(Work.of(config, t).learning_rate, 6) for t in (1, 2, 4, 5)])"

@@ -18,9 +18,9 @@ from data_files import (
 from PIL import Image
 from test_data_sources import load
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import Task, load_dataset, load_node_data, load_partition
-from fedapp.data.task_schema import task_differences
+from fedapp.data.node_data import task_differences
 from fedapp.errors import ConfigError, DataError
 
 INTEGERS = {"image": datasets.Image(), "label": datasets.Value("int64")}
@@ -216,13 +216,13 @@ CASES = [
         "nothing to hold out",
         lambda f: csv(f, "user,text\n", "x,hello there\ny,bye now\n"),
         {"test_fraction": 0.5},
-        r"set': in its test text there is nothing to predict.*one row",
+        r"set': its test split has no symbol to predict.*a single one",
     ),
     (
         "unknown words only",
         lambda f: csv(f, "user,text\n", "x,one two\n", "x,three\n"),
         {"text_unit": "words"},
-        r"set': in its test text there is nothing to predict.*unknown words",
+        r"set': its test split has no symbol to predict.*Unknown words",
     ),
     ("subset", pets, {"dataset_subset": "no-such"}, r"dataset = '.*set'.*no-such"),
 ]

@@ -15,10 +15,9 @@ import pytest
 from data_files import image_features, image_splits
 from test_data_sources import load
 
-from fedapp.config.run_config import read_config
-from fedapp.data import load_dataset
+from fedapp.config.read import read_config
+from fedapp.data import load_dataset, load_node_data
 from fedapp.data.readers.idx import read_idx
-from fedapp.data.readers.plain_pickle import read_plain_pickle
 from fedapp.errors import ConfigError, DataError
 
 RECORDS = np.random.default_rng(1).integers(0, 256, (4, 3072), dtype=np.uint8)
@@ -32,29 +31,6 @@ def idx(array: np.ndarray) -> bytes:
         + struct.pack(f">{array.ndim}i", *array.shape)
         + array.tobytes()
     )
-
-
-def python2_batch(pixels: np.ndarray, labels: list[int]) -> bytes:
-    """Return a batch as Python 2's cPickle writes it, protocol 2: the form of CIFAR's files."""
-
-    def text(value: bytes) -> bytes:
-        return b"U" + bytes([len(value)]) + value
-
-    shape = b"M" + struct.pack("<H", len(pixels)) + b"M\x00\x0c\x86"
-    dtype = b"cnumpy\ndtype\nq\x06" + text(b"u1") + b"K\x00K\x01\x87Rq\x07(K\x03" + text(b"|")
-    dtype += b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    array = b"cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85" + text(
-        b"b"
-    )
-    data = b"T" + struct.pack("<i", pixels.nbytes) + pixels.tobytes()
-    array += b"\x87Rq\x05(K\x01" + shape + dtype + b"\x89" + data + b"tb"
-    numbers = b"]q\x02(" + b"".join(bytes([ord("K"), label]) for label in labels) + b"e"
-    return b"\x80\x02}q\x01(" + text(b"labels") + numbers + text(b"data") + array + b"u."
-
-
-def python2_names(names: list[str]) -> bytes:
-    items = b"".join(b"U" + bytes([len(name)]) + name.encode() for name in names)
-    return b"\x80\x02}q\x01U\x0blabel_namesq\x02]q\x03(" + items + b"es."
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -115,22 +91,15 @@ def test_sets_in_one_folder_are_chosen_by_a_word_of_their_names(tmp_path):
         load(tmp_path / "emnist", dataset_subset="letters")
 
 
-@pytest.mark.parametrize("version", ["bin", "python"])
-def test_cifar10_files(tmp_path, version):
+def test_cifar10_files(tmp_path):
     folder = tmp_path / "cifar" / "cifar-10-batches"
     folder.mkdir(parents=True)
     parts = {"data_batch_1": [0, 1], **{f"data_batch_{n}": [2] for n in range(2, 6)}}
     for name, part in {**parts, "test_batch": [3]}.items():
-        rows, labels = RECORDS[part], np.array(LABELS, np.uint8)[part]
-        if version == "bin":
-            records = np.concatenate([labels[:, None], rows], axis=1)
-            (folder / f"{name}.bin").write_bytes(records.tobytes())
-        else:
-            (folder / name).write_bytes(python2_batch(rows, labels.tolist()))
-    if version == "bin":
-        (folder / "batches.meta.txt").write_text("\n".join(TEN) + "\n\n")
-    else:
-        (folder / "batches.meta").write_bytes(python2_names(TEN))
+        labels = np.array(LABELS, np.uint8)[part]
+        records = np.concatenate([labels[:, None], RECORDS[part]], axis=1)
+        (folder / f"{name}.bin").write_bytes(records.tobytes())
+    (folder / "batches.meta.txt").write_text("\n".join(TEN) + "\n\n")
     data = load(tmp_path / "cifar")
     train = RECORDS[[0, 1, 2, 2, 2, 2]].reshape(6, 3, 32, 32)
     np.testing.assert_array_equal(data.train.inputs, train)
@@ -140,9 +109,8 @@ def test_cifar10_files(tmp_path, version):
     for key in ("input_key", "dataset_subset"):
         with pytest.raises(ConfigError, match="holds CIFAR batches"):
             load(tmp_path / "cifar", **{key: "image"})
-    lost = folder / ("data_batch_4.bin" if version == "bin" else "data_batch_4")
-    lost.unlink()
-    with pytest.raises(DataError, match=rf"{lost.name}: is missing"):
+    (folder / "data_batch_4.bin").unlink()
+    with pytest.raises(DataError, match=r"data_batch_4.bin: is missing"):
         load(tmp_path / "cifar")
 
 
@@ -162,27 +130,29 @@ def test_cifar100_binary_has_two_labels(tmp_path):
     assert load(folder, label_key="coarse_label").task.labels == ("animal", "plant")
 
 
-class Evil:
-    def __reduce__(self):
-        return (Path.touch, (Path("pickle-was-run"),))
-
-
-@pytest.mark.parametrize("protocol", range(6))
-def test_no_code_in_a_pickle_is_run(tmp_path, monkeypatch, protocol):
-    monkeypatch.chdir(tmp_path)
-    for content in ({"data": Evil()}, Evil(), [Evil], {"data": np.zeros(3, "O")}):
-        (tmp_path / "batch").write_bytes(pickle.dumps(content, protocol))
-        with pytest.raises(DataError, match=r"batch.*binary version"):
-            read_plain_pickle(tmp_path / "batch")
-    assert [path.name for path in tmp_path.iterdir()] == ["batch"]
-
-
-def test_every_truncation_of_a_pickle_is_refused(tmp_path):
-    whole = python2_batch(RECORDS[:1], [1])
-    for length in (*range(0, 200, 7), len(whole) - 1):
-        (tmp_path / "batch").write_bytes(whole[:length])
-        with pytest.raises(DataError, match="batch"):
-            read_plain_pickle(tmp_path / "batch")
+@pytest.mark.parametrize(
+    ("data", "files"),
+    [
+        ("cifar-10", ["batches.meta", "data_batch_1"]),
+        ("cifar-10", ["cifar-10-batches-py/batches.meta", "cifar-10-batches-py/data_batch_1"]),
+        ("cifar-100", ["meta", "train"]),
+    ],
+)
+def test_the_pickled_version_of_cifar_is_refused(tmp_path, data, files):
+    """Nothing in it is read; the binary version beside it is."""
+    folder = tmp_path / "data"
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(pickle.dumps({"data": RECORDS}))
+    with pytest.raises(ConfigError, match=rf"{folder}.*Python version.*{data}-binary.tar.gz"):
+        load(folder)
+    with pytest.raises(ConfigError, match=rf"data-path = '{folder}'.*{data}-binary.tar.gz"):
+        load_node_data(read_config({"data-cache": str(tmp_path / "cache")}), str(folder))
+    (folder / "data_batch_1.bin").write_bytes(bytes([3]) + RECORDS[0].tobytes())
+    (folder / "batches.meta.txt").write_text("\n".join(TEN))
+    keys = {"data-cache": str(tmp_path / "cache"), "num-clients": 0}
+    with pytest.raises(DataError, match=r"data_batch_2.bin: is missing"):
+        load_node_data(read_config(keys), str(folder))
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ import torch
 from data_files import PIXELS, image_features, image_splits, png, write_image_folder, write_parquet
 from PIL import Image
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import Dataset, load_dataset, load_node_data
-from fedapp.data.build import build_dataset
+from fedapp.data.load import build_dataset
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.errors import ConfigError, DataError
 
@@ -149,7 +149,7 @@ def test_second_start_maps_and_reads_nothing_else(tmp_path):
     assert isinstance(first.train.inputs.base, np.memmap)
     code = f"""
 import sys
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import load_dataset
 keys = {{"dataset": {str(folder)!r}, "data-cache": {str(tmp_path / "cache")!r}}}
 data = load_dataset(read_config(keys))
@@ -211,7 +211,7 @@ def test_starts_at_the_same_time_decode_once(tmp_path, monkeypatch):
         time.sleep(0.3)
         return build_dataset(config, source)
 
-    monkeypatch.setattr("fedapp.data.build_dataset", slowly)
+    monkeypatch.setattr("fedapp.data.load.build_dataset", slowly)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(load, [folder] * 4))
     assert len(built) == 1

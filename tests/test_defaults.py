@@ -10,8 +10,8 @@ import pytest
 from benchmarks.defaults import Row, own_values, row_of
 from fedapp.cli.algorithms_page import BEGIN, END, algorithms, algorithms_page, with_accuracy
 from fedapp.cli.generate import ROOT
-from fedapp.config.run_config import defaults
-from fedapp.studies.sweep.execute import perform
+from fedapp.config.read import defaults
+from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.store import Store
@@ -25,7 +25,7 @@ AFTER_FIFTY: Mapping[str, float] = {"fedsgd": 0.8}
 def record_of(name: str, rounds: int, folder: Path) -> RunRecord:
     """Return what `fedapp run algorithm=NAME num-server-rounds=ROUNDS` comes to."""
     request = Request.of({"algorithm": name}, rounds)
-    record = perform(request, Store(folder), lambda *_: False)
+    record = execute_run(request, Store(folder), lambda *_: False)
     assert record is not None
     return record
 

@@ -9,7 +9,7 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from in_process import SMALL, client_app, metrics, run
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, RunError

@@ -11,7 +11,7 @@ import torch
 
 from fedapp.analysis.rates import accelerated, bound, gradient_descent, heavy_ball
 from fedapp.cli.algorithms_page import algorithms_page, code_lines
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY
 from fedapp.studies.papers.quadratic_rates import METHODS, measured, on_the_server, promised, trace
 from strategies.presets import PRESETS, Preset

@@ -13,7 +13,7 @@ from in_process import SMALL, metrics, run
 
 from fedapp import files
 from fedapp.errors import RunError
-from fedapp.files import append_whole
+from fedapp.files import append_or_restore
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.lock import LogFile, logged
 from fedapp.runs.status import status
@@ -90,9 +90,9 @@ def test_lines_of_metrics_wait_for_room(tmp_path, monkeypatch):
         tries.append(text)
         if len(tries) == 2:
             full()
-        append_whole(path, text)
+        append_or_restore(path, text)
 
-    monkeypatch.setattr(callbacks, "append_whole", sometimes)
+    monkeypatch.setattr(callbacks, "append_or_restore", sometimes)
     folder = run(tmp_path / "run")
     assert [r["round"] for r in metrics(folder)] == [0, 1, 2, 3]
     assert [text.count("\n") for text in tries] == [1, 1, 2, 1, 0]
@@ -100,7 +100,7 @@ def test_lines_of_metrics_wait_for_room(tmp_path, monkeypatch):
 
 def test_an_append_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
-    append_whole(path, "one\n")
+    append_or_restore(path, "one\n")
 
     class Full:
         def __init__(self, file):
@@ -120,7 +120,7 @@ def test_an_append_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     opened = type(path).open
     monkeypatch.setattr(type(path), "open", lambda self, mode: Full(opened(self, mode)))
     with pytest.raises(OSError, match="No space"):
-        append_whole(path, "two\n")
+        append_or_restore(path, "two\n")
     monkeypatch.undo()
     assert path.read_text() == "one\n"
 

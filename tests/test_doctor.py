@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedapp.cli import doctor
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 
 
 def said(monkeypatch: pytest.MonkeyPatch, gpus: int, **settings: str) -> str:

@@ -10,14 +10,13 @@ from matplotlib.axes import Axes
 
 from fedapp.analysis.curves import envelope
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.catalogue import all_items, read_item
+from fedapp.studies.papers.catalogue import all_experiments, read_experiment
 from fedapp.studies.papers.cells import line_name
 from fedapp.studies.papers.figures.curves import draw_figure
 from fedapp.studies.papers.results import CellResult, Results, cell_result
 from fedapp.studies.papers.schema import Figure
-from fedapp.studies.sweep.learning_rate_search import Cell, Rates
-from fedapp.studies.sweep.plans import Candidate, SearchResult
 from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.search import Candidate, Cell, RateGrid, SearchResult
 
 
 def record(
@@ -46,7 +45,7 @@ def candidate(rate: float, *records: RunRecord) -> Candidate:
 def kept(
     *candidates: Candidate, runs: Sequence[RunRecord], seeds: tuple[int, ...] = (0,)
 ) -> CellResult:
-    cell = Cell({}, 2, seeds=seeds, rates=Rates(start=0.1, seeds=seeds), draw=4)
+    cell = Cell({}, 2, seeds=seeds, rates=RateGrid(start=0.1, seeds=seeds), draw=4)
     return cell_result(cell, SearchResult(runs, candidates[0], candidates), curves=True)
 
 
@@ -71,7 +70,7 @@ def test_a_rate_that_was_given_up_counts_up_to_where_it_was() -> None:
 def test_one_rate_alone_has_no_envelope() -> None:
     only = record([0.1, 0.2])
     assert kept(candidate(0.1, only), runs=[only]).envelopes == {}
-    tables = Cell({}, 2, rates=Rates(start=0.1))
+    tables = Cell({}, 2, rates=RateGrid(start=0.1))
     both = (candidate(0.1, only), candidate(0.2, only))
     assert cell_result(tables, SearchResult([only], both[0], both), curves=False).envelopes == {}
 
@@ -96,11 +95,17 @@ def test_a_long_envelope_is_thinned_to_its_ends() -> None:
 
 def drawn_axes(name: str, cell: CellResult) -> Axes:
     """Return the first panel of a figure, of whose first line alone there is a result."""
-    item = all_items()[name]
-    assert isinstance(item, Figure)
-    cells = {line_name(p, line): CellResult() for p in item.panels for line in item.lines[p.lines]}
+    experiment = all_experiments()[name]
+    assert isinstance(experiment, Figure)
+    cells = {
+        line_name(p, line): CellResult()
+        for p in experiment.panels
+        for line in experiment.lines[p.lines]
+    }
     cells[next(iter(cells))] = cell
-    return draw_figure(item, Results(item=name, scale="full", command="", cells=cells)).axes[0]
+    return draw_figure(
+        experiment, Results(experiment=name, scale="full", command="", cells=cells)
+    ).axes[0]
 
 
 @pytest.mark.parametrize("name", ["mcmahan-fig2", "mcmahan-fig6", "mcmahan-fig7"])
@@ -136,4 +141,4 @@ def test_what_has_no_envelope_is_refused(panel: str) -> None:
     with pytest.raises(
         ConfigError, match=r"one\.toml: .*envelope = true: is drawn of y = 'best acc"
     ):
-        read_item("one", text)
+        read_experiment("one", text)

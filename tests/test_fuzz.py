@@ -26,7 +26,6 @@ def test_a_hundred_thousand_hostile_inputs():
 
 
 def test_nothing_in_the_app_unpickles():
-    """The reader of CIFAR's archives executes a few opcodes by itself and builds no objects."""
     sources = [p for top in ("fedapp", "strategies") for p in (ROOT / top).rglob("*.py")]
     found = [
         f"{path.name}: {line.strip()}"
@@ -34,4 +33,4 @@ def test_nothing_in_the_app_unpickles():
         for line in path.read_text().splitlines()
         if UNPICKLES.search(line.partition("#")[0]) and ("import" in line or "(" in line)
     ]
-    assert [line for line in found if not line.startswith("plain_pickle.py")] == []
+    assert found == []

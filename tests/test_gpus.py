@@ -13,11 +13,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.machine import gpus
 from fedapp.studies.sweep import workers
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.scheduler import Effort, Schedule
+from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.workers import Worker
 from tests.test_nodes import DIGITS, Nodes, RegisteredGrid, answer
@@ -33,7 +33,7 @@ def _three(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "_start", lambda self: None)
 
 
-def started(folder: Path, effort: Effort, **settings: str) -> list[str]:
+def started(folder: Path, effort: SchedulerOptions, **settings: str) -> list[str]:
     """Return which GPU each worker of four runs sees; empty: whatever there is."""
     schedule = Schedule({}, Store(folder), effort, Console(file=io.StringIO()))
     requests = [Request.of({**settings, "seed": seed}, 1) for seed in range(4)]
@@ -45,11 +45,11 @@ def started(folder: Path, effort: Effort, **settings: str) -> list[str]:
 @pytest.mark.usefixtures("_three")
 def test_runs_of_a_sweep_are_spread_over_the_gpus(tmp_path: Path) -> None:
     """A process each unless more are asked for; runs on the CPU, or on a GPU of their own, as before."""
-    assert started(tmp_path, Effort()) == ["0", "1", "2"]
-    assert started(tmp_path, Effort(jobs=4)) == ["0", "1", "2", "0"]
-    assert started(tmp_path, Effort(jobs=1)) == ["0"]
-    assert started(tmp_path, Effort(), device="cpu") == ["", "", "", ""]
-    assert started(tmp_path, Effort(), device="cuda:1") == ["", "", ""]
+    assert started(tmp_path, SchedulerOptions()) == ["0", "1", "2"]
+    assert started(tmp_path, SchedulerOptions(jobs=4)) == ["0", "1", "2", "0"]
+    assert started(tmp_path, SchedulerOptions(jobs=1)) == ["0"]
+    assert started(tmp_path, SchedulerOptions(), device="cpu") == ["", "", "", ""]
+    assert started(tmp_path, SchedulerOptions(), device="cuda:1") == ["", "", ""]
 
 
 @pytest.mark.usefixtures("_three")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fedapp.data import load_dataset, load_transform
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.node_data import read_node_data
-from fedapp.data.transforms.scale import Scale
+from fedapp.data.transforms.transform import Scale
 from fedapp.models.lstm import CharLSTM
 from fedapp.models.model import initialise
 from fedapp.seeds import generator, torch_seed

@@ -7,30 +7,34 @@ from pathlib import Path
 
 import pytest
 
-from fedapp.config.run_config import Scalar, defaults
-from fedapp.studies.papers.catalogue import all_items
+from fedapp.config.read import defaults
+from fedapp.config.run_config import Scalar
+from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cells import cells_of
+from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.figures.curves import draw_figure
-from fedapp.studies.papers.labels import KEYS, VALUE, AsRun
+from fedapp.studies.papers.labels import KEYS, VALUE, RunLabels
 from fedapp.studies.papers.pages.claims import claims_section
 from fedapp.studies.papers.pages.page import page
 from fedapp.studies.papers.results import CellResult, Results, read_results
-from fedapp.studies.papers.schema import Claims, Figure, Sharpness, Table
-from fedapp.studies.sweep.archive import Archive
-from tests.paper_results import ITEMS, cell, curve, run_result
+from fedapp.studies.papers.schema import Figure, Sharpness, Table
+from fedapp.studies.sweep.store import Archive
+from tests.paper_results import EXPERIMENTS, cell, curve, run_result
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
 SCALES = ("cpu", "narrow", "full")
 PUBLISHED = [
     results
-    for name in all_items()
+    for name in all_experiments()
     for scale in SCALES
     if (results := read_results(RESULTS, name, scale)) and results.cells
 ]
 
 
-def as_run(name: str, scale, command: str = "fedapp reproduce") -> AsRun:
-    return AsRun.of(ITEMS[name], Results(item=name, scale=scale, command=command, cells={}))
+def as_run(name: str, scale, command: str = "fedapp reproduce") -> RunLabels:
+    return RunLabels.of(
+        EXPERIMENTS[name], Results(experiment=name, scale=scale, command=command, cells={})
+    )
 
 
 @pytest.mark.parametrize(
@@ -45,25 +49,25 @@ def as_run(name: str, scale, command: str = "fedapp reproduce") -> AsRun:
     ],
 )
 def test_a_name_says_the_values_that_ran(scale: str, name: str, said: str) -> None:
-    assert as_run("seo-fig4", scale).said(name.partition(" | ")[2], name) == said
+    assert as_run("seo-fig4", scale).text(name.partition(" | ")[2], name) == said
 
 
 def test_what_the_command_set_ran() -> None:
     found = as_run("seo-fig4", "cpu", "fedapp reproduce seo-fig4 --scale cpu --set batch-size=7")
-    assert found.said("B = 5", "B | B = 5") == "B = 7 (full scale: 5)"
+    assert found.text("B = 5", "B | B = 5") == "B = 7 (full scale: 5)"
 
 
 def test_values_that_are_not_the_cells_stay() -> None:
     found = as_run("seo-fig4", "cpu")
-    assert found.said("B = 6, E = 1, B = ∞, K = 10", "B | B = 5") == "B = 6, E = 1, B = ∞, K = 10"
+    assert found.text("B = 6, E = 1, B = ∞, K = 10", "B | B = 5") == "B = 6, E = 1, B = ∞, K = 10"
 
 
 def figure_of(scale) -> tuple[Figure, Results]:
-    item = ITEMS["seo-fig3"]
-    assert isinstance(item, Figure)
+    experiment = EXPERIMENTS["seo-fig3"]
+    assert isinstance(experiment, Figure)
     ran = cell(run_result(curve=curve([0.1, 0.2, 0.3]), rounds=80))
     cells = dict.fromkeys(as_run("seo-fig3", "full").full, ran)
-    return item, Results(item="seo-fig3", scale=scale, command="c", cells=cells)
+    return experiment, Results(experiment="seo-fig3", scale=scale, command="c", cells=cells)
 
 
 def test_legends_say_the_values_that_ran() -> None:
@@ -77,17 +81,19 @@ def test_legends_say_the_values_that_ran() -> None:
 
 
 def test_a_page_says_of_a_line_how_many_rounds_of_the_full_scale_were_run() -> None:
-    item, results = figure_of("cpu")
-    said = page(item, [results])
+    experiment, results = figure_of("cpu")
+    said = page(experiment, [results])
     assert "| B: K = 50, B = 2 (full scale: 10) | 0.1 | 1 | 80 of 200 |" in said
 
 
 def test_claims_say_what_is_compared() -> None:
-    item = ITEMS["seo-claims"]
-    assert isinstance(item, Claims)
+    experiment = EXPERIMENTS["seo-claims"]
+    assert isinstance(experiment, Claims)
 
     def said(scale) -> str:
-        return claims_section(item, Results(item="seo-claims", scale=scale, command="c", cells={}))
+        return claims_section(
+            experiment, Results(experiment="seo-claims", scale=scale, command="c", cells={})
+        )
 
     assert "(K = 1, B = 100 (full scale: 500), η = 0.02 (full scale: 0.005)) comes" in said("cpu")
     compared = "B = 1 (full scale: 5) against B = 20 (full scale: 100) |"
@@ -107,22 +113,22 @@ def values_in(text: str) -> list[tuple[str, float]]:
     return [(KEYS[s], 0.0 if v == "∞" else float(v)) for s, v in VALUE.findall(own)]
 
 
-@pytest.mark.parametrize("results", PUBLISHED, ids=lambda r: f"{r.item}-{r.scale}")
+@pytest.mark.parametrize("results", PUBLISHED, ids=lambda r: f"{r.experiment}-{r.scale}")
 def test_published_names_say_no_value_that_did_not_run(results: Results) -> None:
     """Of every line, row and column beside its run's record, and of claims beside their cells'."""
-    item, archive = ITEMS[results.item], Archive(RESULTS)
-    names = AsRun.of(item, results)
+    experiment, archive = EXPERIMENTS[results.experiment], Archive(RESULTS)
+    names = RunLabels.of(experiment, results)
     ran = {name: settings_of(cell, archive) for name, cell in results.cells.items()}
     for name, settings in ran.items():
-        for key, value in values_in(names.said(name, name)) if settings else []:
+        for key, value in values_in(names.text(name, name)) if settings else []:
             assert settings is not None
             assert settings[key] == pytest.approx(value), name
-    for claim in item.claims if isinstance(item, Claims) else ():
+    for claim in experiment.claims if isinstance(experiment, Claims) else ():
         own = [ran[name] for name in cells_of(claim)]
-        for key, value in values_in(names.said(claim.says, *cells_of(claim))) if all(own) else []:
-            assert any(each[key] == pytest.approx(value) for each in own if each), claim.says
+        for key, value in values_in(names.text(claim.text, *cells_of(claim))) if all(own) else []:
+            assert any(each[key] == pytest.approx(value) for each in own if each), claim.text
 
 
 def test_every_kind_of_published_result_is_looked_at() -> None:
-    kinds = {type(ITEMS[results.item]) for results in PUBLISHED}
+    kinds = {type(EXPERIMENTS[results.experiment]) for results in PUBLISHED}
     assert {Table, Figure, Claims, Sharpness} <= kinds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.training.build import choose_program
 from fedapp.training.device import to_memory_format
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
+from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import read_config
 from fedapp.data.dataset import IGNORE, Task
 from fedapp.errors import ConfigError
 from fedapp.models.cifar_tf import CifarTF

@@ -12,17 +12,18 @@ from types import SimpleNamespace
 
 import pytest
 from data_files import write_parquet
+from fedapp.data.task_schema import describe_task
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp import client_app as client_app_module
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
 from fedapp.data import Task
 from fedapp.data.embedded.digits import Digits
 from fedapp.data.node_data import NodeData, OwnClient, read_node_data
-from fedapp.data.task_schema import describe_task
 from fedapp.engines.grid import RUN_ID, set_identity
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError, RunError
@@ -92,8 +93,8 @@ def test_fewer_classes_are_another_network() -> None:
 @pytest.mark.parametrize("key", describe_task(DIGITS.task))
 def test_an_answer_without_a_part_of_the_task_is_refused(key: str) -> None:
     lacking = {name: value for name, value in answer().items() if name != key}
-    assert asked(lacking).startswith(f"it says no {key} of its data")
-    assert asked(answer() | {key: b"1"}).startswith(f"it says {key} = b'1' of its data")
+    assert asked(lacking).startswith(f"it reports no {key} for its data")
+    assert asked(answer() | {key: b"1"}).startswith(f"it reports {key} = b'1' for its data")
     assert asked(answer()) == ""
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.data.dataset import IGNORE, Examples, Task
-from fedapp.data.transforms.scale import Scale
+from fedapp.data.transforms.transform import Scale
 from fedapp.models.lstm import CharLSTM
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import ClientContext

@@ -7,30 +7,37 @@ from pathlib import Path
 import pytest
 
 from fedapp.studies.papers.cells import line_name
+from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.figures.curves import draw_figure, points
-from fedapp.studies.papers.pages.comparisons import comparison_section
-from fedapp.studies.papers.pages.entries import Entry, entries
+from fedapp.studies.papers.pages.figure_tables import comparison_section
+from fedapp.studies.papers.pages.index import summary, totals
 from fedapp.studies.papers.pages.page import page
-from fedapp.studies.papers.pages.short import in_short
-from fedapp.studies.papers.pages.tables import table_section
-from fedapp.studies.papers.pages.totals import totals
+from fedapp.studies.papers.pages.tables import Entry, entries, table_section
 from fedapp.studies.papers.results import CellResult, Results, thin
-from fedapp.studies.papers.schema import Claims, Comparison, Figure
-from fedapp.studies.sweep.archive import Archive
+from fedapp.studies.papers.schema import Comparison, Figure
 from fedapp.studies.sweep.record import RunRecord
-from tests.paper_results import ITEMS, TABLES, cell, curve, recorded, run_result, table_results
+from fedapp.studies.sweep.store import Archive
+from tests.paper_results import (
+    EXPERIMENTS,
+    TABLES,
+    cell,
+    curve,
+    recorded,
+    run_result,
+    table_results,
+)
 
 
 def figure_not_run(name: str) -> tuple[Figure, dict[str, CellResult]]:
     """Return a figure, and its lines without a run."""
-    item = ITEMS[name]
-    assert isinstance(item, Figure)
-    lines = [line_name(p, line) for p in item.panels for line in item.lines[p.lines]]
-    return item, {line: CellResult() for line in lines}
+    experiment = EXPERIMENTS[name]
+    assert isinstance(experiment, Figure)
+    lines = [line_name(p, line) for p in experiment.panels for line in experiment.lines[p.lines]]
+    return experiment, {line: CellResult() for line in lines}
 
 
 def test_a_table_shows_published_and_measured_side_by_side() -> None:
-    item = TABLES["mcmahan-table4"]
+    experiment = TABLES["mcmahan-table4"]
     results = table_results(
         {
             "E = 1, B = ∞ | IID": cell(run_result(900), run_result(1100, seed=1)),
@@ -38,10 +45,10 @@ def test_a_table_shows_published_and_measured_side_by_side() -> None:
             "E = 20, B = 10 | IID": cell(run_result(None), inside=False),
         }
     )
-    found = {f"{e.row.label} | {e.column.label}": e for e in entries(item, results)}
+    found = {f"{e.row.label} | {e.column.label}": e for e in entries(experiment, results)}
     one = found["E = 1, B = 10 | IID"]
     assert (one.ratio, one.speedup, one.published_speedup) == (50 / 92, 20.0, 16.0)
-    text = table_section(item, results)
+    text = table_section(experiment, results)
     assert "92 (16.0×) → **50 (20.0×)**" in text
     assert "1468 → **1000**" in text
     assert "45 (32.6×) → **not run**" in text
@@ -56,7 +63,7 @@ def test_a_table_shows_published_and_measured_side_by_side() -> None:
 
 
 def test_columns_run_again_are_shown_and_counted_after_the_table() -> None:
-    item = TABLES["mcmahan-table4"]
+    experiment = TABLES["mcmahan-table4"]
     results = table_results(
         {
             "E = 1, B = ∞ | IID": cell(run_result(500)),
@@ -65,7 +72,9 @@ def test_columns_run_again_are_shown_and_counted_after_the_table() -> None:
             "E = 1, B = 10 | IID, tutorial": cell(run_result(100.0)),
         }
     )
-    own, varied = table_section(item, results).split("The same with images in [-0.5, 0.5] and ")
+    own, varied = table_section(experiment, results).split(
+        "The same with images in [-0.5, 0.5] and "
+    )
     assert "92 (16.0×) → **50 (10.0×)**" in own
     assert "0 of 2 cells within 25 % of the published rounds, 2 faster, 0 slower, 16 not run" in own
     assert "0 of 1 speed-ups within 25 %, 1 smaller. Faster: all." in own
@@ -73,7 +82,7 @@ def test_columns_run_again_are_shown_and_counted_after_the_table() -> None:
     assert "1 of 2 cells within 25 % of the published rounds, 0 faster, 1 slower" in varied
     assert "1 of 1 speed-ups within 25 %." in varied
     assert "Slower: E = 1, B = ∞, IID." in varied
-    short = in_short(item, [results])
+    short = summary(experiment, [results])
     assert short.startswith("0 of 2 cells within 25 % of the published rounds, 2 faster, 0 slower")
     assert "; with images in [-0.5, 0.5] and initial weights" in short
     assert "1 of 2 cells within 25 % of the published rounds, 0 faster, 1 slower" in short
@@ -91,10 +100,10 @@ def test_columns_run_again_are_shown_and_counted_after_the_table() -> None:
 )
 def test_a_cell_too_fast_is_no_nearer_than_one_too_slow(ratio, standing: str) -> None:
     needed = ratio and 100 * ratio
-    item, published = TABLES["mcmahan-table4"], {"IID": 100.0}
-    row = item.rows[1].model_copy(update={"published": published, "speedup": {"IID": 2.0}})
+    experiment, published = TABLES["mcmahan-table4"], {"IID": 100.0}
+    row = experiment.rows[1].model_copy(update={"published": published, "speedup": {"IID": 2.0}})
     result = cell(run_result(needed))
-    entry = Entry(row, item.columns[0], published["IID"], result, baseline=200.0)
+    entry = Entry(row, experiment.columns[0], published["IID"], result, baseline=200.0)
     assert entry.standing == standing
     gains = {"faster": "greater", "slower": "smaller", "not reached": None}
     assert entry.gain == gains.get(standing, standing)  # of 200 / needed to the published 2
@@ -128,7 +137,9 @@ def test_all_tables_count_each_published_number_once() -> None:
 
 
 def test_the_tables_of_the_paper_publish_91_numbers_of_rounds() -> None:
-    assert "The tables publish 91 numbers" in totals({n: (item, []) for n, item in TABLES.items()})
+    assert "The tables publish 91 numbers" in totals(
+        {n: (experiment, []) for n, experiment in TABLES.items()}
+    )
 
 
 def test_columns_run_again_are_not_run_in_one_line() -> None:
@@ -157,7 +168,7 @@ def test_pages_of_updates_have_their_numbers() -> None:
     apart = recorded(0, {"0": 1.0, "1": 3.0}, {"conv1": 0.5, "fc1": None})
     cells = {"IID": cell(alike, apart), "Dirichlet 0.1": cell(apart)}
     losses, similarities = (
-        page(ITEMS[name], [Results(item=name, scale="full", command="c", cells=cells)])
+        page(EXPERIMENTS[name], [Results(experiment=name, scale="full", command="c", cells=cells)])
         for name in ("seo-fig12", "seo-fig13")
     )
     assert "| IID | 1 | 2 | 3 | 25.0 % |" in losses
@@ -170,8 +181,8 @@ def test_pages_of_updates_have_their_numbers() -> None:
 
 @pytest.mark.parametrize("own", [CellResult(), cell(run_result()), cell(recorded(0, {}, {}))])
 def test_pages_of_updates_that_were_not_recorded_have_no_numbers(own: CellResult) -> None:
-    nothing = Results(item="seo-fig12", scale="full", command="c", cells={"IID": own})
-    said = page(ITEMS["seo-fig12"], [nothing])
+    nothing = Results(experiment="seo-fig12", scale="full", command="c", cells={"IID": own})
+    said = page(EXPERIMENTS["seo-fig12"], [nothing])
     assert ("| IID |  |  |  |  |" in said) == any(run.agreement for run in own.runs)
 
 
@@ -194,21 +205,25 @@ def test_curves_are_thinned_and_keep_their_ends_and_their_best() -> None:
 
 
 def test_a_run_that_diverges_does_not_hide_the_others() -> None:
-    item, cells = figure_not_run("seo-fig5")
+    experiment, cells = figure_not_run("seo-fig5")
     for name, loss in zip(cells, ([2.0, 1.0, 0.5], [2.5, 400.0, 2.3]), strict=False):
         drawn = curve([0.1, 0.2, 0.3]).model_copy(update={"loss": loss})
         cells[name] = cell(run_result(curve=drawn))
-    figure = draw_figure(item, Results(item="seo-fig5", scale="cpu", command="c", cells=cells))
+    figure = draw_figure(
+        experiment, Results(experiment="seo-fig5", scale="cpu", command="c", cells=cells)
+    )
     losses = next(axes for axes in figure.axes if axes.get_ylabel() == "test loss")
     assert losses.get_ylim() == pytest.approx((0.5 - 0.05 * 7.0, 7.5))
 
 
 def test_a_figure_has_a_line_for_each_that_ran_and_a_band_over_seeds() -> None:
-    item, cells = figure_not_run("seo-fig9")
+    experiment, cells = figure_not_run("seo-fig9")
     first = next(iter(cells))
     runs = [run_result(curve=curve([0.1, 0.2 + 0.1 * s, 0.3]), seed=s) for s in range(3)]
     cells[first] = cell(*runs)
-    figure = draw_figure(item, Results(item="seo-fig9", scale="full", command="c", cells=cells))
+    figure = draw_figure(
+        experiment, Results(experiment="seo-fig9", scale="full", command="c", cells=cells)
+    )
     accuracy, loss = figure.axes[0], figure.axes[1]
     assert [line.get_label() for line in accuracy.lines] == ["α = 0.1"]
     assert list(accuracy.lines[0].get_ydata()) == pytest.approx([0.1, 0.3, 0.3])
@@ -220,9 +235,11 @@ def test_a_figure_has_a_line_for_each_that_ran_and_a_band_over_seeds() -> None:
 
 def test_a_legend_names_the_lines_of_the_panels_beside_it() -> None:
     """Also where the panel that has it, the last of its row, was not run."""
-    item, cells = figure_not_run("mcmahan-fig2")
+    experiment, cells = figure_not_run("mcmahan-fig2")
     cells[next(iter(cells))] = cell(run_result(curve=curve([0.1, 0.2, 0.3])))
-    figure = draw_figure(item, Results(item="mcmahan-fig2", scale="cpu", command="c", cells=cells))
+    figure = draw_figure(
+        experiment, Results(experiment="mcmahan-fig2", scale="cpu", command="c", cells=cells)
+    )
     legends = [axes.get_legend() for axes in figure.axes]
     assert [[t.get_text() for t in found.get_texts()] if found else [] for found in legends] == [
         *([], ["B = ∞, E = 1"]),
@@ -231,15 +248,17 @@ def test_a_legend_names_the_lines_of_the_panels_beside_it() -> None:
 
 
 def test_accuracy_by_gradients_has_gradients_on_its_axis() -> None:
-    panel = ITEMS["mcmahan-fig9"].panels[0]
+    panel = EXPERIMENTS["mcmahan-fig9"].panels[0]
     assert points(curve([0.1, 0.3, 0.2]), panel) == ([0, 10, 20], [0.1, 0.3, 0.2])
     best = panel.model_copy(update={"y": "best accuracy", "x": "rounds"})
     assert points(curve([0.1, 0.3, 0.2]), best) == ([0, 1, 2], [0.1, 0.3, 0.3])
 
 
 def test_a_cell_without_a_published_number_is_compared_with_the_baseline() -> None:
-    item = TABLES["mcmahan-unbalanced"]
-    cells = {f"{r.label} | {c.label}": CellResult() for r in item.rows for c in item.columns}
+    experiment = TABLES["mcmahan-unbalanced"]
+    cells = {
+        f"{r.label} | {c.label}": CellResult() for r in experiment.rows for c in experiment.columns
+    }
     cells |= {
         "balanced | 2NN, IID": cell(run_result(90.0)),
         "σ = 0.5 | 2NN, IID": cell(run_result(100.0)),
@@ -247,7 +266,7 @@ def test_a_cell_without_a_published_number_is_compared_with_the_baseline() -> No
         "σ = 1 | 2NN, non-IID": cell(run_result(60.0)),
     }
     said = table_section(
-        item, Results(item="mcmahan-unbalanced", scale="full", command="c", cells=cells)
+        experiment, Results(experiment="mcmahan-unbalanced", scale="full", command="c", cells=cells)
     )
     assert "not given → **60 (1.5×)**" in said
     assert (
@@ -266,27 +285,29 @@ def test_a_page_says_which_cells_are_evaluated_less_often() -> None:
 
 
 def test_smoke_scale_has_its_numbers_only_where_it_stands_alone() -> None:
-    item = TABLES["mcmahan-table4"]
+    experiment = TABLES["mcmahan-table4"]
     full = table_results({"E = 1, B = 10 | IID": cell(run_result(62.4))})
     smoke = full.model_copy(update={"scale": "smoke", "command": "fedapp reproduce --scale smoke"})
 
-    together, alone = page(item, [full, smoke]), page(item, [smoke])
+    together, alone = page(experiment, [full, smoke]), page(experiment, [smoke])
 
     assert together.count("**62.4") == alone.count("**62.4") == 1
     assert smoke.command in together
-    assert "It shows that the item can be made, and nothing of what comes out." in together
+    assert "It shows that the experiment runs, and is no evidence of its outcome." in together
 
 
 def test_a_line_is_in_numbers_the_mean_over_its_seeds() -> None:
     """Also its least test loss, from which round to which; and any seed's problem."""
-    item, cells = figure_not_run("seo-fig4")
+    experiment, cells = figure_not_run("seo-fig4")
     first, second = run_result(final=0.5), run_result(final=0.6, seed=1, seconds=3.0)
     other = second.model_copy(update={"least_loss": 2.0, "least_loss_round": 9})
     failed = second.model_copy(update={"problem": "diverged", "least_loss": None})
     failed = failed.model_copy(update={"least_loss_round": None})
     cells |= {"E | E = 1": cell(first, other), "E | E = 2": cell(first, second)}
     cells |= {"E | E = 5": cell(first, failed)}
-    said = page(item, [Results(item="seo-fig4", scale="full", command="c", cells=cells)])
+    said = page(
+        experiment, [Results(experiment="seo-fig4", scale="full", command="c", cells=cells)]
+    )
     assert "| 2 | 100 of 200 | 55.00 % | 55.00 % | 1.5 (rounds 5 to 9) | 2 s |" in said
     assert "| 2 | 100 of 200 | 55.00 % | 55.00 % | 1 (round 5) | 2 s |" in said
     assert "| 2 | 100 of 200 | 55.00 % | 55.00 % |  | diverged |" in said
@@ -294,11 +315,13 @@ def test_a_line_is_in_numbers_the_mean_over_its_seeds() -> None:
 
 
 def test_a_line_has_its_last_training_loss_where_it_was_measured() -> None:
-    item, cells = figure_not_run("mcmahan-fig6")
+    experiment, cells = figure_not_run("mcmahan-fig6")
     first, second = run_result(training_loss=0.02), run_result(training_loss=0.04, seed=1)
     fedsgd, larger, fedavg, *_ = cells
     cells |= {fedsgd: cell(run_result()), fedavg: cell(first, second)}
-    said = page(item, [Results(item="mcmahan-fig6", scale="full", command="c", cells=cells)])
+    said = page(
+        experiment, [Results(experiment="mcmahan-fig6", scale="full", command="c", cells=cells)]
+    )
     assert "| least test loss | last training loss | wall time |" in said
     assert "| 1 (round 5) | 0.03 |" in said
     assert "| 1 (round 5) |  |" in said
@@ -309,10 +332,10 @@ def test_a_line_has_its_last_training_loss_where_it_was_measured() -> None:
 
 
 def test_an_option_that_is_text_is_shown_as_it_is() -> None:
-    item = ITEMS["algorithms-mnist-shards"]
-    assert isinstance(item, Comparison)
+    experiment = EXPERIMENTS["algorithms-mnist-shards"]
+    assert isinstance(experiment, Comparison)
     cells = {"scaffold": cell(run_result(), chosen={"scaffold.option": "II", "mu": 0.10})}
-    assert "| scaffold.option=II, mu=0.1 |" in comparison_section(item, table_results(cells))
+    assert "| scaffold.option=II, mu=0.1 |" in comparison_section(experiment, table_results(cells))
 
 
 def test_the_tuned_rate_is_shown() -> None:
@@ -324,32 +347,32 @@ def test_the_index_says_what_was_found() -> None:
     needed = {"E = 1, B = ∞": 1400.0, "E = 10, B = ∞": 190.0, "E = 1, B = 50": 250.0}
     cells = {f"{row} | IID": cell(run_result(value)) for row, value in needed.items()}
     results = table_results(cells)
-    assert in_short(TABLES["mcmahan-table4"], [results]) == (
+    assert summary(TABLES["mcmahan-table4"], [results]) == (
         "2 of 3 cells within 25 % of the published rounds, 0 faster, 1 slower, 15 not run; "
         "0 of 2 speed-ups within 25 %, 2 smaller"
     )
     smoke = results.model_copy(update={"scale": "smoke"})
-    assert in_short(TABLES["mcmahan-table4"], [smoke]) == "smoke alone"
-    assert in_short(TABLES["mcmahan-table4"], []) == "not run"
+    assert summary(TABLES["mcmahan-table4"], [smoke]) == "smoke alone"
+    assert summary(TABLES["mcmahan-table4"], []) == "not run"
 
 
 def test_the_index_names_the_best_algorithms_and_federated_averaging() -> None:
     finals = {"fedprox": 0.9, "scaffold": 0.95, "fedavg": 0.8, "moon": 0.85, "feddyn": 0.1}
     cells = {name: cell(run_result(final=value)) for name, value in finals.items()}
-    results = Results(item="algorithms-mnist-shards", scale="cpu", command="c", cells=cells)
-    said = in_short(ITEMS["algorithms-mnist-shards"], [results])
+    results = Results(experiment="algorithms-mnist-shards", scale="cpu", command="c", cells=cells)
+    said = summary(EXPERIMENTS["algorithms-mnist-shards"], [results])
     assert said == "scaffold 95.00 %, fedprox 90.00 %, moon 85.00 %, fedavg 80.00 %"
 
 
 def test_the_index_counts_verdicts_and_lines() -> None:
-    none = Results(item="seo-claims", scale="cpu", command="c", cells={})
-    item = ITEMS["seo-claims"]
-    assert isinstance(item, Claims)
-    said = f"0 hold, 0 fail, 0 inconclusive, {len(item.claims)} not judged"
-    assert in_short(item, [none]) == said
+    none = Results(experiment="seo-claims", scale="cpu", command="c", cells={})
+    experiment = EXPERIMENTS["seo-claims"]
+    assert isinstance(experiment, Claims)
+    said = f"0 hold, 0 fail, 0 inconclusive, {len(experiment.claims)} not judged"
+    assert summary(experiment, [none]) == said
     lines = {"K | K = 1": cell(run_result()), "K | K = 5": CellResult()}
-    figure = Results(item="seo-fig2", scale="cpu", command="c", cells=lines)
-    assert in_short(ITEMS["seo-fig2"], [figure]) == "1 of 2 lines"
+    figure = Results(experiment="seo-fig2", scale="cpu", command="c", cells=lines)
+    assert summary(EXPERIMENTS["seo-fig2"], [figure]) == "1 of 2 lines"
 
 
 def test_a_page_says_from_which_code_its_runs_are(tmp_path: Path) -> None:

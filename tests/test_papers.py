@@ -17,11 +17,11 @@ from pydantic import ValidationError
 
 from fedapp.analysis.curves import band, communication, least, speed_up
 from fedapp.analysis.loss_landscape import interpolate
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.errors import ConfigError
 from fedapp.studies.papers import catalogue
-from fedapp.studies.papers.catalogue import read_item as read
-from fedapp.studies.papers.cells import Cells, Maker, make_cells
+from fedapp.studies.papers.catalogue import read_experiment as read
+from fedapp.studies.papers.cells import Cells, Setup, make_cells
 from fedapp.studies.papers.data import locate
 from fedapp.studies.papers.figures.landscapes import (
     CURVATURES,
@@ -33,7 +33,7 @@ from fedapp.studies.papers.figures.landscapes import (
 )
 from fedapp.studies.papers.schema import SCALES, Cut, Scale, Table
 from fedapp.studies.sweep.identity import Request
-from tests.paper_results import ITEMS, TABLES, maker
+from tests.paper_results import EXPERIMENTS, TABLES, setup
 
 
 def test_every_table_and_figure_is_there() -> None:
@@ -41,14 +41,14 @@ def test_every_table_and_figure_is_there() -> None:
     wanted |= {f"mcmahan-table{n}" for n in ("1-2nn", "1-cnn", "2-cnn", "2-lstm", "3", "4")}
     wanted |= {"notes-quadratic", "mcmahan-claims", "mcmahan-unbalanced"}
     wanted |= {"seo-claims", "seo-sweeps", "seo-sharpness"}
-    assert wanted <= set(ITEMS)
-    assert list(ITEMS).index("seo-fig2") < list(ITEMS).index("seo-fig10")
+    assert wanted <= set(EXPERIMENTS)
+    assert list(EXPERIMENTS).index("seo-fig2") < list(EXPERIMENTS).index("seo-fig10")
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", ITEMS)
+@pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_cell_is_a_sensible_run_at_every_scale(name: str, scale) -> None:
-    for cell in make_cells(ITEMS[name], maker(ITEMS[name], scale)).values():
+    for cell in make_cells(EXPERIMENTS[name], setup(EXPERIMENTS[name], scale)).values():
         if cell is not None:
             for values in itertools.product(*cell.options.values()):
                 read_config({**cell.settings, **dict(zip(cell.options, values, strict=True))})
@@ -57,9 +57,9 @@ def test_every_cell_is_a_sensible_run_at_every_scale(name: str, scale) -> None:
 @pytest.mark.parametrize("name", TABLES)
 def test_published_speed_ups_follow_from_the_published_rounds(name: str) -> None:
     """The papers round to one decimal; a typing error in either number would show."""
-    item = TABLES[name]
-    first = next(row for row in item.rows if row.label == item.baseline).published
-    for row in item.rows:
+    experiment = TABLES[name]
+    first = next(row for row in experiment.rows if row.label == experiment.baseline).published
+    for row in experiment.rows:
         for column, speedup in row.speedup.items():
             assert first[column] / row.published[column] == pytest.approx(speedup, abs=0.0501)
 
@@ -72,7 +72,7 @@ def test_published_u_follows_from_e_and_b(name: str) -> None:
 
 
 def test_the_2nn_cells_have_the_grid_that_is_stated() -> None:
-    cells = make_cells(ITEMS["mcmahan-table4"], maker(ITEMS["mcmahan-table4"], "full"))
+    cells = make_cells(EXPERIMENTS["mcmahan-table4"], setup(EXPERIMENTS["mcmahan-table4"], "full"))
     assert len(cells) == 36  # each as it is, and with the tutorial's images and weights
     cell = cells["E = 20, B = 10 | Non-IID"]
     assert [cell.rates.rate(place) for place in (-1, 0, 1)] == [0.0464159, 0.1, 0.215443]
@@ -83,7 +83,7 @@ def test_the_2nn_cells_have_the_grid_that_is_stated() -> None:
 def test_a_column_s_search_may_begin_elsewhere_on_the_grid_of_the_table() -> None:
     """Below what a row says, which is below what the scale says."""
     table = TABLES["mcmahan-table1-2nn"]
-    full, smoke = (make_cells(table, maker(table, scale)) for scale in ("full", "smoke"))
+    full, smoke = (make_cells(table, setup(table, scale)) for scale in ("full", "smoke"))
 
     def begins(cells: Cells, name: str) -> float:
         cell = cells[name]
@@ -95,16 +95,16 @@ def test_a_column_s_search_may_begin_elsewhere_on_the_grid_of_the_table() -> Non
         begins(full, "C = 1.0 | IID, B = ∞") == begins(full, "C = 0.0 | Non-IID, B = ∞") == 0.464159
     )
     assert begins(full, "C = 1.0 | IID, B = 10") == begins(smoke, "C = 0.0 | IID, B = ∞") == 0.1
-    row = table.rows[0].model_copy(update={"tuning": {"middle": 1}})
+    row = table.rows[0].model_copy(update={"learning_rate_search": {"middle": 1}})
     own = table.model_copy(update={"rows": (row,)})
-    assert begins(make_cells(own, maker(table, "full")), "C = 0.0 | IID, B = ∞") == 0.215443
+    assert begins(make_cells(own, setup(table, "full")), "C = 0.0 | IID, B = ∞") == 0.215443
 
 
 def test_a_column_run_again_has_the_rounds_and_evaluations_of_the_one_it_varies() -> None:
     """Else a difference between them could be one of how long, or how often, one looks."""
     for name in ("mcmahan-table1-2nn", "mcmahan-table4"):
         table = TABLES[name]
-        cells = make_cells(table, maker(table, "full"))
+        cells = make_cells(table, setup(table, "full"))
         for column in table.columns:
             for row in table.rows:
                 varied, cell = (
@@ -116,7 +116,7 @@ def test_a_column_run_again_has_the_rounds_and_evaluations_of_the_one_it_varies(
                 others = dict(cell.settings.items() - varied.settings.items())
                 assert set(others) == (
                     {"transform", "normalise.mean", "normalise.std", "initial-weights"}
-                    if column.again
+                    if column.repeats
                     else set()
                 )
 
@@ -150,9 +150,11 @@ def test_a_column_run_again_names_one_of_the_table_and_says_what_is_varied(
     ],
 )
 def test_rows_columns_and_cells_that_a_scale_leaves_out_are_not_run(only: str, run: set) -> None:
-    item = ITEMS["mcmahan-table1-cnn"]
-    small = item.model_copy(update={"rows": item.rows[:2], "columns": item.columns[:2]})
-    cells = make_cells(small, Maker(small, "cpu", Scale(only=(only,)), {}, lambda name, cut: name))
+    experiment = EXPERIMENTS["mcmahan-table1-cnn"]
+    small = experiment.model_copy(
+        update={"rows": experiment.rows[:2], "columns": experiment.columns[:2]}
+    )
+    cells = make_cells(small, Setup(small, "cpu", Scale(only=(only,)), {}, lambda name, cut: name))
     assert len(cells) == 4
     assert {name for name, cell in cells.items() if cell} == run
 
@@ -160,16 +162,16 @@ def test_rows_columns_and_cells_that_a_scale_leaves_out_are_not_run(only: str, r
 def test_what_a_scale_chooses_must_be_there() -> None:
     """A misspelt name would leave a cell "not run" without a word."""
     table = TABLES["mcmahan-table1-2nn"]
-    maker = Maker(table, "smoke", Scale(only=("C = 0.0", "C = 0.3")), {}, lambda name, cut: name)
+    setup = Setup(table, "smoke", Scale(only=("C = 0.0", "C = 0.3")), {}, lambda name, cut: name)
     with pytest.raises(
         ConfigError, match=r"scales\.smoke\.only = 'C = 0\.3': .* One of: C = 0\.0 \| IID"
     ):
-        make_cells(table, maker)
+        make_cells(table, setup)
 
 
 def test_a_row_tries_decays_unless_the_scale_sets_it() -> None:
-    item, decay = TABLES["mcmahan-table3"], "learning-rate-decay"
-    full, smoke = (make_cells(item, maker(item, scale)) for scale in ("full", "smoke"))
+    experiment, decay = TABLES["mcmahan-table3"], "learning-rate-decay"
+    full, smoke = (make_cells(experiment, setup(experiment, scale)) for scale in ("full", "smoke"))
     assert full["FedAvg | 80 %"].options == {decay: (0.99, 0.998, 1.0)}
     assert decay not in full["FedAvg | 80 %"].settings
     assert (smoke["FedAvg | 80 %"].options, smoke["FedAvg | 80 %"].settings[decay]) == ({}, 1.0)
@@ -187,8 +189,8 @@ def test_what_an_order_sets_is_neither_scaled_nor_tuned() -> None:
         ("algorithms-mnist-shards", "cpu", "fedprox"),
         ("mcmahan-fig3", "smoke", "E | E = 1 | partitioner=natural"),
     ):
-        item = ITEMS[name]
-        cell = make_cells(item, replace(maker(item, scale), overrides=overrides))[label]
+        experiment = EXPERIMENTS[name]
+        cell = make_cells(experiment, replace(setup(experiment, scale), overrides=overrides))[label]
         own = {key: value for key, value in overrides.items() if key in cell.settings}
         assert {key: cell.settings[key] for key in own} == own
         assert {"batch-size", "learning-rate", "partitioner"} <= set(own)
@@ -196,22 +198,30 @@ def test_what_an_order_sets_is_neither_scaled_nor_tuned() -> None:
 
 
 def test_a_smaller_scale_keeps_the_updates_of_a_round() -> None:
-    item = ITEMS["seo-fig4"]
+    experiment = EXPERIMENTS["seo-fig4"]
     for label in ("B | B = 50", "B | B = 5"):
-        full, cpu = (make_cells(item, maker(item, scale))[label] for scale in ("full", "cpu"))
-        cut = item.scales["cpu"].cut
+        full, cpu = (
+            make_cells(experiment, setup(experiment, scale))[label] for scale in ("full", "cpu")
+        )
+        cut = experiment.scales["cpu"].cut
         assert cut.train / cpu.settings["batch-size"] == 50_000 / full.settings["batch-size"]
 
 
-SEO = [name for name, item in ITEMS.items() if name.startswith("seo-") and "narrow" in item.scales]
+SEO = [
+    name
+    for name, experiment in EXPERIMENTS.items()
+    if name.startswith("seo-") and "narrow" in experiment.scales
+]
 """The items of Seo et al. that train networks."""
 
 
 @pytest.mark.parametrize("name", SEO)
 def test_at_the_narrow_scale_only_the_network_is_another(name: str) -> None:
     """K, E, B, η, the partition and the data are the full scale's, in every cell that runs."""
-    item = ITEMS[name]
-    full, narrow = (make_cells(item, maker(item, scale)) for scale in ("full", "narrow"))
+    experiment = EXPERIMENTS[name]
+    full, narrow = (
+        make_cells(experiment, setup(experiment, scale)) for scale in ("full", "narrow")
+    )
     others = {"seo-cnn.channels": 8, "seo-cnn.hidden": 64, "trainer": "batched"}
     for label, cell in narrow.items():
         if cell is None:
@@ -220,8 +230,8 @@ def test_at_the_narrow_scale_only_the_network_is_another(name: str) -> None:
         as_in_full = full[label]
         assert as_in_full is not None
         assert cell.settings == {**as_in_full.settings, **others}
-        assert cell.rounds == ITEMS["seo-base"].at("narrow").rounds
-    scale = item.at("narrow")
+        assert cell.rounds == EXPERIMENTS["seo-base"].at("narrow").rounds
+    scale = experiment.at("narrow")
     assert (scale.cut, scale.batch_divisor, scale.rate_factor, scale.pace) == (None, 1, 1.0, 1.0)
 
 
@@ -229,7 +239,7 @@ def test_the_base_runs_of_the_narrow_scale_are_those_of_the_figures() -> None:
     """One run each: with the seed that all have they are not trained again."""
 
     def runs(name: str, *labels: str) -> list[tuple]:
-        cells = make_cells(ITEMS[name], maker(ITEMS[name], "narrow"))
+        cells = make_cells(EXPERIMENTS[name], setup(EXPERIMENTS[name], "narrow"))
         found = [cells[label] for label in labels]
         return [(Request.of(c.settings, c.rounds), c.seeds[0]) for c in found if c is not None]
 
@@ -254,7 +264,7 @@ def test_the_base_runs_of_the_narrow_scale_are_those_of_the_figures() -> None:
 def test_a_scale_takes_from_another_item_what_it_does_not_say_itself() -> None:
     other = Scale(note="n", rounds=7, seeds=(0,), settings={"model": "2nn", "seed": 1})
     own = Scale.model_validate({"as-in": "one", "seeds": [1], "settings": {"seed": 2}})
-    figure = ITEMS["seo-fig2"]
+    figure = EXPERIMENTS["seo-fig2"]
     items = {
         "one": figure.model_copy(update={"scales": {"cpu": other}}),
         "two": figure.model_copy(update={"scales": {"cpu": own}}),
@@ -270,9 +280,11 @@ def test_a_scale_takes_from_another_item_what_it_does_not_say_itself() -> None:
 
 def test_an_item_without_the_scale_is_left_out_and_by_itself_refused() -> None:
     assert set(catalogue.choose_at(["all"], "narrow")) == set(SEO)
-    with pytest.raises(ConfigError, match=r"--scale narrow: mcmahan-table4: .*: smoke, cpu, full"):
+    with pytest.raises(
+        ConfigError, match=r"--scale narrow: mcmahan-table4 has no such scale.*: smoke, cpu, full"
+    ):
         catalogue.choose_at(["mcmahan-table4"], "narrow")
-    assert ITEMS["mcmahan-table4"].at("narrow").only == ()
+    assert EXPERIMENTS["mcmahan-table4"].at("narrow").only == ()
 
 
 @pytest.mark.parametrize(
@@ -309,7 +321,7 @@ def test_a_wrong_toml_is_named(change: str, said: str) -> None:
     ],
 )
 def test_a_name_that_an_item_does_not_have_is_named(name, old, new, said) -> None:
-    text = (catalogue.ITEMS / f"{name}.toml").read_text()
+    text = (catalogue.EXPERIMENTS / f"{name}.toml").read_text()
     with pytest.raises(ConfigError, match=name) as error:
         read(name, text.replace(old, new, 1))
     assert said in str(error.value)
@@ -405,17 +417,17 @@ def test_clients_walk_to_their_own_optimum(kind: str) -> None:
 
 def test_long_runs_of_tables_are_evaluated_about_500_times() -> None:
     """1.5 times 1,181 published rounds of Table 1 are 1,772: every third is evaluated."""
-    cells = make_cells(TABLES["mcmahan-table1-2nn"], maker(TABLES["mcmahan-table1-2nn"], "full"))
+    cells = make_cells(TABLES["mcmahan-table1-2nn"], setup(TABLES["mcmahan-table1-2nn"], "full"))
     for cell in cells.values():
         assert cell.settings["eval-every"] == max(cell.rounds // 500, 1)
     assert {c.settings["eval-every"] for c in cells.values() if c.rounds < 1000} == {1}
     assert max(cell.settings["eval-every"] for cell in cells.values()) >= 3
-    smoke = make_cells(TABLES["mcmahan-table3"], maker(TABLES["mcmahan-table3"], "smoke"))
+    smoke = make_cells(TABLES["mcmahan-table3"], setup(TABLES["mcmahan-table3"], "smoke"))
     assert {cell.settings["eval-every"] for cell in smoke.values()} == {1}
 
 
 def test_columns_that_differ_in_the_target_share_their_runs() -> None:
-    cells = make_cells(TABLES["mcmahan-table3"], maker(TABLES["mcmahan-table3"], "full"))
+    cells = make_cells(TABLES["mcmahan-table3"], setup(TABLES["mcmahan-table3"], "full"))
     for row in ("SGD", "FedSGD", "FedAvg"):
         own = [cell for name, cell in cells.items() if name.startswith(f"{row} |")]
         assert len({tuple(sorted(cell.settings.items())) for cell in own}) == 1
@@ -427,7 +439,7 @@ def test_columns_that_differ_in_the_target_share_their_runs() -> None:
 
 def test_balanced_clients_are_table_1_s_and_others_have_sizes_of_their_own() -> None:
     both = [
-        make_cells(TABLES[name], maker(TABLES[name], "full"))
+        make_cells(TABLES[name], setup(TABLES[name], "full"))
         for name in ("mcmahan-unbalanced", "mcmahan-table1-2nn", "mcmahan-table1-cnn")
     ]
     own, sizes = both[0], ("sgm.sigma", "shards.sigma")
@@ -448,7 +460,7 @@ def test_balanced_clients_are_table_1_s_and_others_have_sizes_of_their_own() -> 
 @pytest.mark.parametrize(("name", "rounds"), [("mcmahan-fig3", 100), ("mcmahan-fig8", 100)])
 def test_very_many_local_epochs_are_of_the_full_scale_alone(name: str, rounds: int) -> None:
     for scale, run in (("full", True), ("cpu", False), ("smoke", False)):
-        cells = make_cells(ITEMS[name], maker(ITEMS[name], scale))
+        cells = make_cells(EXPERIMENTS[name], setup(EXPERIMENTS[name], scale))
         large = [cell for label, cell in cells.items() if "E = 200" in label]
         assert len(large) == 2
         for cell in large:
@@ -458,7 +470,7 @@ def test_very_many_local_epochs_are_of_the_full_scale_alone(name: str, rounds: i
 
 
 def test_sgd_alone_has_the_text_s_86_percent() -> None:
-    cells = make_cells(TABLES["mcmahan-table3"], maker(TABLES["mcmahan-table3"], "full"))
+    cells = make_cells(TABLES["mcmahan-table3"], setup(TABLES["mcmahan-table3"], "full"))
     assert [name for name in cells if name.endswith("86 %")] == ["SGD | 86 %"]
     assert (cells["SGD | 86 %"].rounds, cells["SGD | 86 %"].target) == (296_250, 0.86)
     assert cells["SGD | 85 %"].rounds == 148_500

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedapp.config.run_config import defaults, read_config
+from fedapp.config.read import defaults, read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.data.dataset import Examples
 from fedapp.data.partition.dirichlet import Dirichlet
@@ -42,7 +42,7 @@ def test_shards_that_do_not_divide_name_the_keys_and_what_divides():
 
 
 def test_shards_of_a_prime_number_of_examples_advise_to_drop():
-    with pytest.raises(ConfigError, match=r"mend it, set shards\.drop-remainder=true"):
+    with pytest.raises(ConfigError, match=r"fix it, set shards\.drop-remainder=true"):
         Shards().split(cycle(1433), 20, 0)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedapp.config.run_config import defaults, read_config
+from fedapp.config.read import defaults, read_config
 from fedapp.data import load_dataset, load_partition
 from fedapp.data.dataset import Partition
 from fedapp.data.partition.iid import Iid
@@ -67,7 +67,7 @@ def test_whatever_the_sets_depend_on_makes_another_entry(splits, monkeypatch):
     train = DATASET.train
     turned = dataclasses.replace(train, targets=train.targets[::-1].copy())
     load_partition(config(), dataclasses.replace(DATASET, train=turned), 10)
-    monkeypatch.setattr("fedapp.data.partition.cache.version", lambda name: f"{name} of tomorrow")
+    monkeypatch.setattr("fedapp.data.cache.version", lambda name: f"{name} of tomorrow")
     load_partition(config(), DATASET, 10)
     assert splits == [10, 5, 10, 10, 10, 10]
 
@@ -98,7 +98,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(splits, tmp_path, caplog
     first, second = (load_partition(blocked, DATASET, 10) for _ in range(2))
     assert same(first, second)
     assert splits == [10, 10]
-    assert "the partition cannot be kept" in caplog.text
+    assert "the partition cannot be stored" in caplog.text
     assert "FEDAPP_CACHE" in caplog.text
 
 
@@ -106,15 +106,15 @@ def test_a_full_disk_is_done_without(splits, tmp_path, monkeypatch, caplog):
     def full(path, content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedapp.data.partition.cache.write_atomically", full)
+    monkeypatch.setattr("fedapp.data.cache.write_atomically", full)
     assert load_partition(config(), DATASET, 10).num_clients == 10
     assert "No space left on device" in caplog.text
     assert entries(tmp_path / "cache") == []
 
 
 def test_what_is_split_in_no_time_is_not_kept(tmp_path):
-    assert not Iid.kept
-    assert not Partitioning.kept
+    assert not Iid.cached
+    assert not Partitioning.cached
     load_partition(config(partitioner="iid"), DATASET, 10)
     assert not (tmp_path / "cache").exists()
 

@@ -7,15 +7,14 @@ import warnings
 import numpy as np
 import pytest
 
-from fedapp.config.run_config import defaults, read_config
+from fedapp.config.read import defaults, read_config
 from fedapp.data import load_dataset
 from fedapp.data.dataset import Examples, Partition
-from fedapp.data.partition.adapters.index_map import BY, index_sets
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.label_quantity import LabelQuantity
 from fedapp.data.partition.natural import Natural
-from fedapp.data.partition.partitioning import PURPOSE
+from fedapp.data.partition.partitioning import BY, PURPOSE, index_sets
 from fedapp.data.partition.sgm import Sgm
 from fedapp.data.partition.shards import Shards
 from fedapp.data.partition.sizes import Sizes
@@ -187,7 +186,7 @@ def test_exponential_sizes_equal_flower():
 
 @pytest.mark.parametrize("ours", [Sgm(), Dirichlet(), Natural()], ids=lambda p: p.name)
 def test_every_scheme_is_a_flower_partitioner(ours):
-    from fedapp.data.partition.adapters.flower import ComponentPartitioner
+    from fedapp.data.flower_partitioner import ComponentPartitioner
 
     partitioner = ComponentPartitioner(ours, K, "label", SEED, column="role")
     assert isinstance(partitioner, partitioners.Partitioner)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedapp.config.run_config import defaults, read_config
+from fedapp.config.read import defaults, read_config
 from fedapp.data import load_dataset
 from fedapp.data.dataset import Examples, Partition
 from fedapp.data.partition.dirichlet import Dirichlet

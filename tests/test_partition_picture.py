@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from fedapp.analysis.partition import label_counts, labels_per_client
 from fedapp.cli.main import app
-from fedapp.config.run_config import defaults, read_config
+from fedapp.config.read import defaults, read_config
 from fedapp.data import load_dataset
 from fedapp.data.dataset import Examples, Partition
 from fedapp.data.node_data import read_node_data

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedapp.config.read import defaults, read_config
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import defaults, read_config
 from fedapp.data import load_partition
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
 from fedapp.data.partition.dirichlet import Dirichlet

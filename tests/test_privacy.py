@@ -18,7 +18,7 @@ from scipy.stats import binom, chisquare, norm
 
 from fedapp.analysis.privacy import default_delta, epsilon
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
@@ -582,7 +582,7 @@ def test_no_order_leaves_that_cannot_be_charged(run: Run, monkeypatch: pytest.Mo
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedapp.runs.privacy.append_whole", full)
+    monkeypatch.setattr("fedapp.runs.privacy.append_or_restore", full)
     trained = []
     monkeypatch.setattr(DPFedAvg, "gradient", lambda *_: trained.append(1))
     with pytest.raises(RunError, match=r"privacy\.jsonl cannot be written \(No space left"):

@@ -11,18 +11,18 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import load_dataset
 from fedapp.errors import ConfigError
 from fedapp.studies.papers import costs
 from fedapp.studies.papers.catalogue import choose
 from fedapp.studies.papers.costs import cost_of
-from fedapp.studies.papers.reproduce import Order, reproduce
+from fedapp.studies.papers.reproduce import ReproduceOptions, reproduce
 from fedapp.studies.papers.results import collect, read_results
 from fedapp.studies.papers.schema import SCALES
 from fedapp.studies.sweep.record import RunRecord
-from fedapp.studies.sweep.scheduler import Effort, Schedule
-from tests.paper_results import ITEMS, TABLES, cell, run_result, table_results
+from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions
+from tests.paper_results import EXPERIMENTS, TABLES, cell, run_result, table_results
 
 
 def test_items_are_chosen_by_name_or_by_its_start() -> None:
@@ -31,14 +31,16 @@ def test_items_are_chosen_by_name_or_by_its_start() -> None:
         "mcmahan-table1-cnn",
     ]
     assert [name for name, _ in choose(["seo-fig1"])] == ["seo-fig1"]
-    assert len(list(choose(["all"]))) == len(ITEMS)
+    assert len(list(choose(["all"]))) == len(EXPERIMENTS)
     with pytest.raises(ConfigError, match="there is no such table or figure"):
         list(choose(["mcmahan-table9"]))
 
 
 def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> None:
-    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=1), {})
-    reproduce(["seo-fig11", "mcmahan-fig1"], order, Console(quiet=True))
+    options = ReproduceOptions(
+        "smoke", None, tmp_path / "runs", tmp_path / "out", SchedulerOptions(jobs=1), {}
+    )
+    reproduce(["seo-fig11", "mcmahan-fig1"], options, Console(quiet=True))
     for name in ("seo-fig11", "mcmahan-fig1"):
         files = {path.name for path in (tmp_path / "out" / name).iterdir()}
         assert files == {"smoke.json", "smoke.png", "smoke.svg", "index.md", "index.html"}
@@ -55,8 +57,10 @@ def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> 
 
 @pytest.mark.process
 def test_a_table_is_reproduced_at_smoke_scale(tmp_path: Path) -> None:
-    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=2), {})
-    reproduce(["mcmahan-table1-2nn"], order, Console(quiet=True))
+    options = ReproduceOptions(
+        "smoke", None, tmp_path / "runs", tmp_path / "out", SchedulerOptions(jobs=2), {}
+    )
+    reproduce(["mcmahan-table1-2nn"], options, Console(quiet=True))
     results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
     ran = {name for name, found in results.cells.items() if found.runs}
     assert {name.split(" | ")[0] for name in ran} == {"C = 0.0", "C = 0.5"}
@@ -68,8 +72,8 @@ def test_a_table_is_reproduced_at_smoke_scale(tmp_path: Path) -> None:
 def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) -> None:
     def chosen(*only: str) -> set[str]:
         folders = tmp_path / "runs", tmp_path / "out"
-        order = Order("smoke", None, *folders, Effort(jobs=2), {}, only=only)
-        reproduce(["mcmahan-table1-2nn"], order, Console(quiet=True))
+        options = ReproduceOptions("smoke", None, *folders, SchedulerOptions(jobs=2), {}, only=only)
+        reproduce(["mcmahan-table1-2nn"], options, Console(quiet=True))
         results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
         return {name for name, found in results.cells.items() if found.runs}
 
@@ -82,12 +86,12 @@ def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) 
     both = {"C = 0.0 | IID, B = 10", "C = 0.0 | IID, B = ∞"}
     assert chosen("C = 0.0 | IID, B = ∞") == both
     kept = (tmp_path / "out" / "mcmahan-table1-2nn" / "smoke.json").read_bytes()
-    others = Order(
+    others = ReproduceOptions(
         "smoke",
         None,
         tmp_path / "other runs",
         tmp_path / "out",
-        Effort(jobs=1),
+        SchedulerOptions(jobs=1),
         {},
         only=("C = 0.0 | IID, B = 10",),
     )
@@ -101,9 +105,11 @@ def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) 
     with pytest.raises(ConfigError, match=r"seo-fig11/smoke\.json: cannot be read .* Delete it"):
         reproduce(["seo-fig11"], replace(others, only=()), console)
     assert damaged.read_text() == "{"
-    order = Order("cpu", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=1), {}, only=("x",))
+    options = ReproduceOptions(
+        "cpu", None, tmp_path / "runs", tmp_path / "out", SchedulerOptions(jobs=1), {}, only=("x",)
+    )
     with pytest.raises(ConfigError, match=r"--only x: .* choose another with --scale"):
-        reproduce(["mcmahan-table3"], order, Console(quiet=True))
+        reproduce(["mcmahan-table3"], options, Console(quiet=True))
     with pytest.raises(ConfigError, match=r"--only C = 2: .* One of: C = 0\.0; IID, B = ∞; "):
         chosen("C = 2")
 
@@ -118,10 +124,10 @@ def test_when_the_time_is_up_what_is_done_is_shown_and_the_rest_is_not_run(
         return 0.0 if len(list(tmp_path.glob("runs/*/record.json"))) >= 8 else 60.0
 
     monkeypatch.setattr(Schedule, "seconds_left", left)
-    effort = Effort(jobs=1, hours=1.0)
-    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", effort, {})
+    scheduler = SchedulerOptions(jobs=1, hours=1.0)
+    options = ReproduceOptions("smoke", None, tmp_path / "runs", tmp_path / "out", scheduler, {})
     console = Console(file=io.StringIO())
-    reproduce(["algorithms-mnist-shards", "mcmahan-table1-2nn"], order, console)
+    reproduce(["algorithms-mnist-shards", "mcmahan-table1-2nn"], options, console)
     results = read_results(tmp_path / "out", "mcmahan-table1-2nn", "smoke")
     ran = {name for name, found in results.cells.items() if found.runs}
     assert ran
@@ -138,15 +144,15 @@ def test_costs_are_of_the_digits_as_they_are() -> None:
 
 
 def test_costs_add_up() -> None:
-    item = ITEMS["seo-fig5"]
-    cost = cost_of(item, "smoke", {})
+    experiment = EXPERIMENTS["seo-fig5"]
+    cost = cost_of(experiment, "smoke", {})
     assert (cost.runs, cost.rounds) == (4, 60)
     assert 0 < cost.seconds < 600
     tuned = cost_of(TABLES["mcmahan-table1-2nn"], "smoke", {})
     assert tuned.runs == 8 * 3
 
 
-@pytest.mark.parametrize("name", list(ITEMS))
+@pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_every_item_has_a_cost_at_every_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def seconds(data: str, batch: int, *_: object) -> float:
         assert data in costs.TASKS
@@ -155,7 +161,7 @@ def test_every_item_has_a_cost_at_every_scale(name: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(costs, "_example_seconds", seconds)
     for scale in SCALES:
-        cost = costs.cost_of(ITEMS[name], scale, {})
+        cost = costs.cost_of(EXPERIMENTS[name], scale, {})
         assert (cost.runs == 0) == (cost.rounds == 0) == (cost.seconds == 0)
 
 
@@ -164,13 +170,13 @@ def test_a_run_that_several_cells_and_items_share_costs_once(
 ) -> None:
     """The base run of Figure 5, 60 rounds of a second each, is that of Figure 4's three lines."""
     monkeypatch.setattr(costs, "_round_seconds", lambda _: 1.0)
-    items = {name: ITEMS[name] for name in ("seo-fig4", "seo-fig5")}
-    four, five = (cost_of(item, "cpu", {}) for item in items.values())
+    items = {name: EXPERIMENTS[name] for name in ("seo-fig4", "seo-fig5")}
+    four, five = (cost_of(experiment, "cpu", {}) for experiment in items.values())
     assert (four.runs, four.rounds) == (12 * 3, 12 * 3 * 80)  # of 14 lines three are one
     assert (five.runs, five.seconds) == (4 * 3, 4 * 3 * 80.0)
-    listed = costs.list_items(items, "cpu", 1, {})
+    listed = costs.list_experiments(items, "cpu", 1, {})
     assert [list(column.cells)[-1] for column in listed.columns] == [
-        *("in all", "each run once", "45", "3,600", "60 min")
+        *("total", "each run once", "45", "3,600", "60 min")
     ]
 
 
@@ -201,7 +207,7 @@ def test_the_list_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"), [("--data", "there is no such folder"), ("--from", "no records folder")]
+    ("option", "said"), [("--data", "there is no such folder"), ("--from", "no folder 'records'")]
 )
 def test_folders_that_are_not_there_are_refused(option: str, said: str, tmp_path: Path) -> None:
     run = ["reproduce", "seo-fig11", option, str(tmp_path / "nosuch"), "--to", str(tmp_path)]
@@ -213,16 +219,18 @@ def test_folders_that_are_not_there_are_refused(option: str, said: str, tmp_path
     "key", ["num-server-rounds", "target-accuracy", "seed", "run-dir", "resume"]
 )
 def test_what_no_cell_would_take_over_is_refused(key: str, tmp_path: Path) -> None:
-    order = Order("smoke", None, tmp_path / "runs", tmp_path / "out", Effort(jobs=1), {key: 1})
+    options = ReproduceOptions(
+        "smoke", None, tmp_path / "runs", tmp_path / "out", SchedulerOptions(jobs=1), {key: 1}
+    )
     with pytest.raises(ConfigError, match=f"--set {key}: has no effect"):
-        reproduce(["seo-fig11"], order, Console(quiet=True))
+        reproduce(["seo-fig11"], options, Console(quiet=True))
 
 
 def test_the_list_names_every_item() -> None:
     said = CliRunner().invoke(app, ["reproduce", "seo-fig1", "seo-fig5", "--list"]).output
     assert "seo-fig1" in said
     assert "seo-fig5" in said
-    assert "Estimated from steps measured just now" in " ".join(said.split())
+    assert "Estimated from steps measured on" in " ".join(said.split())
 
 
 def test_results_survive_a_round_trip(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from data_files import image_features, image_splits, write_parquet
 from in_process import SMALL, TWENTY, metrics, run
 
 from fedapp import server_app
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
 from fedapp.runs.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint

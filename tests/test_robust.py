@@ -13,7 +13,7 @@ from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data.embedded.quadratic import OPTIMUM
 from fedapp.errors import ConfigError
 from fedapp.training.algorithm import Algorithm

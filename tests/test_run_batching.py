@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data.dataset import Examples
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.server_app import run
-from fedapp.studies.sweep.execute import Job, perform, perform_together
+from fedapp.studies.sweep.execute import Job, execute_run, execute_together
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.store import Store
@@ -260,7 +260,7 @@ def test_runs_that_cannot_join_the_others_come_after_them(tmp_path: Path) -> Non
     store, alone = Store(tmp_path / "stacked"), Store(tmp_path / "alone")
     new, second, other = request(0.1), request(0.2), request(0.3)
     begun = request(0.4)
-    perform(request(0.4, rounds=1), store, lambda *_: False)
+    execute_run(request(0.4, rounds=1), store, lambda *_: False)
     taken = store.lock(other.run)
     taken.acquire()
     ended: dict[str, RunRecord | None] = {}
@@ -274,10 +274,10 @@ def test_runs_that_cannot_join_the_others_come_after_them(tmp_path: Path) -> Non
         return Job(wanted, lambda *_: False, done)
 
     wanted = [begun, other, new, second]
-    perform_together([job(each) for each in wanted], store)
+    execute_together([job(each) for each in wanted], store)
     assert set(list(ended)[:2]) == {new.run, second.run}
     for each in wanted:
-        mine, theirs = ended[each.run], perform(each, alone, lambda *_: False)
+        mine, theirs = ended[each.run], execute_run(each, alone, lambda *_: False)
         assert mine is not None
         assert theirs is not None
         assert mine.status == "complete"
@@ -309,7 +309,7 @@ def test_a_run_whose_folder_is_damaged_is_named_and_the_others_go_on(tmp_path: P
     def job(wanted: Request) -> Job:
         return Job(wanted, lambda *_: False, lambda r: ended.update({wanted.run: r}))
 
-    perform_together([job(fine), job(damaged), job(unread)], store)
+    execute_together([job(fine), job(damaged), job(unread)], store)
     found = {run: record.status for run, record in ended.items() if record}
     assert found == {fine.run: "complete", damaged.run: "failed", unread.run: "failed"}
     problems = {run: record.problem for run, record in ended.items() if record}
@@ -327,7 +327,7 @@ def test_a_run_that_fails_or_is_stopped_does_not_stop_the_others(tmp_path: Path)
             wanted, lambda round_, _: round_ >= until, lambda r: ended.update({wanted.run: r})
         )
 
-    perform_together([job(wild, 99), job(cut, 2), job(fine, 99)], store)
+    execute_together([job(wild, 99), job(cut, 2), job(fine, 99)], store)
     assert ended[cut.run] is None
     found = {run: record.status for run, record in ended.items() if record}
     assert found == {wild.run: "diverged", fine.run: "complete"}

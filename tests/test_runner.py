@@ -18,11 +18,11 @@ from killed import PROCESSES
 from rich.console import Console
 
 from fedapp.cli import main as cli
-from fedapp.runs.metrics import read_metrics
-from fedapp.studies.sweep.execute import perform
+from fedapp.runs.callbacks import read_metrics
+from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.plans import fixed
-from fedapp.studies.sweep.scheduler import Effort, Schedule, carry_out
+from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions, execute_plans
+from fedapp.studies.sweep.search import fixed
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.workers import Worker
 
@@ -51,20 +51,20 @@ def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_re
     plans = {
         name: (lambda r=r: fixed([r])) for name, r in zip("abc", (wild, broken, good), strict=True)
     }
-    outcomes, failed = carry_out(plans, store, Effort(jobs=1), quiet())
+    outcomes, failed = execute_plans(plans, store, SchedulerOptions(jobs=1), quiet())
     statuses = {name: outcome.runs[0].status for name, outcome in outcomes.items()}
     assert statuses == {"a": "diverged", "b": "failed", "c": "complete"}
     assert set(failed) == {wild.run, broken.run}
     assert "not finite" in failed[wild.run]
     assert outcomes["c"].runs[0].last_round == 3
     inode = (store.folder(good.run) / "record.json").stat().st_ino
-    carry_out(plans, Store(tmp_path), Effort(jobs=1), quiet())
+    execute_plans(plans, Store(tmp_path), SchedulerOptions(jobs=1), quiet())
     assert (store.folder(good.run) / "record.json").stat().st_ino == inode  # nothing ran again
 
     [longer] = requests([0.1], rounds=6)
     assert longer.run == good.run
-    outcomes, _ = carry_out(
-        {"d": lambda: fixed([longer])}, Store(tmp_path), Effort(jobs=1), quiet()
+    outcomes, _ = execute_plans(
+        {"d": lambda: fixed([longer])}, Store(tmp_path), SchedulerOptions(jobs=1), quiet()
     )
     assert outcomes["d"].runs[0].rounds == [0, 1, 2, 3, 4, 5, 6]
     assert [row["round"] for row in read_metrics(store.folder(good.run) / "metrics.jsonl")] == [
@@ -101,7 +101,7 @@ def test_when_the_time_is_up_runs_are_cut_at_a_checkpoint(
     plans = {
         name: (lambda r=r: fixed([r])) for name, r in (("a", short), ("b", long), ("c", later))
     }
-    outcomes, failed = carry_out(plans, store, Effort(jobs=1, hours=1.0), quiet())
+    outcomes, failed = execute_plans(plans, store, SchedulerOptions(jobs=1, hours=1.0), quiet())
     assert list(outcomes) == ["a"]
     assert not failed
     assert not store.folder(later.run).exists()
@@ -112,7 +112,9 @@ def test_when_the_time_is_up_runs_are_cut_at_a_checkpoint(
     [further] = requests([0.3], rounds=done + 5)
     curves = []
     for root in (store.root, tmp_path / "whole"):
-        again, _ = carry_out({"b": lambda: fixed([further])}, Store(root), Effort(jobs=1), quiet())
+        again, _ = execute_plans(
+            {"b": lambda: fixed([further])}, Store(root), SchedulerOptions(jobs=1), quiet()
+        )
         curves.append((again["b"].runs[0].accuracy, again["b"].runs[0].loss))
     assert curves[0] == curves[1]
 
@@ -123,8 +125,8 @@ def test_a_run_that_another_process_is_at_work_on_is_not_waited_for_when_all_sto
 ) -> None:
     [request] = requests([0.1], rounds=1)
     with Store(tmp_path).lock(request.run):
-        assert perform(request, Store(tmp_path), lambda round_, accuracy: True) is None
-    assert perform(request, Store(tmp_path), lambda round_, accuracy: False).last_round == 1
+        assert execute_run(request, Store(tmp_path), lambda round_, accuracy: True) is None
+    assert execute_run(request, Store(tmp_path), lambda round_, accuracy: False).last_round == 1
 
 
 def test_a_worker_is_not_interrupted_while_it_begins(tmp_path: Path) -> None:

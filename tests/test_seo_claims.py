@@ -7,11 +7,12 @@ from pydantic import ValidationError
 
 from fedapp.analysis.curves import fluctuation, relative_spread
 from fedapp.studies.papers.cells import make_cells
+from fedapp.studies.papers.claims import Claim, Claims
 from fedapp.studies.papers.pages.claims import Noise, check, claims_section
 from fedapp.studies.papers.reproduce import cells_with_curves
 from fedapp.studies.papers.results import CellResult, Curve, Results, RunResult
-from fedapp.studies.papers.schema import Claim, Claims, ScaleName
-from tests.paper_results import ITEMS, TABLES, cell, maker, run_result
+from fedapp.studies.papers.schema import ScaleName
+from tests.paper_results import EXPERIMENTS, TABLES, cell, run_result, setup
 
 
 def claim(**more) -> Claim:
@@ -53,7 +54,7 @@ def test_fluctuation_is_the_mean_change_over_the_last_half() -> None:
 
 
 def test_a_gain_is_the_difference_of_two_differences() -> None:
-    claim = Claim(says="", where="", measure="gain", cells=("a", "b", "c", "d"), low=0.0)
+    claim = Claim(text="", where="", measure="gain", cells=("a", "b", "c", "d"), low=0.0)
     finals = {"a": 0.6, "b": 0.5, "c": 0.7, "d": 0.68}
     cells = {
         name: cell(run_result(1.0).model_copy(update={"final": final}))
@@ -66,10 +67,10 @@ def test_a_gain_is_the_difference_of_two_differences() -> None:
 
 
 def test_claims_are_about_cells_of_other_items() -> None:
-    item = ITEMS["seo-claims"]
-    cells = make_cells(item, maker(item, "full"))
-    seo = ITEMS["seo-fig10"]
-    wanted = make_cells(seo, maker(seo, "full"))["eta | η = 0.05"]
+    experiment = EXPERIMENTS["seo-claims"]
+    cells = make_cells(experiment, setup(experiment, "full"))
+    seo = EXPERIMENTS["seo-fig10"]
+    wanted = make_cells(seo, setup(seo, "full"))["eta | η = 0.05"]
     assert cells["seo-fig10: eta | η = 0.05"] == wanted
 
 
@@ -213,29 +214,31 @@ def test_a_claim_that_cannot_be_checked_is_refused(more: dict, said: str) -> Non
 
 
 def test_a_page_says_which_rounds_a_window_is() -> None:
-    item = ITEMS["seo-claims"]
-    assert isinstance(item, Claims)
+    experiment = EXPERIMENTS["seo-claims"]
+    assert isinstance(experiment, Claims)
 
     def said(scale: ScaleName) -> str:
-        return claims_section(item, Results(item="seo-claims", scale=scale, command="c", cells={}))
+        return claims_section(
+            experiment, Results(experiment="seo-claims", scale=scale, command="c", cells={})
+        )
 
     assert "rounds 40 to 70 of the paper are here 10 to 17.5." in said("cpu")
     assert "of the paper are here" not in said("full")
 
 
 def test_the_curves_of_claims_are_kept_where_they_are_read() -> None:
-    item = ITEMS["seo-claims"]
-    cells = make_cells(item, maker(item, "cpu"))
-    kept = cells_with_curves(item, cells)
+    experiment = EXPERIMENTS["seo-claims"]
+    cells = make_cells(experiment, setup(experiment, "cpu"))
+    kept = cells_with_curves(experiment, cells)
     assert "seo-fig7: weighted | SGM 0.9" in kept
     assert "seo-fig2: K | K = 1" not in kept
     assert cells_with_curves(TABLES["mcmahan-table4"], cells) == set()
     row = claim(measure="spread", of="accuracy", cells=("mcmahan-table4: IID",), high=0.1)
-    assert isinstance(item, Claims)
-    of_a_column = cells_with_curves(item.model_copy(update={"claims": (row,)}), cells)
+    assert isinstance(experiment, Claims)
+    of_a_column = cells_with_curves(experiment.model_copy(update={"claims": (row,)}), cells)
     assert len(of_a_column) == 9
     assert "mcmahan-table4: E = 1, B = 50 | IID" in of_a_column
-    assert cells_with_curves(ITEMS["seo-fig9"], cells) == set(cells)
+    assert cells_with_curves(EXPERIMENTS["seo-fig9"], cells) == set(cells)
 
 
 @pytest.mark.parametrize(
@@ -286,11 +289,13 @@ def test_the_smoke_scale_is_no_evidence(measure: str) -> None:
 def test_a_page_says_why_a_number_is_not_judged() -> None:
     cells = {"seo-fig5: PP | 1 of 10 clients": 0.515, "seo-fig5: PP | 10 of 10 clients": 0.53}
     found = {name: cell(run_result(final=final)) for name, final in cells.items()}
-    item = ITEMS["seo-claims"]
-    assert isinstance(item, Claims)
-    said = claims_section(item, Results(item="seo-claims", scale="smoke", command="c", cells=found))
-    run = sum(cells.keys() >= set(claim.cells) for claim in item.claims)
-    assert f"{run} smoke: no evidence, {len(item.claims) - run} not run." in said
+    experiment = EXPERIMENTS["seo-claims"]
+    assert isinstance(experiment, Claims)
+    said = claims_section(
+        experiment, Results(experiment="seo-claims", scale="smoke", command="c", cells=found)
+    )
+    run = sum(cells.keys() >= set(claim.cells) for claim in experiment.claims)
+    assert f"{run} smoke: no evidence, {len(experiment.claims) - run} not run." in said
     assert "Shown, not judged: *smoke: no evidence*: other data" in said
     assert "holds:" not in said
 
@@ -307,12 +312,14 @@ def test_the_value_of_a_smaller_scale_is_shown_and_not_judged() -> None:
 def test_claims_of_a_scale_have_its_noise() -> None:
     cells = {"seo-fig5: PP | 1 of 10 clients": 0.515, "seo-fig5: PP | 10 of 10 clients": 0.53}
     found = {name: cell(run_result(final=final)) for name, final in cells.items()}
-    item = ITEMS["seo-claims"]
-    assert isinstance(item, Claims)
+    experiment = EXPERIMENTS["seo-claims"]
+    assert isinstance(experiment, Claims)
 
     def shown(scale: ScaleName) -> str:
-        results = Results(item="seo-claims", scale=scale, command="c", cells=found)
-        return next(line for line in claims_section(item, results).splitlines() if "-1.50" in line)
+        results = Results(experiment="seo-claims", scale=scale, command="c", cells=found)
+        return next(
+            line for line in claims_section(experiment, results).splitlines() if "-1.50" in line
+        )
 
     assert "| 1.00 |" in shown("full")
     assert "| 2.00 |" in shown("cpu")

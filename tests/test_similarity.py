@@ -22,7 +22,7 @@ from fedapp.analysis.similarity import (
     mean_pairwise,
 )
 from fedapp.cli.main import app as cli
-from fedapp.config.run_config import defaults
+from fedapp.config.read import defaults
 from fedapp.errors import DataError
 from fedapp.runs.figures import loss_traces, read_runs, similarity_curves
 from tests.conftest import Run, largest_difference, metrics_of, model_of

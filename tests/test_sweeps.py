@@ -16,23 +16,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from fedapp.config.registry import FAMILIES, source_of
+from fedapp.config.registry import FAMILIES, source_digest
 from fedapp.errors import ConfigError
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.metrics import read_metrics
-from fedapp.studies.papers.reproduce import Order, reproduce
-from fedapp.studies.sweep.archive import Archive
-from fedapp.studies.sweep.command import run_plans, sweep_settings
-from fedapp.studies.sweep.execute import perform
+from fedapp.studies.papers.reproduce import ReproduceOptions, reproduce
+from fedapp.studies.sweep.command import retry_failures, run_plans, sweep_settings
+from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, Request
-from fedapp.studies.sweep.learning_rate_search import Cell, Rates, is_inside, search
-from fedapp.studies.sweep.plans import Candidate, SearchResult, fixed, stage
 from fedapp.studies.sweep.record import RunRecord, problem_of, read_run
-from fedapp.studies.sweep.retry import retry_failures
-from fedapp.studies.sweep.scheduler import Effort, in_groups
-from fedapp.studies.sweep.store import Store
+from fedapp.studies.sweep.scheduler import SchedulerOptions, in_groups
+from fedapp.studies.sweep.search import (
+    Candidate,
+    Cell,
+    RateGrid,
+    SearchResult,
+    fixed,
+    is_inside,
+    replay,
+    search,
+)
+from fedapp.studies.sweep.store import Archive, Store
 from fedapp.training import build as setup
 
 BASE = {"num-clients": 10, "2nn.hidden": 8}
@@ -256,14 +262,14 @@ class Imagined:
     def do(self, cell: Cell) -> SearchResult:
         """Carry out one request after another; what is asked depends on the records alone."""
         while True:
-            now = stage(search(cell), self)
+            now = replay(search(cell), self)
             if now.outcome is not None:
                 return now.outcome
             self.asked.append(now.missing[-1])
 
 
 def tuned(**more) -> Cell:
-    return Cell(BASE, rounds=1000, target=1.0, rates=Rates(start=0.1, **more))
+    return Cell(BASE, rounds=1000, target=1.0, rates=RateGrid(start=0.1, **more))
 
 
 def rate(settings) -> float:
@@ -403,7 +409,7 @@ def test_a_plan_asks_for_what_is_missing() -> None:
     requests = [Request.of({**BASE, "seed": seed}, 3) for seed in range(3)]
     runs = Imagined(lambda _: 10)
     runs.asked = [requests[1]]
-    assert stage(fixed(requests), runs).missing == [requests[0], requests[2]]
+    assert replay(fixed(requests), runs).missing == [requests[0], requests[2]]
 
 
 # ---------------------------------------------------------------- stacked runs
@@ -462,7 +468,11 @@ def test_a_point_that_is_named_twice_is_one() -> None:
 @pytest.mark.parametrize(
     ("settings", "best_of", "said"),
     [
-        (["trainer=[sequential, batched]"], "", r"trainer: .* are one run\. Give it one value"),
+        (
+            ["trainer=[sequential, batched]"],
+            "",
+            r"trainer: .* would be one run\. Give it one value",
+        ),
         (["seed=[0, 1]", "momentum=[0.0, 0.5]"], "seed", r"--best-of seed: .* One of: momentum"),
         (["run-dir=[a, b]"], "", "run-dir: a sweep names its runs itself"),
         (["learning-rate=-1"], "", "^learning-rate = -1"),
@@ -470,7 +480,7 @@ def test_a_point_that_is_named_twice_is_one() -> None:
 )
 def test_a_sweep_that_makes_no_sense_is_refused(settings, best_of, said, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
-        sweep_settings(settings, tmp_path, tmp_path, best_of, Effort(jobs=1), Console())
+        sweep_settings(settings, tmp_path, tmp_path, best_of, SchedulerOptions(jobs=1), Console())
 
 
 @pytest.mark.parametrize("text", ["[]", "[[1], [2]]"])
@@ -491,7 +501,9 @@ def test_a_file_where_a_folder_should_be_is_named_before_anything_runs(
     (tmp_path / "file").touch()
     places = {"--runs": tmp_path / "runs", "--to": tmp_path / "to", option: tmp_path / "file" / "a"}
     with pytest.raises(ConfigError, match=f"{option} .*file/a: must be a folder"):
-        sweep_settings([], places["--runs"], places["--to"], "", Effort(jobs=1), Console())
+        sweep_settings(
+            [], places["--runs"], places["--to"], "", SchedulerOptions(jobs=1), Console()
+        )
 
 
 @pytest.mark.parametrize("option", ["--runs", "--to"])
@@ -500,10 +512,14 @@ def test_a_folder_that_cannot_be_written_is_named_before_anything_runs(
 ) -> None:
     places = {"--runs": tmp_path / "runs", "--to": tmp_path / "to", option: Path("/proc/none")}
     with pytest.raises(ConfigError, match=f"{option} /proc/none: cannot be written"):
-        sweep_settings([], places["--runs"], places["--to"], "", Effort(jobs=1), Console())
-    order = Order("smoke", None, places["--runs"], places["--to"], Effort(jobs=1), {})
+        sweep_settings(
+            [], places["--runs"], places["--to"], "", SchedulerOptions(jobs=1), Console()
+        )
+    options = ReproduceOptions(
+        "smoke", None, places["--runs"], places["--to"], SchedulerOptions(jobs=1), {}
+    )
     with pytest.raises(ConfigError, match=f"{option} /proc/none: cannot be written"):
-        reproduce(["seo-fig11"], order, Console(quiet=True))
+        reproduce(["seo-fig11"], options, Console(quiet=True))
 
 
 def test_a_point_that_makes_no_sense_is_named() -> None:
@@ -539,8 +555,8 @@ def test_best_of_keeps_one_value_of_a_key() -> None:
 
 def test_rows_with_a_target_are_sorted_by_rounds() -> None:
     slow, fast, never = (record(values) for values in ([0, 0.5, 1], [0, 1, 0.2], [0, 0.9, 0.9]))
-    order = [Row({"x": 1}, [r], 1.0) for r in (slow, fast, never)]
-    assert [row.needed for row in sorted(order, key=Row.sorting)] == [1.0, 2.0, None]
+    options = [Row({"x": 1}, [r], 1.0) for r in (slow, fast, never)]
+    assert [row.needed for row in sorted(options, key=Row.sorting)] == [1.0, 2.0, None]
     assert Row({"x": 1}, [fast, slow], 1.0).needed == 1.5
     assert Row({"x": 1}, [fast, never], 1.0).needed is None
 
@@ -578,7 +594,9 @@ def test_a_run_that_failed_before_is_shown_with_its_reason_and_the_remedy(tmp_pa
     store.keep(broken)
     said = Console(file=io.StringIO(), width=200)
     settings = [f"{key}={value}" for key, value in values.items()]
-    problem = sweep_settings(settings, tmp_path, tmp_path / "to", "", Effort(jobs=1), said)
+    problem = sweep_settings(
+        settings, tmp_path, tmp_path / "to", "", SchedulerOptions(jobs=1), said
+    )
     assert problem.startswith(f"1 run failed: {broken.run}: NameError: [x]. ")
     assert "--retry" in problem
     assert f"{broken.run}: NameError: [x]" in said.file.getvalue()  # type: ignore[attr-defined]
@@ -588,7 +606,7 @@ SHORT = {**BASE, "local-epochs": 1, "2nn.hidden": 8, "device": "cpu", "checkpoin
 
 
 def do(request: Request, store: Store) -> RunRecord:
-    found = perform(request, store, lambda *_: False)
+    found = execute_run(request, store, lambda *_: False)
     assert found is not None
     return found
 
@@ -686,11 +704,11 @@ def test_old_numbers_of_changed_code_are_named_and_not_of_the_rest(
 
     def said() -> str:
         console = Console(file=io.StringIO(), width=200)
-        run_plans(plans, Store(tmp_path, archive), Effort(jobs=1), console)
+        run_plans(plans, Store(tmp_path, archive), SchedulerOptions(jobs=1), console)
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
     assert said() == ""
-    monkeypatch.setattr(setup, "source_of", lambda component: f"new {component.name}")
+    monkeypatch.setattr(setup, "source_digest", lambda component: f"new {component.name}")
     for part in ("algorithm 'fedavg'", "model '2nn'", f"rm -r {store.folder(mine.run)},"):
         assert part in said()
     assert published.run not in said()
@@ -700,16 +718,16 @@ def test_the_digest_of_a_component_is_of_its_file_and_of_its_familys_bases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     algorithms = FAMILIES[0].components()
-    before = {name: source_of(algorithms[name]) for name in ("fedadam", "fedavg")}
-    source_of.cache_clear()
+    before = {name: source_digest(algorithms[name]) for name in ("fedadam", "fedavg")}
+    source_digest.cache_clear()
     real = inspect.getsource
 
     def edited(module: ModuleType) -> str:
         return real(module) + "#" * (module.__name__ == "strategies._server_optimizer")
 
     monkeypatch.setattr(inspect, "getsource", edited)
-    after = {name: source_of(algorithms[name]) for name in before}
-    source_of.cache_clear()
+    after = {name: source_digest(algorithms[name]) for name in before}
+    source_digest.cache_clear()
     assert after["fedadam"] != before["fedadam"]
     assert after["fedavg"] == before["fedavg"]
 
@@ -722,6 +740,6 @@ def test_a_sweep_of_targets_gives_the_rounds_to_each(tmp_path: Path) -> None:
     store.keep(whole)
     settings = [*(f"{key}={value}" for key, value in values.items()), "target-accuracy=[0.5,0.75]"]
     quiet = Console(file=io.StringIO())
-    sweep_settings(settings, tmp_path, tmp_path / "to", "", Effort(jobs=1), quiet)
+    sweep_settings(settings, tmp_path, tmp_path / "to", "", SchedulerOptions(jobs=1), quiet)
     rows = json.loads((tmp_path / "to" / "sweep.json").read_text())["rows"]
     assert {row["target-accuracy"]: row["rounds-to-target"] for row in rows} == {0.5: 2, 0.75: 3}

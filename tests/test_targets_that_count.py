@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
@@ -57,7 +57,7 @@ class OfText(Model):
 
 def trained(kind: Any, algorithm: Algorithm, copies: int = 1) -> list[ClientResult]:
     """Return what clients that hold the two sequences give, each in batches of one."""
-    more = {"together": ClientBatching(copies)} if kind is BatchedTrainer else {}
+    more = {"batching": ClientBatching(copies)} if kind is BatchedTrainer else {}
     trainer = kind(
         *(Constant(), OfText(), algorithm, Transform(), torch.device("cpu"), torch.float64, 2),
         **more,

@@ -12,11 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_data_sources import load
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import IGNORE, load_dataset, load_node_data
 from fedapp.data.text.clients import hold_out_last
-from fedapp.data.text.sequences import fit, unroll
-from fedapp.data.text.symbols import BEGIN, END, UNKNOWN, Characters, most_frequent, words_of
+from fedapp.data.text.symbols import (
+    BEGIN,
+    END,
+    UNKNOWN,
+    Characters,
+    most_frequent,
+    truncate_and_pad,
+    unroll,
+    words_of,
+)
 from fedapp.errors import DataError
 
 LINES = {
@@ -266,7 +274,7 @@ def test_csv_with_labels(tmp_path):
 
 def test_fit_pads_on_the_left():
     stream, lengths = Characters().encode(["abc", ""])
-    assert fit(stream, lengths, 4, Characters()).tolist() == [
+    assert truncate_and_pad(stream, lengths, 4, Characters()).tolist() == [
         [BEGIN, 97, 98, 99],
         [END, END, BEGIN, END],
     ]

@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from fedapp import server_app
-from fedapp.config.run_config import RunConfig, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import read_node_data
 from fedapp.federation.messages import decode_train_request, encode_train_request
 from fedapp.machine import cores
 from fedapp.runs.directory import RunDirectory
-from fedapp.studies.sweep.scheduler import Effort
+from fedapp.studies.sweep.scheduler import SchedulerOptions
 from fedapp.training.client import TrainRequest
 from fedapp.training.threads import fastest_num_threads, measured_threads
 from fedapp.training.trainer import Trainer
@@ -129,10 +130,10 @@ def test_the_cores_are_those_that_the_process_may_use(monkeypatch: pytest.Monkey
     """Where there is no affinity (macOS), all that the machine has."""
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 3}, raising=False)
-    assert (cores(), Effort().processes(["auto"])) == (2, 2)
+    assert (cores(), SchedulerOptions().processes(["auto"])) == (2, 2)
     monkeypatch.delattr("os.sched_getaffinity")
     config = read_config({"threads": 0})
-    assert (cores(), Effort().processes(["auto"])) == (8, 8)
+    assert (cores(), SchedulerOptions().processes(["auto"])) == (8, 8)
     assert measured_threads(config, read_node_data(config, None), processes=8) == 1
 
 

@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fedapp.config.run_config import RunConfig, read_config
-from fedapp.data.dataset import IGNORE, Chosen, Examples, Task
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig
+from fedapp.data.dataset import IGNORE, Examples, Subset, Task
 from fedapp.data.node_data import read_node_data
-from fedapp.data.transforms.scale import Scale
+from fedapp.data.transforms.transform import Scale
 from fedapp.errors import ConfigError
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
@@ -726,7 +727,7 @@ def fed(clients: list[Examples], batch_size: int) -> list[ClientBatches]:
 @pytest.mark.parametrize("batch_size", [0, 1, 2, 4])
 def test_batches_are_the_same_from_the_whole_data_set_and_from_copies(batch_size: int) -> None:
     """By index from one data set of which clients hold parts, or from the clients' own arrays."""
-    chosen = [Chosen(WHOLE, np.array(rows)) for rows in ([5, 0, 3], [1], [4, 2])]
+    chosen = [Subset(WHOLE, np.array(rows)) for rows in ([5, 0, 3], [1], [4, 2])]
     own = [Examples(WHOLE.inputs[each.indices], WHOLE.targets[each.indices]) for each in chosen]
     for left, right in zip(fed([*chosen], batch_size), fed(own, batch_size), strict=True):
         for mine, copied in zip(vars(left).values(), vars(right).values(), strict=True):
@@ -734,7 +735,7 @@ def test_batches_are_the_same_from_the_whole_data_set_and_from_copies(batch_size
 
 
 def test_no_client_data_is_copied_where_all_share_a_data_set() -> None:
-    chosen = [Chosen(WHOLE, np.array(rows)) for rows in ([5, 0, 3], [4, 2])]
+    chosen = [Subset(WHOLE, np.array(rows)) for rows in ([5, 0, 3], [4, 2])]
     (first, *_) = fed([*chosen], batch_size=3)
     assert not any("inputs" in vars(each) or "targets" in vars(each) for each in chosen)
     assert len(chosen[0]) == 3
@@ -744,7 +745,7 @@ def test_no_client_data_is_copied_where_all_share_a_data_set() -> None:
     assert stored is not None
     assert stored.inputs.data_ptr() == WHOLE.inputs.ctypes.data
     assert device_dataset.shared([*chosen]) is stored
-    assert device_dataset.shared([chosen[0], Chosen(replace(WHOLE), np.array([1]))]) is None
+    assert device_dataset.shared([chosen[0], Subset(replace(WHOLE), np.array([1]))]) is None
 
 
 def test_a_clients_own_data_stay_on_the_device() -> None:
@@ -762,14 +763,14 @@ def test_a_data_set_too_large_for_the_gpu_comes_client_by_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It takes 60 bytes; of 100 that are free no more than half."""
-    part = Chosen(WHOLE, np.array([1]))
+    part = Subset(WHOLE, np.array([1]))
     for free in (20, 100):
         monkeypatch.setattr("torch.cuda.mem_get_info", lambda _, free=free: (free, 200))
         assert DeviceDataset(torch.device("cuda")).shared([part]) is None
 
 
 def test_chosen_examples_are_copies_in_their_order() -> None:
-    part = Chosen(WHOLE, np.array([5, 0, 0]))
+    part = Subset(WHOLE, np.array([5, 0, 0]))
     assert part.inputs.tolist() == [[10, 11], [0, 1], [0, 1]]
     assert part.targets.tolist() == [1, 0, 0]
     part.inputs[:] = 0

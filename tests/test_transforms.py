@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import load_transform
 from fedapp.data.dataset import Examples
 from fedapp.data.transforms.cifar24 import Cifar24, whiten

@@ -12,7 +12,8 @@ from in_process import SMALL, metrics, model, run
 from typer.testing import CliRunner
 
 from deploy.processes import free_port
-from fedapp.cli.main import _resumed, app
+from fedapp.cli.main import app
+from fedapp.cli.run import _resumed
 from fedapp.engines.ray_cluster import LOCAL, Cluster, WorkerResources, connected
 from fedapp.engines.ray_workers import run_workers
 from fedapp.errors import ConfigError, RunError

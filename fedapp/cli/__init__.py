@@ -1,1 +1,1 @@
-"""The command line, a file a command, and the files that are generated."""
+"""The command line, and generated files."""

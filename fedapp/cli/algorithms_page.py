@@ -74,7 +74,7 @@ BEGIN, END = "<!-- written by benchmarks.defaults -->", "<!-- end -->"
 
 
 def with_accuracy(page: str, table: str) -> str:
-    """Return the page with another table of accuracies by the algorithms' names alone."""
+    """Replace the table of accuracies in the page."""
     head, rest = page.split(BEGIN)
     return f"{head}{BEGIN}\n{table}\n{END}{rest.split(END, 1)[1]}"
 
@@ -86,23 +86,23 @@ def algorithms() -> dict[str, type[Algorithm]]:
 
 
 def algorithms_page(before: str = "") -> str:
-    """Return the page of all algorithms as Markdown, with the table of accuracies of that ``before``."""
-    found = algorithms()
+    """Return the page of all algorithms as Markdown, with the table of accuracies of ``before``."""
+    by_name = algorithms()
     table = before.split(BEGIN)[1].split(END)[0].strip("\n") if BEGIN in before else ""
     trainers = [t for t in get_args(RunConfig.model_fields["trainer"].annotation) if t != "auto"]
     lines = [
         HEAD.format(trainers=", ".join(f"`{trainer}`" for trainer in trainers)),
         f"| {' | '.join(COLUMNS)} |",
         "| --- " * len(COLUMNS) + "|",
-        *(_row(name, algorithm) for name, algorithm in found.items()),
+        *(_row(name, algorithm) for name, algorithm in by_name.items()),
         "",
         with_accuracy(f"{ALONE}\n{BEGIN}{END}", table),
         "",
         "## What each does, and where implementations differ",
         "",
     ]
-    for name, algorithm in found.items():
-        lines += [f"### `{name}`", "", "```text", _says(algorithm), "```", ""]
+    for name, algorithm in by_name.items():
+        lines += [f"### `{name}`", "", "```text", _description(algorithm), "```", ""]
     lines += [
         "## The line of descent, as settings",
         "",
@@ -118,8 +118,8 @@ def algorithms_page(before: str = "") -> str:
     return "\n".join(lines)
 
 
-def _says(algorithm: type[Algorithm]) -> str:
-    """Return its docstring, then that of what it shares with others, as FedAdam does FedOpt."""
+def _description(algorithm: type[Algorithm]) -> str:
+    """Return the docstring of an algorithm and of its abstract bases, as FedOpt's for FedAdam."""
     shared = [base for base in algorithm.__mro__[1:] if inspect.isabstract(base)]
     return "\n\n".join(inspect.getdoc(each) or "" for each in (algorithm, *shared))
 
@@ -163,7 +163,7 @@ def _shown(value: object) -> str:
 
 
 def code_lines(path: Path) -> int:
-    """Return how many lines of a Python file hold code: no blank, comment or docstring lines."""
+    """Count the lines of a Python file without blank lines, comments and docstrings."""
     text = path.read_text()
     strings = {
         line

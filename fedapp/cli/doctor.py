@@ -1,4 +1,4 @@
-"""``fedapp doctor``: what is installed, what Flower's actors will see, which command to use."""
+"""``fedapp doctor``: installed packages, devices, and commands for this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PACKAGES = ("fedapp", "flwr", "flwr-datasets", "ray", "torch", "torchvision", "n
 
 
 def examine(config: RunConfig, console: Console) -> None:
-    """Print what this machine has and the commands that use it."""
+    """Print facts about this machine and commands for it."""
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, value in facts(config):
         table.add_row(name, value)
@@ -31,7 +31,7 @@ def examine(config: RunConfig, console: Console) -> None:
 
 
 def facts(config: RunConfig) -> list[tuple[str, str]]:
-    """Return what is there: packages, cores, GPUs, the device that training takes."""
+    """Return (name, value) pairs: packages, cores, GPUs, the device of training."""
     rows = [("Python", platform.python_version())]
     rows += [(name, _version(name)) for name in PACKAGES]
     rows.append(("cores", str(cores())))
@@ -49,16 +49,16 @@ def facts(config: RunConfig) -> list[tuple[str, str]]:
 
 def commands(config: RunConfig) -> list[tuple[str, str]]:
     """Return (purpose, command) pairs for this machine."""
-    found = [("In this process, with a progress bar and breakpoints", "fedapp run")]
-    found += _on_gpus(torch.cuda.device_count()) if _trains_on_gpus(config) else _on_cores()
+    commands = [("In this process, with a progress bar and breakpoints", "fedapp run")]
+    commands += _on_gpus(torch.cuda.device_count()) if _trains_on_gpus(config) else _on_cores()
     if "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION" not in os.environ:
-        found.append(
+        commands.append(
             (
                 "Before Flower's SuperLink starts, so that runs use this environment, not a new one",
                 "export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
             )
         )
-    return found
+    return commands
 
 
 def _trains_on_gpus(config: RunConfig) -> bool:
@@ -77,7 +77,7 @@ def _on_cores() -> list[tuple[str, str]]:
 
 
 def _on_gpus(gpus: int) -> list[tuple[str, str]]:
-    """Return commands with one process a GPU: it trains a cohort in one program, two take turns."""
+    """Return commands with one process a GPU; several processes would take turns."""
     shares = "client-resources-num-cpus=1 client-resources-num-gpus=1"
     several = [("On all GPUs, with no SuperLink", f"fedapp run --workers {gpus}")]
     return [

@@ -1,9 +1,9 @@
-"""Generated files: ``python -m fedapp.cli.generate`` writes them, ``--check`` says whether they agree.
+"""Generated files: ``python -m fedapp.cli.generate`` writes them, ``--check`` compares them.
 
 From RunConfig and the components: the table ``[tool.flwr.app.config]`` of ``pyproject.toml`` and
 ``docs/configuration.md``. From ``constraints.txt``: ``[tool.uv] constraint-dependencies``, since
 the environments that Flower makes for an app with ``uv sync`` read no constraints file. From the
-papers' items and the results that are there: the pages of ``docs/results``.
+papers' experiments and the results that are there: the pages of ``docs/results``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pydantic.fields import FieldInfo
 
 from fedapp.cli.algorithms_page import algorithms_page
 from fedapp.config.key_docs import bounded_type, words_of
+from fedapp.config.read import defaults, field_of
 from fedapp.config.registry import FAMILIES, Family
-from fedapp.config.run_config import RunConfig, defaults, field_of, kebab
-from fedapp.studies.papers.catalogue import all_items
+from fedapp.config.run_config import RunConfig, kebab
+from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.pages.index import index_files
 from fedapp.studies.papers.pages.page import page_files, results_of
 
@@ -101,18 +102,18 @@ def _row(key: str, info: FieldInfo) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as it can stand in a cell of a Markdown table."""
+    """Escape a text for a cell of a Markdown table."""
     return text.replace("|", "\\|")
 
 
 def _allowed(info: FieldInfo) -> str:
-    """Say what a field may be, for a cell of a Markdown table."""
+    """Format the allowed values of a field for a Markdown table."""
     words = ", ".join(f"`{word}`" for word in words_of(info))
     return words or bounded_type(info).replace("true or false", "`true` or `false`")
 
 
 def _between(name: str, make: Callable[[], str]) -> Callable[[str], str]:
-    """Return a function that puts ``make()`` between the markers of ``name`` in a text."""
+    """Return a function that replaces the text between the markers of ``name`` by ``make()``."""
 
     def put(text: str) -> str:
         begin, end = BEGIN.format(name), END.format(name)
@@ -125,7 +126,7 @@ def _between(name: str, make: Callable[[], str]) -> Callable[[str], str]:
 
 
 def targets() -> dict[Path, list[Callable[[str], str]]]:
-    """Return each generated file with the functions that bring its text up to date."""
+    """Return the functions that update each generated file."""
     return {
         ROOT / "pyproject.toml": [
             _between("run-config keys", config_table),
@@ -138,21 +139,21 @@ def targets() -> dict[Path, list[Callable[[str], str]]]:
 
 
 def result_pages(folder: Path) -> dict[Path, str]:
-    """Return the pages of the results that are there, as the items and the results say now."""
-    found = index_files(folder) if folder.is_dir() else {}
-    for name in all_items():
+    """Return the current pages of all results in ``folder``."""
+    pages = index_files(folder) if folder.is_dir() else {}
+    for name in all_experiments():
         if any(results_of(folder, name)):
-            found |= page_files(folder, name)
-    return found
+            pages |= page_files(folder, name)
+    return pages
 
 
 def _whole(text: str) -> Callable[[str], str]:
-    """Return a function that puts ``text`` in place of all there is."""
+    """Return a function that replaces a whole file by ``text``."""
     return lambda _: text
 
 
 def main(arguments: list[str]) -> int:
-    """Write the generated files, or with ``--check`` name those that are out of date."""
+    """Write the generated files, or with ``--check`` print those that are out of date."""
     stale = []
     for path, steps in targets().items():
         before = text = path.read_text() if path.exists() else ""

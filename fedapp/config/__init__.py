@@ -1,1 +1,1 @@
-"""The run-config: its keys, what they may be, and the components that they choose."""
+"""The run-config: its keys and their checks, and the components that they choose."""

@@ -1,4 +1,4 @@
-"""What a run-config key may be set to, in a few words."""
+"""The allowed values of a run-config key, for the reference and the CLI."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from fedapp.config.read import field_of
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import field_of
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 TYPES: dict[Any, str] = {bool: "true or false", int: "whole number", float: "number"}
 
 
 def allowed(key: str) -> str:
-    """Return what ``key`` may be: the components to choose from, the words, or a type with bounds."""
+    """Return the allowed values of ``key``: components, choices, or a type with bounds."""
     for family in FAMILIES:
         if family.key == key:
             others = ", a name on the hub, a folder" if key == "dataset" else ""
@@ -24,7 +24,7 @@ def allowed(key: str) -> str:
 
 
 def words_of(info: FieldInfo) -> list[str]:
-    """Return the values that a field chooses from, as TOML has them; none if it does not."""
+    """Return the choices of a field as TOML values; none if it is no choice."""
     if get_origin(info.annotation) is not Literal:
         return []
     return [json.dumps(choice) for choice in get_args(info.annotation)]

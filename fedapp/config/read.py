@@ -1,37 +1,223 @@
-"""Settings as a command line has them: KEY=VALUE words, texts of them, and TOML files."""
+"""From flat settings to a RunConfig, and from command lines and TOML files to settings."""
 
 from __future__ import annotations
 
+import difflib
+import functools
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-from fedapp.config.run_config import Scalar, defaults
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from fedapp.config import unused_options
+from fedapp.config.registry import FAMILIES, Component, Family
+from fedapp.config.run_config import RunConfig, Scalar, kebab, snake
 from fedapp.errors import ConfigError
 
+if TYPE_CHECKING:
+    from fedapp.training.algorithm import Algorithm
+
+ALGORITHM_DEFAULTS = ("weighting", "server_learning_rate")
+"""Fields whose default means the algorithm's own value, its attribute ``default_<field>``."""
 QUOTED = r"""'[^']*'|"[^"]*\""""
-WORD = re.compile(rf"[^\s=]+=(?:{QUOTED}|\[(?:{QUOTED}|[^\]])*\])(?!\S)|\S+")
+SETTING = re.compile(rf"[^\s=]+=(?:{QUOTED}|\[(?:{QUOTED}|[^\]])*\])(?!\S)|\S+")
 
 
-def in_words(run_config: list[str] | None, settings: list[str] | None) -> list[str]:
-    """Return the settings of ``--run-config`` texts, one a word, and then ``settings``.
+def read_config(values: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration of a flat Flower run-config (kebab-case keys, dotted for components).
 
-    Spaces do not end a word inside of quotes or brackets: ``"seed=[0, 1] dataset='my data'"`` has two.
-    The name of a TOML file may have spaces, too.
+    Fields that are left to the algorithm have the algorithm's values.
+
+    Raises
+    ------
+    ConfigError
+        One message for every wrong key: its value, what is allowed and how to fix it.
+    """
+    options = {key: value for key, value in values.items() if "." in key}
+    keys = {key: value for key, value in values.items() if "." not in key}
+    problems = [*_unknown_keys(keys, options), *_not_scalar(options)]
+    options = {key: value for key, value in options.items() if isinstance(value, Scalar)}
+    config = None
+    try:
+        known = {key: value for key, value in keys.items() if key in _aliases()}
+        complete = {key: field.get_default() for key, field in option_fields().items()} | options
+        config = RunConfig.model_validate({**known, "options": complete})
+    except ValidationError as error:
+        problems += [_message(detail, RunConfig) for detail in error.errors()]
+    if config is not None:
+        problems += _component_problems(config)
+        if not problems:
+            config = _with_algorithm_defaults(config)
+            problems += _config_errors(config)
+    if problems or config is None:
+        raise ConfigError("\n".join(problems))
+    return config
+
+
+def _with_algorithm_defaults(config: RunConfig) -> RunConfig:
+    """Return ``config`` with the algorithm's value of each field that is left to it."""
+    algorithm = cast("Algorithm", config.component("algorithm"))
+    values = {field: getattr(algorithm, f"default_{field}") for field in ALGORITHM_DEFAULTS}
+    if algorithm.one_gradient:
+        values["local_epochs"] = 1
+    unset = {k: v for k, v in values.items() if getattr(config, k) == _default(k)}
+    return config.model_copy(update=unset)
+
+
+def without_unused_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return run-config values without the parameters of components that they do not choose.
+
+    These have no effect, and a run directory may hold another version's defaults of them.
+    """
+    fields = RunConfig.model_fields
+    chosen = {values.get(family.key, fields[family.key].default) for family in FAMILIES}
+    return {
+        key: value
+        for key, value in values.items()
+        if "." not in key or key.partition(".")[0] in chosen
+    }
+
+
+def defaults() -> dict[str, Scalar]:
+    """Return every key with its default, the components' parameters included.
+
+    Fields that are left to the algorithm have their own default ("auto" or 0).
+    """
+    left = {kebab(field): _default(field) for field in ALGORITHM_DEFAULTS}
+    return {**read_config({}).to_run_config(), **left}
+
+
+def _default(field: str) -> Scalar:
+    return cast("Scalar", RunConfig.model_fields[field].default)
+
+
+@functools.cache
+def option_fields() -> dict[str, FieldInfo]:
+    """Return the field of every component's parameter, by the key ``name.parameter``."""
+    return {
+        f"{name}.{kebab(field)}": info
+        for family in FAMILIES
+        for name, component in family.components().items()
+        for field, info in component.model_fields.items()
+    }
+
+
+def field_of(key: str) -> FieldInfo:
+    """Return the field of a run-config key, of RunConfig or of a component."""
+    options = option_fields()
+    return options[key] if key in options else RunConfig.model_fields[snake(key)]
+
+
+@functools.cache
+def _aliases() -> tuple[str, ...]:
+    return tuple(kebab(name) for name in RunConfig.model_fields if name != "options")
+
+
+def _unknown_keys(keys: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in {**keys, **options}.items():
+        if key not in _aliases() and key not in option_fields():
+            similar = difflib.get_close_matches(
+                key, [*_aliases(), *option_fields()], n=1, cutoff=0.5
+            )
+            hint = f"Did you mean {similar[0]!r}? " if similar else ""
+            yield f"{key} = {value!r}: there is no such key. {hint}`fedapp keys` lists them all."
+
+
+def _not_scalar(options: Mapping[str, Any]) -> Iterator[str]:
+    for key, field in option_fields().items():
+        if key in options and not isinstance(options[key], Scalar):
+            yield (
+                f"{key} = {options[key]!r}: must be one value: a number, a text, true or false. "
+                f"{field.description} The default is {field.get_default()!r}."
+            )
+
+
+def _component_problems(config: RunConfig) -> Iterator[str]:
+    chosen = {getattr(config, family.key) for family in FAMILIES}
+    for family in FAMILIES:
+        name, components = getattr(config, family.key), family.components()
+        if name not in components and not family.open:
+            yield _unknown_choice(family, name, components)
+        for other, component in components.items():
+            yield from _option_problems(config, family, other, component, other in chosen)
+
+
+def _config_errors(config: RunConfig) -> Iterator[str]:
+    yield from unused_options.of_option_two(
+        config, cast("Algorithm", config.component("algorithm"))
+    )
+    for family in FAMILIES:
+        if getattr(config, family.key) in family.components():
+            yield from config.component(family.key).config_errors(config)
+            if family.key == "dataset":
+                yield from unused_options.of_embedded_data(config)
+
+
+def _unknown_choice(family: Family, name: str, components: Mapping[str, Any]) -> str:
+    similar = difflib.get_close_matches(name, components, n=1)
+    hint = f" Did you mean {similar[0]!r}?" if similar else ""
+    choices = ", ".join(components)
+    return f"{family.key} = {name!r}: there is no such {family.key}. One of: {choices}.{hint}"
+
+
+def _option_problems(
+    config: RunConfig, family: Family, name: str, component: type[Component], chosen: bool
+) -> Iterator[str]:
+    prefix = f"{name}."
+    values = config.options_of(family, name)
+    try:
+        instance = component.model_validate(values)
+    except ValidationError as error:
+        yield from (_message(detail, component, prefix) for detail in error.errors())
+        return
+    default = component()
+    for field in values:
+        if not chosen and getattr(instance, field) != getattr(default, field):
+            yield (
+                f"{prefix}{kebab(field)} = {values[field]!r}: has no effect, because {family.key} is "
+                f"{getattr(config, family.key)!r}. Set {family.key}='{name}', or leave the key out."
+            )
+
+
+def _message(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> str:
+    """Return a pydantic error as: key = value: what is allowed. Meaning. Default."""
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message if not detail["loc"] else message.rstrip(".")
+    if not detail["loc"]:
+        return message if not prefix else f"{prefix.rstrip('.')}: {message}"
+    key = str(detail["loc"][0])
+    field = model.model_fields[snake(key)]
+    rule = message[0].lower() + message[1:]
+    rule = rule.replace("input should be", "must be").replace("string should", "must")
+    return (
+        f"{prefix}{kebab(key)} = {detail['input']!r}: {rule}. {field.description} "
+        f"The default is {field.get_default()!r}."
+    )
+
+
+def split_settings(run_config: list[str] | None, settings: list[str] | None) -> list[str]:
+    """Return the settings of ``--run-config`` texts, and then ``settings``.
+
+    Settings are separated by spaces outside of quotes and brackets: ``"seed=[0, 1] dataset='my data'"``
+    has two. A text that ends with .toml and has no = is the name of one file, also with spaces.
     """
     words = list[str]()
     for text in run_config or []:
-        whole = text.strip()
-        is_file = "=" not in whole and whole.endswith(".toml")
-        words += [whole] if is_file else WORD.findall(whole)
+        stripped = text.strip()
+        is_file = "=" not in stripped and stripped.endswith(".toml")
+        words += [stripped] if is_file else SETTING.findall(stripped)
     return words + (settings or [])
 
 
 def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
-    """Return KEY=VALUE arguments, and TOML files, as run-config values.
+    """Return KEY=VALUE arguments and TOML files as run-config values.
 
-    A value is TOML (0.1, true, "text"); a bare word is text.
+    A value is TOML (0.1, true, "text"); anything else is text.
 
     Raises
     ------
@@ -39,11 +225,11 @@ def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
         An argument is neither KEY=VALUE nor a TOML file.
     """
     values: dict[str, Scalar] = {}
-    standard = defaults()
+    all_defaults = defaults()
     for setting in settings or []:
         key, separator, text = setting.partition("=")
         if separator:
-            values[key.strip()] = _value(text.strip(), standard.get(key.strip()))
+            values[key.strip()] = _value(text.strip(), all_defaults.get(key.strip()))
         elif setting.endswith(".toml"):
             values |= _flat(_read_toml(Path(setting)))
         else:
@@ -54,9 +240,9 @@ def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
 
 
 def _value(text: str, default: Scalar | None) -> Scalar:
-    """Return a TOML value, or the text itself; Python's True and False mean what they say.
+    """Return a TOML value, or the text itself; True and False are booleans as in Python.
 
-    Where text is the default, a number is text, too: a folder called 1.10 is not 1.1.
+    Where the default is text, a number is text too: a folder called 1.10 is not 1.1.
     """
     if text in ("True", "False"):
         return text == "True"

@@ -1,9 +1,9 @@
-"""Components: the algorithms, models, partitioners and embedded data sets, found by name.
+"""Components: algorithms, models, data sets, partitioners and transforms, chosen by name.
 
 A component is one class in one file. Its ``name`` is the value of the run-config key that chooses
 it (``partitioner = "dirichlet"``) and its fields are its parameters, set by the keys
-``<name>.<parameter>`` (``dirichlet.alpha = 0.1``). A file that is dropped into a family's package
-is at once known to the configuration, the CLI, the docs and the tests; nothing else is touched.
+``<name>.<parameter>`` (``dirichlet.alpha = 0.1``). A file in a family's package is known to
+the configuration, the CLI, the docs and the tests without any other change.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 def number_as_text(value: Any, field: FieldInfo) -> Any:
-    """Return a number that is given for a field of text as its text: ``2024`` may name a folder."""
+    """Return a number that is given for a text field as text: ``2024`` may name a folder."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return str(value) if field.annotation is str and is_number else value
 
 
 class Component(BaseModel):
-    """Base of everything that the run-config chooses by name; fields are its parameters."""
+    """Base of the classes that the run-config chooses by name; fields are parameters."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -50,7 +50,7 @@ class Component(BaseModel):
         return (cls.__doc__ or cls.name).strip().splitlines()[0]
 
     def config_errors(self, config: RunConfig) -> Iterable[str]:
-        """Say which other settings do not go with this component: one message each."""
+        """Return a message for each other setting that this component excludes."""
         return ()
 
 
@@ -61,11 +61,11 @@ class Family:
     key: str
     package: str
     open: bool = False
-    """Whether other values than the components' names are meaningful (a hub name, a folder)."""
+    """Whether other values than the components' names are allowed (a hub name, a folder)."""
 
     def components(self) -> Mapping[str, type[Component]]:
         """Return the family's component classes by name, in alphabetical order."""
-        return _scan(self.package)
+        return _find_components(self.package)
 
 
 FAMILIES = (
@@ -78,33 +78,35 @@ FAMILIES = (
 
 
 @functools.cache
-def source_of(component: type[Component]) -> str:
-    """Return a digest of the files that define a component, its family's bases in their order included.
+def source_digest(component: type[Component]) -> str:
+    """Return a digest of the files that define a component and its bases in the family's package.
 
-    It is of the code that this process works with, as long as it is asked for before a file changes.
+    It is cached, so it describes the code in this process also after a file has changed.
     """
     package = component.__module__.rpartition(".")[0]
     modules = [each.__module__ for each in component.__mro__]
-    own = [name for name in dict.fromkeys(modules) if name.rpartition(".")[0] == package]
-    sources = [inspect.getsource(sys.modules[name]) for name in own]
+    modules_of_family = [
+        name for name in dict.fromkeys(modules) if name.rpartition(".")[0] == package
+    ]
+    sources = [inspect.getsource(sys.modules[name]) for name in modules_of_family]
     return hashlib.sha256("\0".join(sources).encode()).hexdigest()[:16]
 
 
 @functools.cache
-def _scan(package: str) -> Mapping[str, type[Component]]:
-    found: dict[str, type[Component]] = {}
+def _find_components(package: str) -> Mapping[str, type[Component]]:
+    components: dict[str, type[Component]] = {}
     for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
         name = f"{package}.{info.name}"
         for value in _contents(name):
             if _is_component_of(value, name):
-                if value.name in found:
+                if value.name in components:
                     raise ValueError(f"two components of {package} are named {value.name!r}")
-                found[value.name] = value
-    return MappingProxyType(dict(sorted(found.items())))
+                components[value.name] = value
+    return MappingProxyType(dict(sorted(components.items())))
 
 
 def _contents(module: str) -> Iterable[Any]:
-    """Return what a module defines: nothing if it needs Flower (its robust rules) and there is none."""
+    """Return what a module defines; nothing if it needs Flower and that is not installed."""
     try:
         return vars(importlib.import_module(module)).values()
     except ModuleNotFoundError as error:

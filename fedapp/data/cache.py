@@ -1,20 +1,25 @@
-"""The cache: arrays decoded once, then mapped by every process.
+"""The data cache: arrays decoded once and mapped by every process, and partitions split once.
 
-An entry is a folder named by the hash of the content and of the settings that shape the arrays. It
-is written beside its place and moved there as a whole, so a reader sees all of it or nothing;
-processes that start together wait for the first one instead of decoding as well.
+A data set is a folder named by the hash of its content and of the settings that shape the arrays. It
+is written to a temporary folder and then renamed, so a reader sees all of it or nothing; processes that
+start together wait for the first one instead of decoding as well. A partition is one file in
+``partitions/``: the SHA-256 of its content, then the index sets and those of the test examples as NumPy
+arrays. An entry that is damaged is made again.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -22,12 +27,17 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapp.config.registry import source_digest
 from fedapp.config.run_config import RunConfig
-from fedapp.data.dataset import Dataset, Examples, Task
+from fedapp.data.dataset import Dataset, Examples, Partition, Task
+from fedapp.data.partition.partitioning import Partitioning
 from fedapp.errors import DataError
+from fedapp.files import write_atomically
 
-FORMAT = 1
+DATASET_FORMAT = 1
 """Version of the layout and of the decoding; raise it when either changes."""
+PARTITION_FORMAT = 1
+"""Version of the layout, and of how sets are taken from flwr-datasets; raise it when either changes."""
 
 MANIFEST = "dataset.json"
 
@@ -35,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class CacheDamageError(Exception):
-    """An entry is there but is not what its manifest says; it is rebuilt."""
+    """An entry does not match its manifest."""
 
 
 def cache_folder(config: RunConfig) -> Path:
@@ -45,19 +55,21 @@ def cache_folder(config: RunConfig) -> Path:
     ).expanduser()
 
 
-def cached(config: RunConfig, key: dict[str, Any], build: Callable[[Path], Dataset]) -> Dataset:
-    """Return the data set of ``key`` from the cache; ``build(scratch folder)`` makes it if need be.
+def cached_dataset(
+    config: RunConfig, key: dict[str, Any], build: Callable[[Path], Dataset]
+) -> Dataset:
+    """Return the data set of ``key`` from the cache, or else what ``build(scratch folder)`` returns.
 
     Raises
     ------
     DataError
         The cache folder cannot be used, or ``build`` raises it.
     """
-    name = hashlib.sha256(json.dumps([FORMAT, key], sort_keys=True).encode()).hexdigest()
+    name = hashlib.sha256(json.dumps([DATASET_FORMAT, key], sort_keys=True).encode()).hexdigest()
     folder = cache_folder(config)
     try:
-        found = _read(config, folder / name, name)
-        return found or _make(config, folder, name, build)
+        dataset = _read_dataset(config, folder / name, name)
+        return dataset or _build_entry(config, folder, name, build)
     except OSError as error:
         raise DataError(
             f"data-cache = {config.data_cache!r}: the folder {folder} cannot be used: {error}. "
@@ -65,31 +77,33 @@ def cached(config: RunConfig, key: dict[str, Any], build: Callable[[Path], Datas
         ) from error
 
 
-def _make(config: RunConfig, folder: Path, name: str, build: Callable[[Path], Dataset]) -> Dataset:
+def _build_entry(
+    config: RunConfig, folder: Path, name: str, build: Callable[[Path], Dataset]
+) -> Dataset:
     from filelock import FileLock
 
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / f"{name}.lock"):
-        found = _read(config, folder / name, name)  # another process may have made it meanwhile
-        if found:
-            return found
+        # Another process may have made it while this one waited.
+        if dataset := _read_dataset(config, folder / name, name):
+            return dataset
         prefix = f".new-{name}-"
         for left_by_a_killed_process in folder.glob(f"{prefix}*"):
             shutil.rmtree(left_by_a_killed_process)
         with tempfile.TemporaryDirectory(dir=folder, prefix=prefix) as temporary:
             scratch, entry = Path(temporary) / "scratch", Path(temporary) / "entry"
             scratch.mkdir()
-            _write(build(scratch), entry)
+            _write_dataset(build(scratch), entry)
             if (folder / name).exists():
                 (folder / name).rename(Path(temporary) / "damaged")
             entry.rename(folder / name)
-    made = _read(config, folder / name, name)
+    made = _read_dataset(config, folder / name, name)
     if made is None:
         raise OSError(f"{folder / name} vanished while it was written")
     return made
 
 
-def _write(dataset: Dataset, entry: Path) -> None:
+def _write_dataset(dataset: Dataset, entry: Path) -> None:
     """Write every array as an .npy file, and the manifest that describes them."""
     entry.mkdir()
     manifest: dict[str, Any] = {"task": asdict(dataset.task), "splits": {}}
@@ -107,7 +121,7 @@ def _write(dataset: Dataset, entry: Path) -> None:
     (entry / MANIFEST).write_text(json.dumps(manifest))
     shutil.copymode(
         entry.parent.parent, entry
-    )  # a temporary folder is private, the cache may be shared
+    )  # a temporary folder is private, and the cache may be shared
 
 
 def _save(path: Path, array: NDArray[Any]) -> dict[str, Any]:
@@ -120,7 +134,7 @@ def _save(path: Path, array: NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _read(config: RunConfig, entry: Path, name: str) -> Dataset | None:
+def _read_dataset(config: RunConfig, entry: Path, name: str) -> Dataset | None:
     """Return the entry's data set, or None where there is none or a damaged one."""
     if not entry.exists():
         return None
@@ -129,8 +143,8 @@ def _read(config: RunConfig, entry: Path, name: str) -> Dataset | None:
         return Dataset(
             name=config.dataset,
             task=_task(manifest["task"]),
-            train=_only("train", entry, manifest),
-            test=_only("test", entry, manifest),
+            train=_shared_examples("train", entry, manifest),
+            test=_shared_examples("test", entry, manifest),
             fingerprint=name,
         )
     except (CacheDamageError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
@@ -139,18 +153,18 @@ def _read(config: RunConfig, entry: Path, name: str) -> Dataset | None:
 
 
 def _task(fields: dict[str, Any]) -> Task:
-    """Undo JSON's lists."""
+    """Return the task, with tuples in place of JSON's lists."""
     lists = {name: tuple(fields[name]) for name in ("input_shape", "labels")}
     return Task(**{**fields, **lists})
 
 
-_READ: WeakValueDictionary[tuple[Path, str], Examples] = WeakValueDictionary()
-"""The examples of entries and splits that somebody in this process works with."""
+_OPEN_EXAMPLES: WeakValueDictionary[tuple[Path, str], Examples] = WeakValueDictionary()
+"""The examples of each entry and split that are in use in this process."""
 
 
-def _only(split: str, entry: Path, manifest: dict[str, Any]) -> Examples:
-    """Return the same object to all who work with it: stacked runs have it on a GPU once."""
-    return _READ.setdefault((entry, split), _examples(entry, manifest["splits"][split]))
+def _shared_examples(split: str, entry: Path, manifest: dict[str, Any]) -> Examples:
+    """Return the same object for each use, so that stacked runs copy it to a GPU once."""
+    return _OPEN_EXAMPLES.setdefault((entry, split), _examples(entry, manifest["splits"][split]))
 
 
 def _examples(entry: Path, described: dict[str, Any]) -> Examples:
@@ -168,9 +182,108 @@ def _load(entry: Path, described: dict[str, Any]) -> NDArray[Any]:
         raise CacheDamageError(
             f"{path.name} has {path.stat().st_size} bytes, not {described['bytes']}"
         )
-    # Copy on write: PyTorch ignores that an array is read-only, and a stray write would kill the
-    # process. So it changes one page of this process and never the file. Empty arrays cannot be mapped.
+    # Copy on write: PyTorch ignores that an array is read-only, and a stray write to a read-only page
+    # would end the process. So it changes a page in memory, not the file. Empty arrays cannot be mapped.
     array = np.load(path, mmap_mode=None if 0 in described["shape"] else "c", allow_pickle=False)
     if array.shape != tuple(described["shape"]) or array.dtype.str != described["dtype"]:
         raise CacheDamageError(f"{path.name} holds {array.dtype} {array.shape}")
     return np.asarray(array)
+
+
+def partition_key(
+    partitioner: Partitioning, dataset: Dataset, num_clients: int, seed: int
+) -> list[Any]:
+    """Return what the index sets depend on: data, scheme with its code and parameters, K and seed."""
+    return [
+        *(PARTITION_FORMAT, version("flwr-datasets"), np.__version__),
+        source_digest(type(partitioner)),
+        *(partitioner.name, partitioner.model_dump(mode="json"), num_clients, seed),
+        # A user's data set may have changed under the same fingerprint.
+        *(dataset.fingerprint, _digest(dataset.train), _digest(dataset.test)),
+    ]
+
+
+def cached_partition(
+    config: RunConfig, key: list[Any], split: Callable[[], Partition]
+) -> Partition:
+    """Return the partition of ``key`` from the data cache, or else what ``split()`` returns.
+
+    Where the cache cannot be written, each process splits anew, with a warning.
+    """
+    name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
+    path = cache_folder(config) / "partitions" / name
+    if partition := _read_partition(path):
+        return partition
+    with _lock(config, path):
+        if partition := _read_partition(path):  # another process may have made it
+            return partition
+        partition = split()
+        try:
+            write_atomically(path, _pack_partition(partition))
+        except OSError as error:
+            _warn(config, error)
+        return partition
+
+
+@contextmanager
+def _lock(config: RunConfig, path: Path) -> Iterator[None]:
+    """Hold the lock of the entry ``path``, where the cache can be written."""
+    from filelock import FileLock
+
+    lock = FileLock(f"{path}.lock")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except OSError as error:
+        _warn(config, error)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _warn(config: RunConfig, error: OSError) -> None:
+    logger.warning(
+        "data-cache = %r: the partition cannot be stored in %s (%s), so each process makes it anew. "
+        "Set data-cache (or the environment variable FEDAPP_CACHE) to a folder you may write.",
+        config.data_cache,
+        cache_folder(config),
+        error,
+    )
+
+
+def _digest(examples: Examples) -> str:
+    """Return the SHA-256 of the targets and the columns of ids, by which examples are split."""
+    total = hashlib.sha256()
+    for name, array in (("", examples.targets), *sorted(examples.groups.items())):
+        total.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+        as_json = array.dtype.kind == "O"
+        total.update(json.dumps(array.tolist()).encode() if as_json else array.tobytes())
+    return total.hexdigest()
+
+
+def _pack_partition(partition: Partition) -> bytes:
+    file = io.BytesIO()
+    for part in (partition, partition.test):
+        if part is not None:
+            np.save(file, part.indices, allow_pickle=False)
+            np.save(file, part.offsets, allow_pickle=False)
+    content = file.getvalue()
+    return hashlib.sha256(content).digest() + content
+
+
+def _read_partition(path: Path) -> Partition | None:
+    """Return the entry's partition, or None where there is none or a damaged one."""
+    try:
+        packed = path.read_bytes()
+    except OSError:
+        return None
+    size = hashlib.sha256().digest_size
+    if hashlib.sha256(packed[size:]).digest() != packed[:size]:
+        logger.warning("The cached partition %s is damaged: it is made again.", path)
+        return None
+    file = io.BytesIO(packed[size:])
+    arrays = []
+    while file.tell() < len(packed) - size:
+        arrays.append(np.load(file, allow_pickle=False))
+    return Partition(arrays[0], arrays[1], Partition(*arrays[2:]) if arrays[2:] else None)

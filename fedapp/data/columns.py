@@ -1,44 +1,47 @@
-"""Further columns (author, role) as integer codes, for natural partitions."""
+"""Columns of a source as arrays: class labels, and further columns (author, role) as integer codes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.data.readers.source import Split
+from fedapp.config.run_config import RunConfig
+from fedapp.data.readers.source import Source, Split
 from fedapp.errors import DataError
+from fedapp.seeds import generator
 
-FEW_NAMES = 1000
-"""A column with more distinct values than this and than n / 2 describes rows, not groups."""
+MAX_GROUPS = 1000
+"""A column with more distinct values than this, and than n / 2, is not a column of groups."""
 
 
 def code_groups(
-    splits: list[Split], *, always: str = ""
+    splits: list[Split], *, required: str = ""
 ) -> tuple[list[dict[str, NDArray[np.int32]]], dict[str, tuple[str, ...]]]:
-    """Return each split's columns as integer codes, and what each code stands for.
+    """Return each split's columns as integer codes, and the value of each code.
 
-    Codes count the sorted distinct values of all splits together, so that one author has one code.
-    Columns with nearly as many values as rows, or that some split lacks, are left out, but never
-    the column ``always``.
+    A code is the position among the sorted distinct values of all splits, so that an author has the same
+    code in each. Columns with nearly as many values as rows, and columns that some split lacks, are left
+    out, except the column ``required``.
 
     Raises
     ------
     DataError
-        The column ``always`` has empty values, or a split lacks it.
+        The column ``required`` has empty values, or a split lacks it.
     """
     codes: list[dict[str, NDArray[np.int32]]] = [{} for _ in splits]
     names: dict[str, tuple[str, ...]] = {}
     for name in splits[0].columns:
         columns = [split.columns.get(name) for split in splits]
         values = _values(columns)
-        if values is None and name == always:
+        if values is None and name == required:
             raise DataError(
                 f"client-key = {name!r}: some row or split has no value of this type. "
                 "Fill the column."
             )
-        if values is None or (len(values) > _limit(splits) and name != always):
+        if values is None or (len(values) > _max_groups(splits) and name != required):
             continue
         names[name] = tuple(map(str, values.to_pylist()))
         for codes_of_split, column in zip(codes, columns, strict=True):
@@ -46,8 +49,8 @@ def code_groups(
     return codes, names
 
 
-def _limit(splits: list[Split]) -> int:
-    return max(FEW_NAMES, sum(map(len, splits)) // 2)
+def _max_groups(splits: list[Split]) -> int:
+    return max(MAX_GROUPS, sum(map(len, splits)) // 2)
 
 
 def _values(columns: list[Any]) -> Any:
@@ -65,3 +68,71 @@ def _codes(column: Any, values: Any) -> NDArray[np.int32]:
     import pyarrow.compute as pc
 
     return np.asarray(pc.index_in(column, value_set=values).to_numpy(), np.int32)
+
+
+MAX_CLASSES_WITHOUT_NAMES = 10_000
+"""Integer labels above this, and above the number of examples, are taken for ids."""
+
+
+def labels_of(split: Split) -> NDArray[np.int64]:
+    """Return the labels of a split that has labels."""
+    if split.labels is None:
+        raise ValueError("a split without labels")
+    return split.labels
+
+
+def checked_classes(config: RunConfig, source: Source) -> int:
+    """Return the number of classes: that of the class names, or 1 + the largest training label.
+
+    Raises
+    ------
+    DataError
+        A label is negative, or too large.
+    """
+    key = config.label_key or "label"
+    num_classes = len(source.class_names) or int(labels_of(source.train).max()) + 1
+    if num_classes > max(len(source.train), MAX_CLASSES_WITHOUT_NAMES) and not source.class_names:
+        raise DataError(
+            f"label-key = {key!r}: the {len(source.train)} training examples of dataset "
+            f"{config.dataset!r} have labels up to {num_classes - 1}, and a network has an output for "
+            "each number from 0. Renumber the labels 0, 1, ..., or set label-key."
+        )
+    splits: Mapping[str, Split | None] = {
+        config.train_split: source.train,
+        config.test_split: source.test,
+    }
+    for name, split in splits.items():
+        labels = np.empty(0, np.int64) if split is None else labels_of(split)
+        wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
+        if len(wrong):
+            raise DataError(
+                f"label-key = {key!r}: split {name!r} of dataset {config.dataset!r} has label "
+                f"{labels[wrong[0]]} in row {wrong[0]} ({len(wrong)} such rows), but labels run "
+                f"from 0 to {num_classes - 1}. Remove these rows or renumber the labels."
+            )
+    return num_classes
+
+
+def hold_out_random(config: RunConfig, source: Source) -> Source:
+    """Return the source with a test split: its own, or a fixed random part of the training split.
+
+    Without `test-fraction` the source is returned unchanged.
+
+    Raises
+    ------
+    DataError
+        `test-fraction` leaves no training example.
+    """
+    if source.test is not None or not config.test_fraction:
+        return source
+    n = len(source.train)
+    count = max(int(config.test_fraction * n), 1)
+    if count >= n:
+        raise DataError(
+            f"test-fraction = {config.test_fraction}: leaves no training example of the {n} that "
+            f"split {config.train_split!r} of dataset {config.dataset!r} has. Lower it."
+        )
+    # The seed is fixed so that runs with other seeds are tested on the same examples.
+    order = generator(0, "test-fraction").permutation(n)
+    test, train = np.sort(order[:count]), np.sort(order[count:])
+    return Source(source.train.take(train), source.train.take(test), source.class_names)

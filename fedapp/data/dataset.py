@@ -1,4 +1,4 @@
-"""What data is to the rest of the project: arrays of examples, a task, and index sets."""
+"""Data sets as arrays of examples, with a task, and partitions as index sets."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 IGNORE = -1
-"""Target value that neither the loss nor the accuracy counts (padding of token sequences)."""
+"""Target value that the loss and the accuracy leave out (padding of token sequences)."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a model has to know of a data set, and what every client must agree on.
+    """The properties of a data set that a model depends on and that all clients share.
 
     ``input_shape`` is the shape of one example before transforms: (C, H, W) for images, (T,) for
     token sequences, (d,) for vectors; (d, d + 1) for quadratic functions in d unknowns (A
-    beside b). ``num_classes`` counts labels, or symbols where every token is to be predicted. Token
-    tasks: ``num_symbols`` counts the symbols that inputs are made of,
-    ``vocabulary`` says what they are ("bytes", or a digest of the words), and ``one_label`` is true
-    where a whole sequence has one label.
+    and b). ``num_classes`` is the number of labels, or of symbols where every token is predicted. Token
+    tasks: ``num_symbols`` is the number of symbols in inputs, ``vocabulary`` identifies them ("bytes",
+    or a digest of the words), and ``one_label`` is true where a sequence has one label.
     """
 
     kind: Literal["image", "tokens", "vector", "quadratic"]
@@ -39,9 +38,9 @@ class Examples:
     """Examples as arrays that may be memory-mapped.
 
     ``inputs``: [n, *input_shape], uint8 (images), integer (tokens) or float. ``targets``: [n], or
-    [n, T] for token tasks, with IGNORE where nothing is to be predicted. ``groups``: further
-    columns of length n by name (author, role), for natural partitions; ``group_names[name][code]``
-    is what a code in such a column stands for, the same in the training and the test examples.
+    [n, T] for token tasks, with IGNORE where nothing is predicted. ``groups``: further columns of codes
+    [n] by name (author, role), for natural partitions; ``group_names[name][code]`` is the value of a
+    code, the same in the training and the test examples.
     """
 
     inputs: NDArray[Any]
@@ -54,19 +53,19 @@ class Examples:
 
     @property
     def base(self) -> Examples:
-        """The set that these examples are part of: itself, unless they were chosen from a larger one."""
+        """The set of which these examples are a subset; the set itself where they are all of it."""
         return self
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """[n]: where in ``base`` these examples are, in their order."""
+        """Positions of these examples in ``base``: [n]."""
         return np.arange(len(self))
 
 
-class Chosen(Examples):
-    """The examples of a larger set at ``indices``, in that order; copied when they are first read.
+class Subset(Examples):
+    """The examples of ``base`` at ``indices``, in that order; copied when they are first read.
 
-    What reads the larger set itself, ``base``, by index needs no copy of any client's data.
+    Code that reads ``base`` by index needs no copy of a client's data.
     """
 
     _base: Examples
@@ -77,12 +76,12 @@ class Chosen(Examples):
 
     @property
     def base(self) -> Examples:
-        """The set from which these were chosen."""
+        """The set of which these are a subset."""
         return self._base
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """[n]: which of them, in this order."""
+        """Positions of these examples in ``base``: [n]."""
         return self._indices
 
     @cached_property
@@ -112,10 +111,10 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Partition:
-    """Index sets P_1 ... P_K into the training (and test) examples; never copies of the data.
+    """Index sets P_1 ... P_K into the training (and test) examples.
 
     Client k holds ``indices[offsets[k] : offsets[k + 1]]``. ``test`` is the partition of the test
-    examples, where a scheme gives clients a test set of their own, else None.
+    examples where a scheme gives each client a test set, else None.
     """
 
     indices: NDArray[np.int64]

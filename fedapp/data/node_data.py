@@ -1,29 +1,29 @@
-"""Whose data a node can reach: the partition of virtual clients, or data of its own."""
+"""Whose data a node can load, and whether two nodes have data of one task."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import fedapp
 from fedapp.config.run_config import RunConfig, Scalar
 from fedapp.data import (
-    Chosen,
     Dataset,
     Examples,
     Partition,
+    Subset,
     load_dataset,
     load_node_data,
     load_partition,
 )
-from fedapp.data.task_schema import describe_task
-from fedapp.errors import ConfigError
+from fedapp.data.dataset import Task
+from fedapp.errors import ConfigError, DataError, one_line
 
 
 @dataclass(frozen=True)
 class OwnClient:
-    """The one client that a node is: its id, and its folder or its place among the partitions."""
+    """The client that a node is: its id, and its folder or the number of partitions."""
 
     client: int
     data_path: str = ""
@@ -32,7 +32,7 @@ class OwnClient:
 
 @dataclass(frozen=True)
 class NodeData:
-    """The data set and the clients whose examples this process can load.
+    """A data set and its clients.
 
     ``partition`` is None where the node's whole data set belongs to the one client ``own``.
     """
@@ -46,17 +46,17 @@ class NodeData:
         self._check(client)
         if self.partition is None:
             return self.dataset.train
-        return Chosen(self.dataset.train, self.partition.client(client))
+        return Subset(self.dataset.train, self.partition.client(client))
 
     def test(self, client: int) -> Examples:
-        """Return the test examples of ``client``: its own where the scheme has them, else all."""
+        """Return the test examples of ``client`` if the partition has them, else all test examples."""
         self._check(client)
         if self.partition is None or self.partition.test is None:
             return self.dataset.test
-        return Chosen(self.dataset.test, self.partition.test.client(client))
+        return Subset(self.dataset.test, self.partition.test.client(client))
 
     def describe(self) -> dict[str, Any]:
-        """Return what a node answers to a ``query``."""
+        """Return the reply of a node to a ``query``."""
         task, own = self.dataset.task, self.own
         sizes = [] if own is None else [len(self.train(own.client))]
         return {
@@ -71,17 +71,18 @@ class NodeData:
     def _check(self, client: int) -> None:
         if self.own is not None and client != self.own.client:
             raise ConfigError(
-                f"this node is client {self.own.client} and trains no other; it was sent client {client}"
+                f"this node is client {self.own.client} and trains no other client, but it was sent "
+                f"client {client}"
             )
 
 
 def own_client(config: RunConfig, node_config: Mapping[str, Scalar]) -> OwnClient | None:
-    """Return which client a node is, or None for a node that trains virtual clients.
+    """Return the client that a node is, or None for a node that trains virtual clients.
 
     Raises
     ------
     ConfigError
-        The node-config does not fit ``num-clients``.
+        The node-config contradicts ``num-clients``, or lacks a key.
     """
     path = str(node_config.get("data-path", ""))
     if path:
@@ -103,19 +104,19 @@ def own_client(config: RunConfig, node_config: Mapping[str, Scalar]) -> OwnClien
     return OwnClient(client, num_partitions=partitions)
 
 
-def _number(node_config: Mapping[str, Scalar], key: str, why: str) -> int:
+def _number(node_config: Mapping[str, Scalar], key: str, reason: str) -> int:
     value = node_config.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         example = 2 if key == "num-partitions" else 0
         raise ConfigError(
-            f"{key} = {value!r}: must be a whole number from 0, because {why}. "
+            f"{key} = {value!r}: must be a whole number from 0, because {reason}. "
             f"Start the SuperNode with --node-config '... {key}={example}'."
         )
     return value
 
 
 def read_node_data(config: RunConfig, own: OwnClient | None) -> NodeData:
-    """Load the data that a node (``own``) or the server (None) works with."""
+    """Return the data of a node (``own``), or of the server and of nodes with virtual clients (None)."""
     if own is not None and own.data_path:
         return NodeData(load_node_data(config, own.data_path), None, own)
     dataset = load_dataset(config)
@@ -123,3 +124,89 @@ def read_node_data(config: RunConfig, own: OwnClient | None) -> NodeData:
     if not clients:
         return NodeData(dataset, None, None)
     return NodeData(dataset, load_partition(config, dataset, clients), own)
+
+
+TASK_TYPES: Mapping[str, type] = {
+    "kind": str,
+    "input-shape": list,
+    "num-classes": int,
+    "labels": list,
+    "num-symbols": int,
+    "vocabulary": str,
+    "one-label": bool,
+}
+"""The type of each field of a task in a reply to a ``query``."""
+
+
+def describe_task(task: Task) -> dict[str, Any]:
+    """Return a task as values of a message, which ``read_task`` reads."""
+    return {
+        "kind": task.kind,
+        "input-shape": list(task.input_shape),
+        "num-classes": task.num_classes,
+        "labels": list(task.labels),
+        "num-symbols": task.num_symbols,
+        "vocabulary": task.vocabulary,
+        "one-label": task.one_label,
+    }
+
+
+def read_task(answer: Mapping[str, Any]) -> Task:
+    """Return the task in a reply to a ``query``: the inverse of ``describe_task``.
+
+    Raises
+    ------
+    DataError
+        A field is missing, or of another type.
+    """
+    for key, kind in TASK_TYPES.items():
+        if type(answer.get(key)) is not kind:
+            actual = f"{key} = {one_line(repr(answer[key]))}" if key in answer else f"no {key}"
+            raise DataError(
+                f"it reports {actual} for its data, where a {kind.__name__} is expected; install the "
+                "server's version of this package"
+            )
+    return Task(
+        kind=cast("Any", answer["kind"]),
+        input_shape=tuple(answer["input-shape"]),
+        num_classes=answer["num-classes"],
+        labels=tuple(map(str, answer["labels"])),
+        num_symbols=answer["num-symbols"],
+        vocabulary=answer["vocabulary"],
+        one_label=answer["one-label"],
+    )
+
+
+def task_differences(expected: Task, actual: Task) -> list[str]:
+    """Return the differences that exclude data of task ``actual`` from a federation of ``expected``.
+
+    Each is a phrase such as "input shape (1, 28, 28) instead of (3, 32, 32)". Labels without names are
+    equal if there are as many of them, because a network has one output for each.
+    """
+    pairs = {
+        "task": (_kind(actual), _kind(expected)),
+        "input shape": (actual.input_shape, expected.input_shape),
+        "vocabulary": (actual.vocabulary, expected.vocabulary),
+        "number of symbols": (actual.num_symbols, expected.num_symbols),
+    }
+    different = [
+        f"{name} {one_line(repr(a))} instead of {b!r}" for name, (a, b) in pairs.items() if a != b
+    ]
+    return different + _label_differences(expected, actual)
+
+
+def _kind(task: Task) -> str:
+    return f"{task.kind} with one label" if task.one_label else task.kind
+
+
+def _label_differences(expected: Task, actual: Task) -> list[str]:
+    if expected.labels and actual.labels and expected.labels != actual.labels:
+        return [f"labels {_names(actual.labels)} instead of {_names(expected.labels)}"]
+    if actual.num_classes != expected.num_classes:
+        return [f"{actual.num_classes} classes instead of {expected.num_classes}"]
+    return []
+
+
+def _names(labels: tuple[str, ...]) -> str:
+    shown = one_line(", ".join(labels[:5]))
+    return f"({shown}, ... {len(labels)} in all)" if len(labels) > 5 else f"({shown})"

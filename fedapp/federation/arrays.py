@@ -12,7 +12,7 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
-from fedapp.errors import plain
+from fedapp.errors import one_line
 from fedapp.federation.faults import ReplyError
 from fedapp.training.tensors import Tensors
 
@@ -43,7 +43,7 @@ def to_tensors(record: ArrayRecord) -> Tensors:
             tensors[name] = _decode(array.data)
         # Untrusted bytes may raise any exception.
         except Exception as error:
-            problem = f"array {name!r} cannot be read: {plain(error)}"
+            problem = f"array {name!r} cannot be read: {one_line(error)}"
             raise ReplyError("malformed", problem) from error
     return tensors
 

@@ -25,7 +25,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.supercore.run import RunNotRunningException
 
-from fedapp.errors import plain
+from fedapp.errors import one_line
 from fedapp.federation.faults import PARTIAL_REPLY, Fault
 
 DEPLOYMENT_GRID = "HttpGrid"
@@ -265,7 +265,7 @@ def fetch(grid: Grid, keys: Sequence[str]) -> Fetched:
         raise
     except Exception as error:
         log(WARNING, "A reply cannot be read: %r", error)
-        return Fault("malformed", f"its reply cannot be read: {plain(repr(error))}")
+        return Fault("malformed", f"its reply cannot be read: {one_line(repr(error))}")
     return [(key, replies[key]) for key in keys if key in replies]
 
 

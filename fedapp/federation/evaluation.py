@@ -11,7 +11,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedapp.config.run_config import RunConfig
-from fedapp.errors import plain
+from fedapp.errors import one_line
 from fedapp.federation.aggregation import late, with_deadline
 from fedapp.federation.callback import RoundMetrics
 from fedapp.federation.delivery import Delivery
@@ -81,12 +81,12 @@ def collect_scores(
             reasons = {k: fault.reason for k, fault in decoded.items() if isinstance(fault, Fault)}
             for reason in dict.fromkeys(reasons.values()):
                 affected = [client for client, why in reasons.items() if why == reason]
-                log(WARNING, NOT_EVALUATED, node_name(node), plain(affected), reason)
+                log(WARNING, NOT_EVALUATED, node_name(node), one_line(affected), reason)
         except ReplyError as error:
             reason = with_deadline(error.fault, deadline).reason
-            log(WARNING, NOT_EVALUATED, node_name(node), plain(clients), reason)
+            log(WARNING, NOT_EVALUATED, node_name(node), one_line(clients), reason)
     for node, clients in unanswered.values():
-        log(WARNING, NOT_EVALUATED, node_name(node), plain(clients), late(deadline).reason)
+        log(WARNING, NOT_EVALUATED, node_name(node), one_line(clients), late(deadline).reason)
     return [scores[client] for client in sorted(scores)]
 
 

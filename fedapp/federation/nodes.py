@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 import fedapp
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
-from fedapp.data.task_schema import read_task, task_differences
-from fedapp.errors import DataError, RunError, plain
+from fedapp.data.node_data import read_task, task_differences
+from fedapp.errors import DataError, RunError, one_line
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault
 from fedapp.federation.validation import is_missing
@@ -224,7 +224,7 @@ class Nodes:
     def name_of(self, node: int) -> str:
         """Return a node's id, with the name that it was registered with, if any."""
         name = self._connections[node].name if node in self._connections else ""
-        return f"{node} ({plain(name)})" if name else str(node)
+        return f"{node} ({one_line(name)})" if name else str(node)
 
     def query_again(self, client: int) -> None:
         """Query the node that is ``client`` again before the next round."""
@@ -246,14 +246,16 @@ class Nodes:
             return reply.reason
         if reply.has_error():
             lines = (reply.error.reason or "").strip().splitlines() or [""]
-            return "it failed: " + plain(RAISED_BY_APP.sub(r"\1: \2", lines[-1]))
+            return "it failed: " + one_line(RAISED_BY_APP.sub(r"\1: \2", lines[-1]))
         records = reply.content.config_records
         answer = cast("Mapping[str, Any] | None", records.get("holdings"))
         if answer is None:
             return "its answer has no record 'holdings'; it runs another app"
         examples, client = answer.get("examples", 0), answer.get("client-id", -1)
         if not isinstance(examples, int) or not isinstance(client, int):
-            return f"examples = {plain(examples)} and client-id = {plain(client)} are no numbers"
+            return (
+                f"examples = {one_line(examples)} and client-id = {one_line(client)} are no numbers"
+            )
         problem = next(self._mismatches(answer), "")
         if not problem and not self.virtual:
             parts = answer.get("num-partitions", 0)
@@ -281,8 +283,8 @@ class Nodes:
         for accepted in sorted(self._accepted):
             if partitions and self._num_partitions[accepted] not in (0, partitions):
                 return (
-                    f"num-partitions = {plain(repr(partitions))}, but node {self.name_of(accepted)} has "
-                    f"{self._num_partitions[accepted]}: their examples would overlap; start all with "
+                    f"num-partitions = {one_line(repr(partitions))}, but node {self.name_of(accepted)} "
+                    f"has {self._num_partitions[accepted]}: their examples would overlap; start all with "
                     "the same"
                 )
         return ""
@@ -301,7 +303,7 @@ class Nodes:
 
         def differs(key: str, expected: str, fix: str) -> Iterator[str]:
             if (reported := answer.get(key)) != expected:
-                yield f"{key} = {plain(repr(reported))}, but the server has {expected!r}; {fix}"
+                yield f"{key} = {one_line(repr(reported))}, but the server has {expected!r}; {fix}"
 
         yield from differs("version", fedapp.__version__, "install the same version")
         try:
@@ -334,5 +336,5 @@ def _describe(answer: Mapping[str, Any]) -> str:
     """Return a line about an accepted node's data, device and software."""
     parts = [f"client {answer['client-id']}"] if answer.get("client-id", -1) >= 0 else []
     parts.append(f"{answer['examples']} examples")
-    parts += [plain(answer[key]) for key in ("device", "software") if key in answer]
+    parts += [one_line(answer[key]) for key in ("device", "software") if key in answer]
     return ", ".join(parts)

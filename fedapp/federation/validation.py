@@ -13,7 +13,7 @@ from flwr.common.constant import ErrorCode
 from torch import Tensor
 
 from fedapp.config.run_config import RunConfig
-from fedapp.errors import plain
+from fedapp.errors import one_line
 from fedapp.federation.arrays import size_of, to_tensors
 from fedapp.federation.faults import PARTIAL_REPLY, Fault, ReplyError
 from fedapp.federation.messages import EACH, MODEL_METRICS
@@ -118,7 +118,9 @@ def decode_reply(request: TrainRequest, message: Message, expected: Expected) ->
         client_metrics = tuple(_client_metrics(content, request, expected))
         failures = _failures(content, request, client_metrics)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise ReplyError("malformed", f"its records are malformed: {plain(repr(error))}") from error
+        raise ReplyError(
+            "malformed", f"its records are malformed: {one_line(repr(error))}"
+        ) from error
     arrays = content.array_records
     mean, each, uploads = {}, {}, {}
     has_weight = any(metrics.weight > 0 for metrics in client_metrics)
@@ -163,7 +165,9 @@ def decode_scores(
         }
         failures = _reasons(content)
     except (LookupError, TypeError, ValueError, OverflowError) as error:
-        raise ReplyError("malformed", f"its scores are malformed: {plain(repr(error))}") from error
+        raise ReplyError(
+            "malformed", f"its scores are malformed: {one_line(repr(error))}"
+        ) from error
     return {
         client: _checked_score(scores[client], has_accuracy=has_accuracy)
         if client in scores
@@ -175,7 +179,7 @@ def decode_scores(
 def _checked_score(score: Score, *, has_accuracy: bool) -> Score | Fault:
     possible = 0 <= score.accuracy <= 1 or (not has_accuracy and math.isnan(score.accuracy))
     if score.count and not (0 < score.count < MAX_COUNT and possible):
-        return Fault("malformed", f"it has {plain(score)}")
+        return Fault("malformed", f"it has {one_line(score)}")
     if score.count and not math.isfinite(score.loss):
         return Fault("not-finite", f"its loss is {score.loss}")
     return score
@@ -184,7 +188,10 @@ def _checked_score(score: Score, *, has_accuracy: bool) -> Score | Fault:
 def _content(message: Message) -> RecordDict:
     """Return a reply's content, or raise ReplyError for an error message."""
     if message.has_error():
-        kind, reason = FAULT_OF.get(message.error.code, "raised"), plain(message.error.reason or "")
+        kind, reason = (
+            FAULT_OF.get(message.error.code, "raised"),
+            one_line(message.error.reason or ""),
+        )
         if kind == "late" and reason.startswith(UPLOAD_BROKE_OFF):
             raise ReplyError("lost", f"{PARTIAL_REPLY}, and its upload broke off")
         raise ReplyError(kind, f"the node failed: {reason}")
@@ -242,7 +249,7 @@ def _failures(
 
 def _reasons(content: RecordDict) -> dict[int, str]:
     record = cast("dict[str, Sequence[Any]]", content.config_records["failures"])
-    return dict(zip(map(int, record["client"]), map(plain, record["reason"]), strict=True))
+    return dict(zip(map(int, record["client"]), map(one_line, record["reason"]), strict=True))
 
 
 def _checked_update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expected) -> Tensors:
@@ -290,7 +297,7 @@ def _checked_tensors(
     if arrays[name].keys() != theta.keys():
         names = sorted(arrays[name].keys() ^ theta.keys())
         owner = "the algorithm's" if name == "uploads" else "the model's"
-        raise ReplyError("tensors", f"{name}: other arrays than {owner}: {plain(names[:4])}")
+        raise ReplyError("tensors", f"{name}: other arrays than {owner}: {one_line(names[:4])}")
     tensors = to_tensors(arrays[name])
     for key, tensor in tensors.items():
         if tensor.shape != theta[key].shape:

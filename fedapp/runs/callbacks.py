@@ -27,7 +27,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from fedapp.errors import RunError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
-from fedapp.files import append_whole, keep_written
+from fedapp.files import append_or_restore, flush_to_disk
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.metrics import cut_metrics, to_line, wall_seconds
@@ -70,7 +70,7 @@ class Metrics(Callback):
             self._write()
 
     def _write(self) -> None:
-        append_whole(self.path, "".join(self._unwritten))
+        append_or_restore(self.path, "".join(self._unwritten))
         self._unwritten.clear()
 
 
@@ -122,7 +122,7 @@ class Checkpoints(Callback):
         return bool(late or (self.every and round_ % self.every == 0))
 
     def _save(self, state: ServerState) -> None:
-        keep_written(self.metrics)  # a checkpoint needs the metrics of all its rounds
+        flush_to_disk(self.metrics)  # a checkpoint needs the metrics of all its rounds
         save_checkpoint(self.folder, state)
         self._last, self.problem = state.round, ""
         self._written = time.monotonic()

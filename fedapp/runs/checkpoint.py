@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedapp.errors import CheckpointError
 from fedapp.federation.callback import ServerState
-from fedapp.files import what_is_wrong, write_atomically, write_json
+from fedapp.files import json_problem, write_atomically, write_json
 from fedapp.training.algorithm import Tensors
 
 FORMAT = 1
@@ -124,7 +124,7 @@ def _read(description: Path) -> ServerState:
         round_, format_, digest = int(entry["round"]), entry["format"], entry["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"checkpoint {description} cannot be read: {what_is_wrong(error)}"
+            f"checkpoint {description} cannot be read: {json_problem(error)}"
         ) from error
     if path.stem != f"round-{round_:06d}":
         raise CheckpointError(f"checkpoint {description} says that it is of round {round_}")

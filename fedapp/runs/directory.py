@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import fedapp
-from fedapp.config.run_config import RunConfig, read_config, without_others
+from fedapp.config.read import read_config, without_unused_parameters
+from fedapp.config.run_config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.files import what_is_wrong, write_atomically, write_json
+from fedapp.files import json_problem, write_atomically, write_json
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.training.client_state import StateLocation
 
@@ -133,7 +134,7 @@ def _default_path(config: RunConfig) -> Path:
 
 def write_config(directory: RunDirectory, config: RunConfig, run_info: Mapping[str, Any]) -> None:
     """Write ``config.json`` and ``resume.toml`` (a --run-config file that resumes this run)."""
-    values = without_others(config.to_run_config())
+    values = without_unused_parameters(config.to_run_config())
     names = ("flwr", "flwr-datasets", "torch", "numpy")
     versions = {name: importlib.metadata.version(name) for name in names}
     versions |= {"fedapp": fedapp.__version__, "python": platform.python_version(), **_git_commit()}
@@ -186,7 +187,7 @@ def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
     file = RunDirectory(path).config
     try:
         stored = json.loads(file.read_text())
-        return read_config(without_others(stored["config"])), dict(stored["found"])
+        return read_config(without_unused_parameters(stored["config"])), dict(stored["found"])
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"{file.name} is missing" if path.is_dir() else "there is no such folder"
         raise CheckpointError(
@@ -194,7 +195,7 @@ def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
         ) from error
     except (ValueError, KeyError, TypeError, OSError, ConfigError) as error:
         raise CheckpointError(
-            f"{file} is damaged, or of another version, and cannot be read: {what_is_wrong(error)}. "
+            f"{file} is damaged, or of another version, and cannot be read: {json_problem(error)}. "
             "Restore a copy of it, or start another run, in another run-dir."
         ) from error
 

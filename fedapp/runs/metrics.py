@@ -11,7 +11,7 @@ from typing import Any
 
 from fedapp.errors import CheckpointError
 from fedapp.federation.callback import RoundMetrics
-from fedapp.files import what_is_wrong, write_atomically
+from fedapp.files import json_problem, write_atomically
 
 
 def read_metrics(path: Path) -> list[RoundMetrics]:
@@ -32,7 +32,7 @@ def read_metrics(path: Path) -> list[RoundMetrics]:
         except (ValueError, KeyError, TypeError) as error:
             if number < len(lines):
                 raise CheckpointError(
-                    f"{path}, line {number}, is damaged: {what_is_wrong(error)}. Remove this line and "
+                    f"{path}, line {number}, is damaged: {json_problem(error)}. Remove this line and "
                     "those after it: a resumed run then continues from the newest checkpoint that the "
                     "remaining lines reach, if there is one."
                 ) from error

@@ -15,7 +15,7 @@ from flwr.common.logger import log
 from fedapp.analysis.privacy import Privacy
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.callback import RoundMetrics
-from fedapp.files import append_whole, keep_written, what_is_wrong, write_atomically
+from fedapp.files import append_or_restore, flush_to_disk, json_problem, write_atomically
 
 LEDGER_FILE = "privacy.jsonl"
 
@@ -81,7 +81,7 @@ class PrivacyLedger:
             except (ValueError, KeyError, TypeError) as error:
                 if number < len(lines):
                     raise CheckpointError(
-                        f"{self.path}, line {number}, is damaged: {what_is_wrong(error)}. "
+                        f"{self.path}, line {number}, is damaged: {json_problem(error)}. "
                         "Without it the privacy that the run has spent is not known: restore a copy, or "
                         "start another run, in another run-dir."
                     ) from error
@@ -139,8 +139,8 @@ class PrivacyLedger:
         if self.privacy.by_client:
             charge["clients"] = list(clients)
         try:
-            append_whole(self.path, json.dumps(charge) + "\n")
-            keep_written(self.path)
+            append_or_restore(self.path, json.dumps(charge) + "\n")
+            flush_to_disk(self.path)
         except OSError as error:
             raise RunError(
                 f"{self.path} cannot be written ({error.strerror}), and round {round_} may not start "

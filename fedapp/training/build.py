@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
-from fedapp.config.registry import source_of
+from fedapp.config.registry import source_digest
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Examples, Task, load_transform, network_task
 from fedapp.data.transforms.transform import Transform
@@ -42,7 +42,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 def sources(config: RunConfig) -> dict[str, str]:
     """Return digests of the source code of a run's components, by their keys."""
     keys = ("algorithm", "model", "partitioner", "transform")
-    return {key: source_of(type(config.component(key))) for key in keys}
+    return {key: source_digest(type(config.component(key))) for key in keys}
 
 
 def make_model(config: RunConfig) -> Model:

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedapp.data.dataset import Chosen, Examples
+from fedapp.data.dataset import Examples, Subset
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
 from fedapp.seeds import generator
@@ -26,7 +26,7 @@ def sample_examples(examples: Examples, count: int, seed: int) -> Examples:
     if count >= len(examples):
         return examples
     indices = generator(seed, "eval-train").choice(len(examples), count, replace=False)
-    return Chosen(examples, np.sort(indices))
+    return Subset(examples, np.sort(indices))
 
 
 @dataclass(frozen=True)

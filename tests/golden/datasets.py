@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedapp.config.run_config import read_config
+from fedapp.config.read import read_config
 from fedapp.data import load_dataset
 from tests.golden.driver import DATA, projected, write_data
 

@@ -200,7 +200,6 @@ def beyond() -> Iterator[dict[str, Any]]:
 
 def text_of(settings: Mapping[str, Any], folder: Path) -> str:
     """Return what is said of settings, or "" if they are right; ``folder`` stands as "."."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     for name in DATA:
         write_data(name, folder / "data")
     write_start(folder / "data")
@@ -210,11 +209,16 @@ def text_of(settings: Mapping[str, Any], folder: Path) -> str:
     }
     common = {"run-dir": str(folder / NOT_THERE), "data-cache": str(folder / "cache")}
     values = {**common, "resume": True, "pictures": False, **placed}
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         start(ScriptedGrid(Run("wrong", {}), {"run-dir": values["run-dir"]}), values)
     except Exception as error:
         said = f"{type(error).__name__}: {error}".replace(str(folder), ".")
         return "" if NOT_THERE in said else said
+    finally:
+        logger.setLevel(level)
     return ""
 
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedapp.studies.papers.catalogue import all_items
+from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.costs import cells_without_data
 from fedapp.studies.papers.schema import SCALES
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.learning_rate_search import Cell
+from fedapp.studies.sweep.search import Cell
 
 TABLE = Path(__file__).parent / "names.json"
 EMBEDDED = ("digits", "quadratic", "skewed-digits")
@@ -31,13 +31,13 @@ def found() -> dict[str, dict[str, list[Any]]]:
         name: {
             scale: _digest(
                 run
-                for cell in cells_without_data(item, scale, {}).values()
+                for cell in cells_without_data(experiment, scale, {}).values()
                 if cell is not None
                 for run in _runs(cell)
             )
             for scale in SCALES
         }
-        for name, item in all_items().items()
+        for name, experiment in all_experiments().items()
     }
 
 

@@ -1,4 +1,4 @@
-"""The interface of embedded data sets, and what their arrays must be."""
+"""The interface of embedded data sets, and the checks of their arrays."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Embedded(Component, ABC):
 
 
 def checked(dataset: Dataset) -> Dataset:
-    """Return the data set, on which networks can be trained.
+    """Return the data set after checking that a network can be trained on it.
 
     Raises
     ------
     DataError
-        Its arrays do not fit each other or its task, or have missing values.
+        Its arrays disagree with each other or with its task, or have missing values.
     """
     if lacking := dataset.train.groups.keys() - dataset.test.groups.keys():
         raise DataError(
@@ -54,8 +54,11 @@ def _problems(task: Task, examples: Examples) -> Iterator[str]:
         yield "numbers that are not finite. Fill in what is missing, or leave the examples out"
     if tokens and not 0 <= inputs.min() <= inputs.max() < symbols:
         yield f"symbols from {inputs.min()} to {inputs.max()}; there are {symbols}"
-    least = IGNORE if targets.ndim > 1 else 0
-    if targets.dtype.kind != "f" and not least <= targets.min() <= targets.max() < task.num_classes:
+    lowest = IGNORE if targets.ndim > 1 else 0
+    if (
+        targets.dtype.kind != "f"
+        and not lowest <= targets.min() <= targets.max() < task.num_classes
+    ):
         yield (
             f"labels from {targets.min()} to {targets.max()}; they must be from 0 to num_classes - 1 = "
             f"{task.num_classes - 1} of the task, or floats for a regression"

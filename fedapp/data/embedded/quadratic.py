@@ -1,4 +1,4 @@
-"""The notes' quadratic, federated: the first test of every algorithm."""
+"""A federated quadratic, the first test of every algorithm."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STRONG_CONVEXITY = (7 - 5**0.5) / 2
 SMOOTHNESS = (7 + 5**0.5) / 2
 """M, the largest eigenvalue of A: f is M-smooth."""
 OPTIMUM = np.array([1 / 11, 7 / 11])
-"""A^-1 b, where f has its least value, -15/22."""
+"""A^-1 b, where f has its minimum, -15/22."""
 
 GRID = 2.0**-12
 """Deviations are multiples of this, so that they cancel exactly, in float32 too."""
@@ -34,7 +34,7 @@ class Quadratic(Embedded):
     (A_k, b_k), and the mean over all examples is exactly (A, b), so that the optimum (1/11, 7/11)
     and its value -15/22 do not depend on the parameters. Clients 2j and 2j + 1 deviate to opposite
     sides; with ``size-ratio`` r the second has r times the examples and 1/r of the deviation. The
-    column ``client`` says whose an example is: use partitioner = "natural". The test example is
+    column ``client`` is the client of an example: use partitioner = "natural". The test example is
     (A, b), so that the test loss is f.
     """
 
@@ -60,10 +60,10 @@ class Quadratic(Embedded):
         owner = np.repeat(np.arange(self.clients), sizes)
         inputs = np.concatenate([MATRIX, VECTOR[:, None]], axis=1) + shifts[owner]
         inputs[:, :, 2] += self._noise(owner)
-        whole = np.concatenate([MATRIX, VECTOR[:, None]], axis=1)[None]
+        mean = np.concatenate([MATRIX, VECTOR[:, None]], axis=1)[None]
         names = tuple(map(str, range(self.clients)))
-        # The one test example is nobody's own.
-        test = Examples(whole, _zeros(1), {"client": _zeros(1) - 1}, {"client": names})
+        # The test example belongs to no client.
+        test = Examples(mean, _zeros(1), {"client": _zeros(1) - 1}, {"client": names})
         train = Examples(inputs, _zeros(len(owner)), {"client": owner}, {"client": names})
         return Dataset(
             name="quadratic",
@@ -84,8 +84,8 @@ class Quadratic(Embedded):
         matrices = self.curvature * STRONG_CONVEXITY * np.array([[cos, sin], [sin, -cos]])
         shift = np.concatenate([matrices.transpose(2, 0, 1), vectors], axis=2)
         shift = np.round(shift / GRID / self.size_ratio) * GRID
-        both = np.stack([shift * self.size_ratio, -shift], axis=1).reshape(2 * pairs, 2, 3)
-        return np.concatenate([both, np.zeros((self.clients % 2, 2, 3))])
+        paired = np.stack([shift * self.size_ratio, -shift], axis=1).reshape(2 * pairs, 2, 3)
+        return np.concatenate([paired, np.zeros((self.clients % 2, 2, 3))])
 
     def _noise(self, owner: NDArray[np.int64]) -> Array:
         """Return how each b_i deviates from its client's: [n, 2], cancelling within a client."""
@@ -94,8 +94,8 @@ class Quadratic(Embedded):
         for client in range(self.clients if self.noise else 0):
             members = np.flatnonzero(owner == client)
             half = len(members) // 2
-            drawn = np.round(self.noise * rng.standard_normal((half, 2)) / GRID) * GRID
-            noise[members[:half]], noise[members[half : 2 * half]] = drawn, -drawn
+            values = np.round(self.noise * rng.standard_normal((half, 2)) / GRID) * GRID
+            noise[members[:half]], noise[members[half : 2 * half]] = values, -values
         return noise
 
 

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedapp.data.dataset import Examples, Partition, from_index_sets
-from fedapp.data.partition.adapters.index_map import BY, index_sets
 from fedapp.data.partition.partitioning import (
+    BY,
     PURPOSE,
     Partitioning,
     by_label,
     by_owner,
+    index_sets,
     labels_of,
     log_normal_shares,
     require_examples,
@@ -24,19 +25,22 @@ from fedapp.data.partition.partitioning import (
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 
-HOPELESS_TRIES, HOPELESS_CLIENTS = 5, 20
-"""Draws after which it is no use to go on, if each left so many clients too small: their number
-scatters little more than a Poisson variable, which is 0 with probability exp(-20) at most."""
+MIN_TRIES, MAX_SMALL_CLIENTS = 5, 20
+"""The search ends after MIN_TRIES draws if each left at least MAX_SMALL_CLIENTS clients too small.
+
+The number of such clients varies little more than a Poisson variable with this mean, which is 0 with
+probability exp(-20).
+"""
 
 
 class Dirichlet(Partitioning):
     """Each label divided in proportions drawn from Dirichlet(alpha) (Seo et al. 2024, Fig. 8).
 
-    Yurochkin et al. 2019, as NIID-Bench uses it; alpha = 0.1 gives most clients a few labels,
+    Yurochkin et al. 2019, as in NIID-Bench; alpha = 0.1 gives most clients a few labels,
     alpha = 100 is close to IID. Every example is used. Split by ``DirichletPartitioner`` of
-    flwr-datasets, with ``self_balancing`` off (Seo et al. do not balance); a client has its examples
+    flwr-datasets with ``self_balancing`` off (Seo et al. do not balance); a client's examples are
     in the order of the data. With ``self_balancing``, and with more clients than examples, which
-    ``DirichletPartitioner`` refuses, the code here splits by the same rule.
+    ``DirichletPartitioner`` refuses, this class splits by the same rule itself.
 
     ``sigma`` combines the label skew with the log-normal sizes of ``sgm``: client k's concentration
     is alpha * K times its log-normal share, so that its expected share of every label is that
@@ -44,7 +48,7 @@ class Dirichlet(Partitioning):
     """
 
     name: ClassVar[str] = "dirichlet"
-    kept: ClassVar[bool] = True
+    cached: ClassVar[bool] = True
 
     alpha: float = Field(
         0.5, gt=0, le=1e6, description="Concentration; small: few labels a client."
@@ -68,14 +72,14 @@ class Dirichlet(Partitioning):
         Raises
         ------
         ConfigError
-            No draw gave every client ``min_size`` examples, or there are not that many.
+            No draw gave every client ``min_size`` examples, or there are too few examples.
         """
         labels, rng = labels_of(examples), generator(seed, PURPOSE)
         require_labels(labels, self.name)
         require_examples(len(labels), num_clients, self.min_size)
         known, counts = np.unique(labels, return_counts=True)
         alphas = self._concentrations(rng, num_clients)
-        self._seek(rng, alphas, counts)
+        self._advance_to_valid_draw(rng, alphas, counts)
         if self.self_balancing or num_clients > len(labels):
             owner = np.empty(len(labels), dtype=np.int64)
             for label, sizes in zip(known, self._draw(rng, alphas, counts), strict=True):
@@ -86,7 +90,7 @@ class Dirichlet(Partitioning):
         partitioner = DirichletPartitioner(
             num_clients, BY, alphas, self.min_size, self_balancing=False, shuffle=False, seed=rng
         )
-        return from_index_sets([np.sort(held) for held in index_sets(partitioner, labels)])
+        return from_index_sets([np.sort(each) for each in index_sets(partitioner, labels)])
 
     def split_test(
         self, test: Examples, train: Examples, partition: Partition, seed: int
@@ -96,22 +100,22 @@ class Dirichlet(Partitioning):
             return None
         return by_label(labels_of(test), labels_of(train), partition)
 
-    def _seek(
+    def _advance_to_valid_draw(
         self, rng: np.random.Generator, alphas: NDArray[np.float64], counts: NDArray[np.int64]
     ) -> None:
-        """Move ``rng`` to the first draw that gives every client ``min_size`` examples.
+        """Advance ``rng`` to the first draw that gives every client ``min_size`` examples.
 
-        ``DirichletPartitioner`` gives up after 11 draws; from there it needs one.
+        ``DirichletPartitioner`` gives up after 11 draws; from this state it needs one.
         """
         fewest = num_clients = len(alphas)
         for tried in range(1, self.max_tries + 1):
-            before = rng.bit_generator.state
-            held = sum(self._draw(rng, alphas, counts))
-            fewest = min(fewest, int(np.count_nonzero(held < self.min_size)))
+            state = rng.bit_generator.state
+            sizes = sum(self._draw(rng, alphas, counts))
+            fewest = min(fewest, int(np.count_nonzero(sizes < self.min_size)))
             if fewest == 0:
-                rng.bit_generator.state = before
+                rng.bit_generator.state = state
                 return
-            if tried >= HOPELESS_TRIES and fewest >= HOPELESS_CLIENTS:
+            if tried >= MIN_TRIES and fewest >= MAX_SMALL_CLIENTS:
                 break
         raise ConfigError(
             f"dirichlet.alpha = {self.alpha}: none of {tried} draws (dirichlet.max-tries = "
@@ -124,16 +128,16 @@ class Dirichlet(Partitioning):
     def _draw(
         self, rng: np.random.Generator, alphas: NDArray[np.float64], counts: NDArray[np.int64]
     ) -> Iterator[NDArray[np.int64]]:
-        """Yield for each label how many of its ``counts`` examples each client gets: [K]."""
-        held = np.zeros(len(alphas), dtype=np.int64)
+        """Yield, for each label, the number of its ``counts`` examples that each client gets: [K]."""
+        totals = np.zeros(len(alphas), dtype=np.int64)
         for count in counts:
             shares = rng.dirichlet(alphas)
             if self.self_balancing:
-                shares = _balanced(shares, held, counts.sum() / len(alphas))
+                shares = _balanced(shares, totals, counts.sum() / len(alphas))
             ends = (np.cumsum(shares) * count).astype(np.int64)
             ends[-1] = count
             sizes = np.diff(ends, prepend=0)
-            held += sizes
+            totals += sizes
             yield sizes
 
     def _concentrations(self, rng: np.random.Generator, num_clients: int) -> NDArray[np.float64]:
@@ -147,7 +151,7 @@ class Dirichlet(Partitioning):
 def _balanced(
     shares: NDArray[np.float64], sizes: NDArray[np.int64], mean_size: float
 ) -> NDArray[np.float64]:
-    """Return the shares with those of clients above the mean size given to the others."""
+    """Return the shares without clients above the mean size, rescaled to sum to 1."""
     open_shares = np.where(sizes > mean_size, 0.0, shares)
     total = open_shares.sum()
     return open_shares / total if total > 0 else shares

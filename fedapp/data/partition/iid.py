@@ -9,7 +9,7 @@ from fedapp.data.partition.partitioning import Partitioning, by_sizes, even_size
 
 
 class Iid(Partitioning):
-    """Shuffled and dealt out evenly, sizes at most one apart (McMahan et al. 2017, section 3).
+    """Shuffled and divided evenly; sizes differ by at most one (McMahan et al. 2017, section 3).
 
     With K = 100, MNIST gives 600 training examples a client and CIFAR-10 gives 500, and 100 of
     their test examples. With the K of a natural partition it is McMahan's "balanced and IID"
@@ -26,7 +26,7 @@ class Iid(Partitioning):
     def split_test(
         self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
-        """Return the test examples, shuffled and dealt out evenly."""
+        """Return the test examples, shuffled and divided evenly."""
         if len(test) < partition.num_clients:
             return None
         return by_sizes(even_sizes(len(test), partition.num_clients), seed)

@@ -9,11 +9,12 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedapp.data.dataset import Examples, Partition, from_index_sets
-from fedapp.data.partition.adapters.index_map import BY, index_sets
 from fedapp.data.partition.partitioning import (
+    BY,
     PURPOSE,
     Partitioning,
     by_label,
+    index_sets,
     labels_of,
     require_examples,
     require_labels,
@@ -25,14 +26,14 @@ from fedapp.seeds import generator
 class LabelQuantity(Partitioning):
     """Examples of exactly k labels for each client: #C = k of NIID-Bench (Li et al. 2022).
 
-    Client i has label i mod C and k - 1 others, drawn; a label's examples are divided evenly
+    Client i has label i mod C and k - 1 others drawn at random; a label's examples are divided evenly
     among the clients that have it. Labels that no client has (only with K < C) are left out. Split by
     ``PathologicalPartitioner`` of flwr-datasets in its mode "first-deterministic"; a client has its
     examples in the order of the data.
     """
 
     name: ClassVar[str] = "label-quantity"
-    kept: ClassVar[bool] = True
+    cached: ClassVar[bool] = True
 
     labels: int = Field(2, ge=1, description="Labels a client has examples of, k in #C = k.")
 
@@ -42,7 +43,7 @@ class LabelQuantity(Partitioning):
         Raises
         ------
         ConfigError
-            The data have fewer labels, or a label has fewer examples than clients that need it.
+            There are fewer labels, or a label has fewer examples than clients.
         """
         require_examples(len(examples), num_clients)
         labels = labels_of(examples)
@@ -53,7 +54,7 @@ class LabelQuantity(Partitioning):
                 f"label-quantity.labels = {self.labels}: the training examples have only "
                 f"{num_labels} labels. Set it to {num_labels} or less."
             )
-        return from_index_sets([np.sort(held) for held in self._sets(labels, num_clients, seed)])
+        return from_index_sets([np.sort(each) for each in self._sets(labels, num_clients, seed)])
 
     def split_test(
         self, test: Examples, train: Examples, partition: Partition, seed: int

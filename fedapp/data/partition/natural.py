@@ -1,4 +1,4 @@
-"""Clients that the data name."""
+"""The clients that the data name."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedapp.data.dataset import Examples, Partition, from_index_sets
-from fedapp.data.partition.adapters.index_map import BY, index_sets
-from fedapp.data.partition.partitioning import PURPOSE, Partitioning, by_owner
+from fedapp.data.partition.partitioning import BY, PURPOSE, Partitioning, by_owner, index_sets
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 
@@ -26,14 +25,14 @@ class Natural(Partitioning):
     """
 
     name: ClassVar[str] = "natural"
-    kept: ClassVar[bool] = True
+    cached: ClassVar[bool] = True
 
     column: str = Field(
         "", description="Column of client ids. Empty: client_id, or the only one there is."
     )
 
     def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:
-        """Return the examples of each id; with fewer clients than ids, of ids drawn at random.
+        """Return the examples of each id, or of K ids drawn at random where there are more.
 
         Raises
         ------
@@ -43,27 +42,27 @@ class Natural(Partitioning):
         from flwr_datasets.partitioner import NaturalIdPartitioner
 
         values = self._values(examples)
-        chosen = self._chosen(self.named_clients(examples), num_clients, seed)
+        ids = self._sampled_ids(self.named_clients(examples), num_clients, seed)
         sets = index_sets(NaturalIdPartitioner(BY), values)
-        return from_index_sets([sets[k] for k in chosen])
+        return from_index_sets([sets[k] for k in ids])
 
     def split_test(
         self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
         """Return the test examples with each client's id; a client may have none."""
         ids = self._values(train)[partition.indices[partition.offsets[:-1]]]
-        return by_owner(_owners(self._values(test), ids), partition.num_clients)
+        return by_owner(_positions(self._values(test), ids), partition.num_clients)
 
     def named_clients(self, examples: Examples) -> int:
-        """Return how many ids the column has."""
+        """Return the number of ids in the column."""
         return len(np.unique(self._values(examples)))
 
     def _values(self, examples: Examples) -> NDArray[Any]:
         columns = examples.groups
         if not columns:
-            wanted = f" {self.column!r} (natural.column)" if self.column else ""
+            named = f" {self.column!r} (natural.column)" if self.column else ""
             raise ConfigError(
-                f"partitioner = 'natural': the data set has no column{wanted} of client ids. "
+                f"partitioner = 'natural': the data set has no column{named} of client ids. "
                 "Choose another partitioner, for example partitioner='iid'."
             )
         column = self.column or ("client_id" if "client_id" in columns else "")
@@ -76,8 +75,8 @@ class Natural(Partitioning):
             )
         return columns[column]
 
-    def _chosen(self, num_ids: int, num_clients: int, seed: int) -> NDArray[np.int64]:
-        """Return which of the sorted ids are clients: [K], ascending."""
+    def _sampled_ids(self, num_ids: int, num_clients: int, seed: int) -> NDArray[np.int64]:
+        """Return the positions of the clients among the sorted ids: [K], ascending."""
         if num_clients > num_ids:
             raise ConfigError(
                 f"num-clients = {num_clients}: the data have only {num_ids} natural clients. "
@@ -88,7 +87,7 @@ class Natural(Partitioning):
         return np.sort(generator(seed, PURPOSE).permutation(num_ids)[:num_clients])
 
 
-def _owners(values: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.int64]:
+def _positions(values: NDArray[Any], ids: NDArray[Any]) -> NDArray[np.int64]:
     """Return the position in ``ids`` of each value [n], or -1."""
     position = np.minimum(np.searchsorted(ids, values), len(ids) - 1)
     return np.where(ids[position] == values, position, -1)

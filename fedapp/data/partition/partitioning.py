@@ -1,13 +1,16 @@
-"""The interface of partitioners, and what they share.
+"""The interface of partitioners, and the functions that they share.
 
-Shards, Dirichlet, label quantity and natural ids are split by ``flwr_datasets.partitioner``, given a
-generator of ours; ``adapters/index_map.py`` takes their sets. Its import takes seconds, so it is
-imported only where a split is made. ``adapters/flower.py`` offers every scheme as a subclass of its
-``Partitioner``.
+``flwr_datasets.partitioner`` splits into shards, by Dirichlet, by label quantity and by natural ids, with
+a generator of this project; ``index_sets`` takes the sets from it. Importing it takes seconds, so the
+schemes import it only when they split. ``fedapp/data/flower_partitioner.py`` offers every scheme as a
+subclass of its ``Partitioner``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import warnings
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -22,12 +25,15 @@ from fedapp.seeds import generator
 PURPOSE = "partition"
 """Purpose of the generator from which a partition is drawn."""
 
+BY = "by"
+"""The column that a partitioner of flwr-datasets splits by (its ``partition_by``)."""
+
 
 class Partitioning(Component, ABC):
     """A rule that splits n examples over K clients; its fields are its parameters."""
 
-    kept: ClassVar[bool] = False
-    """Whether the data cache keeps its partitions, as it is worth where a split takes seconds."""
+    cached: ClassVar[bool] = False
+    """Whether partitions are stored in the data cache; worthwhile where a split takes seconds."""
 
     @abstractmethod
     def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:
@@ -45,23 +51,23 @@ class Partitioning(Component, ABC):
         """Return each client's own test examples, distributed as its training examples are.
 
         ``partition`` is what ``split(train, K, seed)`` returned. A client's test set may be empty.
-        None: this scheme, or this little test data, gives clients no test sets.
+        None where the scheme has no test sets, or where there are too few test examples.
         """
         return None
 
     def named_clients(self, examples: Examples) -> int | None:
-        """Return how many clients the data name; None where they name none, and K may be any."""
+        """Return the number of clients that the data name, or None where any K is allowed."""
         return None
 
 
 def labels_of(examples: Examples) -> NDArray[Any]:
-    """Return one label an example: the target, or for token sequences the first target."""
+    """Return one label for each example: the target, or the first target of a token sequence."""
     targets = examples.targets
     return targets if targets.ndim == 1 else targets[:, 0]
 
 
 def require_labels(labels: NDArray[Any], partitioner: str) -> None:
-    """Raise ConfigError where the targets are the numbers of a regression, and no labels."""
+    """Raise ConfigError where the targets are floats (a regression)."""
     if labels.dtype.kind == "f":
         raise ConfigError(
             f"partitioner = {partitioner!r}: divides each label, and the targets of this data set are "
@@ -70,13 +76,13 @@ def require_labels(labels: NDArray[Any], partitioner: str) -> None:
         )
 
 
-def require_examples(n: int, num_clients: int, each: int = 1) -> None:
-    """Raise ConfigError unless each of ``num_clients`` clients can have ``each`` of n examples."""
-    if num_clients * each > n:
-        share = f"{each} training examples" if each > 1 else "one training example"
+def require_examples(n: int, num_clients: int, minimum: int = 1) -> None:
+    """Raise ConfigError unless n examples suffice for ``minimum`` examples for each client."""
+    if num_clients * minimum > n:
+        share = f"{minimum} training examples" if minimum > 1 else "one training example"
         raise ConfigError(
             f"num-clients = {num_clients}: the data set has only {n} training examples, and every "
-            f"client needs at least {share}. Set num-clients to {n // each} or less."
+            f"client needs at least {share}. Set num-clients to {n // minimum} or less."
         )
 
 
@@ -92,18 +98,18 @@ def by_owner(owner: NDArray[np.int64], num_clients: int) -> Partition:
 
 
 def by_label(labels: NDArray[Any], train_labels: NDArray[Any], partition: Partition) -> Partition:
-    """Return the partition of examples with these labels that follows that of the training examples.
+    """Return a partition of examples with ``labels`` in the proportions of the training ``partition``.
 
-    Of the m examples of a label, in their order, the clients get consecutive blocks in proportion to
-    the n_k training examples of that label that they have: client k's block ends at
-    floor(m (n_1 + ... + n_k) / n). A label of which nobody has a training example is left out.
+    The m examples of a label are divided, in their order, into consecutive blocks in proportion to each
+    client's n_k training examples of that label: client k's block ends at
+    floor(m (n_1 + ... + n_k) / n). A label without training examples is left out.
     """
-    held = np.full(len(train_labels), -1, dtype=np.int64)
-    held[partition.indices] = np.repeat(np.arange(partition.num_clients), partition.sizes)
+    train_owner = np.full(len(train_labels), -1, dtype=np.int64)
+    train_owner[partition.indices] = np.repeat(np.arange(partition.num_clients), partition.sizes)
     owner = np.full(len(labels), -1, dtype=np.int64)
     for label in np.unique(labels):
-        holders = held[train_labels == label]
-        ends = np.cumsum(np.bincount(holders[holders >= 0], minlength=partition.num_clients))
+        owners = train_owner[train_labels == label]
+        ends = np.cumsum(np.bincount(owners[owners >= 0], minlength=partition.num_clients))
         members = np.flatnonzero(labels == label)
         if ends[-1]:
             cuts = ends * len(members) // ends[-1]
@@ -118,7 +124,7 @@ def by_sizes(sizes: NDArray[np.int64], seed: int) -> Partition:
 
 
 def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where each client's slice begins, and the end: [K + 1]."""
+    """Return the start of each client's slice, and the end of the last: [K + 1]."""
     return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
@@ -129,13 +135,13 @@ def even_sizes(n: int, parts: int) -> NDArray[np.int64]:
     return sizes
 
 
-def shares_to_sizes(shares: NDArray[np.float64], n: int, least: int = 0) -> NDArray[np.int64]:
-    """Return sizes [K] that sum to n: ``least`` each, the rest by shares and largest remainder."""
-    exact = shares / shares.sum() * (n - least * len(shares))
+def shares_to_sizes(shares: NDArray[np.float64], n: int, minimum: int = 0) -> NDArray[np.int64]:
+    """Return sizes [K] that sum to n: ``minimum`` each, the rest by shares and largest remainder."""
+    exact = shares / shares.sum() * (n - minimum * len(shares))
     sizes = np.floor(exact).astype(np.int64)
     by_remainder = np.argsort(sizes - exact, kind="stable")
-    sizes[by_remainder[: n - least * len(shares) - int(sizes.sum())]] += 1
-    return np.asarray(sizes + least)
+    sizes[by_remainder[: n - minimum * len(shares) - int(sizes.sum())]] += 1
+    return np.asarray(sizes + minimum)
 
 
 def log_normal_shares(
@@ -145,3 +151,30 @@ def log_normal_shares(
     exponents = sigma * rng.standard_normal(num_clients)
     weights = np.exp(exponents - exponents.max())
     return np.asarray(weights / weights.sum())
+
+
+def index_sets(partitioner: Any, values: NDArray[Any]) -> list[NDArray[np.int64]]:
+    """Return the index set of every client, each in the order that ``partitioner`` gives it.
+
+    ``partitioner`` is a new one of ``flwr_datasets.partitioner`` that splits by the column ``BY``;
+    ``values`` [n] are that column, a label or an id for each example. ``load_partition`` builds a data
+    set for each client, which takes seconds for 1,000 clients, so this function reads the private
+    attribute behind it; ``tests/test_partition_flower.py`` compares the two.
+
+    Raises
+    ------
+    ValueError
+        The partitioner cannot split these values.
+    """
+    import datasets
+
+    columns = {"index": np.arange(len(values)), BY: values}
+    partitioner.dataset = datasets.Dataset.from_dict(columns)
+    # NaturalIdPartitioner prints a progress bar, and others warn of what the schemes here have checked.
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        partitioner.load_partition(0)
+    sets = partitioner._partition_id_to_indices
+    # A partitioner may have sorted its data set; its index sets are then positions in the sorted one.
+    rows = np.asarray(partitioner.dataset.with_format("numpy")["index"][:], dtype=np.int64)
+    return [rows[np.asarray(sets[k], dtype=np.int64)] for k in range(len(sets))]

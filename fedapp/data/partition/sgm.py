@@ -21,8 +21,8 @@ from fedapp.seeds import generator
 class Sgm(Partitioning):
     """Log-normal client sizes with IID labels (Seo et al. 2024, Fig. 6).
 
-    A reading: the paper names a "Standard Gaussian Mixture" model, its level 0 balanced and
-    higher levels less so, and no formula. Here the level is the sigma of log-normal sizes,
+    An interpretation: the paper names a "Standard Gaussian Mixture" model without a formula, in which
+    level 0 is balanced and higher levels are less so. Here the level is the sigma of log-normal sizes,
     n_k = N exp(sigma z_k) / sum_j exp(sigma z_j) with z standard normal. It is also the
     unbalanced IID MNIST of McMahan et al. 2017, footnote 5 (``shards.sigma``: the non-IID one).
     """
@@ -34,7 +34,7 @@ class Sgm(Partitioning):
     def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:
         """Return an IID partition; every client has at least one example."""
         require_examples(len(examples), num_clients)
-        return self._deal(len(examples), num_clients, seed, least=1)
+        return self._partition(len(examples), num_clients, seed, minimum=1)
 
     def split_test(
         self, test: Examples, train: Examples, partition: Partition, seed: int
@@ -42,8 +42,8 @@ class Sgm(Partitioning):
         """Return an IID partition in the same proportions."""
         if len(test) < partition.num_clients:
             return None
-        return self._deal(len(test), partition.num_clients, seed, least=0)
+        return self._partition(len(test), partition.num_clients, seed, minimum=0)
 
-    def _deal(self, n: int, num_clients: int, seed: int, least: int) -> Partition:
+    def _partition(self, n: int, num_clients: int, seed: int, minimum: int) -> Partition:
         shares = log_normal_shares(generator(seed, PURPOSE, 1), num_clients, self.sigma)
-        return by_sizes(shares_to_sizes(shares, n, least), seed)
+        return by_sizes(shares_to_sizes(shares, n, minimum), seed)

@@ -1,4 +1,4 @@
-"""Sources: what `dataset` names outside the embedded sets, recognised and read."""
+"""Readers of hub data sets and local folders; the format of a folder is recognised."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedapp.config import unused_options
 from fedapp.config.run_config import RunConfig
-from fedapp.data.readers.source import Source, Split, visible
+from fedapp.data.readers.source import Source, Split, visible_paths
 from fedapp.errors import DataError
 
 __all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
@@ -41,7 +41,7 @@ def local_folder(config: RunConfig) -> Path | None:
 
 
 def content_key(config: RunConfig) -> str:
-    """Return what identifies the content: the hash of a folder's files, or a hub revision."""
+    """Return an identifier of the content: the hash of a folder's files, or a hub revision."""
     folder = local_folder(config)
     if folder is None:
         from fedapp.data.readers.hugging import hub_key
@@ -54,14 +54,14 @@ def content_key(config: RunConfig) -> str:
 
 
 def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Source:
-    """Return what `dataset` names, images decoded; ``scratch`` is an empty folder to be deleted.
+    """Return the data set that `dataset` names, with images decoded; ``scratch`` is an empty folder.
 
-    Without ``test_required`` it is a node's own folder, which keys for the server's need not fit.
+    Without ``test_required`` it is a node's own folder, and keys without effect are not refused.
 
     Raises
     ------
     ConfigError
-        A key has no effect on what `dataset` names.
+        A key has no effect on what `dataset` names, or it names the pickled version of CIFAR.
     DataError
         It cannot be found, read or understood; the message names the key or file.
     """
@@ -72,19 +72,21 @@ def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Sou
         return hugging.read_hub(config, test_required=test_required)
     own = not test_required
     if idx.is_idx_folder(folder):
-        _check_read(config, ("input_key", "label_key"), "IDX files", own=own)
+        _refuse_unread_keys(config, ("input_key", "label_key"), "IDX files", own=own)
         return idx.read_idx_folder(config, folder, test_required=test_required)
-    if found := cifar.cifar_layout(folder):
-        _check_read(config, ("input_key", "dataset_subset"), "CIFAR batches", own=own)
-        return cifar.read_cifar(config, *found, test_required=test_required)
+    if layout := cifar.cifar_layout(config, folder):
+        _refuse_unread_keys(config, ("input_key", "dataset_subset"), "CIFAR batches", own=own)
+        return cifar.read_cifar(config, *layout, test_required=test_required)
     if image_folder.is_image_folder(config, folder):
-        _check_read(config, ("dataset_subset",), "images in class folders", own=own)
+        _refuse_unread_keys(config, ("dataset_subset",), "images in class folders", own=own)
         return image_folder.read_image_folder(config, folder, test_required=test_required)
     return hugging.read_folder(config, folder, scratch, test_required=test_required)
 
 
-def _check_read(config: RunConfig, fields: tuple[str, ...], files: str, *, own: bool) -> None:
-    """Refuse keys that the reader of such ``files`` does not look at, but for a node's ``own``."""
+def _refuse_unread_keys(
+    config: RunConfig, fields: tuple[str, ...], files: str, *, own: bool
+) -> None:
+    """Refuse keys that the reader of such ``files`` ignores, unless they are a node's ``own``."""
     if not own:
         unused_options.refuse(unused_options.of_folder(config, fields, files))
 
@@ -95,7 +97,7 @@ def _folder_hash(folder: Path) -> str:
     An empty folder may be a class.
     """
     total = hashlib.sha256()
-    paths = list(visible(folder))
+    paths = list(visible_paths(folder))
     filled = {path.parent for path in paths}
     for path in paths:
         name = os.fsencode(path.relative_to(folder).as_posix())

@@ -1,19 +1,20 @@
-"""CIFAR-10 and CIFAR-100 as A. Krizhevsky distributes them: the binary and the Python version."""
+"""The binary version of CIFAR-10 and CIFAR-100, as A. Krizhevsky distributes it.
+
+The Python version is refused, because it is pickled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data.readers.plain_pickle import read_plain_pickle
 from fedapp.data.readers.source import Source, Split, choose_splits
-from fedapp.errors import DataError
+from fedapp.errors import ConfigError, DataError
 
 PIXELS = 3 * 32 * 32
 TEN_BATCHES = {
@@ -25,11 +26,17 @@ HUNDRED_BATCHES = {"train": ("train",), "test": ("test",)}
 
 @dataclass(frozen=True)
 class Layout:
-    """One of the four distributions. ``labels``: its label columns by name and file of names."""
+    """The files of CIFAR-10 or CIFAR-100.
 
+    ``batches``: their names by split, without ``.bin``. ``labels``: the label columns by name, each with
+    its file of class names, in the order of a record's bytes. ``pickled``: the file of class names in
+    the Python version, whose batches have no ``.bin``.
+    """
+
+    name: str
     batches: Mapping[str, tuple[str, ...]]
-    suffix: str
     labels: dict[str, str]
+    pickled: str
 
     @property
     def default_label(self) -> str:
@@ -38,30 +45,47 @@ class Layout:
 
 
 LAYOUTS = (
-    Layout(TEN_BATCHES, ".bin", {"label": "batches.meta.txt"}),
-    Layout(TEN_BATCHES, "", {"label": "batches.meta:label_names"}),
+    Layout("cifar-10", TEN_BATCHES, {"label": "batches.meta.txt"}, "batches.meta"),
     Layout(
+        "cifar-100",
         HUNDRED_BATCHES,
-        ".bin",
         {"coarse_label": "coarse_label_names.txt", "fine_label": "fine_label_names.txt"},
-    ),
-    Layout(
-        HUNDRED_BATCHES,
-        "",
-        {"coarse_label": "meta:coarse_label_names", "fine_label": "meta:fine_label_names"},
+        "meta",
     ),
 )
 
 
-def cifar_layout(folder: Path) -> tuple[Layout, Path] | None:
-    """Return the distribution and its folder, ``folder`` itself or one in it, or None."""
-    for place in (folder, *sorted(folder.glob("cifar-*"))):
-        for layout in LAYOUTS:
-            names = [next(iter(layout.labels.values())).partition(":")[0]]
-            names += [layout.batches["train"][0] + layout.suffix]
-            if all((place / name).is_file() for name in names):
-                return layout, place
+def cifar_layout(config: RunConfig, folder: Path) -> tuple[Layout, Path] | None:
+    """Return the layout of the CIFAR batches in ``folder`` or a folder in it, and that folder.
+
+    None where there are no CIFAR batches.
+
+    Raises
+    ------
+    ConfigError
+        There are only batches of the Python version.
+    """
+    candidates = [
+        (layout, each) for each in (folder, *sorted(folder.glob("cifar-*"))) for layout in LAYOUTS
+    ]
+    for layout, each in candidates:
+        names = next(iter(layout.labels.values()))
+        if _has(each, names, f"{layout.batches['train'][0]}.bin"):
+            return layout, each
+    for layout, each in candidates:
+        if _has(each, layout.pickled, layout.batches["train"][0]):
+            raise ConfigError(
+                f"dataset = {config.dataset!r}: {each} holds the Python version of {layout.name}, "
+                "which is pickled, and nothing pickled is read. The binary version and Parquet "
+                f"files are allowed. Set dataset to the folder of an unpacked {layout.name}-binary"
+                ".tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, or to the hub name "
+                f"'uoft-cs/{layout.name.replace('-', '')}'."
+            )
     return None
+
+
+def _has(folder: Path, *names: str) -> bool:
+    return all((folder / name).is_file() for name in names)
 
 
 def read_cifar(config: RunConfig, layout: Layout, folder: Path, *, test_required: bool) -> Source:
@@ -78,8 +102,7 @@ def read_cifar(config: RunConfig, layout: Layout, folder: Path, *, test_required
             f"label-key = {key!r}: {folder} has no such labels. One of: {', '.join(layout.labels)}."
         )
     batches = {
-        split: [folder / (name + layout.suffix) for name in names]
-        for split, names in layout.batches.items()
+        split: [folder / f"{name}.bin" for name in names] for split, names in layout.batches.items()
     }
     present = {
         split: paths for split, paths in batches.items() if any(path.is_file() for path in paths)
@@ -91,15 +114,14 @@ def read_cifar(config: RunConfig, layout: Layout, folder: Path, *, test_required
     return Source(
         train=_split(layout, key, train),
         test=None if test is None else _split(layout, key, test),
-        class_names=_class_names(folder, layout.labels[key]),
+        class_names=_class_names(folder / layout.labels[key]),
     )
 
 
 def _split(layout: Layout, key: str, paths: list[Path]) -> Split:
     import pyarrow as pa
 
-    read: Callable[[Layout, Path], _Batch] = _read_binary if layout.suffix else _read_python
-    batches = [read(layout, path) for path in paths]
+    batches = [_read_batch(layout, path) for path in paths]
     labels = {
         name: np.concatenate([labels[name] for _, labels in batches]) for name in layout.labels
     }
@@ -118,12 +140,12 @@ _Batch = tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]
 """Pixels [n, 3072] and labels [n] by column."""
 
 
-def _read_binary(layout: Layout, path: Path) -> _Batch:
+def _read_batch(layout: Layout, path: Path) -> _Batch:
     """Read records of the label bytes and then the red, the green and the blue plane."""
     data, width = np.fromfile(path, np.uint8), len(layout.labels) + PIXELS
     if not len(data) or len(data) % width:
         raise DataError(
-            f"{path}: truncated: {len(data)} bytes are no whole number of {width}-byte records. "
+            f"{path}: truncated: {len(data)} bytes are not a multiple of a record's {width}. "
             "Copy or download it again."
         )
     records = data.reshape(-1, width)
@@ -131,22 +153,5 @@ def _read_binary(layout: Layout, path: Path) -> _Batch:
     return records[:, len(layout.labels) :], labels
 
 
-def _read_python(layout: Layout, path: Path) -> _Batch:
-    batch = read_plain_pickle(path)
-    pixels = batch.get("data")
-    labels = {name: np.asarray(batch.get(f"{name}s", ()), np.int64) for name in layout.labels}
-    if not isinstance(pixels, np.ndarray) or pixels.shape[1:] != (PIXELS,):
-        raise DataError(f"{path}: not a CIFAR batch: it has no array 'data' of n x {PIXELS} bytes.")
-    if any(column.shape != pixels.shape[:1] for column in labels.values()):
-        raise DataError(f"{path}: not a CIFAR batch: it lacks labels ({', '.join(layout.labels)}).")
-    return pixels, labels
-
-
-def _class_names(folder: Path, where: str) -> tuple[str, ...]:
-    name, _, key = where.partition(":")
-    if key:
-        names: Any = read_plain_pickle(folder / name).get(key, ())
-        return tuple(map(str, names))
-    if not (folder / name).is_file():
-        return ()
-    return tuple((folder / name).read_text(encoding="utf-8").split())
+def _class_names(path: Path) -> tuple[str, ...]:
+    return tuple(path.read_text(encoding="utf-8").split()) if path.is_file() else ()

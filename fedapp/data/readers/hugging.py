@@ -16,7 +16,7 @@ from fedapp.errors import DataError
 
 
 def hub_key(config: RunConfig) -> str:
-    """Return what identifies the hub data set's content: its name, subset and revision."""
+    """Return an identifier of the content of a hub data set: its name, subset and revision."""
     builder = _hub_builder(config)
     return f"{config.dataset} {builder.config.name} {builder.hash}"
 
@@ -27,7 +27,7 @@ def read_hub(config: RunConfig, *, test_required: bool) -> Source:
     Raises
     ------
     DataError
-        It cannot be downloaded, or has not the columns and splits that ``config`` names.
+        It cannot be downloaded, or lacks the columns or splits that ``config`` names.
     """
     builder = _hub_builder(config)
     try:
@@ -39,12 +39,12 @@ def read_hub(config: RunConfig, *, test_required: bool) -> Source:
 
 
 def read_folder(config: RunConfig, folder: Path, scratch: Path, *, test_required: bool) -> Source:
-    """Return a local folder as `datasets.load_dataset` reads it; its copy in ``scratch`` is waste.
+    """Return a local folder as `datasets.load_dataset` reads it; the library's copy goes to ``scratch``.
 
     Raises
     ------
     DataError
-        The folder holds nothing that the library can read, or a file is damaged.
+        The library cannot read the folder, or a file is damaged.
     """
     import datasets
 
@@ -56,7 +56,7 @@ def read_folder(config: RunConfig, folder: Path, scratch: Path, *, test_required
             str(folder), config.dataset_subset or None, cache_dir=str(scratch)
         )
     except Exception as error:
-        _check_parquet(folder, whole=True)
+        _check_parquet(folder, read_all=True)
         raise DataError(
             f"dataset = {config.dataset!r}: cannot be read: {_innermost(error)} It needs Parquet, "
             "CSV or JSON files named by split (train.parquet, test.parquet), image folders "
@@ -102,7 +102,7 @@ def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _refuse_saved(config: RunConfig, folder: Path) -> None:
-    """Refuse what `save_to_disk` wrote: `load_dataset` would take its metadata for the data."""
+    """Refuse a folder of `save_to_disk`: `load_dataset` would read its metadata as data."""
     states = sorted(folder.rglob("state.json"))
     saved = [state.parent for state in states if (state.parent / "dataset_info.json").is_file()]
     if not saved:
@@ -120,10 +120,10 @@ def _refuse_saved(config: RunConfig, folder: Path) -> None:
     )
 
 
-def _check_parquet(folder: Path, *, whole: bool = False) -> None:
-    """Name a damaged or empty file, which the library's own message does not.
+def _check_parquet(folder: Path, *, read_all: bool = False) -> None:
+    """Raise DataError with the name of a damaged or empty file, which the library does not give.
 
-    Looks at the ends of the files, where one that is cut off shows, or at the ``whole`` of them.
+    Only the end of each file is read, where truncation shows, unless ``read_all`` is true.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -131,7 +131,7 @@ def _check_parquet(folder: Path, *, whole: bool = False) -> None:
     for path in sorted(folder.rglob("*.parquet")):
         try:
             rows = pq.read_metadata(path).num_rows
-            if whole:
+            if read_all:
                 for _ in pq.ParquetFile(path).iter_batches():
                     pass
         except (pa.ArrowException, OSError) as error:

@@ -1,4 +1,4 @@
-"""IDX files, the format of MNIST's own distribution (also EMNIST, Fashion-MNIST), plain or .gz."""
+"""IDX files, the format of MNIST, EMNIST and Fashion-MNIST, uncompressed or .gz."""
 
 from __future__ import annotations
 
@@ -75,47 +75,47 @@ Files = dict[str, Path]
 
 
 def _sets(config: RunConfig, folder: Path) -> dict[str, Files]:
-    """Return the chosen sets by name: their path in ``folder``, as far as images and labels share it."""
-    found: dict[str, Files] = {}
+    """Return the files of each set that `dataset-subset` chooses, by the path that its files share."""
+    files_of_set: dict[str, Files] = {}
     for path in sorted(folder.rglob("*ubyte*"), reverse=True):  # the unpacked file comes last
         match = NAME.fullmatch(path.name)
         if match is not None:
             name = (path.parent.relative_to(folder) / match["stem"]).as_posix()
-            found.setdefault(name, {})[match["part"]] = path
-    chosen = _chosen(config.dataset_subset, found)
+            files_of_set.setdefault(name, {})[match["part"]] = path
+    chosen = _matching_names(config.dataset_subset, files_of_set)
     if not chosen:
         raise DataError(
             f"dataset-subset = {config.dataset_subset!r}: is no part of the name of a set in "
-            f"{folder}, which holds: {', '.join(sorted(found))}."
+            f"{folder}, which holds: {', '.join(sorted(files_of_set))}."
         )
-    return {name: found[name] for name in chosen}
+    return {name: files_of_set[name] for name in chosen}
 
 
-def _chosen(subset: str, names: Iterable[str]) -> list[str]:
-    """Return the names that have ``subset`` as whole words, or if none has, anywhere."""
+def _matching_names(subset: str, names: Iterable[str]) -> list[str]:
+    """Return the names that contain ``subset`` as whole words, or if none does, anywhere."""
     names = list(names)
     words = re.compile(rf"(?<![^/-]){re.escape(subset)}(?![^/-])")
-    whole = [name for name in names if subset and words.search(name)]
-    return whole or [name for name in names if subset in name]
+    complete = [name for name in names if subset and words.search(name)]
+    return complete or [name for name in names if subset in name]
 
 
 def _files(config: RunConfig, sets: dict[str, Files], words: tuple[str, ...]) -> Files:
-    """Return the image and the label file of one split, or nothing where it has neither."""
-    found = {
+    """Return the image file and the label file of one split; empty where it has neither."""
+    candidates = {
         name: files
         for name, files in sets.items()
         if any(word in name.rpartition("/")[2] for word in words)
     }
-    whole = [name for name, files in found.items() if len(files) > 1]
-    if len(whole) > 1:
+    complete = [name for name, files in candidates.items() if len(files) > 1]
+    if len(complete) > 1:
         raise DataError(
             f"dataset-subset = {config.dataset_subset!r}: {config.dataset} holds several sets: "
-            f"{', '.join(sorted(whole))}. Set dataset-subset to a part of only one name."
+            f"{', '.join(sorted(complete))}. Set dataset-subset to a part of only one name."
         )
-    if found and not whole:
-        alone = next(iter(next(iter(found.values())).values()))
-        raise DataError(f"{alone}: the file of images or labels beside it is missing.")
-    return found[whole[0]] if whole else {}
+    if candidates and not complete:
+        single = next(iter(next(iter(candidates.values())).values()))
+        raise DataError(f"{single}: the file of images or labels beside it is missing.")
+    return candidates[complete[0]] if complete else {}
 
 
 def _split(files: Files) -> Split:

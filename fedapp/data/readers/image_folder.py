@@ -1,7 +1,7 @@
 """Image folders, ``<split>/<class>/*.png``.
 
-A class is a folder, also an empty one or the only one: so a node that has no example of a class
-can agree with the others on the label set.
+Every class folder is a class, also an empty one, so that a node without examples of a class has the same
+label set as the others.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data.readers.source import Source, visible
+from fedapp.data.readers.source import Source, visible_paths
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
 
@@ -20,19 +20,19 @@ SUFFIXES = frozenset(
 
 
 def is_image_folder(config: RunConfig, folder: Path) -> bool:
-    """Return whether the training split is a folder of class folders with only images."""
+    """Return whether the training split is a folder of class folders that hold only images."""
     files = _files(folder / config.train_split)
     classes = _visible_folders(folder / config.train_split)
     return bool(classes and files) and all(path.suffix.lower() in SUFFIXES for path in files)
 
 
 def read_image_folder(config: RunConfig, folder: Path, *, test_required: bool) -> Source:
-    """Return the images; labels count the class folders of the training and test split by name.
+    """Return the images; a label is the position of its class folder among those of both splits, by name.
 
     Raises
     ------
     DataError
-        A split is missing or empty, an image is in none of its class folders, or images are
+        A split is missing or empty, an image is outside the class folders, or images are
         unreadable or of mixed sizes.
     """
     splits = [path for path in _visible_folders(folder) if _visible_folders(path)]
@@ -56,7 +56,7 @@ def _check_all_in_classes(split: Path) -> None:
 
 
 def _visible_folders(parent: Path) -> list[Path]:
-    """Return the folders in ``parent``, if it is one, without hidden ones."""
+    """Return the folders in ``parent`` without hidden ones; none where it is not a folder."""
     if not parent.is_dir():
         return []
     return sorted(
@@ -65,8 +65,8 @@ def _visible_folders(parent: Path) -> list[Path]:
 
 
 def _files(parent: Path) -> list[Path]:
-    """Return the files under ``parent`` at any depth, without hidden ones and hidden folders'."""
-    return [path for path in visible(parent) if path.is_file()] if parent.is_dir() else []
+    """Return the files in ``parent`` at any depth, without those that are hidden or in hidden folders."""
+    return [path for path in visible_paths(parent) if path.is_file()] if parent.is_dir() else []
 
 
 def _table(split: Path, names: list[str]) -> Any:

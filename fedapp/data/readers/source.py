@@ -1,4 +1,4 @@
-"""What every reader returns: splits of images or texts with their labels and further columns."""
+"""The result of every reader: splits of images or texts with labels and further columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedapp.errors import DataError
 T = TypeVar("T", bound=Sized)
 
 CLIENT_NAMES = ("client_id", "character_id", "writer_id", "author", "user_id", "user")
-"""Usual names of the column that says whose a row is."""
+"""Usual names of the column of clients."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Split:
         return not isinstance(self.inputs, np.ndarray)
 
     def take(self, rows: NDArray[np.int64]) -> Split:
-        """Return the split that holds the given rows, in that order."""
+        """Return the split of the given rows, in this order."""
         return Split(
             inputs=self.inputs.take(rows) if self.is_text else self.inputs[rows],
             labels=None if self.labels is None else self.labels[rows],
@@ -58,10 +58,10 @@ class Source:
     class_names: tuple[str, ...] = ()
 
 
-def visible(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Yield all that is in ``folder`` at any depth, sorted: links followed, hidden names left out.
+def visible_paths(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
+    """Yield all paths in ``folder`` at any depth, sorted; links are followed, hidden names left out.
 
-    ``above`` are the folders that it is in, so that a link to one of them does not go round.
+    ``above`` are the folders that contain it: a link to one of them is not followed.
     """
     above = above | {folder.resolve()}
     for path in sorted(folder.iterdir()):
@@ -69,15 +69,15 @@ def visible(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path
             continue
         yield path
         if path.is_dir() and path.resolve() not in above:
-            yield from visible(path, above)
+            yield from visible_paths(path, above)
 
 
 def choose_splits(
     config: RunConfig, available: Mapping[str, T], *, test_required: bool
 ) -> tuple[T, T | None]:
-    """Return the training and the test split of those that a reader found.
+    """Return the training and the test split among the ``available`` ones.
 
-    The test split may be missing where ``test_required`` is false or a part can be held out.
+    The test split is None where there is none and ``test_required`` is false or `test-fraction` is set.
 
     Raises
     ------

@@ -1,19 +1,29 @@
-"""Arrow tables to splits: which column is the input, which the label, and what else is kept."""
+"""Arrow tables to splits: the input, the label and further columns; encoded images are decoded."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from PIL import Image
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data.readers.images import decode_images
 from fedapp.data.readers.source import CLIENT_NAMES, Source, Split, choose_splits
 from fedapp.errors import DataError
+from fedapp.machine import cores
+
+GREY = ("1", "L", "LA")
+DEEP = ("I", "I;16", "I;16B", "I;16L", "F")
+"""Modes of Pillow: grey images, and those of more than 8 bits a channel."""
+ROWS_PER_TASK = 512
+MAX_THREADS = 16
+"""Of decoding: images per task of the thread pool, and its threads at most."""
 
 
 def source_from_tables(
@@ -23,7 +33,7 @@ def source_from_tables(
     *,
     test_required: bool,
 ) -> Source:
-    """Return the source that ``tables`` (by split name) hold; images are decoded.
+    """Return the source in ``tables`` (by split name), with images decoded.
 
     ``class_names`` gives the names of each class-label column.
 
@@ -51,16 +61,16 @@ def _input_key(config: RunConfig, table: Any) -> str:
             return config.input_key
         raise DataError(
             f"input-key = {config.input_key!r}: this column of dataset {config.dataset!r} holds "
-            f"{column.type}, neither images nor text. {_columns(table)}"
+            f"{column.type}, neither images nor text. {_column_list(table)}"
         )
     images: list[str] = [field.name for field in table.schema if _is_image(field.type)]
     texts: list[str] = [field.name for field in table.schema if _is_text(field.type)]
-    whose = (*CLIENT_NAMES, config.client_key)
-    texts.sort(key=lambda name: (name != "text", name != "x", name in whose))
+    client_columns = (*CLIENT_NAMES, config.client_key)
+    texts.sort(key=lambda name: (name != "text", name != "x", name in client_columns))
     if not images + texts:
         raise DataError(
             f"dataset = {config.dataset!r}: no column holds images or text. A table of numbers is read "
-            f"by a file of your own: CONTRIBUTING.md, 'A data set'. {_columns(table)}"
+            f"by a file of your own: CONTRIBUTING.md, 'A data set'. {_column_list(table)}"
         )
     return (images + texts)[0]
 
@@ -79,7 +89,7 @@ def _split(config: RunConfig, name: str, table: Any, input_key: str, label_key: 
     if _is_image(inputs.type) and not label_key:
         raise DataError(
             f"label-key = '': dataset {config.dataset!r} has no class-label column and none named "
-            f"'label'. Set label-key. {_columns(table)}"
+            f"'label'. Set label-key. {_column_list(table)}"
         )
     images = _is_image(inputs.type)
     return Split(
@@ -103,7 +113,7 @@ def _labels(config: RunConfig, split: str, table: Any, key: str) -> NDArray[np.i
     if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(
             f"{where} holds {column.type}, but labels are integers 0, 1, ... or class labels. Number "
-            f"them, or set label-key. {_columns(table)}"
+            f"them, or set label-key. {_column_list(table)}"
         )
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
@@ -119,12 +129,12 @@ def _texts(column: Any, where: str) -> Any:
 def _column(config: RunConfig, table: Any, key: str, name: str) -> Any:
     if name not in table.column_names:
         raise DataError(
-            f"{key} = {name!r}: dataset {config.dataset!r} has no such column. {_columns(table)}"
+            f"{key} = {name!r}: dataset {config.dataset!r} has no such column. {_column_list(table)}"
         )
     return table.column(name)
 
 
-def _columns(table: Any) -> str:
+def _column_list(table: Any) -> str:
     return "Its columns: " + ", ".join(
         f"{field.name} ({_kind(field.type)})" for field in table.schema
     )
@@ -147,3 +157,64 @@ def _is_text(kind: Any) -> bool:
 
 def _is_scalar(kind: Any) -> bool:
     return bool(_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+
+
+def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
+    """Return the images of an Arrow column of encoded images as uint8 [n, C, H, W].
+
+    If the first image is grey, C = 1; otherwise images become RGB, C = 3. Decoding releases the
+    interpreter's lock, so threads use all cores.
+
+    Raises
+    ------
+    DataError
+        An image is missing, unreadable, of another size, or coloured where the first is grey.
+    """
+    first = _decode(column[0].as_py(), f"{where}, row 0", "")
+    mode = "L" if first.mode in GREY else "RGB"
+    channels = 1 if mode == "L" else 3
+    images = np.empty((len(column), channels, first.height, first.width), np.uint8)
+
+    def fill(start: int) -> None:
+        for row, record in enumerate(column.slice(start, ROWS_PER_TASK).to_pylist(), start):
+            image = _decode(record, f"{where}, row {row}", mode)
+            if image.size != first.size:
+                raise DataError(_size_message(where, row, image.size, first.size))
+            images[row] = (
+                np.asarray(image).reshape(first.height, first.width, channels).transpose(2, 0, 1)
+            )
+
+    with ThreadPoolExecutor(min(cores(), MAX_THREADS)) as pool:
+        for _ in pool.map(fill, range(0, len(column), ROWS_PER_TASK)):
+            pass
+    return images
+
+
+def _decode(record: Any, where: str, mode: str) -> Image.Image:
+    """Return one image, converted to ``mode`` unless that is empty."""
+    record = {"bytes": record} if isinstance(record, bytes) else record or {}
+    data, path = record.get("bytes"), record.get("path")
+    if data is None and not path:
+        raise DataError(f"{where}: there is no image. Remove the row, or fill it.")
+    try:
+        image = Image.open(io.BytesIO(data) if data is not None else path)
+        image.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{where} ({path or 'embedded'}): not a readable image: {error}") from error
+    if image.mode in DEEP:
+        raise DataError(
+            f"{where} ({path}): {image.mode} pixels. Convert the images to 8 bits a channel."
+        )
+    if mode == "L" and image.mode not in GREY:
+        raise DataError(
+            f"{where} ({path or 'embedded'}): a coloured image ({image.mode}), but the first one "
+            "is grey. Convert all images to one mode."
+        )
+    return image if mode in ("", image.mode) else image.convert(mode)
+
+
+def _size_message(where: str, row: int, size: tuple[int, int], first: tuple[int, int]) -> str:
+    return (
+        f"{where}: images of mixed sizes: row {row} is {size[0]}x{size[1]}, row 0 is "
+        f"{first[0]}x{first[1]}. Resize all images to one size."
+    )

@@ -8,13 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data.columns import code_groups
+from fedapp.data.columns import checked_classes, code_groups, hold_out_random
 from fedapp.data.dataset import Dataset, Examples, Task
-from fedapp.data.labels import checked_classes, hold_out_random
 from fedapp.data.readers.source import Source, Split
 from fedapp.data.text.clients import client_column, hold_out_last, join_windows
-from fedapp.data.text.sequences import compact, fit, unroll
-from fedapp.data.text.symbols import Characters, Symbols, most_frequent, words_of
+from fedapp.data.text.symbols import (
+    Characters,
+    Symbols,
+    most_frequent,
+    symbol_dtype,
+    truncate_and_pad,
+    unroll,
+    words_of,
+)
 from fedapp.errors import DataError
 
 
@@ -34,7 +40,10 @@ def build_labelled(config: RunConfig, source: Source) -> Dataset:
     labels = [split.labels for split in (source.train, source.test) if split]
     examples = [
         Examples(
-            fit(*symbols.encode(lines.texts), steps, symbols), targets, lines.codes, lines.names
+            truncate_and_pad(*symbols.encode(lines.texts), steps, symbols),
+            targets,
+            lines.codes,
+            lines.names,
         )
         for lines, targets in zip(splits, labels, strict=True)
         if targets is not None
@@ -48,16 +57,16 @@ def build_labelled(config: RunConfig, source: Source) -> Dataset:
         vocabulary=symbols.vocabulary,
         one_label=True,
     )
-    nothing = Examples(np.empty((0, steps), compact(symbols.count)), np.empty(0, np.int64))
-    return Dataset(config.dataset, task, examples[0], (*examples[1:], nothing)[0], "")
+    empty = Examples(np.empty((0, steps), symbol_dtype(symbols.count)), np.empty(0, np.int64))
+    return Dataset(config.dataset, task, examples[0], (*examples[1:], empty)[0], "")
 
 
 def build_next_symbol(config: RunConfig, source: Source) -> Dataset:
     """Return sequences in which every next symbol is to be predicted: inputs and targets [n, T].
 
-    A client's texts follow one another in the order of the rows, and sequences never span clients;
-    with ``text-example = "line"`` they do not span texts either. ``groups["client_id"]`` says whose a
-    sequence is; columns that are the same for all rows of a client (play, role) are kept too.
+    A client's texts are joined in the order of the rows, and sequences never span clients;
+    with ``text-example = "line"`` they do not span texts either. ``groups["client_id"]`` is the client
+    of a sequence; columns that are constant within each client (play, role) are stored too.
 
     Raises
     ------
@@ -65,19 +74,19 @@ def build_next_symbol(config: RunConfig, source: Source) -> Dataset:
         `client-key` names no column, or no training text has two symbols.
     """
     client = client_column(config, source.train)
-    splits = _held_out(config, _lines(join_windows(config, source, client), client))
+    splits = _with_test(config, _lines(join_windows(config, source, client), client))
     words = config.text_unit == "words"
     steps = config.text_unroll or (10 if words else 80)
     limit = config.text_client_words if words else 0
     symbols = _symbols(config, splits[0], limit)
     by_line = config.text_example == "line"
-    train = _unrolled(splits[0], symbols, steps, limit, by_line=by_line)
+    train = _sequences(splits[0], symbols, steps, limit, by_line=by_line)
     if not len(train):
         raise DataError(f"dataset = {config.dataset!r}: no client has a symbol to predict.")
-    nothing = np.empty((0, steps), compact(symbols.count))
-    test = Examples(nothing, nothing)
+    empty = np.empty((0, steps), symbol_dtype(symbols.count))
+    test = Examples(empty, empty)
     if splits[1:]:
-        test = _unrolled(splits[1], symbols, steps, 0, by_line=by_line)
+        test = _sequences(splits[1], symbols, steps, 0, by_line=by_line)
     task = Task(
         kind="tokens",
         input_shape=(steps,),
@@ -90,7 +99,7 @@ def build_next_symbol(config: RunConfig, source: Source) -> Dataset:
 
 @dataclass(frozen=True)
 class Lines:
-    """The texts of a split, whose they are ([n]), and their rows' codes in every column."""
+    """The n texts of a split, the client of each ([n]), and the code of each in every column ([n])."""
 
     texts: list[str]
     owners: NDArray[np.int64]
@@ -98,16 +107,16 @@ class Lines:
     names: dict[str, tuple[str, ...]]
 
     def take(self, rows: NDArray[np.int64]) -> Lines:
-        """Return the given rows, in that order."""
+        """Return the given rows, in this order."""
         texts = [self.texts[row] for row in rows.tolist()]
         codes = {name: column[rows] for name, column in self.codes.items()}
         return Lines(texts, self.owners[rows], codes, self.names)
 
 
 def _lines(source: Source, client: str) -> list[Lines]:
-    """Return the training and, if any, the test split; "client_id" is the client's code."""
+    """Return the training split and the test split, if there is one; "client_id" is the client's code."""
     splits = [source.train, source.test] if source.test else [source.train]
-    groups, names = code_groups(splits, always=client)
+    groups, names = code_groups(splits, required=client)
     if client:
         groups = [{**codes, "client_id": codes[client]} for codes in groups]
         names = {**names, "client_id": names[client]}
@@ -121,27 +130,31 @@ def _owners(codes: dict[str, NDArray[np.int32]], n: int) -> NDArray[np.int64]:
     return codes["client_id"].astype(np.int64) if "client_id" in codes else np.zeros(n, np.int64)
 
 
-def _held_out(config: RunConfig, splits: list[Lines]) -> list[Lines]:
+def _with_test(config: RunConfig, splits: list[Lines]) -> list[Lines]:
     if splits[1:] or not config.test_fraction:
         return splits
     train, test = hold_out_last(splits[0].owners, config.test_fraction)
     return [splits[0].take(rows) for rows in (train, test) if len(rows)]
 
 
-def _unrolled(lines: Lines, symbols: Symbols, steps: int, limit: int, *, by_line: bool) -> Examples:
-    """Return a split's sequences: each client's stream, or each line, cut into ``steps`` symbols.
+def _sequences(
+    lines: Lines, symbols: Symbols, steps: int, limit: int, *, by_line: bool
+) -> Examples:
+    """Return sequences of ``steps`` symbols, cut from each client's stream or from each line.
 
-    Of a client the first ``limit`` symbols are used (0: all).
+    Only the first ``limit`` symbols of a client are used (0: all).
     """
     by_client = lines.take(np.argsort(lines.owners, kind="stable"))
     stream, lengths = symbols.encode(by_client.texts)
     owners = by_client.owners
     pieces = np.arange(len(owners)) if by_line else np.unique(owners, return_inverse=True)[1]
-    whose = np.repeat(pieces, lengths)
+    piece_of_symbol = np.repeat(pieces, lengths)
     if limit:
-        kept = _first(np.repeat(owners, lengths), limit)
-        stream, whose = stream[kept], whose[kept]
-    unrolled = unroll(stream, np.bincount(whose, minlength=pieces[-1] + 1), steps, symbols)
+        selected = _within_limit(np.repeat(owners, lengths), limit)
+        stream, piece_of_symbol = stream[selected], piece_of_symbol[selected]
+    unrolled = unroll(
+        stream, np.bincount(piece_of_symbol, minlength=pieces[-1] + 1), steps, symbols
+    )
     first_row = np.unique(pieces, return_index=True)[1]
     groups = {}
     for name, column in by_client.codes.items():
@@ -151,8 +164,8 @@ def _unrolled(lines: Lines, symbols: Symbols, steps: int, limit: int, *, by_line
     return Examples(unrolled.inputs, unrolled.targets, groups, names)
 
 
-def _first(owners: NDArray[np.int64], limit: int) -> NDArray[np.bool_]:
-    """Return which symbols are among the first ``limit`` of their owner; owners are sorted."""
+def _within_limit(owners: NDArray[np.int64], limit: int) -> NDArray[np.bool_]:
+    """Return which symbols are among the first ``limit`` of their owner: [n], for sorted owners [n]."""
     return np.arange(len(owners)) - np.searchsorted(owners, owners) < limit
 
 

@@ -1,4 +1,4 @@
-"""Whose text it is: client columns, windows put together, and last lines held out."""
+"""The clients of a text: their column, LEAF's windows joined, and the last lines held out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedapp.errors import DataError
 
 
 def client_column(config: RunConfig, split: Split) -> str:
-    """Return the name of the column that says whose a row is, or "" where all is one client's.
+    """Return the name of the column that holds the client of each row; "" where there is one client.
 
     Raises
     ------
@@ -30,10 +30,10 @@ def client_column(config: RunConfig, split: Split) -> str:
 
 
 def join_windows(config: RunConfig, source: Source, client: str) -> Source:
-    """Return LEAF's windows (x: 80 characters, y: the next one) as the texts they were cut from.
+    """Return the texts from which LEAF's windows (x: 80 characters, y: the next one) were cut.
 
-    Rows that go on where the client's row before ended become one text; other columns than the
-    client's are lost. Where a test split is to be held out, it is the end of each text.
+    A row that continues the client's row before it belongs to the same text. Only the client's column
+    is kept. With `test-fraction`, the end of each text becomes the test split.
     """
     if not _has_windows(source.train):
         return source
@@ -51,10 +51,10 @@ def join_windows(config: RunConfig, source: Source, client: str) -> Source:
 def hold_out_last(
     owners: NDArray[np.int64], fraction: float
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows for training and for testing: of each client's n rows the last part tests.
+    """Return the rows for training and for testing, for the client of each row ``owners``: [n].
 
-    It is max(int(fraction * n), 1) rows (McMahan et al. 2017, section 3: the last 20 % of lines,
-    at least one); a client's only row stays for training.
+    The last max(int(fraction * n_k), 1) rows of client k are for testing (McMahan et al. 2017, section 3:
+    the last 20 % of lines, at least one). The row of a client with only one is for training.
     """
     order = np.argsort(owners, kind="stable")
     sizes = np.bincount(owners)
@@ -80,12 +80,12 @@ def _has_windows(split: Split) -> bool:
 
 
 def _texts(split: Split, client: str) -> list[tuple[Any, str]]:
-    """Return (client, text) for every run of windows that overlap in all but one character."""
+    """Return (client, text) for every series of windows that overlap in all but one character."""
     columns = [split.inputs, split.columns["y"]]
     columns.append(split.columns[client] if client else split.columns["y"])
     texts: list[tuple[Any, list[str]]] = []
     latest: dict[Any, tuple[str, list[str]]] = {}
-    for start in range(0, len(split), 100_000):  # so that Python strings exist for a part at a time
+    for start in range(0, len(split), 100_000):  # limits the memory of Python strings
         rows = zip(*(column.slice(start, 100_000).to_pylist() for column in columns), strict=True)
         for window, following, row_client in rows:
             who = row_client if client else ""

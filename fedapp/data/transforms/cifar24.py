@@ -20,7 +20,7 @@ class Cifar24(Transform):
 
     Training: a random crop, a left-right flip with probability 1/2, brightness +- 63 of 255,
     contrast by 0.2 to 1.8 around each channel's mean, then whitening of each image to mean 0 and
-    deviation 1. Test: the central crop and whitening. The numbers are those of the TensorFlow
+    deviation 1. Test: the central crop and whitening. The constants are those of the TensorFlow
     tutorial that the paper names.
     """
 
@@ -34,7 +34,7 @@ class Cifar24(Transform):
         Raises
         ------
         ConfigError
-            The inputs are no images, or are smaller than 24x24.
+            The inputs are not images, or are smaller than 24x24.
         """
         if len(shape) != 3 or min(shape[1:]) < SIZE:
             raise ConfigError(
@@ -53,7 +53,7 @@ class Cifar24(Transform):
         """Return random crops, flipped, brightened and whitened: [n, C, 24, 24]."""
         images = _to_bytes(_crop_and_flip(inputs, draws), dtype)
         brightness, contrast = draws[:, 3:].to(dtype).T[:, :, None, None, None]
-        # Whitening undoes the brightness again, as nothing is clipped; the pipeline says it so.
+        # As nothing is clipped, whitening removes the brightness; the step is kept as in the tutorial.
         images = images + (2 * brightness - 1) * MAX_BRIGHTNESS
         mean = images.mean(dim=(2, 3), keepdim=True)
         images = (images - mean) * (CONTRAST[0] + (CONTRAST[1] - CONTRAST[0]) * contrast) + mean

@@ -65,7 +65,7 @@ class Normalise(Transform):
         Raises
         ------
         ConfigError
-            The inputs are no images, or have another number of channels than the statistics.
+            The inputs are not images, or have another number of channels than the statistics.
         """
         mean, _ = self.statistics()
         if len(shape) != 3 or len(mean) not in (1, shape[0]):
@@ -84,7 +84,7 @@ class Normalise(Transform):
 
 @functools.cache
 def on_device(numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return the numbers, one for each channel or for all, as [C, 1, 1]: brought to a device once."""
+    """Return the numbers, one for each channel or for all, as [C, 1, 1]; cached by device."""
     return torch.tensor(numbers, dtype=dtype, device=device)[:, None, None]
 
 

@@ -1,4 +1,4 @@
-"""Transforms: from stored arrays to what a network sees, on whole batches and on the device."""
+"""Transforms: from stored arrays to network inputs, for whole batches on the device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ class Transform(Component):
     """A map from stored arrays to network inputs. The base: bytes to [0, 1], the rest unchanged."""
 
     draws: ClassVar[int] = 0
-    """Random numbers that training takes an example, each time that it is shown; 0: it is shown as
-    at test time."""
+    """Random numbers for each training example of each batch; 0: training inputs are test inputs."""
 
     def output_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape that a network sees for inputs of ``shape``."""
@@ -30,7 +29,13 @@ class Transform(Component):
     def train(self, inputs: Tensor, dtype: torch.dtype, draws: Tensor) -> Tensor:
         """Return the inputs as the network sees them in training: [n, *output_shape].
 
-        ``draws``: random numbers in [0, 1), float32 on the inputs' device: [n, D]. They were drawn on
-        the CPU, from each client's generator, so every device sees the same.
+        ``draws``: random numbers in [0, 1), float32 on the inputs' device: [n, D]. They come from each
+        client's generator on the CPU, so they are the same for every device.
         """
         return self.test(inputs, dtype)
+
+
+class Scale(Transform):
+    """Bytes become floats in [0, 1]; floats and tokens stay as they are."""
+
+    name: ClassVar[str] = "scale"

@@ -1,1 +1,1 @@
-"""The papers' tables and figures, one TOML each, and their runner."""
+"""The tables and figures of the papers: one TOML each, their runs, results and pages."""

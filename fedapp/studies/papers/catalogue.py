@@ -1,4 +1,4 @@
-"""The items there are: the TOMLs of ``fedapp/studies/papers/items``, read, and chosen by name."""
+"""The catalogue of experiments: the TOML files in ``fedapp/studies/papers/items``."""
 
 from __future__ import annotations
 
@@ -13,82 +13,101 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.schema import SCALES, Item, Scale, ScaleName
+from fedapp.studies.papers.claims import Claims
+from fedapp.studies.papers.schema import (
+    SCALES,
+    Comparison,
+    Figure,
+    Picture,
+    Scale,
+    ScaleName,
+    Sharpness,
+    Table,
+    Updates,
+)
 
-ITEMS = Path(__file__).parent / "items"
-_READER: TypeAdapter[Item] = TypeAdapter(Annotated[Item, Field(discriminator="kind")])
+Experiment = Table | Comparison | Figure | Picture | Updates | Sharpness | Claims
+EXPERIMENTS = Path(__file__).parent / "items"
+_READER: TypeAdapter[Experiment] = TypeAdapter(Annotated[Experiment, Field(discriminator="kind")])
 
 
-def read_item(name: str, text: str) -> Item:
-    """Return the item that a TOML describes.
+def read_experiment(name: str, text: str) -> Experiment:
+    """Parse the TOML of an experiment.
 
     Raises
     ------
     ConfigError
-        It is no TOML, or says something that its kind does not know.
+        The text is not valid TOML, or has a key or value that its kind does not allow.
     """
     try:
         return _READER.validate_python(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}.toml: {error}") from error
     except ValidationError as error:
-        said = "; ".join(
+        problems = "; ".join(
             f"{'.'.join(map(str, detail['loc'][1:]))}: {detail['msg']}" for detail in error.errors()
         )
-        raise ConfigError(f"{name}.toml: {said}") from error
+        raise ConfigError(f"{name}.toml: {problems}") from error
 
 
 @cache
-def all_items() -> Mapping[str, Item]:
-    """Return every item by name, in the papers' order, its scales with what they have of others."""
-    files = sorted(ITEMS.glob("*.toml"), key=lambda file: _natural(file.stem))
-    return with_scales_of_others({f.stem: read_item(f.stem, f.read_text()) for f in files})
+def all_experiments() -> Mapping[str, Experiment]:
+    """Return all experiments by name, in the papers' order, with ``as-in`` resolved."""
+    files = sorted(EXPERIMENTS.glob("*.toml"), key=lambda file: _natural(file.stem))
+    return with_scales_of_others({f.stem: read_experiment(f.stem, f.read_text()) for f in files})
 
 
-def with_scales_of_others(items: Mapping[str, Item]) -> dict[str, Item]:
-    """Return the items with what ``as-in`` of their scales takes from other items.
+def with_scales_of_others(experiments: Mapping[str, Experiment]) -> dict[str, Experiment]:
+    """Resolve ``as-in``: scales take what they leave out from another experiment's scale.
 
     Raises
     ------
     ConfigError
-        There is no such item, or it has no such scale, or has it from another itself.
+        ``as-in`` names no experiment whose scale of that name is complete in itself.
     """
     return {
-        name: item.model_copy(
+        name: experiment.model_copy(
             update={
-                "scales": {k: _whole(f"{name}.toml", k, v, items) for k, v in item.scales.items()}
+                "scales": {
+                    k: _complete_scale(f"{name}.toml", k, v, experiments)
+                    for k, v in experiment.scales.items()
+                }
             }
         )
-        for name, item in items.items()
+        for name, experiment in experiments.items()
     }
 
 
-def _whole(file: str, name: ScaleName, scale: Scale, items: Mapping[str, Item]) -> Scale:
-    """Return a scale with what it has of another item's of that name."""
+def _complete_scale(
+    file: str, name: ScaleName, scale: Scale, experiments: Mapping[str, Experiment]
+) -> Scale:
+    """Fill a scale from the scale that its ``as-in`` names."""
     if not scale.as_in:
         return scale
     held = [
-        key for key, item in items.items() if name in item.scales and not item.scales[name].as_in
+        key
+        for key, experiment in experiments.items()
+        if name in experiment.scales and not experiment.scales[name].as_in
     ]
     if scale.as_in not in held:
         raise ConfigError(
-            f"{file}: scales.{name}.as-in = {scale.as_in!r}: no item of that name says itself what its "
-            f"scale {name!r} is. One of: {', '.join(held)}."
+            f"{file}: scales.{name}.as-in = {scale.as_in!r}: no experiment of that name has a scale "
+            f"{name!r} of its own. One of: {', '.join(held)}."
         )
-    other = items[scale.as_in].scales[name]
+    other = experiments[scale.as_in].scales[name]
     given, own = (each.model_dump(exclude_unset=True, by_alias=True) for each in (other, scale))
     settings = {**other.settings, **scale.settings}
     return Scale.model_validate({**given, **own, "settings": settings})
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return a sorting key with which fig2 comes before fig10."""
+    """Return a sort key that places fig2 before fig10."""
     words = re.split(r"(\d+)", name)
     return [(word.isdigit(), int(word) if word.isdigit() else 0, word) for word in words]
 
 
 def as_scale(name: str) -> ScaleName:
-    """Return a scale by its name.
+    """Check the name of a scale.
 
     Raises
     ------
@@ -101,44 +120,45 @@ def as_scale(name: str) -> ScaleName:
     raise ConfigError(f"--scale {name}: there is no such scale. One of: {', '.join(SCALES)}.")
 
 
-def choose_at(names: list[str], scale: ScaleName) -> dict[str, Item]:
-    """Return the items that are named as for :func:`choose` and have the scale.
+def choose_at(names: list[str], scale: ScaleName) -> dict[str, Experiment]:
+    """Return those of the experiments that :func:`choose` yields which have the scale.
 
     Raises
     ------
     ConfigError
-        A name fits nothing, or none of the items has the scale.
+        A name matches no experiment, or none of the experiments has the scale.
     """
     chosen = dict(choose(names))
-    found = {name: item for name, item in chosen.items() if scale in item.scales}
-    if not found:
-        known = dict.fromkeys(each for item in chosen.values() for each in item.scales)
+    having = {name: experiment for name, experiment in chosen.items() if scale in experiment.scales}
+    if not having:
+        known = dict.fromkeys(each for experiment in chosen.values() for each in experiment.scales)
         raise ConfigError(
-            f"--scale {scale}: {', '.join(chosen)}: there is no such scale of it. One of: "
+            f"--scale {scale}: {', '.join(chosen)} has no such scale. One of: "
             f"{', '.join(each for each in SCALES if each in known)}."
         )
-    return found
+    return having
 
 
-def choose(names: list[str]) -> Iterator[tuple[str, Item]]:
-    """Yield the items that are named: ``all``, a name, or the start of names (mcmahan-table1).
+def choose(names: list[str]) -> Iterator[tuple[str, Experiment]]:
+    """Yield the named experiments; a name is ``all``, a full name or a prefix (mcmahan-table1).
 
     Raises
     ------
     ConfigError
-        A name fits nothing.
+        A name matches no experiment.
     """
-    items = all_items()
-    for wanted in names:
-        found = [
+    experiments = all_experiments()
+    for query in names:
+        matches = [
             name
-            for name in items
-            if wanted in ("all", name) or name.startswith(f"{wanted.rstrip('-')}-")
+            for name in experiments
+            if query in ("all", name) or name.startswith(f"{query.rstrip('-')}-")
         ]
-        if not found:
-            near = difflib.get_close_matches(wanted, items, n=1)
+        if not matches:
+            near = difflib.get_close_matches(query, experiments, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise ConfigError(
-                f"{wanted!r}: there is no such table or figure.{hint} One of: all, {', '.join(items)}."
+                f"{query!r}: there is no such table or figure.{hint} One of: "
+                f"all, {', '.join(experiments)}."
             )
-        yield from ((name, items[name]) for name in found)
+        yield from ((name, experiments[name]) for name in matches)

@@ -1,4 +1,4 @@
-"""From an item and a scale to cells: the numbers and lines that runs are made for."""
+"""The cells of an experiment at a scale: the numbers of its tables and the lines of its figures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from typing import Any
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.catalogue import all_items
+from fedapp.studies.papers.catalogue import Experiment, all_experiments
+from fedapp.studies.papers.claims import Claim, Claims
 from fedapp.studies.papers.schema import (
     Base,
-    Claim,
-    Claims,
     Column,
     Comparison,
     Cut,
     Figure,
-    Item,
+    LearningRateSearch,
     Line,
     Panel,
     Picture,
@@ -29,38 +28,37 @@ from fedapp.studies.papers.schema import (
     Sharpness,
     Table,
     TableRow,
-    Tuning,
     Updates,
 )
-from fedapp.studies.sweep.learning_rate_search import Cell, Rates
+from fedapp.studies.sweep.search import Cell, RateGrid
 
 Cells = dict[str, Cell | None]
-"""Cells by their name in the item; None where the scale does not run it."""
+"""Cells by name; None for a cell that the scale does not run."""
 SEPARATOR = " | "
-"""Between a row and a column in a cell's name."""
-OF_ITEM = ": "
-"""Between an item and its cell, where a claim names one."""
+"""Separates row and column in the name of a cell."""
+EXPERIMENT_SEPARATOR = ": "
+"""Separates an experiment and its cell in the cells of a claim."""
 EVALUATIONS = 500
-"""How often a table's run of 1,000 rounds and more is evaluated in all, roughly."""
-CARRIED_OUT: Mapping[str, Scalar] = {"checkpoint-every": 50, "pictures": False, "threads": 1}
-"""How the papers' runs are carried out, unless an item says otherwise."""
+"""The approximate number of evaluations of a table's run of 1,000 rounds or more."""
+EXECUTION_DEFAULTS: Mapping[str, Scalar] = {"checkpoint-every": 50, "pictures": False, "threads": 1}
+"""Run-config keys of all runs, under those of the experiment."""
 
 
 @dataclass(frozen=True)
-class Maker:
-    """Makes an item's cells at one scale."""
+class Setup:
+    """An experiment at one scale: the settings, rounds, seeds and learning rates of its cells."""
 
-    item: Base
+    experiment: Base
     scale_name: ScaleName
     scale: Scale
     overrides: Mapping[str, Scalar]
-    """Settings over all others: how runs are carried out."""
+    """Settings that take precedence over all others (``--set``)."""
     locate: Callable[[str, Cut | None], str]
-    """From the name of a data set, and how much of it is used, to where it is."""
+    """Maps a data set's name and the part of it that is used to its location."""
 
     def settings(self, *layers: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the item's settings with the layers, then the scale's, then the order's over them."""
-        merged: dict[str, Scalar] = {**CARRIED_OUT, **self.item.settings}
+        """Return the experiment's settings, overridden by the layers, the scale and ``overrides``."""
+        merged: dict[str, Scalar] = {**EXECUTION_DEFAULTS, **self.experiment.settings}
         for layer in (*layers, self.scale.settings):
             merged |= layer
         merged = {**self._scaled(merged), **self.overrides}
@@ -68,7 +66,7 @@ class Maker:
         return without_effect_removed({**merged, "dataset": place})
 
     def _scaled(self, settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return the settings with the scale's factors and swaps."""
+        """Apply the scale's factors and swaps."""
         swap = self.scale.swap
         merged = {k: swap.get(v, v) if isinstance(v, str) else v for k, v in settings.items()}
         size = int(merged.get("batch-size", 0))
@@ -79,108 +77,110 @@ class Maker:
         return merged
 
     def runs(self, name: str) -> bool:
-        """Return whether the cell ``name`` runs at this scale."""
+        """Return whether the scale runs the cell ``name``."""
         return self.scale.only is None or is_among(name, self.scale.only)
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds of every chosen run."""
-        return self.scale.seeds or self.item.seeds
+        """The seeds of the chosen candidate's runs."""
+        return self.scale.seeds or self.experiment.seeds
 
     def rounds(self, own: int | None = None) -> int:
-        """Return how many rounds a run takes at most."""
-        return self.scale.rounds or own or self.item.rounds
+        """Return the maximum number of rounds of a run."""
+        return self.scale.rounds or own or self.experiment.rounds
 
     def options(self, own: Mapping[str, Sequence[Scalar]]) -> dict[str, Sequence[Scalar]]:
-        """Return the values to try of keys that neither the scale nor the order sets."""
+        """Return the values to try, without keys that the scale or ``overrides`` set."""
         given = {**self.scale.settings, **self.overrides}
         return {key: values for key, values in own.items() if key not in given}
 
-    def rates(self, own: Mapping[str, Any]) -> Rates | None:
-        """Return the grid of rates, with the cell's own wishes and then the scale's over it.
+    def rates(self, own: Mapping[str, Any]) -> RateGrid | None:
+        """Return the grid of learning rates, overridden by the cell's ``own`` and the scale's values.
 
-        None where nothing is tuned, or the order sets the rate.
+        None if the experiment has no search, or ``overrides`` set the rate.
         """
-        if self.item.tuning is None or Rates.key in self.overrides:
+        if self.experiment.learning_rate_search is None or RateGrid.key in self.overrides:
             return None
-        base = self.item.tuning.model_dump(by_alias=True)
-        return Rates(**Tuning.model_validate({**base, **own, **self.scale.tuning}).model_dump())
+        base = self.experiment.learning_rate_search.model_dump(by_alias=True)
+        merged = {**base, **own, **self.scale.learning_rate_search}
+        return RateGrid(**LearningRateSearch.model_validate(merged).model_dump())
 
 
 def without_effect_removed(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Leave out the parameters of components that are not chosen.
+    """Drop the parameters of components that are not chosen.
 
-    A scale may choose another data set, model or partition than the one that the item has set
-    parameters for.
+    A scale may choose another data set, model or partition than the experiment sets parameters for.
     """
     chosen = {settings.get(family.key) for family in FAMILIES}
     return {k: v for k, v in settings.items() if "." not in k or k.split(".")[0] in chosen}
 
 
 def is_among(name: str, chosen: Sequence[str]) -> bool:
-    """Return whether a cell is chosen, by its name or by a part of it (its row, its column)."""
+    """Return whether ``chosen`` has the cell's name or a part of it (its row, its column)."""
     return not {name, *parts_of(name)}.isdisjoint(chosen)
 
 
 def parts_of(name: str) -> list[str]:
-    """Return the row and column that a cell's name is made of, or the lines and the line."""
+    """Split a cell's name into row and column, or set of lines and line."""
     return name.split(SEPARATOR)
 
 
-def make_cells(item: Item, maker: Maker) -> Cells:
-    """Return the cells of an item, by name.
+def make_cells(experiment: Experiment, setup: Setup) -> Cells:
+    """Return the cells of an experiment, by name.
 
     Raises
     ------
     ConfigError
-        The scale's ``only`` names what the item has not.
+        The scale's ``only`` names a cell that the experiment does not have.
     """
-    cells = _all_cells(item, maker)
-    for chosen in maker.scale.only or ():
+    cells = _all_cells(experiment, setup)
+    for chosen in setup.scale.only or ():
         if not any(is_among(name, (chosen,)) for name in cells):
             parts = dict.fromkeys(part for name in cells for part in (name, *parts_of(name)))
             raise ConfigError(
-                f"scales.{maker.scale_name}.only = {chosen!r}: nothing of {item.title!r} is called so. "
-                f"One of: {'; '.join(parts)}."
+                f"scales.{setup.scale_name}.only = {chosen!r}: {experiment.title!r} has no such "
+                f"row, column or cell. One of: {'; '.join(parts)}."
             )
     return cells
 
 
-def cells_without_data(item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]) -> Cells:
-    """Return an item's cells, with names in the place of the folders that their data would be in."""
-    own = item.at(scale)
-    return make_cells(item, Maker(item, scale, own, overrides, _cut_name))
+def cells_without_data(
+    experiment: Experiment, scale: ScaleName, overrides: Mapping[str, Scalar]
+) -> Cells:
+    """Return an experiment's cells with names of data sets in place of folders."""
+    own = experiment.at(scale)
+    return make_cells(experiment, Setup(experiment, scale, own, overrides, _cut_name))
 
 
 def _cut_name(dataset: str, cut: Cut | None) -> str:
-    """Return a data set's name with what is cut of it, in place of a folder."""
+    """Return a data set's name and cut as ``name:train:test``."""
     return f"{dataset}:{cut.train}:{cut.test}" if cut else dataset
 
 
-def _all_cells(item: Item, maker: Maker) -> Cells:
-    match item:
+def _all_cells(experiment: Experiment, setup: Setup) -> Cells:
+    match experiment:
         case Table():
             return {
-                cell_name(row, column): _table_cell(item, maker, row, column)
-                for row in item.rows
-                for column in item.columns
+                cell_name(row, column): _table_cell(experiment, setup, row, column)
+                for row in experiment.rows
+                for column in experiment.columns
                 if column.published_as in row.published
             }
         case Comparison():
-            return {name: _contender(item, maker, name) for name in compared(item)}
+            return {name: _algorithm_cell(experiment, setup, name) for name in compared(experiment)}
         case Figure():
             return {
-                line_name(panel, line): _line_cell(item, maker, panel, line)
-                for panel in item.panels
-                for line in item.lines[panel.lines]
+                line_name(panel, line): _line_cell(experiment, setup, panel, line)
+                for panel in experiment.panels
+                for line in experiment.lines[panel.lines]
             }
         case Updates():
-            return {line.label: _fixed(maker, line) for line in item.lines}
+            return {line.label: _fixed(setup, line) for line in experiment.lines}
         case Claims():
-            names = [name for claim in item.claims for name in cells_of(claim)]
-            return {name: _cell_of(name, maker) for name in names}
+            names = [name for claim in experiment.claims for name in cells_of(claim)]
+            return {name: _cell_of(name, setup) for name in names}
         case Sharpness():
-            return {name: _cell_of(name, maker) for name in item.cells}
+            return {name: _cell_of(name, setup) for name in experiment.cells}
         case Picture():
             return {}
 
@@ -190,155 +190,158 @@ def cell_name(row: TableRow, column: Column) -> str:
     return f"{row.label}{SEPARATOR}{column.label}"
 
 
-def compared(item: Comparison) -> list[str]:
-    """Return the algorithms that a comparison compares."""
+def compared(experiment: Comparison) -> list[str]:
+    """Return the names of the compared algorithms."""
     algorithms = next(family for family in FAMILIES if family.key == "algorithm").components()
-    return [name for name in algorithms if name not in item.leave_out]
+    return [name for name in algorithms if name not in experiment.leave_out]
 
 
 def line_name(panel: Panel, line: Line) -> str:
-    """Return the name of a line's cell: panels that differ only in what they draw share it."""
+    """Return the name of a line's cell; panels that differ only in what they draw share it."""
     own = ", ".join(f"{key}={value}" for key, value in sorted(panel.settings.items()))
     return SEPARATOR.join(part for part in (panel.lines, line.label, own) if part)
 
 
-def _table_cell(item: Table, maker: Maker, row: TableRow, column: Column) -> Cell | None:
-    if not maker.runs(cell_name(row, column)):
+def _table_cell(experiment: Table, setup: Setup, row: TableRow, column: Column) -> Cell | None:
+    if not setup.runs(cell_name(row, column)):
         return None
-    own = {**item.settings, **row.settings, **column.settings}
+    own = {**experiment.settings, **row.settings, **column.settings}
     every = {
-        "eval-every": max(int(own.get("eval-every", 1)), _rounds_between(item, maker, row, column))
+        "eval-every": max(
+            int(own.get("eval-every", 1)), _rounds_between(experiment, setup, row, column)
+        )
     }
     return Cell(
-        settings=maker.settings(row.settings, column.settings, every),
-        rounds=_most_rounds(item, maker, row, column),
-        target=maker.scale.target or column.target or item.target,
-        seeds=maker.seeds,
-        rates=maker.rates({**column.tuning, **row.tuning}),
-        options=maker.options(row.options),
+        settings=setup.settings(row.settings, column.settings, every),
+        rounds=_most_rounds(experiment, setup, row, column),
+        target=setup.scale.target or column.target or experiment.target,
+        seeds=setup.seeds,
+        rates=setup.rates({**column.learning_rate_search, **row.learning_rate_search}),
+        options=setup.options(row.options),
     )
 
 
-def _most_rounds(item: Table, maker: Maker, row: TableRow, column: Column) -> int:
-    """Return how many rounds a cell may take."""
-    rounds = maker.rounds(row.rounds)
-    allowed = item.allowed if maker.scale.allowed is None else maker.scale.allowed
+def _most_rounds(experiment: Table, setup: Setup, row: TableRow, column: Column) -> int:
+    """Return the maximum number of rounds of a cell."""
+    rounds = setup.rounds(row.rounds)
+    allowed = experiment.allowed if setup.scale.allowed is None else setup.scale.allowed
     published = row.published[column.published_as]
     if allowed and not isinstance(published, str):
         return min(rounds, math.ceil(allowed * published))
     return rounds
 
 
-def _rounds_between(item: Table, maker: Maker, row: TableRow, column: Column) -> int:
-    """Return the rounds between two evaluations; columns whose targets alone differ share runs."""
+def _rounds_between(experiment: Table, setup: Setup, row: TableRow, column: Column) -> int:
+    """Return the rounds between two evaluations; columns that differ only in the target share runs."""
     sharing = [
         other
-        for other in item.columns
+        for other in experiment.columns
         if other.settings == column.settings and other.published_as in row.published
     ]
-    longest = max(_most_rounds(item, maker, row, other) for other in sharing)
+    longest = max(_most_rounds(experiment, setup, row, other) for other in sharing)
     return max(longest // EVALUATIONS, 1)
 
 
-def _contender(item: Comparison, maker: Maker, name: str) -> Cell | None:
-    own = item.algorithms.get(name)
-    if not maker.runs(name):
+def _algorithm_cell(experiment: Comparison, setup: Setup, name: str) -> Cell | None:
+    own = experiment.algorithms.get(name)
+    if not setup.runs(name):
         return None
     return Cell(
-        settings=maker.settings(own.settings if own else {}, {"algorithm": name}),
-        rounds=maker.rounds(),
-        seeds=maker.seeds,
-        rates=maker.rates(own.tuning if own else {}),
-        options=maker.options(own.options if own else {}),
+        settings=setup.settings(own.settings if own else {}, {"algorithm": name}),
+        rounds=setup.rounds(),
+        seeds=setup.seeds,
+        rates=setup.rates(own.learning_rate_search if own else {}),
+        options=setup.options(own.options if own else {}),
         measure="accuracy",
-        window=maker.scale.window or item.window,
+        window=setup.scale.window or experiment.window,
     )
 
 
-def _line_cell(item: Figure, maker: Maker, panel: Panel, line: Line) -> Cell | None:
-    if not maker.runs(line_name(panel, line)):
+def _line_cell(experiment: Figure, setup: Setup, panel: Panel, line: Line) -> Cell | None:
+    if not setup.runs(line_name(panel, line)):
         return None
-    target = line.target if line.target is not None else item.target
-    target = (maker.scale.target or target) if target else 0.0
-    rounds = maker.rounds(line.rounds)
-    tuned = min(item.tune_rounds or rounds, rounds)
-    rates = maker.rates(line.tuning)
+    target = line.target if line.target is not None else experiment.target
+    target = (setup.scale.target or target) if target else 0.0
+    rounds = setup.rounds(line.rounds)
+    tuned = min(experiment.tune_rounds or rounds, rounds)
+    rates = setup.rates(line.learning_rate_search)
     return Cell(
-        settings=maker.settings(line.settings, panel.settings),
+        settings=setup.settings(line.settings, panel.settings),
         rounds=tuned if rates else rounds,
         target=target,
-        seeds=maker.seeds,
+        seeds=setup.seeds,
         rates=rates,
-        options=maker.options(line.options),
+        options=setup.options(line.options),
         measure="rounds" if target else "accuracy",
-        window=maker.scale.window or item.window,
+        window=setup.scale.window or experiment.window,
         draw=rounds,
     )
 
 
 def cells_of(claim: Claim) -> tuple[str, ...]:
-    """Return the names of a claim's cells, as ``item: cell``; a row or column is all of its cells.
+    """Return the names of a claim's cells, as ``experiment: cell``.
 
-    What a row has in columns that are run again in a variant is not among them.
+    A row or column stands for all of its cells, except those in columns that repeat another one.
 
     Raises
     ------
     ConfigError
-        There is no such item, or nothing in it is called so.
+        There is no such experiment, or it has no such cell.
     """
-    return tuple(name for said in claim.cells for name in _meant(said, claim))
+    return tuple(name for name in claim.cells for name in _matching_cells(name, claim))
 
 
-def _meant(said: str, claim: Claim) -> list[str]:
-    """Return the names of the cells that a claim means by one of its ``cells``."""
-    item_name, _, label = said.partition(OF_ITEM)
-    if item_name not in all_items():
+def _matching_cells(cell: str, claim: Claim) -> list[str]:
+    """Return the names of the cells that ``cell``, one of a claim's ``cells``, stands for."""
+    name, _, label = cell.partition(EXPERIMENT_SEPARATOR)
+    if name not in all_experiments():
         raise ConfigError(
-            f"cells = {said!r} of the claim {claim.says!r}: there is no item {item_name!r}. One of: "
-            f"{', '.join(all_items())}."
+            f"cells = {cell!r} of the claim {claim.text!r}: there is no experiment {name!r}. One of: "
+            f"{', '.join(all_experiments())}."
         )
-    labels = _labels(item_name)
+    labels = _labels(name)
     if label in labels:
-        return [said]
-    varied = _varied(item_name) - {label}
-    found = [
-        name
-        for name in labels
-        if claim.takes_any and is_among(name, (label,)) and varied.isdisjoint(parts_of(name))
+        return [cell]
+    repeated = _repeated_columns(name) - {label}
+    matches = [
+        each
+        for each in labels
+        if claim.takes_any and is_among(each, (label,)) and repeated.isdisjoint(parts_of(each))
     ]
-    if not found:
-        parts = [*labels, *(part for name in labels for part in parts_of(name) if claim.takes_any)]
+    if not matches:
+        parts = [*labels, *(part for each in labels for part in parts_of(each) if claim.takes_any)]
         raise ConfigError(
-            f"cells = {said!r} of the claim {claim.says!r}: nothing of {item_name!r} is called "
-            f"{label!r} that measure = {claim.measure!r} takes. One of: "
-            f"{'; '.join(dict.fromkeys(parts))}."
+            f"cells = {cell!r} of the claim {claim.text!r}: {name!r} has no {label!r} that "
+            f"measure = {claim.measure!r} takes. One of: {'; '.join(dict.fromkeys(parts))}."
         )
-    return [f"{item_name}{OF_ITEM}{name}" for name in found]
+    return [f"{name}{EXPERIMENT_SEPARATOR}{each}" for each in matches]
 
 
 @cache
-def _labels(item_name: str) -> tuple[str, ...]:
-    """Return the names of an item's cells; that none of them runs is of no matter here."""
-    item = all_items()[item_name]
-    return tuple(make_cells(item, Maker(item, "full", Scale(only=()), {}, lambda name, cut: name)))
+def _labels(name: str) -> tuple[str, ...]:
+    """Return the names of an experiment's cells, whether a scale runs them or not."""
+    experiment = all_experiments()[name]
+    setup = Setup(experiment, "full", Scale(only=()), {}, lambda dataset, cut: dataset)
+    return tuple(make_cells(experiment, setup))
 
 
-def _varied(item_name: str) -> set[str]:
-    """Return the labels of the columns that run another one again."""
-    item = all_items()[item_name]
-    return {c.label for c in item.columns if c.again} if isinstance(item, Table) else set()
+def _repeated_columns(name: str) -> set[str]:
+    """Return the labels of the columns that repeat another one in a variant."""
+    experiment = all_experiments()[name]
+    columns = experiment.columns if isinstance(experiment, Table) else ()
+    return {column.label for column in columns if column.repeats}
 
 
-def _cell_of(name: str, maker: Maker) -> Cell | None:
-    """Return the cell of another item, named as ``item: cell``, at the same scale."""
-    item_name, _, label = name.partition(OF_ITEM)
-    item = all_items()[item_name]
-    scale = item.at(maker.scale_name)
-    return make_cells(item, replace(maker, item=item, scale=scale))[label]
+def _cell_of(name: str, setup: Setup) -> Cell | None:
+    """Return the cell of another experiment, named as ``experiment: cell``, at the same scale."""
+    other, _, label = name.partition(EXPERIMENT_SEPARATOR)
+    experiment = all_experiments()[other]
+    scale = experiment.at(setup.scale_name)
+    return make_cells(experiment, replace(setup, experiment=experiment, scale=scale))[label]
 
 
-def _fixed(maker: Maker, line: Line) -> Cell | None:
-    if not maker.runs(line.label):
+def _fixed(setup: Setup, line: Line) -> Cell | None:
+    if not setup.runs(line.label):
         return None
-    rounds = maker.rounds(line.rounds)
-    return Cell(maker.settings(line.settings), rounds, seeds=maker.seeds)
+    rounds = setup.rounds(line.rounds)
+    return Cell(setup.settings(line.settings), rounds, seeds=setup.seeds)

@@ -1,4 +1,4 @@
-"""What items cost on this machine, from a quick measurement of each network's local steps."""
+"""Estimates of what experiments cost on this machine, from measured local steps."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from fedapp.config.run_config import RunConfig, Scalar, participants, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig, Scalar, participants
 from fedapp.data.dataset import Examples, Task
 from fedapp.machine import keep_memory
+from fedapp.studies.papers.catalogue import Experiment
 from fedapp.studies.papers.cells import cells_without_data, is_among
 from fedapp.studies.papers.pages.markdown import duration
-from fedapp.studies.papers.schema import Item, Picture, Scale, ScaleName
+from fedapp.studies.papers.schema import Picture, Scale, ScaleName
 from fedapp.studies.papers.schema import Table as TableItem
-from fedapp.studies.sweep.learning_rate_search import Cell
+from fedapp.studies.sweep.search import Cell
 from fedapp.training.build import initial_parameters, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.device import choose_device
@@ -38,15 +40,15 @@ SIZES = {
     "shakespeare": (87_000, 21_000),
     "shakespeare in words": (65_000, 16_000),
 }
-"""Training and test examples; of text, sequences, roughly."""
+"""Approximate numbers of training and test examples (of text: sequences)."""
 LEAST_SECONDS = 0.1
 FORWARD = 1 / 3
-"""What evaluating an example costs beside training on it, roughly."""
+"""Approximate cost of evaluating an example, relative to training on it."""
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Runs and rounds of an item, and how many seconds of one core they take."""
+    """Number of runs and rounds, and the seconds that they take on one core."""
 
     runs: int
     rounds: int
@@ -54,10 +56,13 @@ class Cost:
 
 
 def cost_of(
-    item: Item, scale: ScaleName, overrides: Mapping[str, Scalar], only: Sequence[str] = ()
+    experiment: Experiment,
+    scale: ScaleName,
+    overrides: Mapping[str, Scalar],
+    only: Sequence[str] = (),
 ) -> Cost:
-    """Estimate what an item costs at a scale, each of its runs once, or only of the cells chosen."""
-    return _sum(_runs_of("", item, scale, overrides, only).values())
+    """Estimate the cost of an experiment's distinct runs at a scale, or of the cells ``only``."""
+    return _sum(_runs_of("", experiment, scale, overrides, only).values())
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:
@@ -70,26 +75,30 @@ def _sum(costs: Iterable[Cost]) -> Cost:
 
 
 def _runs_of(
-    name: str, item: Item, scale: ScaleName, overrides: Mapping[str, Scalar], only: Sequence[str]
+    name: str,
+    experiment: Experiment,
+    scale: ScaleName,
+    overrides: Mapping[str, Scalar],
+    only: Sequence[str],
 ) -> dict[Hashable, Cost]:
-    """Return what each run of an item costs; a search, whose runs are not known yet, is one."""
-    cells, found = cells_without_data(item, scale, overrides), dict[Hashable, Cost]()
-    for label, cost in costs_of_cells(item, scale, overrides).items():
+    """Return the cost of each run; a search, whose runs are not known in advance, counts as one."""
+    cells, costs = cells_without_data(experiment, scale, overrides), dict[Hashable, Cost]()
+    for label, cost in costs_of_cells(experiment, scale, overrides).items():
         cell = cells[label]
         if cell is None or (only and not is_among(label, only)):
             continue
         if cell.rates or cell.options:
-            found[name, label] = cost
+            costs[name, label] = cost
             continue
         count = len(cell.seeds)
         each = Cost(1, cost.rounds // count, cost.seconds / count)
         runs = ((frozenset(cell.settings.items()), seed) for seed in cell.seeds)
-        found = _longest(found, dict.fromkeys(runs, each))
-    return found
+        costs = _longest(costs, dict.fromkeys(runs, each))
+    return costs
 
 
 def _longest(first: dict[Hashable, Cost], second: dict[Hashable, Cost]) -> dict[Hashable, Cost]:
-    """Return the runs of both, of one that both have the longer: the shorter is a part of it."""
+    """Merge two sets of runs; of a run that is in both, the longer contains the shorter."""
     both = [first, second]
     return {
         run: max((each[run] for each in both if run in each), key=lambda cost: cost.rounds)
@@ -98,20 +107,26 @@ def _longest(first: dict[Hashable, Cost], second: dict[Hashable, Cost]) -> dict[
 
 
 def costs_of_cells(
-    item: Item, scale: ScaleName, overrides: Mapping[str, Scalar]
+    experiment: Experiment, scale: ScaleName, overrides: Mapping[str, Scalar]
 ) -> dict[str, Cost]:
-    """Estimate what each cell that an item runs at a scale costs.
+    """Estimate the cost of each cell that a scale runs.
 
-    A tuned table cell is taken to need its published rounds at the best rate, and ``patience``
-    times as many at the others of the grid that it starts with.
+    A table cell with a search is assumed to need its published rounds at the best rate, and
+    ``patience`` times as many at each other rate of the initial grid.
     """
-    own = item.at(scale)
-    cells = cells_without_data(item, scale, overrides)
-    return {label: _cell(cell, item, own) for label, cell in cells.items() if cell is not None}
+    own = experiment.at(scale)
+    cells = cells_without_data(experiment, scale, overrides)
+    return {
+        label: _cell_cost(cell, experiment, own)
+        for label, cell in cells.items()
+        if cell is not None
+    }
 
 
-def _cell(cell: Cell, item: Item, scale: Scale) -> Cost:
-    allowed = item.allowed if isinstance(item, TableItem) and scale.allowed is None else 0.0
+def _cell_cost(cell: Cell, experiment: Experiment, scale: Scale) -> Cost:
+    allowed = (
+        experiment.allowed if isinstance(experiment, TableItem) and scale.allowed is None else 0.0
+    )
     expected = cell.rounds / allowed if allowed else cell.rounds
     options = int(np.prod([len(values) for values in cell.options.values()])) if cell.options else 1
     others = options * (2 * cell.rates.width + 1) - 1 if cell.rates else options - 1
@@ -139,15 +154,19 @@ def _round_seconds(cell: Cell) -> float:
 
 
 def _epochs(cell: Cell, config: RunConfig) -> float:
-    """Return E, the mean over the cell's rounds where it falls."""
+    """Return E, averaged over the rounds if it decays."""
     if config.local_epochs_decay == 1:
         return config.local_epochs
     return float(np.mean([Work.of(config, t).epochs for t in range(1, cell.rounds + 1)]))
 
 
 def _data(config: RunConfig) -> str:
-    in_words = f"{config.dataset} in words"
-    return in_words if config.text_unit == "words" and in_words in SIZES else config.dataset
+    split_settings = f"{config.dataset} in words"
+    return (
+        split_settings
+        if config.text_unit == "words" and split_settings in SIZES
+        else config.dataset
+    )
 
 
 @functools.cache
@@ -159,9 +178,9 @@ def _example_seconds(
     transform: str,
     trainer_name: str,
 ) -> float:
-    """Measure the seconds that a local step takes, by example of its batch.
+    """Measure the seconds of a local step per example.
 
-    Processor time of one thread, the least of several turns: other work on the machine slows some.
+    The minimum of several measurements, in processor time of one thread.
     """
     task, size = TASKS[data], min(batch, 500)
     config = read_config(
@@ -192,7 +211,7 @@ def _example_seconds(
 
 
 def random_examples(task: Task, count: int) -> Examples:
-    """Return ``count`` examples of a task that mean nothing, the same each time."""
+    """Return ``count`` random examples of a task, the same in every call."""
     rng = np.random.default_rng(0)
     if task.kind == "image":
         pixels = rng.integers(0, 256, (count, *task.input_shape), dtype=np.uint8)
@@ -201,33 +220,35 @@ def random_examples(task: Task, count: int) -> Examples:
     return Examples(tokens[:, :-1].copy(), tokens[:, 1:].copy())
 
 
-def list_items(
-    items: Mapping[str, Item],
+def list_experiments(
+    experiments: Mapping[str, Experiment],
     scale: ScaleName,
     jobs: int,
     overrides: Mapping[str, Scalar],
     only: Sequence[str] = (),
 ) -> Table:
     """Return the table of ``fedapp reproduce --list``."""
-    table = Table("item", "what", "runs", "rounds", "time", box=None)
+    table = Table("experiment", "what", "runs", "rounds", "time", box=None)
     all_runs: dict[Hashable, Cost] = {}
-    for name, item in items.items():
-        runs = _runs_of(name, item, scale, overrides, only)
+    for name, experiment in experiments.items():
+        runs = _runs_of(name, experiment, scale, overrides, only)
         all_runs = _longest(all_runs, runs)
-        idle = "seconds" if isinstance(item, Picture) else "not run"
-        table.add_row(name, item.title, *_said(_sum(runs.values()), jobs, idle))
-    if len(items) > 1:
-        table.add_row("in all", "each run once", *_said(_sum(all_runs.values()), jobs, "not run"))
+        idle = "seconds" if isinstance(experiment, Picture) else "not run"
+        table.add_row(name, experiment.title, *_cost_cells(_sum(runs.values()), jobs, idle))
+    if len(experiments) > 1:
+        table.add_row(
+            "total", "each run once", *_cost_cells(_sum(all_runs.values()), jobs, "not run")
+        )
     device = choose_device(read_config({}))
     table.caption = (
-        f"At --scale {scale}, with {jobs} runs at a time. Estimated from steps measured just now on "
-        f"{device}, one thread. A run that items share is counted with each of them, and once in all."
+        f"At --scale {scale}, {jobs} runs in parallel. Estimated from steps measured on {device} with "
+        "one thread. A run shared by several experiments counts for each of them, and once in the total."
     )
     return table
 
 
-def _said(cost: Cost, jobs: int, idle: str) -> tuple[str, str, str]:
-    """Return runs, rounds and time for a row of the list."""
+def _cost_cells(cost: Cost, jobs: int, idle: str) -> tuple[str, str, str]:
+    """Format runs, rounds and time."""
     if not cost.runs:
         return "-", "-", idle
     return f"{cost.runs:,}", f"{cost.rounds:,}", duration(cost.seconds / jobs)

@@ -1,4 +1,4 @@
-"""Where the papers' data sets are: a folder of local copies, or the hub; and cuts of them."""
+"""Locations of the papers' data sets: local copies, the hub, or copies of their first examples."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fedapp.files import write_atomically
 from fedapp.studies.papers.schema import Cut
 
 HUB = {"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10", "shakespeare": "flwrlabs/shakespeare"}
-"""The papers' data sets, and where they are without a local copy."""
+"""Names of the papers' data sets on the Hugging Face hub."""
 
 
 def locate(dataset: str, data: Path | None, cut: Cut | None, cuts: Path) -> str:
-    """Return the ``dataset`` setting for a name in an item's TOML.
+    """Return the value of ``dataset`` for a name in an experiment's TOML.
 
-    ``cut`` keeps the first examples only; the copy is written into the folder ``cuts``.
+    ``cut`` keeps the first examples; their copy is written to the folder ``cuts``.
 
     Raises
     ------
     ConfigError
-        A cut is wanted of data of which there is no local copy in Parquet files.
+        There is a ``cut``, but no local copy of the data in Parquet files.
     """
     if dataset not in HUB:
         return dataset
@@ -40,10 +40,10 @@ def locate(dataset: str, data: Path | None, cut: Cut | None, cuts: Path) -> str:
 
 
 def _cut(folder: Path, cut: Cut, cuts: Path) -> Path:
-    """Write the first examples of each split, once; the schema says what the columns are.
+    """Write the first examples of each split, unless they are there, and return their folder.
 
-    The copy lies in a folder that is named by the content of what it was cut from. Its own name is
-    part of a run's identity, and says the same of the same data wherever they were.
+    The parent folder is named by a hash of the original files. The name of the folder itself is part
+    of the names of runs, so it depends on the data set and the cut only.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -68,7 +68,7 @@ def _files(folder: Path, split: str) -> list[Path]:
     Raises
     ------
     ConfigError
-        There is none.
+        There are none.
     """
     files = sorted(folder.glob(f"{split}*.parquet"))
     if not files:
@@ -85,13 +85,13 @@ def _digest(files: Sequence[Path]) -> str:
     """Return a hash of the files' names and content."""
     together = hashlib.sha256()
     for file in files:
-        found = file.stat()
-        together.update(f"{file.name} {_hash(file, found.st_size, found.st_mtime_ns)}\n".encode())
+        stat = file.stat()
+        together.update(f"{file.name} {_hash(file, stat.st_size, stat.st_mtime_ns)}\n".encode())
     return together.hexdigest()
 
 
 @functools.cache
 def _hash(file: Path, size: int, changed: int) -> str:
-    """Return the hash of a file that has this size and was changed then."""
+    """Return the SHA-256 of a file; size and modification time are part of the cache key."""
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()

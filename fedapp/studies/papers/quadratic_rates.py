@@ -1,4 +1,4 @@
-"""Gradient descent, heavy ball and Nesterov on the notes' quadratic, measured and promised.
+"""Convergence of gradient descent, heavy ball and Nesterov on a quadratic, beside their bounds.
 
 ``python -m fedapp.studies.papers.quadratic_rates PICTURE`` runs them, as federated rounds over ten
 clients that differ, and draws f(x_t) - f* beside the bounds.
@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from fedapp.analysis.rates import Method, accelerated, bound, gradient_descent, heavy_ball
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
 from fedapp.data.embedded.quadratic import (
     MATRIX,
     OPTIMUM,
@@ -42,13 +43,13 @@ COLOURS = (GREY, *COLORS[:2])
 
 
 class Trace(Callback):
-    """Keeps theta of every round."""
+    """Collects theta of every round."""
 
     def __init__(self) -> None:
         self.points: list[Array] = []
 
     def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
-        """Keep theta."""
+        """Append theta."""
         self.points.append(state.theta["x"].double().numpy().copy())
         return False
 
@@ -83,15 +84,15 @@ def trace(method: Method, values: Mapping[str, Scalar]) -> Array:
             "run-dir": str(Path(folder) / "run"),
             **values,
         }
-        kept = Trace()
+        callback = Trace()
         with _silent():
-            run(InlineGrid(client_app, everything, [{}]), read_config(everything), [kept])
-    return np.stack(kept.points)
+            run(InlineGrid(client_app, everything, [{}]), read_config(everything), [callback])
+    return np.stack(callback.points)
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Let runs that are a picture's inside say nothing but warnings."""
+    """Log warnings only."""
     level = FLOWER_LOGGER.level
     FLOWER_LOGGER.setLevel(WARNING)
     try:
@@ -109,8 +110,8 @@ def excess(points: Array) -> Array:
 def measured(method: Method, steps: int) -> Array:
     """Return f(x_t) - f* for t = 0 .. steps, as federated rounds: [steps + 1].
 
-    What PyTorch's form of Nesterov's method carries are the points y_t at which gradients are
-    taken; the theorem is on x_t = y_(t-1) - eta grad f(y_(t-1)), with x_0 = y_0.
+    PyTorch's form of Nesterov's method iterates over the points y_t where gradients are computed;
+    the theorem bounds x_t = y_(t-1) - eta grad f(y_(t-1)), with x_0 = y_0.
     """
     points = on_the_server(method, steps)
     if method.nesterov:
@@ -132,7 +133,7 @@ def draw(path: Path) -> None:
 
 
 def rates_figure(steps: int = 16) -> Figure:
-    """Return measured gaps (points) and bounds (lines) over ``steps`` rounds as a figure."""
+    """Draw measured gaps (points) and bounds (lines) over ``steps`` rounds."""
     figure = new_figure(7.2, 4.2)
     axes = figure.subplots()
     for method, colour in zip(METHODS, COLOURS, strict=True):

@@ -1,4 +1,4 @@
-"""What ``fedapp reproduce`` does: runs, results, pages."""
+"""``fedapp reproduce``: runs of the papers' experiments, their results and pages."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from rich.console import Console
 
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.catalogue import choose_at
+from fedapp.studies.papers.catalogue import Experiment, choose_at
 from fedapp.studies.papers.cells import (
     Cells,
-    Maker,
+    Setup,
     cells_of,
     cells_without_data,
     is_among,
     make_cells,
     parts_of,
 )
-from fedapp.studies.papers.costs import costs_of_cells, list_items
+from fedapp.studies.papers.claims import Claims
+from fedapp.studies.papers.costs import costs_of_cells, list_experiments
 from fedapp.studies.papers.data import locate
-from fedapp.studies.papers.drawing import draw, numbers_of
-from fedapp.studies.papers.figures.minima import measure_sharpness
+from fedapp.studies.papers.figures.draw import draw, numbers_of
+from fedapp.studies.papers.figures.sharpness import measure_sharpness
 from fedapp.studies.papers.pages.index import write_index
 from fedapp.studies.papers.pages.page import write_page
 from fedapp.studies.papers.results import (
@@ -37,99 +38,96 @@ from fedapp.studies.papers.results import (
     results_path,
     write_results,
 )
-from fedapp.studies.papers.schema import Claims, Cut, Item, ScaleName, Sharpness, Table
-from fedapp.studies.sweep.archive import Archive
+from fedapp.studies.papers.schema import Cut, ScaleName, Sharpness, Table
 from fedapp.studies.sweep.command import failure, run_plans
 from fedapp.studies.sweep.identity import LENGTH
-from fedapp.studies.sweep.learning_rate_search import search
-from fedapp.studies.sweep.plans import SearchResult, Steps, stage
 from fedapp.studies.sweep.record import RunRecord
-from fedapp.studies.sweep.scheduler import Effort
-from fedapp.studies.sweep.store import Store, as_folder
+from fedapp.studies.sweep.scheduler import SchedulerOptions
+from fedapp.studies.sweep.search import SearchResult, Steps, replay, search
+from fedapp.studies.sweep.store import Archive, Store, as_folder
 
 Plan = Callable[[], Steps]
 
 
 @dataclass(frozen=True)
-class Order:
-    """How to reproduce: at which scale, with which data, where runs and results go.
+class ReproduceOptions:
+    """The options of ``fedapp reproduce``: scale, data, and the folders of runs and results.
 
-    Runs that are recorded beside the results in ``recorded`` are taken from there. ``only`` names the
-    rows, columns, lines, algorithms or cells that are run (none: all of the scale); of the others
-    those are shown whose runs are there.
+    Runs with a record beside the results in ``recorded`` are taken from there. ``only`` names the rows,
+    columns, lines, algorithms or cells to run (empty: all of the scale); of the others, finished runs
+    are shown.
     """
 
     scale: ScaleName
     data: Path | None
     runs: Path
     to: Path
-    effort: Effort
+    scheduler: SchedulerOptions
     overrides: Mapping[str, Scalar]
     recorded: Path | None = None
     only: tuple[str, ...] = ()
 
 
-def reproduce(names: Sequence[str], order: Order, console: Console) -> str:
-    """Run the items' cells, all in one queue, and write each item's results, picture and page.
+def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console) -> str:
+    """Run the cells of all experiments in one queue, and write results, figures and pages.
 
-    Returns which runs failed and why, or which results were not written, or nothing; a run that
+    Returns a message about runs that failed and results that were not written, or "". A run that
     diverged is a result.
 
-    Where the time is limited the cells that cost least come first, and those that are not done when
-    it is up count as not run; an item of which none is done is left as it is, and so is one that has
-    results there whose runs are not to be found now.
+    With a time limit, the cheapest cells run first, and unfinished cells count as not run. The results
+    of an experiment are not written if none of its cells is finished, or if they would replace results
+    of runs that are no longer found.
 
     Raises
     ------
     ConfigError
-        A name is unknown, or the data an item needs is not there, or ``only`` names no cell, or an
-        override is of what items and scales alone say, or results where these are to go cannot be read,
-        or written.
+        A name is unknown, data are missing, ``only`` names no cell, an override is not allowed, or the
+        folder of results cannot be read or written.
     """
-    _check_overrides(order.overrides)
-    items = choose_at(list(names), order.scale)
-    as_folder(order.to, "--to")
-    earlier = {name: read_results(order.to, name, order.scale) for name in items}
-    makers = {name: maker_of(item, order) for name, item in items.items()}
-    cells = {name: make_cells(item, makers[name]) for name, item in items.items()}
+    _check_overrides(options.overrides)
+    experiments = choose_at(list(names), options.scale)
+    as_folder(options.to, "--to")
+    earlier = {name: read_results(options.to, name, options.scale) for name in experiments}
+    setups = {name: setup_of(experiment, options) for name, experiment in experiments.items()}
+    cells = {name: make_cells(experiment, setups[name]) for name, experiment in experiments.items()}
     plans = _plans(cells)
-    if order.effort.hours:
-        plans = _cheapest_first(plans, items, order)
-    wanted = _wanted(list(plans), order.only)
-    store = Store(order.runs, _archive(order.recorded))
-    outcomes = run_plans({name: plans[name] for name in wanted}, store, order.effort, console)
-    for name in plans.keys() - wanted:
-        if there := stage(plans[name](), store.find).outcome:
-            outcomes[name] = there
-    if order.scale != "smoke":
-        Archive(order.to).keep(store.known)
+    if options.scheduler.hours:
+        plans = _cheapest_first(plans, experiments, options)
+    chosen = _chosen(list(plans), options.only)
+    store = Store(options.runs, _archive(options.recorded))
+    outcomes = run_plans({name: plans[name] for name in chosen}, store, options.scheduler, console)
+    for name in plans.keys() - chosen:
+        if outcome := replay(plans[name](), store.find).outcome:
+            outcomes[name] = outcome
+    if options.scale != "smoke":
+        Archive(options.to).keep(store.known)
     problems = [failure(outcomes.values(), store)]
-    for name, item in items.items():
+    for name, experiment in experiments.items():
         own = {label: outcomes.get(_plan_name(name, label)) for label in cells[name]}
         if own and not any(own.values()):
-            continue  # nothing of it is run, at this scale or yet
-        results = _results(name, item, cells[name], own, makers[name], order)
-        if lost := _lost(results, earlier[name], order):
-            problems.append(lost)
+            continue  # no cell has run, at this scale or yet
+        results = _results(name, experiment, cells[name], own, setups[name], options)
+        if problem := _refuse_to_overwrite(results, earlier[name], options):
+            problems.append(problem)
             continue
-        for path in publish(item, results, makers[name], order.to.absolute()):
+        for path in publish(experiment, results, setups[name], options.to.absolute()):
             console.print(str(path), highlight=False, soft_wrap=True)
-    console.print(str(write_index(order.to.absolute())), highlight=False, soft_wrap=True)
+    console.print(str(write_index(options.to.absolute())), highlight=False, soft_wrap=True)
     return " ".join(filter(None, problems))
 
 
 def _check_overrides(overrides: Mapping[str, Scalar]) -> None:
-    """Refuse what no cell would take over from ``--set``."""
+    """Refuse keys of ``--set`` that the experiment and the scale determine."""
     for key in {*LENGTH, "seed", "run-dir", "resume"}.intersection(overrides):
         raise ConfigError(
-            f"--set {key}: has no effect, because the item and the scale say how far its runs go and "
-            "with which seeds, and their folders lie in --runs. Leave it out; for runs of your own there "
-            "is `fedapp sweep`."
+            f"--set {key}: has no effect, because the experiment and the scale determine the length and "
+            "the seeds of its runs, and their folders are in --runs. Leave it out; for runs of your own "
+            "use `fedapp sweep`."
         )
 
 
 def _plans(cells: Mapping[str, Cells]) -> dict[str, Plan]:
-    """Return a plan for each cell that the scale runs."""
+    """Return the search plan of each cell that the scale runs."""
     return {
         _plan_name(name, label): (lambda cell=cell: search(cell))  # type: ignore[misc]
         for name, own in cells.items()
@@ -139,146 +137,153 @@ def _plans(cells: Mapping[str, Cells]) -> dict[str, Plan]:
 
 
 def _archive(folder: Path | None) -> Archive | None:
-    """Return the records beside the results in ``folder``."""
+    """Return the archive of records beside the results in ``folder``."""
     if folder is None:
         return None
     archive = Archive(folder)
     if not archive.root.is_dir():
         raise ConfigError(
-            f"--from {folder}: there is no {archive.root.name} folder in it. Name a folder of results, "
-            "docs/results for instance."
+            f"--from {folder}: it has no folder {archive.root.name!r}. Name a folder of results, "
+            "for instance docs/results."
         )
     return archive
 
 
-def _plan_name(item: str, label: str) -> str:
-    return f"{item}: {label}"
+def _plan_name(experiment: str, label: str) -> str:
+    return f"{experiment}: {label}"
 
 
-def _wanted(plans: Sequence[str], only: Sequence[str]) -> list[str]:
-    """Return those of the plans' names whose cells are to be run.
+def _chosen(plans: Sequence[str], only: Sequence[str]) -> list[str]:
+    """Return the names of the plans whose cells are in ``only``; without it all.
 
     Raises
     ------
     ConfigError
-        One of ``only`` names no cell.
+        A name in ``only`` matches no cell.
     """
     labels = {plan: plan.partition(": ")[2] for plan in plans}
     for each in only:
         if not any(is_among(label, (each,)) for label in labels.values()):
             parts = dict.fromkeys(part for label in labels.values() for part in parts_of(label))
-            known = f'One of: {"; ".join(parts)}. Or two of them with " | " between, for one cell.'
+            known = f'One of: {"; ".join(parts)}. Or two of them joined by " | ", for one cell.'
             raise ConfigError(
-                f"--only {each}: nothing is called so in these items at this scale. "
-                f"{known if parts else 'Nothing of them is run at it: choose another with --scale.'}"
+                f"--only {each}: these experiments have no such row, column or cell at this scale. "
+                f"{known if parts else 'They run nothing at it: choose another with --scale.'}"
             )
     return [plan for plan, label in labels.items() if not only or is_among(label, only)]
 
 
 def _cheapest_first(
-    plans: Mapping[str, Plan], items: Mapping[str, Item], order: Order
+    plans: Mapping[str, Plan], experiments: Mapping[str, Experiment], options: ReproduceOptions
 ) -> dict[str, Plan]:
-    """Return the cells' plans, those first that are estimated to cost least."""
+    """Sort the plans by their estimated cost."""
     seconds = {
         _plan_name(name, label): cost.seconds
-        for name, item in items.items()
-        for label, cost in costs_of_cells(item, order.scale, order.overrides).items()
+        for name, experiment in experiments.items()
+        for label, cost in costs_of_cells(experiment, options.scale, options.overrides).items()
     }
     return {name: plans[name] for name in sorted(plans, key=seconds.__getitem__)}
 
 
-def show_costs(names: Sequence[str], order: Order, console: Console) -> None:
-    """List the items with what they cost on this machine, or what is chosen of them.
+def show_costs(names: Sequence[str], options: ReproduceOptions, console: Console) -> None:
+    """List the experiments, or their cells ``only``, with their cost on this machine.
 
     Raises
     ------
     ConfigError
-        A name is unknown, or ``only`` names no cell, or an override is refused.
+        A name is unknown, ``only`` names no cell, or an override is not allowed.
     """
-    _check_overrides(order.overrides)
-    items = choose_at(list(names), order.scale)
-    jobs = order.effort.processes([order.overrides.get("device", "auto")])
+    _check_overrides(options.overrides)
+    experiments = choose_at(list(names), options.scale)
+    jobs = options.scheduler.processes([options.overrides.get("device", "auto")])
     cells = {
-        name: cells_without_data(item, order.scale, order.overrides) for name, item in items.items()
+        name: cells_without_data(experiment, options.scale, options.overrides)
+        for name, experiment in experiments.items()
     }
-    _wanted(list(_plans(cells)), order.only)
-    console.print(list_items(items, order.scale, jobs, order.overrides, order.only))
+    _chosen(list(_plans(cells)), options.only)
+    console.print(
+        list_experiments(experiments, options.scale, jobs, options.overrides, options.only)
+    )
 
 
-def maker_of(item: Item, order: Order) -> Maker:
-    """Return what makes an item's cells at the order's scale, with data where the order has it."""
-    cuts = order.runs.expanduser().absolute() / ".data"
+def setup_of(experiment: Experiment, options: ReproduceOptions) -> Setup:
+    """Return the setup of an experiment for the options' scale, data and overrides."""
+    cuts = options.runs.expanduser().absolute() / ".data"
 
     def where(dataset: str, cut: Cut | None) -> str:
-        return locate(dataset, order.data, cut, cuts)
+        return locate(dataset, options.data, cut, cuts)
 
-    scale = item.at(order.scale)
-    return Maker(item, order.scale, scale, order.overrides, where)
+    scale = experiment.at(options.scale)
+    return Setup(experiment, options.scale, scale, options.overrides, where)
 
 
 def _results(
     name: str,
-    item: Item,
+    experiment: Experiment,
     cells: Cells,
     outcomes: Mapping[str, SearchResult | None],
-    maker: Maker,
-    order: Order,
+    setup: Setup,
+    options: ReproduceOptions,
 ) -> Results:
-    kept = cells_with_curves(item, cells)
-    found = {
-        label: cell_result(cell, outcomes[label], curves=label in kept)
+    drawn = cells_with_curves(experiment, cells)
+    cell_results = {
+        label: cell_result(cell, outcomes[label], curves=label in drawn)
         for label, cell in cells.items()
     }
     records = [record for outcome in outcomes.values() for record in _records(outcome)]
-    chosen = "".join(f" --set {key}={value}" for key, value in sorted(order.overrides.items()))
-    command = f"fedapp reproduce {name} --scale {order.scale}{chosen}"
+    chosen = "".join(f" --set {key}={value}" for key, value in sorted(options.overrides.items()))
+    command = f"fedapp reproduce {name} --scale {options.scale}{chosen}"
     datasets = {label: str(cell.settings["dataset"]) for label, cell in cells.items() if cell}
-    numbers = _numbers(name, item, found, datasets, maker, order)
-    return collect(name, order.scale, command, found, records, numbers)
+    numbers = _numbers(name, experiment, cell_results, datasets, setup, options)
+    return collect(name, options.scale, command, cell_results, records, numbers)
 
 
-def _lost(results: Results, earlier: Results | None, order: Order) -> str:
-    """Say which of the ``earlier`` results these would replace by "not run"; "" if none."""
+def _refuse_to_overwrite(
+    results: Results, earlier: Results | None, options: ReproduceOptions
+) -> str:
+    """Return a message if the results would replace ``earlier`` ones by "not run", else ""."""
     cells = earlier.cells if earlier else {}
     lost = [name for name, cell in cells.items() if cell.runs and not _is_there(results, name)]
     if not lost:
         return ""
-    path = results_path(order.to, results.item, order.scale)
+    path = results_path(options.to, results.experiment, options.scale)
     names = f"{', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}"
     return (
-        f"{path} is left as it is: it has results of {len(lost)} cells whose runs are neither in --runs "
-        f"nor in --from ({names}), and they would be lost. "
-        "Name their folder, run those cells too, or write --to another folder; or delete the file."
+        f"{path} is not overwritten: it has results of {len(lost)} cells whose runs are neither in "
+        f"--runs nor in --from ({names}), and they would be lost. "
+        "Name their folder, run those cells too, write --to another folder, or delete the file."
     )
 
 
 def _is_there(results: Results, name: str) -> bool:
-    """Return whether a cell has runs, or is none of the item's any more."""
+    """Return whether a cell has runs, or the experiment no longer has the cell."""
     return name not in results.cells or bool(results.cells[name].runs)
 
 
 def _numbers(
     name: str,
-    item: Item,
-    found: Mapping[str, CellResult],
+    experiment: Experiment,
+    cell_results: Mapping[str, CellResult],
     datasets: Mapping[str, str],
-    maker: Maker,
-    order: Order,
+    setup: Setup,
+    options: ReproduceOptions,
 ) -> dict[str, Any]:
-    """Return what an item has beside its cells; a sharpness from earlier, where it was measured."""
-    if not isinstance(item, Sharpness):
-        return numbers_of(item, maker)
-    folders = [order.to, *([order.recorded] if order.recorded else [])]
-    earlier = [read_results(folder, name, order.scale) for folder in folders]
+    """Return the numbers of an experiment beside its cells; measured sharpness is reused."""
+    if not isinstance(experiment, Sharpness):
+        return numbers_of(experiment, setup)
+    folders = [options.to, *([options.recorded] if options.recorded else [])]
+    earlier = [read_results(folder, name, options.scale) for folder in folders]
     known = [results.numbers for results in earlier if results]
-    return measure_sharpness(item, found, datasets, order.runs, known)
+    return measure_sharpness(experiment, cell_results, datasets, options.runs, known)
 
 
-def cells_with_curves(item: Item, cells: Cells) -> set[str]:
-    """Return the cells whose curves are kept: those that are drawn, or that claims read."""
-    if isinstance(item, Claims):
-        return {name for claim in item.claims if claim.needs_curves for name in cells_of(claim)}
-    return set() if isinstance(item, Table | Sharpness) else set(cells)
+def cells_with_curves(experiment: Experiment, cells: Cells) -> set[str]:
+    """Return the cells whose curves are stored, because figures draw or claims read them."""
+    if isinstance(experiment, Claims):
+        return {
+            name for claim in experiment.claims if claim.needs_curves for name in cells_of(claim)
+        }
+    return set() if isinstance(experiment, Table | Sharpness) else set(cells)
 
 
 def _records(outcome: SearchResult | None) -> list[RunRecord]:
@@ -287,15 +292,15 @@ def _records(outcome: SearchResult | None) -> list[RunRecord]:
     return [*outcome.runs, *(record for each in outcome.tried for record in each.records)]
 
 
-def publish(item: Item, results: Results, maker: Maker, folder: Path) -> list[Path]:
-    """Write results, picture and page of an item and return the files."""
+def publish(experiment: Experiment, results: Results, setup: Setup, folder: Path) -> list[Path]:
+    """Write results, figure and page of an experiment and return the files."""
     files = [write_results(folder, results)]
-    files += draw(item, results, maker, folder / results.item / results.scale)
-    return [*files, *write_page(folder, results.item)]
+    files += draw(experiment, results, setup, folder / results.experiment / results.scale)
+    return [*files, *write_page(folder, results.experiment)]
 
 
 def data_folder(given: Path | None) -> Path | None:
-    """Return the folder of local data sets: the one given, or $FEDAPP_DATA, if any.
+    """Return the folder of local data sets: ``given``, or $FEDAPP_DATA, or None.
 
     Raises
     ------
@@ -303,10 +308,13 @@ def data_folder(given: Path | None) -> Path | None:
         There is no such folder.
     """
     named = os.environ.get("FEDAPP_DATA", "")
-    folder, said = given or (Path(named) if named else None), "--data" if given else "FEDAPP_DATA ="
+    folder, origin = (
+        given or (Path(named) if named else None),
+        "--data" if given else "FEDAPP_DATA =",
+    )
     if folder is not None and not folder.expanduser().is_dir():
         raise ConfigError(
-            f"{said} {folder}: there is no such folder. Name one that holds mnist, cifar10 or "
-            "shakespeare, or leave it out: full scale then takes the data from the hub."
+            f"{origin} {folder}: there is no such folder. Name one with mnist, cifar10 or "
+            "shakespeare, or leave it out: full scale then downloads the data from the hub."
         )
     return folder

@@ -1,14 +1,14 @@
-"""What an item gave at one scale, as small JSON: all that its page and figure are made from."""
+"""The results of an experiment at one scale, as JSON: all that its page and figure need."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedapp.analysis.curves import (
     band,
@@ -19,27 +19,26 @@ from fedapp.analysis.curves import (
     monotone,
     relative_spread,
 )
-from fedapp.config.run_config import Scalar
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar, participants
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
 from fedapp.studies.papers.schema import ScaleName
-from fedapp.studies.sweep.learning_rate_search import Cell
-from fedapp.studies.sweep.plans import Candidate, SearchResult
 from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.search import Candidate, Cell, SearchResult
 
-POINTS = 150
-"""Points of a curve that are kept."""
-DIGITS = 5
-
-
-class Kept(BaseModel):
-    """Base of all that is kept."""
-
-    model_config = ConfigDict(extra="forbid")
+POINTS, DIGITS = 150, 5
+"""Maximum number of points of a stored curve, and significant digits."""
 
 
-class Curve(Kept):
-    """A run's curve, thinned; None where a number was nan."""
+class ResultModel(BaseModel):
+    """Base of all results; JSON keys are the aliases of fields that have one."""
+
+    model_config = ConfigDict(extra="forbid", validate_by_name=True, serialize_by_alias=True)
+
+
+class Curve(ResultModel):
+    """A run's curve, thinned; None in place of nan."""
 
     rounds: list[int]
     gradients: list[int]
@@ -49,20 +48,20 @@ class Curve(Kept):
     training_set_loss: list[float | None] = []
 
 
-class Envelope(Kept):
-    """The best of all candidates so far, at each round, thinned; a loss's is the least."""
+class Envelope(ResultModel):
+    """The best value of all candidates up to each round, thinned; of a loss the minimum."""
 
     rounds: list[int]
     values: list[float]
 
 
-class RunResult(Kept):
-    """One run in numbers; ``needed`` are its rounds to the target, by interpolation.
+class RunResult(ResultModel):
+    """The numbers of a run; ``needed`` are the rounds to the target, by interpolation.
 
-    ``fluctuation`` is by how much the test accuracy changes from one evaluated round to the next, the
-    mean over the last half of the run. ``training_loss`` is the global model's on the training set, in
-    the last round; ``beyond_plateau`` is that over what it was when the test accuracy first came within
-    0.1 points of its best. Both are None where it was not measured, or training diverged.
+    ``fluctuation`` is the mean change of the test accuracy between evaluated rounds in the last half
+    of the run. ``training_loss`` is the global model's loss on the training set in the last round, and
+    ``beyond_plateau`` its ratio to the loss when the test accuracy first came within 0.1 points of its
+    best. Both are None if they were not measured or training diverged.
     """
 
     run: str
@@ -86,18 +85,18 @@ class RunResult(Kept):
 
     @property
     def client_losses(self) -> list[list[float]]:
-        """The clients' training losses in each recorded round; those that are not finite left out."""
-        said = [row.get("client_train_loss", {}) for row in self.agreement]
-        return [[loss for loss in losses.values() if loss is not None] for losses in said]
+        """The clients' finite training losses in each recorded round."""
+        by_round = [row.get("client_train_loss", {}) for row in self.agreement]
+        return [[loss for loss in losses.values() if loss is not None] for losses in by_round]
 
     @property
     def loss_spread(self) -> float | None:
-        """How far the clients' losses lie apart, relative to their mean; None if not recorded."""
+        """The spread of the clients' losses relative to their mean; None if not recorded."""
         return relative_spread(self.client_losses)
 
 
-class Tried(Kept):
-    """A candidate of a tuned cell: what it needed, or came to, as mean over its seeds."""
+class CandidateResult(ResultModel):
+    """A candidate of a search: means over its seeds."""
 
     settings: dict[str, Scalar]
     needed: float | None
@@ -107,12 +106,12 @@ class Tried(Kept):
     problem: str
 
 
-class CellResult(Kept):
-    """A cell: its best candidate's runs, one a seed, and all that was tried; empty if not run.
+class CellResult(ResultModel):
+    """A cell: the best candidate's runs, one a seed, and all candidates; empty if it was not run.
 
-    ``every`` is how many rounds lie between two evaluations. ``envelopes`` are, of a tuned cell whose
-    curves are kept, the best test accuracy and the least loss on the training set of any candidate, at
-    each round: the mean of the seeds that candidates are judged by.
+    ``every`` is the number of rounds between evaluations. ``envelopes`` are the best test accuracy and
+    the minimum training-set loss of all candidates up to each round, as means over the search's seeds;
+    only searched cells with curves have them.
     """
 
     target: float = 0.0
@@ -120,7 +119,7 @@ class CellResult(Kept):
     every: int = 1
     chosen: dict[str, Scalar] = {}
     inside: bool = True
-    tried: list[Tried] = []
+    tried: list[CandidateResult] = []
     runs: list[RunResult] = []
     envelopes: dict[str, Envelope] = {}
 
@@ -132,26 +131,25 @@ class CellResult(Kept):
 
     @property
     def rate(self) -> float | None:
-        """The learning rate found, where one was looked for."""
+        """The learning rate that the search chose; None without a search."""
         value = self.chosen.get("learning-rate")
         return float(value) if value is not None else None
 
     def mean(self, key: str) -> float:
-        """Return the mean of a number of the runs over the seeds."""
-        return (
-            float(np.mean([getattr(run, key) for run in self.runs])) if self.runs else float("nan")
-        )
+        """Return the mean of an attribute of the runs."""
+        values = [getattr(run, key) for run in self.runs]
+        return float(np.mean(values)) if values else float("nan")
 
     def spread(self, key: str) -> tuple[float, float]:
-        """Return least and greatest of a number of the runs."""
+        """Return minimum and maximum of an attribute of the runs."""
         values = [getattr(run, key) for run in self.runs]
         return (min(values), max(values)) if values else (float("nan"), float("nan"))
 
 
-class Results(Kept):
-    """All cells of an item at one scale, how they came about, and what else it found."""
+class Results(ResultModel):
+    """All cells of an experiment at one scale, further numbers, and how the runs were executed."""
 
-    item: str
+    experiment: str = Field(alias="item")
     scale: ScaleName
     command: str
     cells: dict[str, CellResult]
@@ -163,12 +161,13 @@ class Results(Kept):
 
 
 def cell_result(cell: Cell | None, outcome: SearchResult | None, *, curves: bool) -> CellResult:
-    """Return what is kept of a cell; nothing of one that did not run."""
+    """Return the results of a cell; empty if it did not run."""
     if cell is None or outcome is None:
         return CellResult()
+    config = read_config(dict(cell.settings))
     return CellResult(
         target=cell.target,
-        participants=_participants(cell),
+        participants=participants(config.fraction_train, config.num_clients),
         every=int(cell.settings.get("eval-every", 1)),
         chosen=dict(outcome.chosen.settings) if outcome.chosen else {},
         inside=outcome.inside,
@@ -182,79 +181,68 @@ def cell_result(cell: Cell | None, outcome: SearchResult | None, *, curves: bool
 
 
 def _envelopes(cell: Cell, outcome: SearchResult) -> dict[str, Envelope]:
-    """Return the envelopes over the candidates, of which the chosen one goes as far as it is drawn."""
+    """Return the envelopes over the candidates; the chosen one is included to its last round."""
     if len(outcome.tried) < 2 or cell.rates is None:
         return {}
     longest = [
         r for r, seed in zip(outcome.runs, cell.seeds, strict=True) if seed in cell.rates.seeds
     ]
     groups = [*(candidate.records for candidate in outcome.tried), longest]
-    found = {
-        "accuracy": _envelope([[r.accuracy for r in group] for group in groups], groups, 1.0),
-        "training_set_loss": _envelope(
-            [[r.training_set_loss for r in group] for group in groups], groups, -1.0
-        ),
-    }
-    return {key: each for key, each in found.items() if each.rounds}
+    envelopes = {key: _envelope(groups, key) for key in ("accuracy", "training_set_loss")}
+    return {key: each for key, each in envelopes.items() if each.rounds}
 
 
-def _envelope(
-    values: Sequence[Sequence[Sequence[float | None]]],
-    groups: Sequence[Sequence[RunRecord]],
-    sign: float,
-) -> Envelope:
-    """Return the envelope of the groups' means over their seeds, each made monotone before."""
-    curves = []
-    for own, records in zip(values, groups, strict=True):
-        monotone_ = [
-            (record.rounds, monotone([np.nan if v is None else sign * v for v in series]))
-            for record, series in zip(records, own, strict=True)
-            if series
+def _envelope(groups: Sequence[Sequence[RunRecord]], key: str) -> Envelope:
+    """Return the envelope of the groups' means over seeds, each made monotone."""
+    sign, curves = (1.0 if key == "accuracy" else -1.0), []
+    for records in groups:
+        series = [
+            (r.rounds, [np.nan if v is None else sign * v for v in getattr(r, key)])
+            for r in records
         ]
-        rounds, mean, _, _ = band(monotone_)
+        rounds, mean, _, _ = band([(x, monotone(y)) for x, y in series if y])
         curves.append(([int(round_) for round_ in rounds], mean))
     rounds_, best = envelope(curves)
-    kept = sorted({int(i) for i in np.linspace(0, len(best) - 1, min(POINTS, len(best)))})
+    indices = sorted(_spaced(len(best), POINTS))
     return Envelope(
-        rounds=[rounds_[i] for i in kept if best],
-        values=[float(f"{sign * best[i]:.{DIGITS}g}") for i in kept if best],
+        rounds=[rounds_[i] for i in indices],
+        values=[float(f"{sign * best[i]:.{DIGITS}g}") for i in indices],
     )
 
 
+def _spaced(count: int, points: int) -> set[int]:
+    """Return at most ``points`` evenly spaced indices of ``count`` values."""
+    return {int(i) for i in np.linspace(0, count - 1, min(points, count))} if count else set()
+
+
 def collect(
-    item: str,
+    experiment: str,
     scale: ScaleName,
     command: str,
     cells: Mapping[str, CellResult],
     records: Sequence[RunRecord],
     numbers: Mapping[str, Any],
 ) -> Results:
-    """Return the item's results; ``records`` are those of all its runs."""
-    # A run may be there several times, cut to what each cell asks of it: the longest is the run.
+    """Return the results of an experiment; ``records`` are those of all its runs."""
+    # A run may occur several times, cut to what each cell requests; the longest is the whole run.
     longest_last = sorted(records, key=lambda record: record.last_round)
     own = {record.run: record for record in longest_last}.values()
+    execution = [record.published.execution for record in own if record.execution]
     return Results(
-        item=item,
+        experiment=experiment,
         scale=scale,
         command=command,
         cells=dict(cells),
         numbers=dict(numbers),
-        execution=_distinct(record.published.execution for record in own if record.execution),
+        execution=[each for i, each in enumerate(execution) if each not in execution[:i]],
         seconds=round(sum(record.seconds for record in own), 1),
         runs=len(own),
         written=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
     )
 
 
-def _participants(cell: Cell) -> int:
-    from fedapp.config.run_config import participants, read_config
-
-    config = read_config({**cell.settings})
-    return participants(config.fraction_train, config.num_clients)
-
-
 def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult:
-    found, training = least(record.rounds, record.loss), record.training_set_loss
+    lowest, training_loss = least(record.rounds, record.loss), record.training_set_loss
     return RunResult(
         run=record.run,
         seed=seed,
@@ -263,10 +251,10 @@ def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult
         final=record.final_accuracy(cell.window),
         best=record.best_accuracy,
         fluctuation=float(f"{fluctuation(record.accuracy):.4g}"),
-        least_loss=found[1] if found else None,
-        least_loss_round=found[0] if found else None,
-        training_loss=_round(training[-1]) if training else None,
-        beyond_plateau=_round(beyond_plateau(record.accuracy, training)),
+        least_loss=lowest[1] if lowest else None,
+        least_loss_round=lowest[0] if lowest else None,
+        training_loss=_round(training_loss[-1]) if training_loss else None,
+        beyond_plateau=_round(beyond_plateau(record.accuracy, training_loss)),
         updates=record.updates,
         bytes_down=record.bytes_down,
         bytes_up=record.bytes_up,
@@ -277,11 +265,11 @@ def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult
     )
 
 
-def _tried(candidate: Candidate, cell: Cell) -> Tried:
+def _tried(candidate: Candidate, cell: Cell) -> CandidateResult:
     records = candidate.records
     needed = [record.rounds_to(cell.target) if cell.target else None for record in records]
     reached = [value for value in needed if value is not None]
-    return Tried(
+    return CandidateResult(
         settings=dict(candidate.settings),
         needed=_round(sum(reached) / len(reached), 5) if reached and None not in needed else None,
         best=float(np.mean([record.best_accuracy for record in records])),
@@ -292,36 +280,36 @@ def _tried(candidate: Candidate, cell: Cell) -> Tried:
 
 
 def thin(record: RunRecord, points: int = POINTS) -> Curve:
-    """Return a curve of at most about ``points`` rounds, evenly spaced, with the best and the last."""
+    """Return about ``points`` evenly spaced rounds of a curve, with the best and the last."""
     count = len(record.rounds)
-    kept = {int(i) for i in np.linspace(0, count - 1, min(points, count))} if count else set()
+    chosen = _spaced(count, points)
     scored = [value or 0.0 for value in record.accuracy]
     if scored:
-        kept.add(max(range(count), key=scored.__getitem__))
-    order = sorted(kept)
+        chosen.add(max(range(count), key=scored.__getitem__))
+    indices = sorted(chosen)
     return Curve(
-        rounds=[record.rounds[i] for i in order],
-        gradients=[record.gradients[i] for i in order],
-        accuracy=[_round(record.accuracy[i]) for i in order],
-        loss=[_round(record.loss[i]) for i in order],
-        train_loss=[_round(record.train_loss[i]) for i in order],
-        training_set_loss=[_round(record.training_set_loss[i]) for i in order]
+        rounds=[record.rounds[i] for i in indices],
+        gradients=[record.gradients[i] for i in indices],
+        accuracy=[_round(record.accuracy[i]) for i in indices],
+        loss=[_round(record.loss[i]) for i in indices],
+        train_loss=[_round(record.train_loss[i]) for i in indices],
+        training_set_loss=[_round(record.training_set_loss[i]) for i in indices]
         if record.training_set_loss
         else [],
     )
 
 
 def thin_rows(rows: Sequence[dict[str, Any]], points: int = POINTS) -> list[dict[str, Any]]:
-    """Return at most ``points`` of the rows, evenly spaced, their numbers shortened."""
-    places = sorted({int(i) for i in np.linspace(0, len(rows) - 1, min(points, len(rows)))})
+    """Return at most ``points`` evenly spaced rows, with rounded numbers."""
+    indices = sorted({int(i) for i in np.linspace(0, len(rows) - 1, min(points, len(rows)))})
     return [
-        {key: _shortened(value) for key, value in rows[place].items()} for place in places if rows
+        {key: _shortened(value) for key, value in rows[index].items()} for index in indices if rows
     ]
 
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _shortened(item) for key, item in value.items()}
+        return {key: _shortened(experiment) for key, experiment in value.items()}
     return _round(value) if isinstance(value, float) else value
 
 
@@ -329,36 +317,28 @@ def _round(value: float | None, digits: int = DIGITS) -> float | None:
     return None if value is None else float(f"{value:.{digits}g}")
 
 
-def _distinct(values: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for value in values:
-        if value not in found:
-            found.append(value)
-    return found
-
-
-def results_path(folder: Path, item: str, scale: ScaleName) -> Path:
-    """Return where an item's results at a scale are kept."""
-    return folder / item / f"{scale}.json"
+def results_path(folder: Path, experiment: str, scale: ScaleName) -> Path:
+    """Return the path of an experiment's results at a scale."""
+    return folder / experiment / f"{scale}.json"
 
 
 def write_results(folder: Path, results: Results) -> Path:
-    """Write the results and return their path."""
-    path = results_path(folder, results.item, results.scale)
+    """Write results and return their path."""
+    path = results_path(folder, results.experiment, results.scale)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (results.model_dump_json(exclude_defaults=True) + "\n").encode())
     return path
 
 
-def read_results(folder: Path, item: str, scale: ScaleName) -> Results | None:
-    """Return an item's results, or None if there are none.
+def read_results(folder: Path, experiment: str, scale: ScaleName) -> Results | None:
+    """Return an experiment's results, or None if there are none.
 
     Raises
     ------
     ConfigError
-        The file is damaged, or of another version.
+        The file is damaged or of another version.
     """
-    path = results_path(folder, item, scale)
+    path = results_path(folder, experiment, scale)
     if not path.exists():
         return None
     try:
@@ -366,5 +346,5 @@ def read_results(folder: Path, item: str, scale: ScaleName) -> Results | None:
     except ValidationError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.errors()[0]['msg']}). Delete it and make it again with "
-            f"`fedapp reproduce {item} --scale {scale}`."
+            f"`fedapp reproduce {experiment} --scale {scale}`."
         ) from error

@@ -1,9 +1,8 @@
-"""What a TOML of a table or figure may say; every item of ``fedapp/studies/papers/items`` is one."""
+"""The schema of experiments, the TOML files in ``fedapp/studies/papers/items``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -11,21 +10,21 @@ from fedapp.config.run_config import Scalar, kebab
 
 ScaleName = Literal["smoke", "cpu", "narrow", "full"]
 SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "narrow", "full")
-"""From the smallest to the paper's; an item need not have all of them."""
+"""From the smallest to the paper's; an experiment may have some of them."""
 Published = float | Literal["not reached", "not given"]
 Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
 
 
 class Part(BaseModel):
-    """Base of all parts: keys are written with hyphens, unknown ones are refused."""
+    """Base of all parts: keys have hyphens, unknown keys are errors."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=kebab, validate_by_name=True
     )
 
 
-class Tuning(Part):
-    """How the learning rate is found: see :class:`fedapp.studies.sweep.learning_rate_search.Rates`."""
+class LearningRateSearch(Part):
+    """The grid of the learning rate search: see :class:`fedapp.studies.sweep.search.RateGrid`."""
 
     start: float = Field(gt=0)
     step: float = Field(1 / 3, gt=0)
@@ -37,22 +36,22 @@ class Tuning(Part):
 
 
 class Cut(Part):
-    """How many of the first training and test examples are used."""
+    """The numbers of the first training and test examples that are used."""
 
     train: int = Field(gt=0)
     test: int = Field(gt=0)
 
 
 class Scale(Part):
-    """What a scale changes; what it leaves out is as in the paper.
+    """What a scale changes; the rest is as in the paper.
 
     ``only`` names the rows, columns, lines, algorithms or cells ("row | column") that run; the others
-    are "not run". ``note`` says in words what differs from the paper, for the page. With fewer
-    examples a client, ``batch-divisor`` makes batches smaller by the same factor, so that u stays.
-    ``swap`` puts values in the place of others, for instance of a partition that the data does not
-    have; ``rate-factor`` multiplies learning rates that are not tuned. ``noise`` replaces that of
-    claims; ``pace`` is how many of the paper's rounds one is worth, by which their windows are divided.
-    ``as-in`` names an item whose scale of the same name says all that this one does not.
+    are "not run". ``note`` describes the differences from the paper on the page. ``batch-divisor``
+    divides batch sizes, so that u stays the same with fewer examples a client. ``swap`` replaces values,
+    for instance a partition that the data does not have; ``rate-factor`` multiplies learning rates that
+    are not searched. ``noise`` replaces the noise of claims; ``pace`` is the number of the paper's rounds
+    that one round stands for, and divides the claims' windows. ``as-in`` names an experiment whose scale
+    of the same name has the values that this one leaves out.
     """
 
     as_in: str = ""
@@ -64,7 +63,7 @@ class Scale(Part):
     allowed: float | None = None
     window: int | None = None
     seeds: tuple[int, ...] | None = None
-    tuning: dict[str, Any] = {}
+    learning_rate_search: dict[str, Any] = Field({}, alias="tuning")
     cut: Cut | None = None
     batch_divisor: int = Field(1, ge=1)
     rate_factor: float = Field(1.0, gt=0)
@@ -74,9 +73,9 @@ class Scale(Part):
 
 
 class Base(Part):
-    """What all items have.
+    """What all experiments have.
 
-    ``about`` says what the paper shows; ``differs`` what differs here and why, at any scale.
+    ``about`` describes what the paper shows; ``differs`` what differs here at any scale, and why.
     """
 
     title: str
@@ -86,56 +85,55 @@ class Base(Part):
     settings: dict[str, Scalar] = {}
     rounds: int = Field(1, ge=1)
     seeds: tuple[int, ...] = (0,)
-    tuning: Tuning | None = None
+    learning_rate_search: LearningRateSearch | None = Field(None, alias="tuning")
     scales: dict[ScaleName, Scale]
 
     def at(self, scale: ScaleName) -> Scale:
-        """Return what ``scale`` changes; nothing runs at one that the item does not have."""
+        """Return a scale; nothing runs at one that the experiment does not have."""
         return self.scales.get(scale) or Scale(only=())
 
 
 class Column(Part):
-    """A column of a table; ``tuning`` is what its search has of its own, under what a row has.
+    """A column of a table; ``tuning`` overrides the experiment's search, and a row's overrides both.
 
-    ``again`` names the column whose published numbers this one has too: the same cells in a
-    ``variant``, which says in words what is set otherwise. The page counts variants by themselves.
+    ``again`` names a column that this one repeats with the settings that ``variant`` describes; both
+    have the same published numbers. The page counts variants separately.
     """
 
     label: str
     settings: dict[str, Scalar] = {}
     target: float | None = None
-    tuning: dict[str, Any] = {}
-    again: str = ""
+    learning_rate_search: dict[str, Any] = Field({}, alias="tuning")
+    repeats: str = Field("", alias="again")
     variant: str = ""
 
     @property
     def published_as(self) -> str:
-        """The label under which rows give the published numbers."""
-        return self.again or self.label
+        """The label of the published numbers in rows."""
+        return self.repeats or self.label
 
     @model_validator(mode="after")
-    def _says_what_it_varies(self) -> Self:
-        if bool(self.again) != bool(self.variant):
+    def _repeats_in_a_variant(self) -> Self:
+        if bool(self.repeats) != bool(self.variant):
             raise ValueError(
-                f"column {self.label!r}: again = {self.again!r} and variant = {self.variant!r} go "
-                "together: the column that is run again, and what is set otherwise"
+                f"column {self.label!r}: again = {self.repeats!r} and variant = {self.variant!r} go "
+                "together: the column that is repeated, and what is set differently"
             )
         return self
 
 
 class TableRow(Part):
-    """A row of a table with its published numbers by column; without one the paper has no cell.
+    """A row of a table with its published numbers by column; the paper has no other cells.
 
-    "not given" is a cell of which the paper speaks without a number.
-    ``shown`` is what the paper's further columns say of the row (E, B, u). ``options`` are values to
-    try of further keys, unless the scale sets these, each with the grid of rates. ``tuning`` is what
-    the row has of its own there, as the place of the grid that comes first.
+    "not given" is a cell that the paper mentions without a number. ``shown`` are the paper's further
+    columns (E, B, u). ``options`` are values to try of further keys, each with the grid of rates,
+    unless the scale sets the key. ``tuning`` overrides the search, for instance the middle of the grid.
     """
 
     label: str
     settings: dict[str, Scalar] = {}
     options: dict[str, tuple[Scalar, ...]] = {}
-    tuning: dict[str, Any] = {}
+    learning_rate_search: dict[str, Any] = Field({}, alias="tuning")
     shown: dict[str, str] = {}
     rounds: int | None = None
     published: dict[str, Published]
@@ -145,10 +143,10 @@ class TableRow(Part):
 class Table(Base):
     """Rounds of communication to a target accuracy, in rows and columns.
 
-    A cell may take ``allowed`` times its published rounds, where it has some, and never more than
-    ``rounds`` (0: always ``rounds``). Speed-ups are over the row ``baseline``. ``elsewhere`` names the
-    rows and columns whose published numbers are the text's or another table's: the index, which counts
-    the cells of all tables, leaves them out.
+    A cell runs for at most ``allowed`` times its published rounds and at most ``rounds`` (0: ``rounds``).
+    Speed-ups are relative to the row ``baseline``. ``elsewhere`` names rows and columns whose published
+    numbers are from the text or another table; the index, which counts the cells of all tables, leaves
+    them out.
     """
 
     kind: Literal["table"]
@@ -163,13 +161,13 @@ class Table(Base):
     def _names_its_rows_and_columns(self) -> Self:
         labels = [column.label for column in self.columns]
         if self.baseline not in (row.label for row in self.rows):
-            raise ValueError(f"baseline = {self.baseline!r}: there is no row that is called so")
+            raise ValueError(f"baseline = {self.baseline!r}: there is no such row")
         if odd := set(self.elsewhere).difference(labels, (row.label for row in self.rows)):
             raise ValueError(f"elsewhere: there is no row and no column {min(odd)!r}")
         for column in self.columns:
-            if column.again and column.again not in labels:
+            if column.repeats and column.repeats not in labels:
                 raise ValueError(
-                    f"column {column.label!r}: there is no column again = {column.again!r}. One of: "
+                    f"column {column.label!r}: there is no column again = {column.repeats!r}. One of: "
                     f"{'; '.join(labels)}"
                 )
         for row in self.rows:
@@ -180,29 +178,29 @@ class Table(Base):
         return self
 
 
-class Contender(Part):
-    """What an algorithm of a comparison has of its own: settings, and values to try."""
+class ComparedAlgorithm(Part):
+    """Settings of an algorithm in a comparison, and values to try."""
 
     settings: dict[str, Scalar] = {}
     options: dict[str, tuple[Scalar, ...]] = {}
-    tuning: dict[str, Any] = {}
+    learning_rate_search: dict[str, Any] = Field({}, alias="tuning")
 
 
 class Comparison(Base):
-    """All algorithms by accuracy after equally many rounds, each tuned over the same grid.
+    """All algorithms by accuracy after the same number of rounds, each with the same grid of rates.
 
-    ``leave-out`` names those that are not compared, with the reason.
+    ``leave-out`` names algorithms that are not compared, with the reason.
     """
 
     kind: Literal["comparison"]
-    tuning: Tuning
+    learning_rate_search: LearningRateSearch = Field(alias="tuning")
     window: int = Field(1, ge=1)
     leave_out: dict[str, str] = {}
-    algorithms: dict[str, Contender] = {}
+    algorithms: dict[str, ComparedAlgorithm] = {}
 
 
 class Line(Part):
-    """A line of a figure; ``color`` and ``dash`` count through the palette and the dashes.
+    """A line of a figure; ``color`` and ``dash`` are indices into the palette and the dashes.
 
     ``options`` as in a table's row.
     """
@@ -212,18 +210,18 @@ class Line(Part):
     options: dict[str, tuple[Scalar, ...]] = {}
     rounds: int | None = None
     target: float | None = None
-    tuning: dict[str, Any] = {}
+    learning_rate_search: dict[str, Any] = Field({}, alias="tuning")
     color: int | None = None
     dash: int | None = None
 
 
 class Panel(Part):
-    """A panel of a figure: which lines, with which settings over theirs, and what is drawn.
+    """A panel of a figure: its lines, settings over theirs, and what is drawn.
 
-    ``x`` counts rounds of communication or mini-batch gradients; "best accuracy" is the curve made
-    monotone; ``least`` marks the minimum. ``envelope`` draws the best of all rates that were tried, "the
-    best performing rate selected individually for each x-axis value", made monotone, and the chosen
-    rate's line thin beside it; of test accuracies and the loss on the training set, by rounds.
+    ``x`` counts rounds or mini-batch gradients; "best accuracy" is the curve made monotone; ``least``
+    marks the minimum. ``envelope`` draws the best of all rates that were tried, "the best performing rate
+    selected individually for each x-axis value", made monotone, and the chosen rate as a thin line; only
+    of the best accuracy and the training-set loss, by rounds.
     """
 
     title: str = ""
@@ -251,8 +249,8 @@ class Panel(Part):
 class Figure(Base):
     """Curves in panels, ``across`` in a row.
 
-    With ``tuning`` every line has the rate that first reaches ``target``, or that has the best
-    accuracy where no target is given, and is drawn to ``rounds``.
+    With ``tuning`` every line has the rate that first reaches ``target``, or without a target the one
+    with the best accuracy, and is drawn to ``rounds``.
     """
 
     kind: Literal["figure"]
@@ -267,14 +265,14 @@ class Figure(Base):
     def _names_its_lines(self) -> Self:
         if odd := {panel.lines for panel in self.panels}.difference(self.lines):
             raise ValueError(
-                f"lines = {min(odd)!r}: a panel draws them, and there are none that are called so. One "
-                f"of: {'; '.join(self.lines)}"
+                f"lines = {min(odd)!r}: a panel draws them, and there are no such lines. One of: "
+                f"{'; '.join(self.lines)}"
             )
         return self
 
 
 class Picture(Base):
-    """A figure drawn by a function of its own, ``draw``, in ``fedapp/studies/papers/figures``."""
+    """A figure that is not made of learning curves; ``draw`` names its function in ``figures.draw``."""
 
     kind: Literal["picture"]
     draw: Literal["interpolation", "partitions", "landscape-one", "landscape-two", "quadratic"]
@@ -282,7 +280,7 @@ class Picture(Base):
 
 
 class Updates(Base):
-    """How clients' losses and updates agree, in the runs ``lines``."""
+    """The spread of clients' losses, or the similarity of their updates, in the runs ``lines``."""
 
     kind: Literal["updates"]
     shows: Literal["losses", "similarity"]
@@ -290,7 +288,7 @@ class Updates(Base):
 
 
 class SharpnessLine(Part):
-    """A line of cells of other items, named ``item: cell``."""
+    """A line of cells of other experiments, named ``experiment: cell``."""
 
     label: str
     cells: tuple[str, ...] = Field(min_length=2)
@@ -305,7 +303,7 @@ class SharpnessPanel(Part):
 
 
 class Sharpness(Base):
-    """How sharp the minima are that the cells' runs ended in, on ``examples`` of the training set."""
+    """The sharpness of the final models of the cells, on ``examples`` training examples."""
 
     kind: Literal["sharpness"]
     examples: int = Field(1000, ge=1)
@@ -317,120 +315,3 @@ class Sharpness(Base):
         """The cells of all panels, each once."""
         names = (name for panel in self.panels for line in panel.lines for name in line.cells)
         return list(dict.fromkeys(names))
-
-
-Measure = Literal[
-    "value", "difference", "spread", "gain", "order", "ratio", "ratio-gain", "factor", "agreement"
-]
-CELLS: Mapping[Measure, int] = {
-    "value": 1,
-    "difference": 2,
-    "ratio": 2,
-    "agreement": 2,
-    "gain": 4,
-    "ratio-gain": 4,
-}
-"""How many cells a claim's measure takes; an order two or more, the others also a row or a column."""
-OfRun = Literal[
-    "final",
-    "best",
-    "fluctuation",
-    "least_loss",
-    "least_loss_round",
-    "updates",
-    "needed",
-    "training_loss",
-    "beyond_plateau",
-    "loss_spread",
-]
-"""A number of a run: an attribute of ``RunResult``."""
-OfCurve = Literal["accuracy", "train_loss", "rounds_to_level"]
-"""A number read off a run's curve."""
-Quantity = Literal[OfRun, OfCurve, "rate"]
-"""What a claim is of."""
-
-
-class Claim(Part):
-    """A statement of a text, checked on cells of other items, named ``item: cell``.
-
-    ``measure``: the value of the one cell, the first's less the second's (``difference``), the
-    greatest less the least of all (``spread``), the first two's difference less that of the other two
-    (``gain``), the least of each cell's less the next one's (``order``: not below 0 where they fall),
-    the first's over the second's (``ratio``; of rounds: the speed-up of the second), the first two's
-    ratio over that of the other two (``ratio-gain``), the greatest over the least of all (``factor``),
-    or by how much the first's updates agree more than the second's, in the layer where that is least
-    (``agreement``). A spread and a factor may name a row or a column, for all of its cells.
-
-    ``of``: which number of a cell, as in ``RunResult``; of a tuned cell also the ``rate`` that was
-    found; ``accuracy`` and ``train_loss`` are means over the paper's rounds ``window``, both ends
-    included, or of the last round without one; ``rounds_to_level`` are the rounds to nine tenths of the
-    best accuracy that all its cells reach. It holds within the bounds ``low`` and ``high``, is
-    inconclusive as near to a bound as the noise, and fails beyond. What is said of where curves end,
-    ``to-the-end``, is judged of runs as long as at full scale alone.
-    """
-
-    says: str
-    where: str
-    measure: Measure
-    of: Quantity = "final"
-    cells: tuple[str, ...]
-    window: tuple[int, int] | None = None
-    to_the_end: bool = False
-    published: float | None = None
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def takes_any(self) -> bool:
-        """Whether the measure takes any number of cells, and so a whole row or column."""
-        return self.measure in ("spread", "factor")
-
-    @property
-    def is_of_accuracy(self) -> bool:
-        """Whether its number is an accuracy, whose least noise is known."""
-        return self.measure != "agreement" and self.of in ("final", "best", "accuracy")
-
-    @property
-    def needs_curves(self) -> bool:
-        """Whether its number is read off the runs' curves."""
-        return self.of in get_args(OfCurve)
-
-    @model_validator(mode="after")
-    def _can_be_judged(self) -> Self:
-        wanted, there = CELLS.get(self.measure), len(self.cells)
-        fewest = wanted or (1 if self.takes_any else 2)
-        if there < fewest or (wanted and there > wanted):
-            raise ValueError(
-                f"cells = {list(self.cells)}: measure = {self.measure!r} takes "
-                f"{wanted or f'{fewest} or more'}, not {there}"
-            )
-        if self.low is None and self.high is None:
-            raise ValueError(f"low, high: the claim {self.says!r} has no bound. Set one of them")
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_window(self) -> Self:
-        if self.window and self.of not in ("accuracy", "train_loss"):
-            raise ValueError(
-                f"window = {list(self.window)}: of = {self.of!r} has none, accuracy and train_loss have"
-            )
-        if self.window and not 0 <= self.window[0] <= self.window[1]:
-            raise ValueError(f"window = {list(self.window)}: it ends before it begins")
-        return self
-
-
-class Claims(Base):
-    """A checked table of statements; its runs are those of the cells that it names.
-
-    ``noise`` is what a difference of accuracies must exceed to count, where the seeds' spread is not
-    greater; ``relative-noise`` the same of other numbers, as a share of the number. Numbers of which
-    it says nothing have only the seeds' spread, and with one seed are not judged.
-    """
-
-    kind: Literal["claims"]
-    noise: float
-    relative_noise: dict[Quantity, Annotated[float, Field(gt=0, lt=1)]] = {}
-    claims: tuple[Claim, ...]
-
-
-Item = Table | Comparison | Figure | Picture | Updates | Sharpness | Claims

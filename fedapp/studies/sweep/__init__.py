@@ -1,1 +1,1 @@
-"""Many runs: grids, tuned cells, and the workers that run them; a run is done once and kept."""
+"""Many runs: grids, learning rate searches, and workers; the record of each run is stored."""

@@ -1,4 +1,4 @@
-"""Requested runs, begun or continued, in this process: one, or several that train together."""
+"""Execution of requested runs in this process: one, or several in one program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedapp.client_app import app as client_app
-from fedapp.config.run_config import Scalar, read_config
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import FedappError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
@@ -25,75 +26,74 @@ from fedapp.studies.sweep.store import Store
 from fedapp.training.batched.run_batching import ParticipantSlot, RunBatch, current_run_batch
 from fedapp.training.build import is_batched
 
-Watch = Callable[[int, float | None], bool]
-"""Told the round and the test accuracy after each round; True stops the run where it is."""
-LOOK = 1.0
-"""Seconds between two looks at the watch while another process is at work on the run."""
+ShouldStop = Callable[[int, float | None], bool]
+"""Called with round and test accuracy after each round; True stops the run."""
+POLL_SECONDS = 1.0
+"""Seconds between two calls of ``ShouldStop`` while another process has the run's lock."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to do: who is told of its rounds, and who of its end (None: it was stopped)."""
+    """A requested run, with callbacks after each round and at its end (None: it was stopped)."""
 
     request: Request
-    watch: Watch
+    should_stop: ShouldStop
     ended: Callable[[RunRecord | None], None]
 
 
-class Watched(Callback):
-    """Ends a run that cannot go on, or that the watch stops; the last checkpoint is then written."""
+class StopRun(Callback):
+    """Stops a run that failed or diverged, or when ``should_stop`` says so; a checkpoint is written."""
 
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
+    def __init__(self, should_stop: ShouldStop) -> None:
+        self.should_stop = should_stop
 
     def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
-        """Tell the watch; say whether the run ends here."""
-        stopped = self.watch(record["round"], record.get("test_accuracy"))
+        """Return whether the run ends after this round."""
+        stopped = self.should_stop(record["round"], record.get("test_accuracy"))
         return stopped or problem_of(record)[0] != "complete"
 
 
-def perform(request: Request, store: Store, watch: Watch) -> RunRecord | None:
-    """Do what is missing of a requested run and return its record, or None if it was stopped.
+def execute_run(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord | None:
+    """Start or continue a requested run and return its record, or None if it was stopped.
 
-    A run that fails is recorded as failed, with the reason; nothing is raised for it. One that another
-    process is at work on is waited for, until the watch stops that.
+    A failure is recorded with its reason and not raised. If another process has the run's lock, this
+    one waits for it until ``should_stop`` returns True.
     """
     lock = store.lock(request.run)
     while not lock.is_locked:
         try:
-            lock.acquire(timeout=LOOK)
+            lock.acquire(timeout=POLL_SECONDS)
         except Timeout:
-            if watch(0, None):
+            if should_stop(0, None):
                 return None
     try:
-        return _perform(request, store, watch)
+        return _execute(request, store, should_stop)
     finally:
         lock.release()
 
 
-def perform_together(jobs: Sequence[Job], store: Store) -> None:
-    """Do what is missing of requested runs, whose clients train in one program.
+def execute_together(jobs: Sequence[Job], store: Store) -> None:
+    """Start or continue requested runs whose clients train in one program, each run in a thread.
 
-    Each goes on in a thread of its own. A run that another process is at work on, or that was begun
-    with another trainer, comes after them, by itself.
+    Runs that another process has locked, or that were started with another trainer, come afterwards.
     """
-    held = {job: lock for job in jobs if (lock := _held(job, store))}
-    run_batch = RunBatch(len(held))
+    locked = {job: lock for job in jobs if (lock := _try_lock(job, store))}
+    run_batch = RunBatch(len(locked))
     threads = [
-        threading.Thread(target=_sit, args=(job, store, lock, slot), name=job.request.run)
-        for (job, lock), slot in zip(held.items(), run_batch.slots, strict=True)
+        threading.Thread(target=_run_in_slot, args=(job, store, lock, slot), name=job.request.run)
+        for (job, lock), slot in zip(locked.items(), run_batch.slots, strict=True)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for job in jobs:
-        if job not in held:
-            job.ended(perform(job.request, store, job.watch))
+        if job not in locked:
+            job.ended(execute_run(job.request, store, job.should_stop))
 
 
-def _held(job: Job, store: Store) -> FileLock | None:
-    """Return the lock of a run that can train with others, taken; None if it cannot now."""
+def _try_lock(job: Job, store: Store) -> FileLock | None:
+    """Acquire the lock of a run that can train with others; None if it is taken or cannot."""
     lock = store.lock(job.request.run)
     try:
         lock.acquire(timeout=0)
@@ -106,38 +106,38 @@ def _held(job: Job, store: Store) -> FileLock | None:
 
 
 def _can_be_stacked(folder: Path) -> bool:
-    """Return whether the run in ``folder`` is new, or goes on with the batched trainer."""
+    """Return whether the run in ``folder`` is new or has the batched trainer."""
     try:
         return not RunDirectory(folder).config.exists() or is_batched(read_stored(folder)[0])
     except FedappError:
-        return False  # by itself it will say what is wrong
+        return False  # executed alone, it reports the error
 
 
-def _sit(job: Job, store: Store, lock: FileLock, slot: ParticipantSlot) -> None:
+def _run_in_slot(job: Job, store: Store, lock: FileLock, slot: ParticipantSlot) -> None:
     with slot:
         record: RunRecord | None
         try:
-            record = _perform(job.request, store, job.watch)
+            record = _execute(job.request, store, job.should_stop)
         except Exception as error:
             record = RunRecord(
-                run=job.request.run, settings={}, status="failed", problem=_said(error)
+                run=job.request.run, settings={}, status="failed", problem=_one_line(error)
             )
         finally:
             lock.release()
         job.ended(record)
 
 
-def _perform(request: Request, store: Store, watch: Watch) -> RunRecord | None:
-    """Do what is missing of a run that this process holds."""
+def _execute(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord | None:
+    """Start or continue a run whose lock this process has."""
     store.forget(request.run)
-    found = store.find(request)
-    if found is not None:
-        return found
+    stored = store.find(request)
+    if stored is not None:
+        return stored
     store.folder(request.run).mkdir(parents=True, exist_ok=True)
     try:
-        record = _train(request, store, watch)
+        record = _train(request, store, should_stop)
     except Exception as error:
-        record = failed_run(request, store.folder(request.run), _said(error))
+        record = failed_run(request, store.folder(request.run), _one_line(error))
     if not record.satisfies(request):
         store.note("stopped", request.run, record.last_round)
         return None
@@ -146,11 +146,11 @@ def _perform(request: Request, store: Store, watch: Watch) -> RunRecord | None:
     return record
 
 
-def _said(error: Exception) -> str:
+def _one_line(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()
 
 
-def _train(request: Request, store: Store, watch: Watch) -> RunRecord:
+def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord:
     folder = store.folder(request.run)
     values: dict[str, Scalar] = {"pictures": False, **dict(request.settings)}
     if current_run_batch():
@@ -160,14 +160,14 @@ def _train(request: Request, store: Store, watch: Watch) -> RunRecord:
         stored, _ = read_stored(folder)
         so_far = read_run(request, folder)
         if so_far.satisfies(request):
-            return so_far  # killed between the end of the run and its record
+            return so_far  # killed before the record was written
         done = so_far.last_round
-        dataset = values.get("dataset", stored.dataset)  # the same content, perhaps elsewhere now
+        dataset = values.get("dataset", stored.dataset)  # the same content, perhaps at another path
         values = {**stored.to_run_config(), "resume": True, "dataset": dataset}
-        # A longer run that was killed between two evaluations goes on to one.
-        rounds = max([rounds, *(kept + 1 for kept in checkpoint_rounds(folder / "checkpoints"))])
+        # A longer run that was killed between two evaluations continues to the next.
+        rounds = max([rounds, *(saved + 1 for saved in checkpoint_rounds(folder / "checkpoints"))])
     values |= {"run-dir": str(folder), "num-server-rounds": rounds}
     store.note("continued" if done else "begun", request.run, done)
     stops = [StopAtTarget(request.target)] if request.target else []
-    run(InlineGrid(client_app, values, [{}]), read_config(values), [Watched(watch), *stops])
+    run(InlineGrid(client_app, values, [{}]), read_config(values), [StopRun(should_stop), *stops])
     return read_run(request, folder)

@@ -1,4 +1,4 @@
-"""``fedapp sweep``: a grid over any run-config keys, and its table."""
+"""Grids over run-config keys, and the table of their results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.table import Table
 
-from fedapp.config.read import parse_settings
-from fedapp.config.run_config import Scalar, read_config
+from fedapp.config.read import parse_settings, read_config
+from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically, write_json
 from fedapp.studies.sweep.identity import Request
@@ -25,12 +25,12 @@ Values = Mapping[str, Scalar]
 
 
 def split_grid(settings: Sequence[str]) -> tuple[list[str], dict[str, list[Scalar]]]:
-    """Return the plain settings, and those that are lists, as ``KEY=[a, b]``; later ones win.
+    """Split settings into single values and lists, as ``KEY=[a, b]``; later ones win.
 
     Raises
     ------
     ConfigError
-        A list is empty, or holds something else than words, numbers, true and false.
+        A list is empty or has values other than words, numbers, true and false.
     """
     plain: list[str] = []
     grid: dict[str, list[Scalar]] = {}
@@ -63,12 +63,12 @@ def _list(key: str, text: str) -> list[Scalar]:
 
 
 def expand(base: Values, grid: Mapping[str, Sequence[Scalar]]) -> list[dict[str, Scalar]]:
-    """Return the settings of every point of the grid, checked, each once; the last key varies fastest.
+    """Return the distinct, validated points of the grid; the last key varies fastest.
 
     Raises
     ------
     ConfigError
-        A point is no sensible configuration; the message says which.
+        A point is not a valid configuration; the message names it.
     """
     points: list[dict[str, Scalar]] = []
     for values in itertools.product(*grid.values()):
@@ -76,22 +76,22 @@ def expand(base: Values, grid: Mapping[str, Sequence[Scalar]]) -> list[dict[str,
         try:
             read_config({**base, **point})
         except ConfigError as error:
-            said = ", ".join(f"{key}={value}" for key, value in point.items())
-            raise ConfigError(f"at {said}: {error}" if said else str(error)) from error
+            settings = ", ".join(f"{key}={value}" for key, value in point.items())
+            raise ConfigError(f"at {settings}: {error}" if settings else str(error)) from error
         if point not in points:
             points.append(point)
     return points
 
 
 def request_for(settings: Values) -> Request:
-    """Return the request that ``num-server-rounds`` and ``target-accuracy`` of the settings make."""
+    """Return the request for ``num-server-rounds`` and ``target-accuracy`` of the settings."""
     config = read_config(settings)
     return Request.of(settings, config.num_server_rounds, config.target_accuracy)
 
 
 @dataclass(frozen=True)
 class Row:
-    """The runs of one point of a grid over its seeds."""
+    """The runs of a point of the grid over its seeds."""
 
     point: Values
     records: Sequence[RunRecord]
@@ -99,24 +99,24 @@ class Row:
 
     @property
     def status(self) -> str:
-        """``complete``, or the worst that became of a run: ``diverged`` or ``failed``."""
+        """``failed`` or ``diverged`` if a run is, otherwise ``complete``."""
         statuses = {record.status for record in self.records}
         return next((s for s in ("failed", "diverged") if s in statuses), "complete")
 
     @property
     def accuracies(self) -> list[float]:
-        """The last test accuracy of each run that neither failed nor diverged."""
+        """The last test accuracy of each complete run."""
         return [record.final_accuracy() for record in self._whole]
 
     @property
     def mean(self) -> float | None:
-        """Their mean over the seeds; None where a run failed or diverged, and so has none."""
+        """The mean accuracy over the seeds; None if a run failed or diverged."""
         whole = self.accuracies if self.status == "complete" else []
         return sum(whole) / len(whole) if whole else None
 
     @property
     def needed(self) -> float | None:
-        """Mean rounds to the target, or None if a run did not reach it."""
+        """The mean rounds to the target; None if a run did not reach it."""
         needed = [record.rounds_to(self.target) if self.target else None for record in self.records]
         reached = [value for value in needed if value is not None]
         return sum(reached) / len(reached) if len(reached) == len(needed) else None
@@ -126,7 +126,7 @@ class Row:
         return [record for record in self.records if record.status == "complete"]
 
     def sorting(self) -> tuple[bool, float, float]:
-        """Return what rows are sorted by: rounds to the target where there is one, then accuracy.
+        """Return the sort key: rounds to the target if there is one, then accuracy.
 
         Rows with a run that failed or diverged come last.
         """
@@ -134,7 +134,7 @@ class Row:
         return (mean is None, math.inf if needed is None else needed, -(mean or 0.0))
 
     def flat(self) -> dict[str, Any]:
-        """Return the row as one level of names and values; None where there is no number."""
+        """Return the row as a flat dictionary; None for missing numbers."""
         best = [record.best_accuracy for record in self.records if record.rounds]
         return {
             **self.point,
@@ -151,15 +151,15 @@ class Row:
         }
 
     def cells(self) -> list[str]:
-        """Return the row as the terminal's table has it."""
+        """Format the row for the terminal."""
         flat = self.flat()
         count = len(self.records) - len(self._whole)
         of_all = f" ({count} of {len(self.records)})" if len(self.records) > 1 else ""
-        said = self.status + of_all if self.mean is None else f"{self.mean:.4f}"
+        accuracy = self.status + of_all if self.mean is None else f"{self.mean:.4f}"
         low, high, needed = (flat[k] for k in ("accuracy-min", "accuracy-max", "rounds-to-target"))
         return [
             *(str(flat[key]) for key in self.point),
-            said,
+            accuracy,
             "-" if low is None else f"{low:.4f} - {high:.4f}",
             str(flat["rounds"]),
             "-" if needed is None else f"{needed:.1f}",
@@ -173,18 +173,18 @@ def make_rows(
     targets: Sequence[float],
     best_of: str = "",
 ) -> list[Row]:
-    """Return the rows, best first: runs that differ in the seed alone share one.
+    """Return the rows, best first; runs that differ only in the seed share a row.
 
-    ``targets`` are the accuracies that the points ask for (0: none). With ``best_of`` only the best
-    value of that key is kept of otherwise equal points.
+    ``targets`` are the points' target accuracies (0: none). With ``best_of``, of rows that differ only
+    in that key the best remains.
     """
     groups: dict[tuple[Any, ...], list[RunRecord]] = {}
-    wanted: dict[tuple[Any, ...], float] = {}
+    target_of: dict[tuple[Any, ...], float] = {}
     for point, record, target in zip(points, records, targets, strict=True):
         key = tuple((k, v) for k, v in point.items() if k != "seed")
         groups.setdefault(key, []).append(record)
-        wanted[key] = target
-    rows = sorted((Row(dict(k), v, wanted[k]) for k, v in groups.items()), key=Row.sorting)
+        target_of[key] = target
+    rows = sorted((Row(dict(k), v, target_of[k]) for k, v in groups.items()), key=Row.sorting)
     first: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         first.setdefault(tuple((k, v) for k, v in row.point.items() if k != best_of), row)
@@ -192,7 +192,7 @@ def make_rows(
 
 
 def show(rows: Sequence[Row]) -> Table:
-    """Return the rows as a table for the terminal."""
+    """Return the table for the terminal."""
     keys = list(rows[0].point) if rows else []
     table = Table(*keys, "test accuracy", "min - max", "rounds", "to target", "seconds", box=None)
     for row in rows:
@@ -201,7 +201,7 @@ def show(rows: Sequence[Row]) -> Table:
 
 
 def write_rows(rows: Sequence[Row], folder: Path, base: Values) -> list[Path]:
-    """Write ``sweep.json`` (with the settings in common) and ``sweep.csv`` into ``folder``."""
+    """Write ``sweep.json`` (with the common settings) and ``sweep.csv``."""
     flat = [row.flat() for row in rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(flat[0]) if flat else [], lineterminator="\n")

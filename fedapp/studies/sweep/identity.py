@@ -1,4 +1,4 @@
-"""What makes two runs the same run: their settings, without how and where they are carried out."""
+"""The identity of runs: the settings and data that determine the trained model."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import RunConfig, Scalar, kebab, read_config
+from fedapp.config.run_config import RunConfig, Scalar, kebab
 from fedapp.config.unused_options import READING
 from fedapp.data import load_dataset
 from fedapp.data.embedded.embedded import Embedded
 from fedapp.runs.initial_model import weights_digest
 
 FORMAT = 1
-"""Version of the identity; raise it when the default of a setting changes."""
+"""Version of the identity; increment it when the default of a setting changes."""
 
 LENGTH = ("num-server-rounds", "target-accuracy")
 EXECUTION = frozenset(
@@ -38,19 +39,19 @@ EXECUTION = frozenset(
         ),
     }
 )
-"""Keys that say how a run is carried out, and how long, but not which model follows which."""
+"""Keys of execution and length, which are not part of a run's identity."""
 
 
 STACKED = ("learning-rate", "seed")
-"""Keys in which runs may differ whose clients train in one program."""
+"""Keys that may differ between runs in one program."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A run that somebody wants: its settings, and how far.
+    """A request for a run with given settings, up to ``rounds`` or a test accuracy of ``target``.
 
-    It has what it wants when the test accuracy reaches ``target`` (0: never) or after ``rounds``.
-    Requests that differ only in that share one run, which is continued if need be.
+    A target of 0 is never reached. Requests that differ only in rounds and target share one run, which
+    is continued when necessary.
     """
 
     settings: tuple[tuple[str, Scalar], ...]
@@ -59,22 +60,21 @@ class Request:
 
     @classmethod
     def of(cls, settings: Mapping[str, Scalar], rounds: int, target: float = 0.0) -> Request:
-        """Return the request for a run with ``settings`` (run-config keys)."""
-        kept = {key: value for key, value in settings.items() if key not in LENGTH}
-        return cls(tuple(sorted(kept.items())), rounds, target)
+        """Return a request; keys of length in ``settings`` are ignored."""
+        identifying = {key: value for key, value in settings.items() if key not in LENGTH}
+        return cls(tuple(sorted(identifying.items())), rounds, target)
 
     @property
     def canonical(self) -> dict[str, Scalar]:
-        """The settings that make the run what it is, data by content.
+        """The settings that identify the run, with the data set by content.
 
-        Those are left out that are as in a run of federated averaging with no key set. What a run leaves
-        to its algorithm is the algorithm's own value here.
+        Defaults of federated averaging are left out; keys left to the algorithm have its value.
         """
         return dict(_canonical(self.settings))
 
     @property
     def common(self) -> tuple[tuple[str, Scalar], ...] | None:
-        """What stacked runs have in common: all but learning rate and seed; None: runs by itself."""
+        """The settings that runs in one program share; None if the run cannot share a program."""
         if ("trainer", "sequential") in self.settings:
             return None
         return tuple(pair for pair in self.settings if pair[0] not in STACKED)
@@ -103,7 +103,7 @@ def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
 
 
 def _chosen_parameters(config: RunConfig) -> dict[str, Scalar]:
-    """Return the components' parameters as their types have them: 1 and 1.0 are the same."""
+    """Return the components' parameters, converted to their types: 1 and 1.0 are equal."""
     return {
         f"{getattr(config, family.key)}.{kebab(field)}": value
         for family in FAMILIES
@@ -122,9 +122,9 @@ def data_name(config: RunConfig) -> str:
 
 @functools.cache
 def _embedded_content(embedded: Embedded) -> str:
-    """Return a digest of what a data set of a user's own reads; nothing where its code has it all.
+    """Return a digest of the files that a user's own data set reads; "" if its code has all data.
 
-    Then its fingerprint is its name and a version.
+    The fingerprint of the latter is its name and a version.
     """
     fingerprint = embedded.load().fingerprint
     if fingerprint.startswith(f"{embedded.name}-"):

@@ -1,4 +1,4 @@
-"""What is kept of a run: its settings and its curve, in one small JSON."""
+"""The record of a run: its settings and curves, as JSON."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from fedapp.studies.sweep.identity import Request
 Status = Literal["complete", "diverged", "failed"]
 DIGITS = 6
 SOURCES = "sources"
-"""Where ``execution`` has digests of the components' code when the run began."""
+"""The key of ``execution`` with digests of the components' code at the start of the run."""
 TOTALS = ("updates", "bytes_down", "bytes_up", "seconds")
-"""What a record says of all its rounds in one number, and of those up to each evaluated one."""
+"""Numbers of a record over all rounds, which it also has up to each evaluated round."""
 CURVES = (
     *("rounds", "accuracy", "loss", "train_loss", "training_set_loss", "gradients"),
     *(f"{key}_until" for key in TOTALS),
 )
-"""What a record has an entry of for each evaluated round."""
+"""Fields of a record with an entry for each evaluated round."""
 
 
 class RunRecord(BaseModel):
-    """A run as far as it went; lists have an entry for each evaluated round, None for nan.
+    """The rounds of a run so far; lists have an entry for each evaluated round, None for nan.
 
     ``train_loss`` is the clients' mean; ``training_set_loss`` is the global model's, with
     ``eval-train-examples``; ``gradients`` counts the mini-batch gradients of all clients up to the
-    round; ``updates`` is u, the mean over the rounds of what was averaged;
-    ``bytes_down`` and ``bytes_up`` are what a round sends one node and gets from it (mean), ``seconds``
-    the wall time of all rounds; ``..._until`` is what each of these four was after each evaluated
-    round (records of earlier versions do not have it, and keep the whole run's when they are cut). With
-    ``record-updates`` each of ``agreement`` has a round's cosine similarities and clients' losses.
+    round; ``updates`` is u, averaged over the rounds; ``bytes_down`` and ``bytes_up`` are the mean bytes
+    a round to and from one node; ``seconds`` is the wall time of all rounds; ``..._until`` are these
+    four up to each evaluated round (records of earlier versions do not have them, and have the totals of
+    the whole run when cut). With ``record-updates``, ``agreement`` has the cosine similarities of updates
+    and the clients' losses of each recorded round.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -70,19 +70,19 @@ class RunRecord(BaseModel):
 
     @property
     def published(self) -> RunRecord:
-        """The run as it is published: without the digests of code, which goes on from there."""
+        """The record without the digests of the code."""
         execution = {key: value for key, value in self.execution.items() if key != SOURCES}
         return self.model_copy(update={"execution": execution})
 
     @property
     def last_round(self) -> int:
-        """The last round that was evaluated."""
+        """The last evaluated round."""
         return self.rounds[-1] if self.rounds else 0
 
     def until(self, request: Request) -> RunRecord:
-        """Return the run as it would be had it been stopped where ``request`` wants.
+        """Cut the record to the rounds that ``request`` asks for.
 
-        So what a request gets does not depend on how far others took the run.
+        The result does not depend on how far other requests continued the run.
         """
         reached = _first(self.accuracy, request.target)
         count = sum(round_ <= request.rounds for round_ in self.rounds[: reached + 1])
@@ -97,14 +97,14 @@ class RunRecord(BaseModel):
         return self.model_copy(update={**cut, "status": "complete", "problem": ""})
 
     def satisfies(self, request: Request) -> bool:
-        """Whether the run went as far as ``request`` wants, or cannot go on."""
+        """Return whether the run has the rounds of ``request``, or failed or diverged."""
         if self.status != "complete" or self.last_round >= request.rounds:
             return True
         return bool(request.target) and self.best_accuracy >= request.target
 
     @property
     def best_accuracy(self) -> float:
-        """The best test accuracy of any round; 0 if there is none."""
+        """The best test accuracy; 0 if there is none."""
         return max((value for value in self.accuracy if value is not None), default=0.0)
 
     def final_accuracy(self, window: int = 1) -> float:
@@ -125,10 +125,10 @@ def _first(accuracy: Sequence[float | None], target: float) -> int:
 
 
 def problem_of(record: RoundMetrics) -> tuple[Status, str]:
-    """Return whether training can go on after a round, and if not why.
+    """Return whether training can continue after a round, and the reason if not.
 
-    It cannot when no client's update is finite, or of a norm that is let through, or the global model's
-    loss is not finite: training diverged. If it is for anything else, the run failed.
+    Training diverged if all updates are rejected as not finite or too large, or the test loss is not
+    finite. If the model did not change for another reason, the run failed.
     """
     if "test_loss" in record and not _is_finite(record["test_loss"]):
         return "diverged", f"round {record['round']}: the test loss is not finite"
@@ -146,10 +146,10 @@ def _is_finite(value: float | None) -> bool:
 
 
 def read_run(request: Request, folder: Path) -> RunRecord:
-    """Return what the run in ``folder`` has done so far, from its metrics."""
+    """Return the record of the run in ``folder`` so far, from its metrics."""
     rows = read_metrics(RunDirectory(folder).metrics)
     trained = [row for row in rows if row["round"] > 0]
-    problems = [found for row in rows if (found := problem_of(row))[0] != "complete"]
+    problems = [state for row in rows if (state := problem_of(row))[0] != "complete"]
     status, problem = problems[0] if problems else ("complete", "")
     gradients = dict(
         zip((r["round"] for r in trained), accumulate(r["steps"] for r in trained), strict=True)
@@ -169,29 +169,29 @@ def read_run(request: Request, folder: Path) -> RunRecord:
         ],
         gradients=[gradients.get(row["round"], 0) for row in scored],
         **_totals(rows),
-        agreement=[_agreement(row) for row in trained if "similarity" in row],
+        agreement=[_similarity_row(row) for row in trained if "similarity" in row],
         execution=_execution(folder),
     )
 
 
 def failed_run(request: Request, folder: Path, problem: str) -> RunRecord:
-    """Return the record of a run that failed, with the rounds that it did before, if legible."""
+    """Return the record of a failed run, with its earlier rounds if they can be read."""
     with contextlib.suppress(FedappError, OSError, ValueError, KeyError):
         failure = {"status": "failed", "problem": problem}
         return read_run(request, folder).model_copy(update=failure)
     return RunRecord(run=request.run, settings=request.canonical, status="failed", problem=problem)
 
 
-def _agreement(row: RoundMetrics) -> RoundMetrics:
+def _similarity_row(row: RoundMetrics) -> RoundMetrics:
     return {key: row[key] for key in ("round", "similarity", "client_train_loss") if key in row}
 
 
 def _execution(folder: Path) -> dict[str, Any]:
-    """Return what carried the run out: device, trainer, versions, and the components' sources."""
+    """Return device, trainer, versions and digests of the components' code."""
     stored = json.loads(RunDirectory(folder).config.read_text())
-    found = {"device": stored["found"].get("device"), "trainer": stored["config"]["trainer"]}
+    used = {"device": stored["found"].get("device"), "trainer": stored["config"]["trainer"]}
     sources = {SOURCES: stored["found"][SOURCES]} if SOURCES in stored["found"] else {}
-    return {**found, **stored["versions"], **sources}
+    return {**used, **stored["versions"], **sources}
 
 
 def _short(value: float | None) -> float | None:
@@ -199,7 +199,7 @@ def _short(value: float | None) -> float | None:
 
 
 def _totals(rows: Sequence[RoundMetrics]) -> dict[str, Any]:
-    """Return ``TOTALS`` of all rounds, and of those up to each evaluated one."""
+    """Return ``TOTALS`` over all rounds and up to each evaluated round."""
     trained = [row if row["round"] > 0 else {} for row in rows]
     after: dict[str, list[Any]] = {
         "updates": _running_means([row.get("updates") for row in trained]),
@@ -213,7 +213,7 @@ def _totals(rows: Sequence[RoundMetrics]) -> dict[str, Any]:
 
 
 def _running_means(values: Sequence[float | None]) -> list[float]:
-    """Return the mean of what is known of the values up to each; 0 where nothing is."""
+    """Return the mean of the known values up to each index; 0 if none is known."""
     sums = accumulate(value or 0.0 for value in values)
     counts = accumulate(int(value is not None) for value in values)
     return [total / count if count else 0.0 for total, count in zip(sums, counts, strict=True)]

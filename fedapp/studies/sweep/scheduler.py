@@ -1,4 +1,4 @@
-"""Plans carried out by workers, with progress, until nothing is left to run, or no time."""
+"""The scheduler: worker processes execute the missing runs of plans, with progress bars."""
 
 from __future__ import annotations
 
@@ -24,26 +24,24 @@ from rich.table import Column
 from fedapp.config.run_config import Scalar
 from fedapp.machine import cores, gpus
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.plans import SearchResult, Steps, stage
 from fedapp.studies.sweep.record import failed_run
+from fedapp.studies.sweep.search import SearchResult, Steps, replay
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.workers import WorkerEvent, Workers
 
 Plans = Mapping[str, Callable[[], Steps]]
-Wanted = tuple[str, Request]
-"""A missing run, after the name of the plan that wants it."""
-LAST_ROUND = 900.0
-"""Seconds that runs have to end their round when the time is up; a round can be long."""
+MissingRun = tuple[str, Request]
+"""The name of a plan and a request of it that has no record."""
+STOP_TIMEOUT = 900.0
+"""Seconds that runs have to finish their round at the time limit."""
 
 
 @dataclass(frozen=True)
-class Effort:
-    """What may be spent on runs: ``jobs`` processes, for ``hours`` (0: no limit).
+class SchedulerOptions:
+    """The number of processes ``jobs`` (0: one a GPU, or one a core) and the limit ``hours`` (0: none).
 
-    With 0 ``jobs`` it is a process a GPU, which a second one would only make wait, or a core.
-
-    Each process trains up to ``stacked`` runs at a time that differ in learning rate and seed alone,
-    in one program. With ``retry`` runs that failed before are tried once more.
+    Each process trains up to ``stacked`` runs that differ only in learning rate and seed in one program.
+    With ``retry``, runs that failed before are repeated.
     """
 
     jobs: int = 0
@@ -52,47 +50,49 @@ class Effort:
     hours: float = 0.0
 
     def processes(self, devices: Iterable[Scalar]) -> int:
-        """Return how many workers there are for runs on these ``devices``, as the key has them."""
+        """Return the number of workers for runs with these values of ``device``."""
         return self.jobs or len(gpus_for(devices)) or cores()
 
     @property
     def seconds(self) -> float | None:
-        """How long runs may take in all, or None."""
+        """The time limit, or None."""
         return self.hours * 3600 if self.hours else None
 
 
 def gpus_for(devices: Iterable[Scalar]) -> list[str]:
-    """Return the GPUs for runs on these ``devices``, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs for runs with these values of ``device``, as in CUDA_VISIBLE_DEVICES."""
     return [] if all(device == "cpu" for device in devices) else gpus()
 
 
 class Schedule:
-    """Runs what ``plans`` want, each run once, in the plans' order, as far as ``effort`` goes."""
+    """Executes the missing runs of ``plans``, in order, within the limits of ``options``."""
 
-    def __init__(self, plans: Plans, store: Store, effort: Effort, console: Console) -> None:
-        self.plans, self.store, self.effort, self.console = plans, store, effort, console
-        self.until = None if effort.seconds is None else time.monotonic() + effort.seconds
+    def __init__(
+        self, plans: Plans, store: Store, options: SchedulerOptions, console: Console
+    ) -> None:
+        self.plans, self.store, self.options, self.console = plans, store, options, console
+        self.until = None if options.seconds is None else time.monotonic() + options.seconds
         self.outcomes: dict[str, SearchResult] = {}
         self.failed: dict[str, str] = {}
-        """Runs of this session that failed or diverged, and why."""
+        """Runs that failed or diverged in this execution, with the reason."""
         self.done = 0
         self._rounds = 0
         self._bars: dict[str, TaskID] = {}
 
     def run(self) -> dict[str, SearchResult]:
-        """Carry the plans out and return their outcomes; stop without loss when interrupted."""
-        wanted = self._wanted()
-        if wanted:
+        """Execute the plans and return their results; an interrupted run keeps its rounds."""
+        missing = self._missing_runs()
+        if missing:
             before = signal.signal(signal.SIGTERM, _interrupt)
-            workers = self._workers([request for _, request in wanted])
+            workers = self._workers([request for _, request in missing])
             try:
                 with self._progress() as progress:
-                    self._carry_out(wanted, workers, progress)
-                if self._time_is_up():
-                    self._cut(workers)
+                    self._run_missing(missing, workers, progress)
+                if self._out_of_time():
+                    self._stop_workers(workers)
             except KeyboardInterrupt:
                 self.console.print(
-                    "Stopping; every run keeps what it has done. The same command goes on."
+                    "Stopping. Every run writes a checkpoint; the same command continues them."
                 )
                 raise
             finally:
@@ -101,75 +101,75 @@ class Schedule:
         return self.outcomes
 
     def _workers(self, requests: Sequence[Request]) -> Workers:
-        """Return workers for the runs, which see one GPU each, unless a run names its own."""
+        """Return workers for the runs; each sees one GPU, unless a run names its GPU."""
         devices = {dict(request.settings).get("device", "auto") for request in requests}
         named = any(str(device).startswith("cuda:") for device in devices)
         gpus = () if named else gpus_for(devices)
-        return Workers(self.effort.processes(devices), self.store.root, gpus)
+        return Workers(self.options.processes(devices), self.store.root, gpus)
 
-    def _wanted(self) -> list[Wanted]:
-        """Return the missing runs with the plans' names, each once; note the plans that are done."""
-        wanted: dict[str, Wanted] = {}
+    def _missing_runs(self) -> list[MissingRun]:
+        """Return the runs without a record, each once; store the results of finished plans."""
+        missing: dict[str, MissingRun] = {}
         for name, plan in self.plans.items():
             if name in self.outcomes:
                 continue
-            now = stage(plan(), self.store.find)
+            now = replay(plan(), self.store.find)
             if now.outcome is not None:
                 self.outcomes[name] = now.outcome
             for request in now.missing:
-                wanted.setdefault(request.run, (name, request))
-        return list(wanted.values())
+                missing.setdefault(request.run, (name, request))
+        return list(missing.values())
 
-    def _carry_out(self, wanted: list[Wanted], workers: Workers, progress: Progress) -> None:
+    def _run_missing(self, missing: list[MissingRun], workers: Workers, progress: Progress) -> None:
         everything = progress.add_task("runs", total=None, detail="")
-        while wanted and not self._time_is_up():
+        while missing and not self._out_of_time():
             running = {request.run for worker in workers.busy for request in worker.requests}
-            waiting = [pair for pair in wanted if pair[1].run not in running]
-            groups = in_groups(waiting, self.effort.stacked)
+            waiting = [pair for pair in missing if pair[1].run not in running]
+            groups = in_groups(waiting, self.options.stacked)
             workers.grow(len(workers.busy) + len(groups))
             for worker, group in zip(workers.idle, groups, strict=False):
                 for name, request in group:
                     self._bars[request.run] = progress.add_task(
                         name, total=request.rounds, detail=""
                     )
-                worker.give([request for _, request in group])
-            left = sum(request.rounds for _, request in wanted)
+                worker.assign([request for _, request in group])
+            left = sum(request.rounds for _, request in missing)
             progress.update(
                 everything,
                 total=self._rounds + left,
                 completed=self._rounds,
-                detail=f"{self.done} done, {len(wanted)} known to come",
+                detail=f"{self.done} done, {len(missing)} to do",
             )
             finished = [
-                self._hear(event, progress) for event in workers.events(self.seconds_left())
+                self._handle_event(event, progress) for event in workers.events(self.seconds_left())
             ]
             if any(finished):
-                wanted = self._wanted()
+                missing = self._missing_runs()
 
     def seconds_left(self) -> float | None:
-        """Return how long runs may still go on, or None."""
+        """Return the remaining seconds, or None without a limit."""
         return None if self.until is None else max(self.until - time.monotonic(), 0.0)
 
-    def _time_is_up(self) -> bool:
+    def _out_of_time(self) -> bool:
         return self.seconds_left() == 0.0
 
-    def _cut(self, workers: Workers) -> None:
-        """Let every run end its round and write a checkpoint; note the plans that are done."""
+    def _stop_workers(self, workers: Workers) -> None:
+        """Let every run finish its round and write a checkpoint; store the results of finished plans."""
         running = [request for worker in workers.busy for request in worker.requests]
-        workers.close(LAST_ROUND)
+        workers.close(STOP_TIMEOUT)
         for request in running:
             self.store.forget(request.run)
-        left = len(self._wanted())
+        left = len(self._missing_runs())
         if left:
             self.console.print(
-                f"{self.effort.hours:g} hours are over: {len(self.outcomes)} of {len(self.plans)} are "
-                "done. Every run keeps what it has done; the same command goes on.",
+                f"{self.options.hours:g} hours are over: {len(self.outcomes)} of {len(self.plans)} are "
+                "done. Every run has a checkpoint; the same command continues them.",
                 highlight=False,
                 soft_wrap=True,
             )
 
-    def _hear(self, event: WorkerEvent, progress: Progress) -> bool:
-        """Show what a worker said; return whether its run is over."""
+    def _handle_event(self, event: WorkerEvent, progress: Progress) -> bool:
+        """Show a worker's event; return whether its run is over."""
         run, bar = event.request.run, self._bars[event.request.run]
         if not event.done:
             accuracy = "" if event.accuracy is None else f"{event.accuracy:.4f}"
@@ -179,12 +179,12 @@ class Schedule:
         progress.remove_task(self._bars.pop(run))
         self.store.forget(run)
         if event.problem and self.store.find(event.request) is None:
-            self._lost(event)
+            self._record_failure(event)
         self._report(name, event)
         return True
 
-    def _lost(self, event: WorkerEvent) -> None:
-        """Record a run whose worker died, so that the others go on."""
+    def _record_failure(self, event: WorkerEvent) -> None:
+        """Write the record of a run whose worker died, so that other runs continue."""
         folder = self.store.folder(event.request.run)
         folder.mkdir(parents=True, exist_ok=True)
         self.store.keep(failed_run(event.request, folder, event.problem))
@@ -200,9 +200,9 @@ class Schedule:
         if not self.console.is_terminal or record.problem:
             outcome = record.problem or f"best accuracy {record.best_accuracy:.4f}"
             rate = dict(event.request.settings).get("learning-rate")
-            said = "" if rate is None else f"η = {rate}, "
-            said += f"{record.last_round} rounds, {record.seconds:.1f} s, {outcome}"
-            self.console.print(f"{name}  {record.run}  {said}", highlight=False, soft_wrap=True)
+            text = "" if rate is None else f"η = {rate}, "
+            text += f"{record.last_round} rounds, {record.seconds:.1f} s, {outcome}"
+            self.console.print(f"{name}  {record.run}  {text}", highlight=False, soft_wrap=True)
 
     def _progress(self) -> Progress:
         return Progress(
@@ -218,24 +218,24 @@ class Schedule:
         )
 
 
-def carry_out(
-    plans: Plans, store: Store, effort: Effort, console: Console
+def execute_plans(
+    plans: Plans, store: Store, options: SchedulerOptions, console: Console
 ) -> tuple[dict[str, SearchResult], dict[str, str]]:
-    """Run what ``plans`` want and return their outcomes, and the runs that failed, with why.
+    """Execute plans and return their results, and the runs that failed or diverged with the reason.
 
-    A plan that is not done when the time is up has no outcome.
+    A plan that is not finished at the time limit has no result.
     """
-    schedule = Schedule(plans, store, effort, console)
+    schedule = Schedule(plans, store, options, console)
     return schedule.run(), schedule.failed
 
 
-def in_groups(waiting: Sequence[Wanted], most: int) -> list[list[Wanted]]:
-    """Return the runs in groups of at most ``most`` that can train in one program.
+def in_groups(waiting: Sequence[MissingRun], most: int) -> list[list[MissingRun]]:
+    """Group the runs that can train in one program, at most ``most`` a group.
 
-    The groups come in the order of their first runs.
+    The groups are in the order of their first runs.
     """
-    groups: list[list[Wanted]] = []
-    latest: dict[object, list[Wanted]] = {}
+    groups: list[list[MissingRun]] = []
+    latest: dict[object, list[MissingRun]] = {}
     for name, request in waiting:
         group = latest.get(request.common) if request.common is not None else None
         if group is None or len(group) >= most:

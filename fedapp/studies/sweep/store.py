@@ -1,11 +1,14 @@
-"""The folder of runs: ``<run>/`` is a run directory, with ``record.json`` once it is done."""
+"""Records of runs: the archive beside published results, and the folder of run directories."""
 
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import time
+import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from filelock import FileLock
@@ -13,18 +16,59 @@ from pydantic import ValidationError
 
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import write_atomically
-from fedapp.studies.sweep.archive import Archive
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 
+NAME = "records"
+
+
+class Archive:
+    """``<folder>/records/<run>.json.gz``: the record of each run, without the digests of its code.
+
+    The name of a run is a hash of its settings and data, so records are valid on any machine. The same
+    record gives the same bytes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder.expanduser().absolute() / NAME
+
+    def find(self, run: str) -> RunRecord | None:
+        """Return the run's record, or None if there is none or the run failed.
+
+        Raises
+        ------
+        CheckpointError
+            The file is damaged.
+        """
+        path = self.root / f"{run}.json.gz"
+        try:
+            record = RunRecord.model_validate_json(gzip.decompress(path.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, EOFError, zlib.error, ValidationError) as error:
+            raise CheckpointError(
+                f"{path} is damaged: {error}. Delete the file or leave --from out, and "
+                "the run is repeated."
+            ) from error
+        return record if record.status != "failed" else None
+
+    def keep(self, records: Iterable[RunRecord]) -> None:
+        """Write records of runs that did not fail and are longer than the stored record."""
+        for record in {r.run: r for r in records if r.status != "failed"}.values():
+            stored = self.find(record.run)
+            if stored is None or stored.last_round < record.last_round:
+                self.root.mkdir(parents=True, exist_ok=True)
+                content = gzip.compress(record.published.model_dump_json().encode(), mtime=0)
+                write_atomically(self.root / f"{record.run}.json.gz", content)
+
 
 def as_folder(path: Path, option: str) -> Path:
-    """Return the absolute path of a folder that can be written, made if it is not there.
+    """Return the absolute path of a writable folder; create it if necessary.
 
     Raises
     ------
     ConfigError
-        It is a file, or lies in one, or cannot be made or written.
+        It is a file or inside one, or cannot be created or written.
     """
     path = path.expanduser().absolute()
     there = next(each for each in (path, *path.parents) if each.exists())
@@ -44,14 +88,15 @@ def as_folder(path: Path, option: str) -> Path:
 
 
 class Store:
-    """Finds and keeps the records of runs under ``root``; several processes may share it.
+    """The records of runs under ``root``, which several processes may share.
 
-    A run that went far enough in ``archive`` is taken from there.
+    ``root/<run>/`` is a run directory, with ``record.json`` once the run is finished. Records of
+    sufficient length in ``archive`` are used, too.
 
     Raises
     ------
     ConfigError
-        ``root``, or what it lies in, is a file, or it cannot be written.
+        ``root`` cannot be created or written.
     """
 
     def __init__(self, root: Path, archive: Archive | None = None) -> None:
@@ -74,7 +119,7 @@ class Store:
 
     @property
     def known(self) -> list[RunRecord]:
-        """The whole records of the runs that were found."""
+        """The full records of the runs found so far."""
         return list(self._known.values())
 
     def keep(self, record: RunRecord) -> None:
@@ -83,22 +128,22 @@ class Store:
         write_atomically(path, (record.model_dump_json() + "\n").encode())
 
     def forget(self, run: str) -> None:
-        """Read the run's record anew when it is asked for next."""
+        """Drop the cached record; the next ``find`` reads the file."""
         self._known.pop(run, None)
 
     def retry(self, run: str) -> None:
-        """Forget the record of a run that failed, so that it is done again when it is asked for next."""
+        """Delete the record of a run that failed, so that the run is repeated."""
         self.forget(run)
         (self.folder(run) / "record.json").unlink(missing_ok=True)
 
     def lock(self, run: str) -> FileLock:
-        """Return what holds the run against others; it ends with the process that holds it."""
+        """Return the run's lock file, which the operating system releases when the process ends."""
         locks = self.root / ".locks"
         locks.mkdir(parents=True, exist_ok=True)
         return FileLock(locks / run, thread_local=False)
 
     def note(self, event: str, run: str, round_: int) -> None:
-        """Append a line to ``journal.jsonl``: what happened to which run after which round."""
+        """Append an event of a run after ``round_`` rounds to ``journal.jsonl``."""
         line = {"time": round(time.time(), 2), "event": event, "run": run, "round": round_}
         with (self.root / "journal.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -111,8 +156,8 @@ class Store:
             return None
         except ValidationError as error:
             raise CheckpointError(
-                f"{path} is damaged: {error.errors()[0]['msg']}. Delete the file; it is made "
-                "again from the run beside it."
+                f"{path} is damaged: {error.errors()[0]['msg']}. Delete the file; it is "
+                "written again from the run directory."
             ) from error
         return record
 

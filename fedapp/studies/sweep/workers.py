@@ -1,4 +1,4 @@
-"""Worker processes that stay alive from run to run, one thread each."""
+"""Worker processes, each with one thread, that execute one run after another."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 
 PROCESSES = multiprocessing.get_context("spawn")
-PULSE = 0.5
-"""Least seconds between two messages about a run's rounds."""
-PATIENCE = 15.0
-"""Seconds that workers have to end their round when all is stopped."""
+REPORT_SECONDS = 0.5
+"""Minimum seconds between two messages about the rounds of a run."""
+STOP_TIMEOUT = 15.0
+"""Seconds that workers have to finish their round when they are stopped."""
 
 
 @dataclass(frozen=True)
 class WorkerEvent:
-    """What a worker said: the round that its run is in, or that it is done with it."""
+    """A message of a worker: the round of its run, or the end of the run."""
 
     request: Request
     round: int = 0
@@ -39,9 +39,9 @@ class WorkerEvent:
 
 
 class Worker:
-    """A process that does requested runs, one or several at a time, in the store at ``root``.
+    """A process that executes requested runs in the store at ``root``, one or several at a time.
 
-    It sees the GPU that it is given, or whatever this process sees.
+    It sees the GPU ``gpu``, or without it the GPUs of this process.
     """
 
     def __init__(self, number: int, root: Path, gpu: str = "") -> None:
@@ -60,8 +60,8 @@ class Worker:
             self.process.start()
         theirs.close()
 
-    def give(self, requests: Sequence[Request]) -> None:
-        """Start on runs, which train together; a worker that died without one is replaced first."""
+    def assign(self, requests: Sequence[Request]) -> None:
+        """Start runs, which train in one program; a worker that died while idle is replaced first."""
         self.requests = list(requests)
         try:
             self.pipe.send(self.requests)
@@ -71,7 +71,7 @@ class Worker:
             self.pipe.send(self.requests)
 
     def events(self) -> list[WorkerEvent]:
-        """Return what the worker said; one that died is replaced, and its runs count as failed."""
+        """Return the worker's messages; a worker that died is replaced, and its runs have failed."""
         try:
             events: list[WorkerEvent] = [self.pipe.recv()]
         except (EOFError, ConnectionResetError):
@@ -90,7 +90,7 @@ class Worker:
 
 
 class Workers:
-    """Up to ``jobs`` workers over one store, who share ``gpus`` evenly, if any are named."""
+    """Up to ``jobs`` workers on one store, evenly distributed over ``gpus``."""
 
     def __init__(self, jobs: int, root: Path, gpus: Sequence[str] = ()) -> None:
         root.mkdir(parents=True, exist_ok=True)
@@ -99,34 +99,34 @@ class Workers:
         self._gpus = itertools.cycle(gpus or [""])
 
     def grow(self, count: int) -> None:
-        """Have ``count`` workers, or all there may be: what is to be run shows as runs end."""
+        """Start workers until there are ``count``, or ``jobs``."""
         for number in range(len(self.members) + 1, min(count, self.jobs) + 1):
             self.members.append(Worker(number, self.root, next(self._gpus)))
 
     @property
     def idle(self) -> list[Worker]:
-        """The workers without a run."""
+        """The workers without runs."""
         return [worker for worker in self.members if not worker.requests]
 
     @property
     def busy(self) -> list[Worker]:
-        """The workers with a run."""
+        """The workers with runs."""
         return [worker for worker in self.members if worker.requests]
 
     def events(self, seconds: float | None = None) -> Iterator[WorkerEvent]:
-        """Wait until a worker says something, or ``seconds``, and yield what was said."""
+        """Wait for messages, at most ``seconds``, and yield them."""
         ready = wait([worker.pipe for worker in self.busy], seconds)
         for worker in self.busy:
             if worker.pipe in ready:
                 yield from worker.events()
 
-    def close(self, patience: float = PATIENCE) -> None:
-        """Let every worker end its round and write a checkpoint, then end it."""
+    def close(self, timeout: float = STOP_TIMEOUT) -> None:
+        """Let every worker finish its round and write a checkpoint, then end it."""
         members, self.members = self.members, []
         for worker in members:
             worker.stop.set()
             worker.pipe.close()
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout
         for worker in members:
             worker.process.join(max(until - time.monotonic(), 0.1))
             if worker.process.is_alive():
@@ -135,7 +135,7 @@ class Workers:
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Have processes that are started here ignore Ctrl-C from their first moment: the parent decides."""
+    """Let processes that start here ignore Ctrl-C from the first moment; the parent stops them."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -146,11 +146,11 @@ def _interrupts_ignored() -> Iterator[None]:
 def _work(
     pipe: Connection[WorkerEvent, list[Request]], stop: Event, root: Path, log: Path, gpu: str
 ) -> None:
-    """Do what the pipe asks for until it closes; a worker whose parent is gone stops by itself."""
+    """Execute the requests from the pipe until it closes, or the parent is gone."""
     if gpu:
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # CUDA looks there when it is first used
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # read when CUDA is first used
     _write_into(log)
-    from fedapp.studies.sweep.execute import Job, perform, perform_together
+    from fedapp.studies.sweep.execute import Job, execute_run, execute_together
     from fedapp.studies.sweep.store import Store
 
     logging.getLogger("flwr").setLevel(logging.WARNING)
@@ -160,22 +160,22 @@ def _work(
             requests = pipe.recv()
         except EOFError:
             return
-        pulses = [_Pulse(pipe, stop, parent, request) for request in requests]
-        if len(pulses) == 1:
-            pulses[0].ended(perform(requests[0], store, pulses[0]))
+        reporters = [_ProgressReporter(pipe, stop, parent, request) for request in requests]
+        if len(reporters) == 1:
+            reporters[0].ended(execute_run(requests[0], store, reporters[0]))
         else:
-            perform_together([Job(each.request, each, each.ended) for each in pulses], store)
+            execute_together([Job(each.request, each, each.ended) for each in reporters], store)
 
 
 def _write_into(log: Path) -> None:
-    """Send what the process prints, also from libraries in C, to its log."""
+    """Redirect the output of the process, including that of C libraries, to its log."""
     file = log.open("a")
     for stream in (sys.stdout, sys.stderr):
         os.dup2(file.fileno(), stream.fileno())
 
 
-class _Pulse:
-    """Passes on the round of a run from time to time; says when it is to stop."""
+class _ProgressReporter:
+    """Sends the progress of a run to the parent; True as a return value stops the run."""
 
     def __init__(
         self,
@@ -188,17 +188,17 @@ class _Pulse:
         self._last = 0.0
 
     def __call__(self, round_: int, accuracy: float | None) -> bool:
-        if time.monotonic() - self._last > PULSE:
+        if time.monotonic() - self._last > REPORT_SECONDS:
             self._last = time.monotonic()
-            self.say(WorkerEvent(self.request, round_, accuracy))
+            self.send(WorkerEvent(self.request, round_, accuracy))
         return self.stop.is_set() or os.getppid() != self.parent
 
     def ended(self, record: RunRecord | None) -> None:
-        """Say that the run is over; without a record it was stopped."""
-        self.say(WorkerEvent(self.request, done=True, problem=record.problem if record else ""))
+        """Send the end of the run; without a record it was stopped."""
+        self.send(WorkerEvent(self.request, done=True, problem=record.problem if record else ""))
 
-    def say(self, events: WorkerEvent) -> None:
-        """Say something, unless nobody listens any more."""
+    def send(self, events: WorkerEvent) -> None:
+        """Send an event; stop if the parent has closed the pipe."""
         try:
             self.pipe.send(events)
         except OSError:

@@ -1,1 +1,1 @@
-"""The papers' figures: one module for each kind."""
+"""The figures of the papers."""

@@ -14,7 +14,7 @@ from fedapp.analysis.curves import band, least, monotone
 from fedapp.runs.figures import COLORS, GREY, percent_tick
 from fedapp.studies.papers.cells import line_name
 from fedapp.studies.papers.figures.style import DASHES, log_scale, new_figure
-from fedapp.studies.papers.labels import AsRun
+from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.results import CellResult, Curve, Envelope, Results
 from fedapp.studies.papers.schema import Figure, Line, Metric, Panel
 
@@ -26,37 +26,41 @@ NAMES: dict[Metric, str] = {
     "training_set_loss": "training loss",
 }
 HIGHEST_LOSS = 3.0
-"""Times the first loss, up to where a linear axis of losses shows more."""
+"""The upper end of a linear axis of losses, as a multiple of the first loss."""
 WIDTHS = {1: 6.4, 2: 4.9, 3: 3.7}
 
 
-def draw_figure(item: Figure, results: Results) -> Drawing:
-    """Draw the lines that were run, each the mean of its seeds with their range."""
-    across = min(item.across, len(item.panels))
-    rows = -(-len(item.panels) // across)
+def draw_figure(experiment: Figure, results: Results) -> Drawing:
+    """Draw the lines that were run: mean and range over seeds."""
+    across = min(experiment.across, len(experiment.panels))
+    rows = -(-len(experiment.panels) // across)
     figure, grid = new_figure(rows, across, WIDTHS.get(across, 3.7), 3.1 if across < 3 else 2.7)
     cells = [axes for row in grid for axes in row]
     drawn: dict[str, Artist] = {}
-    as_run = AsRun.of(item, results)
-    for number, (axes, panel) in enumerate(zip(cells, item.panels, strict=False)):
-        _draw_panel(axes, item, panel, results, as_run)
+    run_labels = RunLabels.of(experiment, results)
+    for number, (axes, panel) in enumerate(zip(cells, experiment.panels, strict=False)):
+        _draw_panel(axes, experiment, panel, results, run_labels)
         handles, labels = axes.get_legend_handles_labels()
         drawn |= zip(labels, handles, strict=True)
-        following = item.panels[number + 1 : number + 2]
+        following = experiment.panels[number + 1 : number + 2]
         ends_row = (number + 1) % across == 0 or not following
         if ends_row or following[0].lines != panel.lines:
             _legend(axes, drawn, outside=ends_row and across > 1)
             drawn = {}
-    for axes in cells[len(item.panels) :]:
+    for axes in cells[len(experiment.panels) :]:
         axes.set_visible(False)
     return figure
 
 
-def _draw_panel(axes: Axes, item: Figure, panel: Panel, results: Results, as_run: AsRun) -> None:
-    was_run = any(results.cells[line_name(panel, line)].runs for line in item.lines[panel.lines])
-    for number, line in enumerate(item.lines[panel.lines]):
+def _draw_panel(
+    axes: Axes, experiment: Figure, panel: Panel, results: Results, run_labels: RunLabels
+) -> None:
+    was_run = any(
+        results.cells[line_name(panel, line)].runs for line in experiment.lines[panel.lines]
+    )
+    for number, line in enumerate(experiment.lines[panel.lines]):
         name = line_name(panel, line)
-        cell, shown = results.cells[name], as_run.said(line.label, name)
+        cell, shown = results.cells[name], run_labels.text(line.label, name)
         curves = [run.curve for run in cell.runs if run.curve]
         if any(points(curve, panel)[0][1:] for curve in curves):
             own = line.model_copy(update={"label": shown})
@@ -93,14 +97,14 @@ def _draw_line(
 
 
 def _envelope(panel: Panel, cell: CellResult) -> Envelope | None:
-    """Return the envelope that a panel draws, where more than one rate was tried."""
+    """Return the envelope that a panel draws, if several rates were tried."""
     if not panel.envelope:
         return None
     return cell.envelopes.get("accuracy" if panel.y == "best accuracy" else panel.y)
 
 
 def points(curve: Curve, panel: Panel) -> tuple[list[float], list[float]]:
-    """Return x and y of a curve as a panel draws it; nan where there is nothing."""
+    """Return x and y of a curve as a panel draws it; nan for missing values."""
     key = "accuracy" if panel.y == "best accuracy" else panel.y
     y = [float("nan") if value is None else value for value in getattr(curve, key)]
     x = [float(value) for value in (curve.rounds if panel.x == "rounds" else curve.gradients)]
@@ -132,7 +136,7 @@ def _finish(axes: Axes, panel: Panel, results: Results) -> None:
 
 
 def _cut_spikes(axes: Axes) -> None:
-    """End the axis at a few times the first loss: one run that diverges would hide the others."""
+    """Limit the axis to a multiple of the first loss, so that diverging runs do not hide the others."""
     lines = [y for y in (np.asarray(line.get_ydata(), float) for line in axes.lines) if len(y)]
     top = HIGHEST_LOSS * max((y[0] for y in lines if np.isfinite(y[0])), default=np.inf)
     if axes.get_ylim()[1] > top > 0:
@@ -141,7 +145,7 @@ def _cut_spikes(axes: Axes) -> None:
 
 
 def _target(panel: Panel, results: Results) -> float:
-    """Return the target that the panel's runs had, which at a smaller scale may be another."""
+    """Return the target of the panel's runs, which may differ at a smaller scale."""
     if not panel.target:
         return 0.0
     had = {cell.target for cell in results.cells.values() if cell.runs and cell.target}
@@ -149,7 +153,7 @@ def _target(panel: Panel, results: Results) -> float:
 
 
 def _legend(axes: Axes, drawn: Mapping[str, Artist], *, outside: bool) -> None:
-    """Name the lines that this panel, or one beside it with the same lines, has."""
+    """Draw the legend for this panel and those beside it with the same lines."""
     if not drawn:
         return
     lines = [*drawn.values()], [*drawn]

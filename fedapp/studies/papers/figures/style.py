@@ -1,4 +1,4 @@
-"""How the papers' figures look, beside what all pictures have in common."""
+"""The style of the papers' figures."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def new_figure(
 
 
 def log_scale(axes: Axes) -> None:
-    """Give what is drawn a logarithmic y-axis with plain numbers, at least one to a factor of ten."""
+    """Set a logarithmic y-axis with plain numbers, at least one a decade."""
     axes.set_yscale("log")
     low, high = axes.get_ylim()
     steps = (1.0,) if high > 1000 * low else (1.0, 2.0, 5.0)
@@ -49,11 +49,11 @@ def log_scale(axes: Axes) -> None:
 
 
 def note_scale(figure: Figure, scale: ScaleName) -> None:
-    """Say on the picture itself that it is not the paper's experiment, where it is not."""
+    """Note a scale smaller than the paper's on the figure."""
     if scale in SMALLER:
         figure.suptitle(SMALLER[scale], fontsize=8.5, color=GREY)
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write the figure as ``stem``.png and .svg, the same file for the same picture."""
+    """Write the figure as ``stem``.png and .svg, reproducibly."""
     return style.save(figure, stem, dpi=130, outlines=False)

@@ -1,1 +1,1 @@
-"""Pages: an item's results as Markdown and HTML, and the index of all of them."""
+"""The pages of experiments and their index."""

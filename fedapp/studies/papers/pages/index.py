@@ -1,16 +1,31 @@
-"""The index of all items: what was run, at which scale, and where its page is."""
+"""The index of all experiments, with a summary of each and the totals of all tables."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedapp.files import write_atomically
-from fedapp.studies.papers.catalogue import all_items
-from fedapp.studies.papers.pages.markdown import NOT_RUN, duration, table
+from fedapp.studies.papers.catalogue import Experiment, all_experiments
+from fedapp.studies.papers.cells import is_among
+from fedapp.studies.papers.claims import Claims
+from fedapp.studies.papers.pages.claims import check_all
+from fedapp.studies.papers.pages.markdown import NOT_RUN, duration, percent, table
 from fedapp.studies.papers.pages.page import html, results_of
-from fedapp.studies.papers.pages.short import in_short
-from fedapp.studies.papers.pages.totals import totals
-from fedapp.studies.papers.schema import Table
+from fedapp.studies.papers.pages.tables import (
+    STANDINGS,
+    Entry,
+    describe_speedups,
+    describe_standings,
+    entries,
+    gains,
+    of_variant,
+    standings,
+    variants_of,
+)
+from fedapp.studies.papers.results import Results
+from fedapp.studies.papers.schema import Comparison, Table
 
 HOW = "[Reproduce and sweep](../reproduce.md)"
 INTRODUCTION = f"""# The papers, reproduced
@@ -18,8 +33,8 @@ INTRODUCTION = f"""# The papers, reproduced
 Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the algorithms compared: each
 from one command, with what is published beside what was measured. `full` is as in the paper; `narrow`, of
 Seo et al., has a smaller network and all else as in `full`; `cpu` is what a processor does in hours;
-`smoke` only shows that the item can be made. What was not run says so.
-What was found is of the largest scale that was run: how many cells need the published rounds, within
+`smoke` only shows that the experiment runs. What was not run says so.
+The results are those of the largest scale that was run: how many cells need the published rounds, within
 25 % both ways (0.8 to 1.25 times as many), claims that hold, the best algorithms, or how many lines of a
 figure are drawn.
 
@@ -28,18 +43,18 @@ How to run them, and sweeps of your own: {HOW}.
 
 
 def all_tables(folder: Path) -> str:
-    """Return how the published rounds of all tables came out, as Markdown."""
+    """Return the totals of all tables in ``folder`` as Markdown."""
     return totals(
         {
-            name: (item, list(results_of(folder, name)))
-            for name, item in all_items().items()
-            if isinstance(item, Table)
+            name: (experiment, list(results_of(folder, name)))
+            for name, experiment in all_experiments().items()
+            if isinstance(experiment, Table)
         }
     )
 
 
 def write_index(folder: Path) -> Path:
-    """Write the index, linking to every item that has a page, and return it as Markdown."""
+    """Write the index and return the path of its Markdown."""
     folder.mkdir(parents=True, exist_ok=True)
     texts = index_files(folder)
     for path, text in texts.items():
@@ -48,22 +63,125 @@ def write_index(folder: Path) -> Path:
 
 
 def index_files(folder: Path) -> dict[Path, str]:
-    """Return ``folder/index.md`` and ``.html``, and what is in them."""
+    """Return the contents of ``folder/index.md`` and ``.html`` by path."""
     rows, pages = [], []
-    for name, item in all_items().items():
-        there = list(results_of(folder, name))
-        link = f"[{item.title}]({name}/index.md)" if there else item.title
-        pages += [f"{name}/index"] if there else []
-        said = [
-            f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale for r in there
+    for name, experiment in all_experiments().items():
+        by_scale = list(results_of(folder, name))
+        link = f"[{experiment.title}]({name}/index.md)" if by_scale else experiment.title
+        pages += [f"{name}/index"] if by_scale else []
+        runs = [
+            f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale
+            for r in by_scale
         ]
-        ran, source = "; ".join(said) or NOT_RUN, item.source.rstrip(".")
-        rows.append([link, in_short(item, there), ran, f"`{name}`", source])
-    found = table(("item", "found", "run", "name", "source"), rows)
-    body = f"{INTRODUCTION}\n{all_tables(folder)}\n\n{found}\n"
+        ran, source = "; ".join(runs) or NOT_RUN, experiment.source.rstrip(".")
+        rows.append([link, summary(experiment, by_scale), ran, f"`{name}`", source])
+    overview = table(("experiment", "results", "run", "name", "source"), rows)
+    body = f"{INTRODUCTION}\n{all_tables(folder)}\n\n{overview}\n"
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
     linked = body.replace("/index.md)", "/index.html)").replace(HOW, "`docs/reproduce.md`")
     return {
         folder / "index.md": f"{body}\n{tree}\n",
         folder / "index.html": html(linked, "The papers, reproduced"),
     }
+
+
+ONLY_SMOKE = "smoke alone"
+FIRST = 3
+"""The number of algorithms that the summary of a comparison names."""
+
+
+def evidence(by_scale: Sequence[Results]) -> Results | None:
+    """Return the results of the largest scale, the first in ``by_scale``; smoke is no evidence."""
+    return next((results for results in by_scale if results.scale != "smoke"), None)
+
+
+def summary(experiment: Experiment, by_scale: Sequence[Results]) -> str:
+    """Summarize the results of the largest scale."""
+    results = evidence(by_scale)
+    if results is None:
+        return ONLY_SMOKE if by_scale else NOT_RUN
+    if isinstance(experiment, Table):
+        return _table(experiment, results)
+    if isinstance(experiment, Claims):
+        return _claims(experiment, results)
+    if isinstance(experiment, Comparison):
+        return _comparison(results)
+    ran = sum(bool(cell.runs) for cell in results.cells.values())
+    return f"{ran} of {len(results.cells)} lines" if results.cells else "drawn"
+
+
+def _table(experiment: Table, results: Results) -> str:
+    """Summarize the table, then each variant of its columns that was run."""
+    cells = entries(experiment, results)
+    return "; ".join(
+        text
+        for variant in variants_of(experiment)
+        if (text := _variant(of_variant(cells, variant), variant))
+    )
+
+
+def _variant(cells: Sequence[Entry], variant: str) -> str:
+    if variant and not any(entry.result.runs for entry in cells):
+        return ""
+    text = "; ".join(
+        filter(None, (describe_standings(standings(cells)), describe_speedups(gains(cells))))
+    )
+    return f"with {variant}: {text}" if variant else text
+
+
+def _claims(experiment: Claims, results: Results) -> str:
+    counts = Counter(each.verdict for each in check_all(experiment, results))
+    hold, fail, unsure = counts["holds"], counts["fails"], counts["inconclusive"]
+    others = counts.total() - hold - fail - unsure
+    return f"{hold} hold, {fail} fail, {unsure} inconclusive, {others} not judged"
+
+
+def _comparison(results: Results) -> str:
+    final = {name: cell.mean("final") for name, cell in results.cells.items() if cell.runs}
+    first = sorted(final, key=lambda name: -final[name])[:FIRST]
+    named = [*first, *(["fedavg"] if "fedavg" in final and "fedavg" not in first else [])]
+    return ", ".join(f"{name} {percent(final[name])}" for name in named)
+
+
+AS_READ = "the paper's settings, as read here"
+NEAREST = "with them where that was run, else as read here"
+
+
+def totals(tables: Mapping[str, tuple[Table, Sequence[Results]]]) -> str:
+    """Return how the published rounds of all tables were reproduced, each cell counted once."""
+    cells = [
+        entry
+        for name, (experiment, results) in tables.items()
+        for entry in entries(experiment, evidence(results) or _nothing(name))
+        if entry.is_numbered and not is_among(entry.published_name, experiment.elsewhere)
+    ]
+    readings = {AS_READ: [entry for entry in cells if not entry.column.variant]}
+    for variant in dict.fromkeys(entry.column.variant for entry in cells if entry.column.variant):
+        readings[f"with {variant}"] = [e for e in cells if e.column.variant == variant]
+    if len(readings) > 1:
+        readings[NEAREST] = _varied_where_run(cells)
+    head = ("how", "run", *STANDINGS, "speed-ups")
+    rows = [[how, *_row(own)] for how, own in readings.items()]
+    published = len(readings[AS_READ])
+    text = f"The tables publish {published} numbers of rounds, which were measured as follows:"
+    return f"{text}\n\n{table(head, rows)}"
+
+
+def _nothing(name: str) -> Results:
+    return Results(experiment=name, scale="full", command="", cells={})
+
+
+def _row(cells: Sequence[Entry]) -> list[str]:
+    counts = standings(cells)
+    ran = sum(counts.values()) - counts["not run"]
+    return [str(ran), *(str(counts[each]) for each in STANDINGS), describe_speedups(gains(cells))]
+
+
+def _varied_where_run(cells: Sequence[Entry]) -> list[Entry]:
+    """Return one entry for each published number: the variant's if it was run, else the table's."""
+    best: dict[tuple[int, str], Entry] = {}
+    for entry in cells:
+        key = id(entry.row), entry.column.published_as
+        if key not in best or (entry.column.variant and entry.result.runs):
+            best[key] = entry
+    return list(best.values())

@@ -1,4 +1,4 @@
-"""Numbers and tables as Markdown."""
+"""Formatting of numbers and tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _cell(text: str) -> str:
 
 
 def number(value: float | None, digits: int = 3, missing: str = "") -> str:
-    """Return a number with so many significant digits, without an exponent where it is readable."""
+    """Format a number with significant digits, without an exponent for large numbers."""
     if value is None or value != value:
         return missing
     if abs(value) >= 10 ** (digits - 1):
@@ -27,22 +27,22 @@ def number(value: float | None, digits: int = 3, missing: str = "") -> str:
 
 
 def rounds(value: float) -> str:
-    """Return a number of rounds: one decimal below a thousand."""
+    """Format a number of rounds, with one decimal below 1,000."""
     return f"{value:.0f}" if value >= 1000 or value == int(value) else f"{value:.1f}"
 
 
 def percent(value: float | None, digits: int = 2) -> str:
-    """Return a share in percent."""
+    """Format a fraction in percent."""
     return "" if value is None or value != value else f"{100 * value:.{digits}f} %"
 
 
 def times(value: float | None) -> str:
-    """Return a speed-up as the papers write it."""
+    """Format a speed-up."""
     return "" if value is None else f"{value:.1f}×"
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it."""
+    """Format a duration in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s" if seconds >= 1 else "< 1 s"
     if seconds < 7200:
@@ -51,7 +51,7 @@ def duration(seconds: float) -> str:
 
 
 def size(bytes_: float) -> str:
-    """Return a number of bytes in the unit that suits it."""
+    """Format a number of bytes."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if bytes_ >= scale:
             return f"{bytes_ / scale:.3g} {unit}"

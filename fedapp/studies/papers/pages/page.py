@@ -1,7 +1,8 @@
-"""An item's page, as Markdown and HTML, from its results at each scale."""
+"""The page of an experiment, as Markdown and HTML."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,28 +12,22 @@ from markdown_it import MarkdownIt
 from fedapp.config.run_config import Scalar
 from fedapp.files import write_atomically
 from fedapp.runs.report import page as html_page
-from fedapp.studies.papers.catalogue import all_items
+from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import EVALUATIONS
-from fedapp.studies.papers.labels import AsRun
+from fedapp.studies.papers.claims import Claims
+from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.pages.claims import claims_section
-from fedapp.studies.papers.pages.comparisons import comparison_section
-from fedapp.studies.papers.pages.markdown import NOT_RUN, duration, number, table
-from fedapp.studies.papers.pages.provenance import provenance
-from fedapp.studies.papers.pages.sharpness_table import sharpness_section
-from fedapp.studies.papers.pages.similarity_table import agreement_section
-from fedapp.studies.papers.pages.tables import table_section
-from fedapp.studies.papers.results import CellResult, Results, read_results
-from fedapp.studies.papers.schema import (
-    SCALES,
-    Claims,
-    Comparison,
-    Item,
-    ScaleName,
-    Sharpness,
-    Table,
-    Updates,
+from fedapp.studies.papers.pages.figure_tables import (
+    comparison_section,
+    lines_section,
+    sharpness_section,
+    updates_section,
 )
-from fedapp.studies.sweep.archive import Archive
+from fedapp.studies.papers.pages.markdown import duration, table
+from fedapp.studies.papers.pages.tables import table_section
+from fedapp.studies.papers.results import Results, read_results
+from fedapp.studies.papers.schema import SCALES, Comparison, ScaleName, Sharpness, Table, Updates
+from fedapp.studies.sweep.store import Archive
 
 HEADINGS: Mapping[ScaleName, str] = {
     "full": "Full scale",
@@ -43,7 +38,7 @@ HEADINGS: Mapping[ScaleName, str] = {
 
 
 def write_page(folder: Path, name: str) -> list[Path]:
-    """Write an item's page from the results that are there, and return its files."""
+    """Write the page of an experiment and return its files."""
     texts = page_files(folder, name)
     for path, text in texts.items():
         write_atomically(path, text.encode())
@@ -51,144 +46,97 @@ def write_page(folder: Path, name: str) -> list[Path]:
 
 
 def page_files(folder: Path, name: str) -> dict[Path, str]:
-    """Return ``folder/name/index.md`` and ``.html``, and what is in them."""
-    item = all_items()[name]
-    text = page(item, list(results_of(folder, name)), Archive(folder))
+    """Return the contents of ``folder/name/index.md`` and ``.html`` by path."""
+    experiment = all_experiments()[name]
+    text = page(experiment, list(results_of(folder, name)), Archive(folder))
     files = folder / name / "index.md", folder / name / "index.html"
-    return {files[0]: text, files[1]: html(text, item.title)}
+    return {files[0]: text, files[1]: html(text, experiment.title)}
 
 
 def results_of(folder: Path, name: str) -> Iterator[Results]:
-    """Yield an item's results that are there, those of the largest scale first."""
+    """Yield the results of an experiment, the largest scale first."""
     for scale in reversed(SCALES):
-        if found := read_results(folder, name, scale):
-            yield found
+        if results := read_results(folder, name, scale):
+            yield results
 
 
-def page(item: Item, found: Sequence[Results], archive: Archive | None = None) -> str:
+def page(
+    experiment: Experiment, by_scale: Sequence[Results], archive: Archive | None = None
+) -> str:
     """Return the page as Markdown: what the paper shows, what was measured, what differs.
 
-    Above smoke scale it says from which code the runs are, with the records in ``archive``.
+    Above smoke scale, the records in ``archive`` tell which code the runs are from.
     """
-    parts = [f"# {item.title}", "", f"{item.source}.", "", item.about.strip()]
-    for place, results in enumerate(found):
-        section = _only_how if place and results.scale == "smoke" else _scale
-        parts += ["", f"## {HEADINGS[results.scale]}", "", *section(item, results)]
-        if archive and results.scale != "smoke" and (said := provenance(results, archive)):
-            parts[-1] = f"{parts[-1]} {said}"
-    if item.differs:
-        parts += ["", "## What differs, and why", "", item.differs.strip()]
+    parts = [f"# {experiment.title}", "", f"{experiment.source}.", "", experiment.about.strip()]
+    for place, results in enumerate(by_scale):
+        section = _smoke_section if place and results.scale == "smoke" else _scale_section
+        parts += ["", f"## {HEADINGS[results.scale]}", "", *section(experiment, results)]
+        if archive and results.scale != "smoke" and (sentence := provenance(results, archive)):
+            parts[-1] = f"{parts[-1]} {sentence}"
+    if experiment.differs:
+        parts += ["", "## What differs, and why", "", experiment.differs.strip()]
     return "\n".join(parts) + "\n"
 
 
-def _only_how(item: Item, results: Results) -> list[str]:
-    """Return how the item is made in minutes, where a larger scale has what comes out."""
-    drawn = not isinstance(item, Table | Claims)
-    seen = f"[Its picture]({results.scale}.png)" if drawn else "It"
-    shows = f"{seen} shows that the item can be made, and nothing of what comes out."
-    return [*_command(item, results), shows]
+def _smoke_section(experiment: Experiment, results: Results) -> list[str]:
+    """Return the section of the smoke scale if a larger scale has results."""
+    drawn = not isinstance(experiment, Table | Claims)
+    subject = f"[Its figure]({results.scale}.png)" if drawn else "It"
+    shows = f"{subject} shows that the experiment runs, and is no evidence of its outcome."
+    return [*_command(experiment, results), shows]
 
 
-def _command(item: Item, results: Results) -> list[str]:
-    """Return what the scale is, and what was typed."""
-    note = item.at(results.scale).note or "As in the paper."
+def _command(experiment: Experiment, results: Results) -> list[str]:
+    """Return the description of the scale and the command."""
+    note = experiment.at(results.scale).note or "As in the paper."
     return [note, "", "```bash", results.command, "```", ""]
 
 
-def _scale(item: Item, results: Results) -> list[str]:
-    parts = _command(item, results)
-    if isinstance(item, Table):
-        parts += [table_section(item, results), "", *_evaluations(results), _grids(results)]
-    elif isinstance(item, Claims):
-        parts.append(claims_section(item, results))
+def _scale_section(experiment: Experiment, results: Results) -> list[str]:
+    parts = _command(experiment, results)
+    if isinstance(experiment, Table):
+        parts += [
+            table_section(experiment, results),
+            "",
+            *_evaluations(results),
+            _tried_candidates(results),
+        ]
+    elif isinstance(experiment, Claims):
+        parts.append(claims_section(experiment, results))
     else:
-        parts.append(f"![{item.title}]({results.scale}.png)")
-        if isinstance(item, Comparison):
-            parts += ["", comparison_section(item, results)]
-        elif isinstance(item, Sharpness):
-            parts += ["", sharpness_section(item, results)]
+        parts.append(f"![{experiment.title}]({results.scale}.png)")
+        if isinstance(experiment, Comparison):
+            parts += ["", comparison_section(experiment, results)]
+        elif isinstance(experiment, Sharpness):
+            parts += ["", sharpness_section(experiment, results)]
         elif results.cells:
-            parts += ["", _lines(results, AsRun.of(item, results))]
-        if isinstance(item, Updates):
-            parts += ["", agreement_section(item, results)]
-    return [*parts, "", _colophon(results)]
-
-
-def _lines(results: Results, as_run: AsRun) -> str:
-    """Return each line in numbers, with the last loss on the training set where it was measured.
-
-    A line of fewer rounds than at full scale says of how many.
-    """
-    runs = [run for cell in results.cells.values() for run in cell.runs]
-    losses = any(run.training_loss is not None for run in runs)
-    head = ["line", "η", "seeds", "rounds", "final", "best", "least test loss"]
-    head += [*(["last training loss"] if losses else []), "wall time"]
-    rows = [_line(name, cell, losses, as_run) for name, cell in results.cells.items()]
-    return table(head, rows)
-
-
-def _line(name: str, cell: CellResult, losses: bool, as_run: AsRun) -> list[str]:
-    shown = as_run.said(name.replace(" | ", ": ", 1).replace(" | ", ", "), name)
-    if not cell.runs:
-        return [shown, NOT_RUN, *[""] * (7 if losses else 6)]
-    problems = (run.problem for run in cell.runs if run.problem)
-    return [
-        shown,
-        number(cell.rate),
-        str(len(cell.runs)),
-        _rounds(cell, as_run.planned(name)),
-        f"{100 * cell.mean('final'):.2f} %",
-        f"{100 * cell.mean('best'):.2f} %",
-        _least_loss(cell),
-        *([_training_loss(cell)] if losses else []),
-        next(problems, duration(cell.mean("seconds"))),
-    ]
-
-
-def _rounds(cell: CellResult, planned: int) -> str:
-    """Return how many rounds were run, and of how many at full scale where it is fewer."""
-    most = max(run.rounds for run in cell.runs)
-    return f"{most} of {planned}" if most < planned else str(most)
-
-
-def _least_loss(cell: CellResult) -> str:
-    """Return the mean of the seeds' least test losses, and in which rounds these are."""
-    rounds = [run.least_loss_round for run in cell.runs if run.least_loss_round is not None]
-    if len(rounds) < len(cell.runs):
-        return ""
-    several = f"rounds {min(rounds)} to {max(rounds)}"
-    where = several if min(rounds) < max(rounds) else f"round {rounds[0]}"
-    return f"{number(cell.mean('least_loss'))} ({where})"
-
-
-def _training_loss(cell: CellResult) -> str:
-    """Return the mean of the seeds' losses on the training set after their last rounds."""
-    if any(run.training_loss is None for run in cell.runs):
-        return ""
-    return number(cell.mean("training_loss"))
+            parts += ["", lines_section(results, RunLabels.of(experiment, results))]
+        if isinstance(experiment, Updates):
+            parts += ["", updates_section(experiment, results)]
+    return [*parts, "", _execution_summary(results)]
 
 
 def _evaluations(results: Results) -> list[str]:
-    """Return which cells are evaluated how often, if not after every round."""
+    """Return the cells that are not evaluated after every round."""
     cells = {name: cell.every for name, cell in results.cells.items() if cell.every > 1}
     if not cells:
         return []
     rows = [[name, str(every)] for name, every in cells.items()]
-    said = (
+    text = (
         "The test accuracy is measured after every round, but less often where an evaluation takes long, "
         f"and in long runs (1,000 rounds and more) only about {EVALUATIONS} times in all; rounds to the "
         "target are interpolated between two evaluations, and a run that is looked at less often is seen "
         "to reach it later, if at all:"
     )
-    return [said, "", table(("cell", "rounds between evaluations"), rows), ""]
+    return [text, "", table(("cell", "rounds between evaluations"), rows), ""]
 
 
-def _grids(results: Results) -> str:
-    """Return the rates that were tried, with the rounds that each needed."""
+def _tried_candidates(results: Results) -> str:
+    """Return the candidates with the rounds that each needed."""
     rows = []
     for name, cell in results.cells.items():
         for tried in cell.tried:
-            rate = _said(tried.settings)
+            rate = _tried_settings(tried.settings)
             best = "**" if tried.settings == cell.chosen else ""
             outcome = (
                 f"{tried.needed:.1f}"
@@ -202,14 +150,14 @@ def _grids(results: Results) -> str:
     return f"Rates that were tried:\n\n{table(('cell', 'η', 'rounds to target'), rows)}"
 
 
-def _said(settings: Mapping[str, Scalar]) -> str:
-    """Return a rate, and what else was tried beside it."""
+def _tried_settings(settings: Mapping[str, Scalar]) -> str:
+    """Format the settings of a candidate, the learning rate first."""
     others = [f"{key} {value}" for key, value in settings.items() if key != "learning-rate"]
     return ", ".join([str(settings.get("learning-rate", "")), *others])
 
 
-def _colophon(results: Results) -> str:
-    how = ", ".join(_carried_out(results.execution))
+def _execution_summary(results: Results) -> str:
+    how = ", ".join(_executed_with(results.execution))
     if not results.runs:
         return f"Written {results.written}."
     return (
@@ -218,17 +166,49 @@ def _colophon(results: Results) -> str:
     )
 
 
-def _carried_out(execution: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Say on what and with what the runs were made, and of each all that some of them had."""
-    for name in dict.fromkeys(name for each in execution for name, said in each.items() if said):
-        had = [str(each[name]) for each in execution if each.get(name)]
-        some = "" if len(had) == len(execution) else " for some of them"
-        yield f"{name} {' and '.join(dict.fromkeys(had))}{some}"
+def _executed_with(execution: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield devices, trainers and versions of the runs, each with all its values."""
+    for name in dict.fromkeys(name for each in execution for name, value in each.items() if value):
+        values = [str(each[name]) for each in execution if each.get(name)]
+        some = "" if len(values) == len(execution) else " for some of them"
+        yield f"{name} {' and '.join(dict.fromkeys(values))}{some}"
 
 
 def html(text: str, title: str) -> str:
-    """Return a page of Markdown as HTML, whose pictures are the vector drawings beside it."""
+    """Convert a page to HTML with SVG pictures."""
     body = MarkdownIt("commonmark").enable("table").render(text)
     for scale in SCALES:
         body = body.replace(f'src="{scale}.png"', f'src="{scale}.svg"')
     return html_page(title, body)
+
+
+CLEAN = "from a commit as it is"
+KINDS = (
+    CLEAN,
+    "from a commit with changes",
+    "from code that their record does not name",
+    "without a record",
+)
+
+
+def provenance(results: Results, archive: Archive) -> str:
+    """Return how many of the runs on the page are from a clean commit; "" if all are.
+
+    Only runs of the chosen candidates count.
+    """
+    runs = {run.run for cell in results.cells.values() for run in cell.runs}
+    counts = Counter(_kind(run, archive) for run in runs)
+    if counts[CLEAN] == len(runs):
+        return ""
+    kinds = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind] or kind == CLEAN)
+    return f"Of the {len(runs)} runs whose numbers are shown: {kinds}."
+
+
+def _kind(run: str, archive: Archive) -> str:
+    record = archive.find(run)
+    if record is None:
+        return KINDS[3]
+    commit = str(record.execution.get("commit") or "")
+    if not commit:
+        return KINDS[2]
+    return KINDS[1] if commit.endswith("-dirty") else CLEAN

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
 
-from fedapp.analysis.curves import communication
-from fedapp.studies.papers.pages.entries import (
-    GAINS,
-    STANDINGS,
-    WITHIN,
-    Entry,
-    counted,
-    counted_gains,
-    entries,
-    gains,
-    numbered_among,
-    of_variant,
-    standings,
-    variants_of,
-)
+from fedapp.analysis.curves import communication, speed_up
+from fedapp.studies.papers.cells import SEPARATOR
 from fedapp.studies.papers.pages.markdown import (
     NOT_RUN,
     duration,
@@ -29,18 +19,160 @@ from fedapp.studies.papers.pages.markdown import (
     times,
 )
 from fedapp.studies.papers.results import CellResult, Results
-from fedapp.studies.papers.schema import Table
+from fedapp.studies.papers.schema import Column, Published, Table, TableRow
+
+FACTOR = 1.25
+"""Numbers are within 25 % if their ratio is between 1 / 1.25 = 0.8 and 1.25."""
+Standing = Literal["within 25 %", "faster", "slower", "not reached", "not run"]
+"""A cell's rounds compared to the published ones."""
+Gain = Literal["within 25 %", "greater", "smaller"]
+"""A cell's speed-up over the baseline row compared to the published one."""
+WITHIN: Literal["within 25 %"] = "within 25 %"
+STANDINGS: tuple[Standing, ...] = get_args(Standing)
+GAINS: tuple[Gain, ...] = get_args(Gain)
 
 
-def table_section(item: Table, results: Results) -> str:
-    """Return the overview in the paper's layout and the verdict, both for each variant, and details."""
-    cells = entries(item, results)
+@dataclass(frozen=True)
+class Entry:
+    """A cell of a table with its published numbers."""
+
+    row: TableRow
+    column: Column
+    published: Published
+    result: CellResult
+    baseline: float | None
+    """The measured rounds of the baseline row in this column."""
+
+    @property
+    def name(self) -> str:
+        """The row and the column of the published number."""
+        return f"{self.row.label}, {self.column.published_as}"
+
+    @property
+    def published_name(self) -> str:
+        """The name of the published cell, which differs from the cell's own in a variant."""
+        return f"{self.row.label}{SEPARATOR}{self.column.published_as}"
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether the paper publishes a number of rounds."""
+        return not isinstance(self.published, str)
+
+    @property
+    def speedup(self) -> float | None:
+        """The measured speed-up over the baseline row."""
+        return speed_up(self.baseline, self.result.needed)
+
+    @property
+    def published_speedup(self) -> float | None:
+        """The published speed-up, if there is one."""
+        return self.row.speedup.get(self.column.published_as)
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured rounds over published rounds."""
+        if isinstance(self.published, str) or self.result.needed is None:
+            return None
+        return self.result.needed / self.published
+
+    @property
+    def standing(self) -> Standing:
+        """The rounds compared to the published ones."""
+        if not self.result.runs:
+            return "not run"
+        if self.ratio is None:
+            return "not reached"
+        if is_near(self.ratio):
+            return "within 25 %"
+        return "faster" if self.ratio < 1 else "slower"
+
+    @property
+    def gain(self) -> Gain | None:
+        """The speed-up compared to the published one, if both exist."""
+        mine, theirs = self.speedup, self.published_speedup
+        if not mine or not theirs:
+            return None
+        if is_near(mine / theirs):
+            return "within 25 %"
+        return "greater" if mine > theirs else "smaller"
+
+
+def is_near(ratio: float) -> bool:
+    """Return whether a ratio is within 25 %."""
+    return 1 / FACTOR <= ratio <= FACTOR
+
+
+def entries(experiment: Table, results: Results) -> list[Entry]:
+    """Return the table's cells, row by row."""
+    return [
+        Entry(
+            row,
+            column,
+            row.published[column.published_as],
+            _result(results, row.label, column),
+            _result(results, experiment.baseline, column).needed,
+        )
+        for row in experiment.rows
+        for column in experiment.columns
+        if column.published_as in row.published
+    ]
+
+
+def _result(results: Results, label: str, column: Column) -> CellResult:
+    return results.cells.get(f"{label} | {column.label}", CellResult())
+
+
+def variants_of(experiment: Table) -> list[str]:
+    """Return the variants of the columns, after "" for the table itself."""
+    return list(dict.fromkeys(["", *(column.variant for column in experiment.columns)]))
+
+
+def of_variant(cells: Sequence[Entry], variant: str) -> list[Entry]:
+    """Return the cells of the columns of a variant."""
+    return [entry for entry in cells if entry.column.variant == variant]
+
+
+def numbered_among(cells: Sequence[Entry]) -> list[Entry]:
+    """Return the cells with a published number, run or not."""
+    return [entry for entry in cells if entry.is_numbered]
+
+
+def standings(cells: Sequence[Entry]) -> Mapping[Standing, int]:
+    """Count the standings of cells with a published number."""
+    return Counter(entry.standing for entry in numbered_among(cells))
+
+
+def gains(cells: Sequence[Entry]) -> Mapping[Gain, int]:
+    """Count the standings of speed-ups that are published and measured."""
+    return Counter(entry.gain for entry in numbered_among(cells) if entry.gain)
+
+
+def describe_standings(counts: Mapping[Standing, int]) -> str:
+    """Format the counts of standings."""
+    ran = sum(counts.values()) - counts["not run"]
+    others = (*STANDINGS[1:3], *(each for each in STANDINGS[3:] if counts[each]))
+    return f"{counts[WITHIN]} of {ran} cells within 25 % of the published rounds, " + ", ".join(
+        f"{counts[standing]} {standing}" for standing in others
+    )
+
+
+def describe_speedups(counts: Mapping[Gain, int]) -> str:
+    """Format the counts of speed-ups; "" if there are none."""
+    if not counts:
+        return ""
+    text = f"{counts[WITHIN]} of {sum(counts.values())} speed-ups within 25 %"
+    return ", ".join([text, *(f"{counts[g]} {g}" for g in GAINS[1:] if counts[g])])
+
+
+def table_section(experiment: Table, results: Results) -> str:
+    """Return the overview in the paper's layout and the totals of each variant, then details."""
+    cells = entries(experiment, results)
     parts = [
         part
-        for variant in variants_of(item)
-        for part in _overview_and_verdict(item, of_variant(cells, variant), variant, results)
+        for variant in variants_of(experiment)
+        for part in _overview_and_verdict(experiment, of_variant(cells, variant), variant, results)
     ]
-    for column in item.columns:
+    for column in experiment.columns:
         own = [entry for entry in cells if entry.column is column]
         if any(entry.result.runs for entry in own):
             parts += [f"**{column.label}**", "", _details(own), ""]
@@ -48,28 +180,28 @@ def table_section(item: Table, results: Results) -> str:
 
 
 def _overview_and_verdict(
-    item: Table, cells: Sequence[Entry], variant: str, results: Results
+    experiment: Table, cells: Sequence[Entry], variant: str, results: Results
 ) -> list[str]:
     if not variant:
-        return [_overview(item, cells), "", _verdict(item, cells, results), ""]
+        return [_overview(experiment, cells), "", _verdict(experiment, cells, results), ""]
     if not any(entry.result.runs for entry in cells):
         return [f"With {variant}: {NOT_RUN} at this scale.", ""]
     return [
         f"The same with {variant}:",
         "",
-        _overview(item, cells),
+        _overview(experiment, cells),
         "",
-        _verdict(item, cells, results),
+        _verdict(experiment, cells, results),
         "",
     ]
 
 
-def _overview(item: Table, cells: Sequence[Entry]) -> str:
-    shown = list(item.rows[0].shown)
+def _overview(experiment: Table, cells: Sequence[Entry]) -> str:
+    shown = list(experiment.rows[0].shown)
     columns = list(dict.fromkeys(entry.column.published_as for entry in cells))
     head = ["", *shown, *(f"{column}: published → here" for column in columns)]
     body = []
-    for row in item.rows:
+    for row in experiment.rows:
         own = {entry.column.published_as: entry for entry in cells if entry.row is row}
         body.append(
             [
@@ -84,8 +216,12 @@ def _overview(item: Table, cells: Sequence[Entry]) -> str:
 def _pair(entry: Entry | None) -> str:
     if entry is None:
         return ""
-    said = entry.published if isinstance(entry.published, str) else rounds(entry.published)
-    published = f"{said} ({times(entry.published_speedup)})" if entry.published_speedup else said
+    rounds_text = entry.published if isinstance(entry.published, str) else rounds(entry.published)
+    published = (
+        f"{rounds_text} ({times(entry.published_speedup)})"
+        if entry.published_speedup
+        else rounds_text
+    )
     is_baseline = entry.result.needed is not None and entry.baseline == entry.result.needed
     gain = None if is_baseline and not entry.published_speedup else entry.speedup
     measured = f"{_measured(entry)} ({times(gain)})" if gain else _measured(entry)
@@ -93,7 +229,7 @@ def _pair(entry: Entry | None) -> str:
 
 
 def _measured(entry: Entry) -> str:
-    """Return the measured rounds in words."""
+    """Format the measured rounds."""
     result = entry.result
     if not result.runs:
         return NOT_RUN
@@ -113,13 +249,13 @@ def _details(cells: Sequence[Entry]) -> str:
 
 def _detail(entry: Entry) -> list[str]:
     result = entry.result
-    said = entry.published if isinstance(entry.published, str) else rounds(entry.published)
+    published = entry.published if isinstance(entry.published, str) else rounds(entry.published)
     if not result.runs:
-        return [entry.row.label, said, NOT_RUN, *[""] * 9]
+        return [entry.row.label, published, NOT_RUN, *[""] * 9]
     needed = [run.needed for run in result.runs if run.needed is not None]
     return [
         entry.row.label,
-        said,
+        published,
         _measured(entry),
         number(entry.ratio, 2),
         times(entry.published_speedup),
@@ -140,52 +276,55 @@ def _communication(result: CellResult) -> str:
     return size(communication(result.needed, result.participants, run.bytes_down, run.bytes_up))
 
 
-def _verdict(item: Table, cells: Sequence[Entry], results: Results) -> str:
-    """Count the cells within 25 % of the published rounds, those faster and slower, and the speed-ups.
+def _verdict(experiment: Table, cells: Sequence[Entry], results: Results) -> str:
+    """Return the counts of standings and speed-ups, and the names of cells that are not within 25 %.
 
-    Of what the paper gives no number of, the cells that are quicker than the baseline.
+    Of cells without a published number, those faster than the baseline are counted.
     """
     if results.scale == "smoke":
         return "At this scale the numbers only show that the table can be made."
     counts = standings(cells)
     if not counts or set(counts) == {"not run"}:
         return "Nothing was run at this scale."
-    parts = [f"{counted(counts)}; {_speedups(item, cells)}.", _not_given(item, cells)]
+    parts = [
+        f"{describe_standings(counts)}; {_speedups(experiment, cells)}.",
+        _not_given(experiment, cells),
+    ]
     return " ".join(part for part in [*parts, _outside(cells)] if part)
 
 
-def _speedups(item: Table, cells: Sequence[Entry]) -> str:
-    """Say how many of the published speed-ups come out."""
-    if not any(row.speedup for row in item.rows):
+def _speedups(experiment: Table, cells: Sequence[Entry]) -> str:
+    """Format the counts of published speed-ups."""
+    if not any(row.speedup for row in experiment.rows):
         return "no speed-ups are published"
-    said = counted_gains(gains(cells))
-    if not said:
-        return f"there are no speed-ups without the row {item.baseline}"
-    return f"over the row {item.baseline} {said}"
+    text = describe_speedups(gains(cells))
+    if not text:
+        return f"there are no speed-ups without the row {experiment.baseline}"
+    return f"over the row {experiment.baseline} {text}"
 
 
-def _not_given(item: Table, cells: Sequence[Entry]) -> str:
-    """Say how many of the cells of which nothing is published need fewer rounds than the baseline."""
+def _not_given(experiment: Table, cells: Sequence[Entry]) -> str:
+    """Return how many cells without published rounds need fewer rounds than the baseline."""
     own = [e for e in cells if e.published == "not given" and e.result.runs and e.baseline]
     if not own:
         return ""
     quicker = sum((e.speedup or 0.0) > 1 for e in own)
     return (
         f"{quicker} of {len(own)} cells without published rounds need fewer rounds than the row "
-        f"{item.baseline}."
+        f"{experiment.baseline}."
     )
 
 
 def _outside(cells: Sequence[Entry]) -> str:
-    """Name the cells that are not within 25 %, but not where all that were run are of one kind."""
+    """Name the cells that are not within 25 %, or "all" if they are all that were run."""
     ran = [entry for entry in numbered_among(cells) if entry.result.runs]
-    said = [
+    by_kind = [
         *((kind, [e for e in ran if e.standing == kind]) for kind in STANDINGS if kind != WITHIN),
         *((f"speed-up {kind}", [e for e in ran if e.gain == kind]) for kind in GAINS[1:]),
     ]
     named = [
         f"{kind}: {'all' if own == ran else '; '.join(e.name for e in own)}"
-        for kind, own in said
+        for kind, own in by_kind
         if own
     ]
     return ". ".join(each[0].upper() + each[1:] for each in named) + ("." if named else "")

@@ -1,4 +1,4 @@
-"""How sharp the minima are that runs ended in, over η and B: Seo et al. 2024, section 6."""
+"""The sharpness of final models over η and B: Seo et al. 2024, section 6."""
 
 from __future__ import annotations
 
@@ -20,44 +20,46 @@ from fedapp.studies.papers.results import CellResult, Results, RunResult
 from fedapp.studies.papers.schema import Sharpness, SharpnessPanel
 
 COLLAPSED = 0.5
-"""The share of its best accuracy below which a run that ends there has fallen apart."""
+"""The fraction of its best accuracy below which a run that ends there has collapsed."""
 SYMBOLS = {"learning-rate": "η", "batch-size": "B"}
 
 
 def measure_sharpness(
-    item: Sharpness,
-    found: Mapping[str, CellResult],
+    experiment: Sharpness,
+    cells: Mapping[str, CellResult],
     datasets: Mapping[str, str],
     runs: Path,
     earlier: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return by cell the sharpness of each of its runs that has a final model in ``runs``.
+    """Return by cell the sharpness of its runs that have a final model in ``runs``.
 
-    ``datasets`` are where the cells' data are now. What was measured in the same way in ``earlier``
-    numbers is taken from there; a run of which neither is there, or whose model is of another round
-    than the cell's last, is left out.
+    ``datasets`` are the current locations of the cells' data. Equal measurements in ``earlier`` are
+    reused. Runs without either, and runs whose model is from a later round than the cell's last, are
+    left out.
     """
-    how = Measurement(examples=item.examples)
-    known = {_key(entry): entry for numbers in earlier for own in numbers.values() for entry in own}
+    how = Measurement(examples=experiment.examples)
+    known = {
+        _entry_key(entry): entry for numbers in earlier for own in numbers.values() for entry in own
+    }
     numbers: dict[str, Any] = {}
-    for name, cell in found.items():
+    for name, cell in cells.items():
         numbers[name] = []
         for run in cell.runs:
-            wanted = _wanted(run, how)
-            entry = known.get(wanted) or _measured(run, runs, datasets.get(name, ""), how)
+            key = _run_key(run, how)
+            entry = known.get(key) or _measured(run, runs, datasets.get(name, ""), how)
             if entry:
-                known[wanted] = entry
+                known[key] = entry
                 numbers[name].append(entry)
     return numbers
 
 
-def _key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what says whether a measurement is the one that is wanted."""
+def _entry_key(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the key that identifies a measurement."""
     asked = entry["asked"], entry["distance"], entry["directions"]
     return (entry["run"], entry["round"], *asked)
 
 
-def _wanted(run: RunResult, how: Measurement) -> tuple[Any, ...]:
+def _run_key(run: RunResult, how: Measurement) -> tuple[Any, ...]:
     return (run.run, run.rounds, how.examples, how.distance, how.directions)
 
 
@@ -76,10 +78,10 @@ def _measured(run: RunResult, runs: Path, dataset: str, how: Measurement) -> dic
 
 @dataclass(frozen=True)
 class Point:
-    """A cell in a panel: the setting, and means over the seeds of what was measured.
+    """A cell in a panel: its setting and means over seeds.
 
-    ``step`` is the learning rate; ``relative`` is the eigenvalue times the squared length of theta;
-    ``collapsed`` says that the runs end at less than half of their best accuracy.
+    ``step`` is the learning rate; ``relative`` is the eigenvalue times the squared norm of theta;
+    ``collapsed`` is whether the runs end at less than half of their best accuracy.
     """
 
     x: float
@@ -93,13 +95,13 @@ class Point:
 
 
 def points(panel: SharpnessPanel, results: Results) -> dict[str, dict[str, Point]]:
-    """Return by line and cell what was measured, in the order of the panel's setting."""
-    found: dict[str, dict[str, Point]] = {}
+    """Return the measured points by line and cell, sorted by the panel's setting."""
+    by_line: dict[str, dict[str, Point]] = {}
     for line in panel.lines:
         own = {name: _point(panel, name, results) for name in line.cells}
         there = [(name, point) for name, point in own.items() if point]
-        found[line.label] = dict(sorted(there, key=lambda pair: pair[1].x))
-    return found
+        by_line[line.label] = dict(sorted(there, key=lambda pair: pair[1].x))
+    return by_line
 
 
 def _point(panel: SharpnessPanel, name: str, results: Results) -> Point | None:
@@ -119,29 +121,29 @@ def _point(panel: SharpnessPanel, name: str, results: Results) -> Point | None:
     )
 
 
-def draw_sharpness(item: Sharpness, results: Results) -> Drawing:
-    """Draw the largest eigenvalues; runs that fell apart are hollow, and 2 / η is dashed over η."""
-    across = min(item.across, len(item.panels))
-    rows = -(-len(item.panels) // across)
+def draw_sharpness(experiment: Sharpness, results: Results) -> Drawing:
+    """Draw the largest eigenvalues; collapsed runs are hollow, and 2 / η is dashed."""
+    across = min(experiment.across, len(experiment.panels))
+    rows = -(-len(experiment.panels) // across)
     figure, grid = new_figure(rows, across, 4.4, 3.1)
     cells = [axes for row in grid for axes in row]
-    for axes, panel in zip(cells, item.panels, strict=False):
+    for axes, panel in zip(cells, experiment.panels, strict=False):
         _draw_panel(axes, panel, results)
-    for axes in cells[len(item.panels) :]:
+    for axes in cells[len(experiment.panels) :]:
         axes.set_visible(False)
     return figure
 
 
 def _draw_panel(axes: Axes, panel: SharpnessPanel, results: Results) -> None:
-    found = points(panel, results)
-    for color, (label, own) in zip(COLORS, found.items(), strict=False):
+    by_line = points(panel, results)
+    for color, (label, own) in zip(COLORS, by_line.items(), strict=False):
         drawn = [point for point in own.values() if point.eigenvalue > 0]
         sound = [point for point in drawn if not point.collapsed]
         axes.plot([p.x for p in drawn], [p.eigenvalue for p in drawn], "o", color=color, mfc="none")
         axes.plot(
             [p.x for p in sound], [p.eigenvalue for p in sound], "o-", color=color, label=label
         )
-    steps = sorted({point.x for own in found.values() for point in own.values()})
+    steps = sorted({point.x for own in by_line.values() for point in own.values()})
     axes.set_title(panel.title, fontsize=9.5, color="#333333")
     axes.set_xlabel(SYMBOLS[panel.key], fontsize=9)
     axes.set_ylabel("largest eigenvalue of the Hessian", fontsize=9)

@@ -1,0 +1,136 @@
+"""``fedapp run``, ``partition``, ``doctor`` and ``keys``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from fedapp.cli.options import RunConfig, Settings, console
+from fedapp.config.read import defaults, field_of, parse_settings, read_config, split_settings
+from fedapp.config.run_config import Scalar
+from fedapp.errors import ConfigError
+
+
+def run(
+    settings: Settings = None,
+    run_config: RunConfig = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Number of nodes that share the clients; default 1.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Train in this number of processes, one node each. 0: in this process."
+        ),
+    ] = 0,
+    ray_address: Annotated[
+        str,
+        typer.Option(help="Address of the Ray cluster. Empty: $RAY_ADDRESS, or this machine."),
+    ] = "",
+    worker_timeout: Annotated[
+        float | None,
+        typer.Option(min=0.0, help="Seconds to wait for free resources; default 60."),
+    ] = None,
+) -> None:
+    """Run federated averaging in this process or in workers. The run directory is printed first.
+
+    It is an error if no round changed the model.
+    """
+    from fedapp.client_app import app as client_app
+    from fedapp.engines.in_process import run_inline
+    from fedapp.server_app import app as server_app
+
+    values = parse_settings(split_settings(run_config, settings))
+    if resume is not None:
+        values, nodes, workers = _resumed(resume, values, nodes, workers)
+    _check_places(nodes, workers, ray_address, worker_timeout)
+    read_config(values)
+    if workers:
+        from fedapp.engines.ray_cluster import PLACEMENT_TIMEOUT, Cluster
+        from fedapp.engines.ray_workers import run_workers
+
+        seconds = PLACEMENT_TIMEOUT if worker_timeout is None else worker_timeout
+        run_workers(server_app, values, workers, Cluster.from_option(ray_address), seconds)
+    else:
+        run_inline(server_app, client_app, values, nodes or 1)
+
+
+def _check_places(
+    nodes: int | None, workers: int, ray_address: str, worker_timeout: float | None
+) -> None:
+    """Refuse options of workers that would have no effect."""
+    if workers and nodes not in (None, workers):
+        raise ConfigError(
+            f"--nodes {nodes}: each of the {workers} workers is one node. Leave the option out, or "
+            f"set --workers {nodes}."
+        )
+    for option, given in (
+        ("--ray-address", ray_address or None),
+        ("--worker-timeout", worker_timeout),
+    ):
+        if given is not None and not workers:
+            raise ConfigError(
+                f"{option} {given}: has no effect, because the run has no workers. Start one with "
+                "--workers N, or leave the option out."
+            )
+
+
+def _resumed(
+    folder: Path, values: dict[str, Scalar], nodes: int | None, workers: int
+) -> tuple[dict[str, Scalar], int, int]:
+    """Return the settings of the run in ``folder``, overridden by ``values``, its nodes and workers."""
+    from fedapp.runs.directory import read_stored
+
+    other = values.get("run-dir", str(folder))
+    if Path(str(other)).expanduser().absolute() != folder.absolute():
+        raise ConfigError(
+            f"run-dir = {other!r}: --resume continues the run in {folder}, in that folder. Leave "
+            "the key out; for a run elsewhere, copy the folder and resume the copy."
+        )
+    stored, run_info = read_stored(folder)
+    before = {"nodes": int(run_info.get("nodes", 1)), "workers": int(run_info.get("workers", 0))}
+    for name, given in (("nodes", nodes), ("workers", workers or None)):
+        if given not in (None, before[name]):
+            raise ConfigError(
+                f"--{name} {given}: the run in {folder} has {before[name] or 'no'} {name}, and a resumed "
+                "run has as many, so that it gives the same numbers. Leave the option out."
+            )
+    resumed: dict[str, Scalar] = {"resume": True, "run-dir": str(folder.absolute())}
+    return {**stored.to_run_config(), **values, **resumed}, before["nodes"], before["workers"]
+
+
+def partition(
+    settings: Settings = None,
+    run_config: RunConfig = None,
+    picture: Annotated[
+        Path, typer.Option(help="Path of the picture; .png and .svg are written.")
+    ] = Path("partition.png"),
+) -> None:
+    """Show the partition: a table of clients and labels, measures of skew, and a picture."""
+    from fedapp.runs.partition import show_partition
+
+    values = parse_settings(split_settings(run_config, settings))
+    show_partition(read_config(values), console, picture)
+
+
+def doctor(settings: Settings = None, run_config: RunConfig = None) -> None:
+    """Show what is installed, the device of Flower's actors, and commands for this machine."""
+    from fedapp.cli.doctor import examine
+
+    examine(read_config(parse_settings(split_settings(run_config, settings))), console)
+
+
+def keys() -> None:
+    """List all run-config keys with default, allowed values and meaning."""
+    from fedapp.config.key_docs import allowed
+
+    table = Table("key", "default", "allowed", "meaning", box=None, padding=(0, 2, 0, 0))
+    for key, default in defaults().items():
+        table.add_row(key, json.dumps(default), escape(allowed(key)), field_of(key).description)
+    console.print(table)

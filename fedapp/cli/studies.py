@@ -1,0 +1,113 @@
+"""``fedapp sweep`` and ``fedapp reproduce``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedapp.cli.options import RunConfig, Settings, console, end_with
+from fedapp.config.read import parse_settings, split_settings
+
+Jobs = Annotated[int, typer.Option(min=0, help="Parallel runs. 0: one a GPU, or one a core.")]
+Stacked = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Runs that a process trains in one program; they differ in learning rate or seed.",
+    ),
+]
+Retry = Annotated[bool, typer.Option("--retry", help="Repeat runs that failed before.")]
+Hours = Annotated[
+    float,
+    typer.Option(
+        min=0.0, help="Stop after this number of hours and show what is done. 0: no limit."
+    ),
+]
+STORE = Path("runs/sweeps")
+
+
+def sweep(
+    settings: Settings = None,
+    run_config: RunConfig = None,
+    jobs: Jobs = 0,
+    runs: Annotated[
+        Path, typer.Option(help="The folder of all runs; finished runs are reused.")
+    ] = STORE,
+    to: Annotated[Path, typer.Option(help="The folder of sweep.json and sweep.csv.")] = Path(),
+    best_of: Annotated[str, typer.Option(help="Show only the best value of this key.")] = "",
+    retry: Retry = False,
+    hours: Hours = 0.0,
+    stacked: Stacked = 1,
+) -> None:
+    """Run a grid: lists are values to try, as in "learning-rate=[0.03,0.1,0.3]" "seed=[0,1,2]".
+
+    The exit code is 1 if a run failed.
+    """
+    from fedapp.studies.sweep.command import sweep_settings
+    from fedapp.studies.sweep.scheduler import SchedulerOptions
+
+    options = SchedulerOptions(jobs, stacked, retry, hours)
+    words = split_settings(run_config, settings)
+    end_with(sweep_settings(words, runs, to, best_of, options, console))
+
+
+def reproduce(
+    experiments: Annotated[
+        list[str] | None, typer.Argument(metavar="[EXPERIMENT | all]...")
+    ] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="smoke: minutes; cpu: hours; narrow: Seo et al. with a smaller network; full: the paper."
+        ),
+    ] = "smoke",
+    jobs: Jobs = 0,
+    runs: Annotated[
+        Path, typer.Option(help="The folder of all runs; finished runs are reused.")
+    ] = STORE,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with mnist, cifar10, shakespeare. Default: the hub.")
+    ] = None,
+    to: Annotated[Path, typer.Option(help="The folder of results and pages.")] = Path(
+        "runs/results"
+    ),
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="KEY=VALUE that overrides the settings of all runs."),
+    ] = None,
+    retry: Retry = False,
+    hours: Hours = 0.0,
+    stacked: Stacked = 1,
+    recorded: Annotated[
+        Path | None,
+        typer.Option("--from", help="Use the records of runs beside the results in this folder."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Run only this row, column, line, algorithm or ROW | COLUMN."),
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List experiments and their costs, and run nothing.")
+    ] = False,
+) -> None:
+    """Reproduce the papers' experiments: tables and figures beside the published numbers.
+
+    The exit code is 1 if a run failed or results were not written.
+    """
+    from fedapp.studies.papers.catalogue import as_scale
+    from fedapp.studies.papers.reproduce import ReproduceOptions, data_folder, show_costs
+    from fedapp.studies.papers.reproduce import reproduce as run_experiments
+    from fedapp.studies.sweep.scheduler import SchedulerOptions
+
+    scheduler, overrides = SchedulerOptions(jobs, stacked, retry, hours), parse_settings(setting)
+    folder = data_folder(data)
+    chosen = tuple(only or ())
+    options = ReproduceOptions(
+        as_scale(scale), folder, runs, to, scheduler, overrides, recorded, chosen
+    )
+    if listed or not experiments:
+        show_costs(experiments or ["all"], options, console)
+    else:
+        end_with(run_experiments(experiments, options, console))

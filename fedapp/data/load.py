@@ -1,0 +1,149 @@
+"""From a run-config to its data: data set, partition and transform."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from fedapp.config import unused_options
+from fedapp.config.read import defaults
+from fedapp.config.registry import FAMILIES
+from fedapp.config.run_config import RunConfig, kebab
+from fedapp.config.unused_options import READING
+from fedapp.data.cache import cached_dataset, cached_partition, partition_key
+from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
+from fedapp.data.dataset import Dataset, Examples, Partition, Task
+from fedapp.data.embedded.embedded import Embedded, checked
+from fedapp.data.partition.partitioning import Partitioning
+from fedapp.data.readers import content_key, read_source
+from fedapp.data.readers.source import Source
+from fedapp.data.text.build import build_labelled, build_next_symbol
+from fedapp.data.transforms.transform import Transform
+from fedapp.errors import ConfigError, DataError
+
+LATER_READING_KEYS = ("text_example",)
+"""Keys of READING added later: a default is left out of the cache's key, so old entries stay valid."""
+
+
+def load_dataset(config: RunConfig) -> Dataset:
+    """Return the data set that ``config`` names: embedded, from the hub, or a local folder.
+
+    Raises
+    ------
+    ConfigError
+        A key has no effect on this data, for example a key about text on images.
+    DataError
+        The data cannot be read, or cannot be trained on.
+    """
+    embedded = next(f for f in FAMILIES if f.key == "dataset").components()
+    if config.dataset in embedded:
+        return checked(cast("Embedded", config.component("dataset")).load())
+    dataset = _load_cached(config, node=False)
+    if dataset.task.kind == "image":
+        unused_options.refuse(unused_options.of_images(config))
+    else:
+        unused_options.refuse(unused_options.of_texts(config, one_label=dataset.task.one_label))
+    return dataset
+
+
+def load_node_data(config: RunConfig, path: str) -> Dataset:
+    """Return the data in a node's own folder ``path``, read with the other settings of ``config``.
+
+    Without a test split the test examples are empty.
+
+    Raises
+    ------
+    ConfigError, DataError
+        The folder is missing, or cannot be read; the message names ``data-path``.
+    """
+    try:
+        if not Path(path).expanduser().is_dir():
+            raise DataError("there is no such folder.")
+        return _load_cached(config.model_copy(update={"dataset": path}), node=True)
+    except (ConfigError, DataError) as error:
+        raise type(error)(f"data-path = {path!r} (the node's --node-config): {error}") from error
+
+
+def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
+    unset = {
+        name for name in LATER_READING_KEYS if getattr(config, name) == defaults()[kebab(name)]
+    }
+    keys = {kebab(name): getattr(config, name) for name in READING if name not in unset}
+    keys |= {"content": content_key(config), "node": node}
+
+    def build(scratch: Path) -> Dataset:
+        return build_dataset(config, read_source(config, scratch, test_required=not node))
+
+    dataset = cached_dataset(config, keys, build)
+    if not (node or len(dataset.test)):
+        raise DataError(
+            f"dataset = {config.dataset!r}: its test split has no symbol to predict. Unknown words are "
+            "not counted, and test-fraction holds out no row of a client with a single one. Give it "
+            "another test split, or more rows."
+        )
+    return dataset
+
+
+def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Partition:
+    """Return the partition of the training examples, and if there is one of the test examples, over K."""
+    partitioner = cast("Partitioning", config.component("partitioner"))
+
+    def split() -> Partition:
+        train = partitioner.split(dataset.train, num_clients, config.seed)
+        test = partitioner.split_test(dataset.test, dataset.train, train, config.seed)
+        return dataclasses.replace(train, test=test)
+
+    if not partitioner.cached:
+        return split()
+    key = partition_key(partitioner, dataset, num_clients, config.seed)
+    return cached_partition(config, key, split)
+
+
+def load_transform(config: RunConfig) -> Transform:
+    """Return the transform that ``config`` names."""
+    return cast("Transform", config.component("transform"))
+
+
+def network_task(config: RunConfig, task: Task) -> Task:
+    """Return the task with the input shape after the transform."""
+    shape = load_transform(config).output_shape(task.input_shape)
+    return dataclasses.replace(task, input_shape=shape)
+
+
+def build_dataset(config: RunConfig, source: Source) -> Dataset:
+    """Return the data set of a source; without a test split the test examples are empty.
+
+    Raises
+    ------
+    DataError
+        Labels are negative or out of range, or test inputs have another shape.
+    """
+    if not source.train.is_text:
+        return _build_images(config, source)
+    if source.train.labels is not None:
+        return build_labelled(config, source)
+    return build_next_symbol(config, source)
+
+
+def _build_images(config: RunConfig, source: Source) -> Dataset:
+    num_classes = checked_classes(config, source)
+    source = hold_out_random(config, source)
+    train, test = source.train, source.test
+    shape = train.inputs.shape[1:]
+    if test is not None and test.inputs.shape[1:] != shape:
+        raise DataError(
+            f"test-split = {config.test_split!r}: its images have shape {test.inputs.shape[1:]}, "
+            f"those of train-split {config.train_split!r} {shape}. Convert them to one shape."
+        )
+    groups, names = code_groups([train, test] if test else [train])
+    empty = Examples(np.empty((0, *shape), train.inputs.dtype), np.empty(0, np.int64))
+    return Dataset(
+        name=config.dataset,
+        task=Task("image", shape, num_classes, source.class_names),
+        train=Examples(train.inputs, labels_of(train), groups[0], names),
+        test=Examples(test.inputs, labels_of(test), groups[1], names) if test else empty,
+        fingerprint="",
+    )

@@ -1,1 +1,0 @@
-"""Partitions for other libraries; imported only by those who use them."""

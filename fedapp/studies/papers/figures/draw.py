@@ -1,0 +1,121 @@
+"""The figure of an experiment, drawn from its results or settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure as Drawing
+
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
+from fedapp.data import load_dataset, load_partition
+from fedapp.runs.figures import COLORS, GREY, losses_figure, percent_tick, similarity_figure
+from fedapp.runs.partition_figure import draw_comparison
+from fedapp.studies.papers.catalogue import Experiment
+from fedapp.studies.papers.cells import Setup
+from fedapp.studies.papers.figures.curves import draw_figure
+from fedapp.studies.papers.figures.landscapes import (
+    draw_descents,
+    draw_interpolation,
+    draw_two_clients,
+    measure_interpolation,
+)
+from fedapp.studies.papers.figures.sharpness import draw_sharpness
+from fedapp.studies.papers.figures.style import new_figure, note_scale, save
+from fedapp.studies.papers.quadratic_rates import rates_figure
+from fedapp.studies.papers.results import Results
+from fedapp.studies.papers.schema import Comparison, Figure, Picture, Sharpness, Updates
+
+
+def numbers_of(experiment: Experiment, setup: Setup) -> dict[str, Any]:
+    """Return the numbers that a figure needs beside cells; may train models."""
+    if isinstance(experiment, Picture) and experiment.draw == "interpolation":
+        return measure_interpolation(setup.settings())
+    return {}
+
+
+def draw(experiment: Experiment, results: Results, setup: Setup, stem: Path) -> list[Path]:
+    """Draw the figure as ``stem``.png and .svg; tables and claims have none."""
+    match experiment:
+        case Figure():
+            return _save_noted(draw_figure(experiment, results), results, stem)
+        case Comparison():
+            return _save_noted(draw_ranking(results), results, stem)
+        case Updates():
+            return _draw_updates(experiment, results, stem)
+        case Sharpness():
+            return _save_noted(draw_sharpness(experiment, results), results, stem)
+        case Picture():
+            return _draw_picture(experiment, results.numbers, setup, stem)
+        case _:
+            return []
+
+
+def _draw_updates(experiment: Updates, results: Results, stem: Path) -> list[Path]:
+    runs = {name: cell.runs[0].agreement for name, cell in results.cells.items() if cell.runs}
+    if not runs:
+        return []
+    figure = losses_figure(runs) if experiment.shows == "losses" else similarity_figure(runs)
+    return _save_noted(figure, results, stem)
+
+
+def _save_noted(figure: Drawing, results: Results, stem: Path) -> list[Path]:
+    note_scale(figure, results.scale)
+    return save(figure, stem)
+
+
+def _draw_picture(
+    experiment: Picture, numbers: Mapping[str, Any], setup: Setup, stem: Path
+) -> list[Path]:
+    match experiment.draw:
+        case "interpolation":
+            return save(draw_interpolation(numbers), stem)
+        case "landscape-one":
+            return save(draw_descents(), stem)
+        case "landscape-two":
+            return save(draw_two_clients(), stem)
+        case "quadratic":
+            return save(rates_figure(), stem)
+        case "partitions":
+            return draw_partitions(_panels(experiment, setup), stem)
+
+
+def _panels(experiment: Picture, setup: Setup) -> dict[str, dict[str, Scalar]]:
+    return {title: setup.settings(settings) for title, settings in experiment.panels.items()}
+
+
+def draw_partitions(settings: Mapping[str, Mapping[str, Scalar]], stem: Path) -> list[Path]:
+    """Draw the partitions of run-configs side by side, as ``stem``.png and .svg."""
+    configs = {title: read_config(each) for title, each in settings.items()}
+    dataset = load_dataset(next(iter(configs.values())))
+    partitions = {
+        title: load_partition(config, dataset, config.num_clients)
+        for title, config in configs.items()
+    }
+    task = dataset.task
+    labels = task.labels or tuple(map(str, range(task.num_classes)))
+    return draw_comparison(partitions, dataset.train.targets, labels, stem)
+
+
+REFERENCE = "fedavg"
+
+
+def draw_ranking(results: Results) -> Drawing:
+    """Draw mean and range of the algorithms' accuracies, the best on top; a gray line marks FedAvg."""
+    ran = {name: cell for name, cell in results.cells.items() if cell.runs}
+    order = sorted(ran, key=lambda name: ran[name].mean("final"))
+    figure, [[axes]] = new_figure(1, 1, 6.4, 0.9 + 0.24 * max(len(order), 1))
+    for place, name in enumerate(order):
+        low, high = ran[name].spread("final")
+        color = COLORS[1] if name == REFERENCE else COLORS[0]
+        axes.plot([low, high], [place, place], color=color, linewidth=3, alpha=0.35)
+        axes.plot(ran[name].mean("final"), place, "o", color=color, markersize=5)
+    if REFERENCE in ran:
+        axes.axvline(ran[REFERENCE].mean("final"), color=GREY, linewidth=1, linestyle=(0, (5, 3)))
+    axes.set_yticks(range(len(order)), order)
+    axes.set_ylim(-0.6, len(order) - 0.4)
+    axes.xaxis.set_major_formatter(percent_tick)
+    axes.set_xlabel("test accuracy at the end: mean and range over the seeds", fontsize=9)
+    return figure

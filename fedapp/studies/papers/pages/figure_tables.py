@@ -1,0 +1,244 @@
+"""Tables of the numbers in figures: lines, algorithms, sharpness, losses and similarity of updates."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from fedapp.config.run_config import Scalar
+from fedapp.runs.model_sharpness import Measurement
+from fedapp.studies.papers.claims import similarity
+from fedapp.studies.papers.figures.sharpness import SYMBOLS, Point, points
+from fedapp.studies.papers.labels import RunLabels
+from fedapp.studies.papers.pages.markdown import NOT_RUN, duration, number, percent, table
+from fedapp.studies.papers.results import CellResult, Results
+from fedapp.studies.papers.schema import Comparison, Sharpness, SharpnessPanel, Updates
+
+
+def comparison_section(experiment: Comparison, results: Results) -> str:
+    """Return the table of algorithms, the best first."""
+    ran = sorted(results.cells.items(), key=lambda pair: -_final(pair[1]))
+    head = (
+        *("algorithm", "accuracy at the end", "seeds: min - max", "best of any round", "η"),
+        *("further", "inside", "tried", "wall time of a run"),
+    )
+    rows = [_algorithm_row(name, cell) for name, cell in ran]
+    left_out = [[name, f"left out: {why}", *[""] * 7] for name, why in experiment.leave_out.items()]
+    return table(head, [*rows, *left_out])
+
+
+def _final(cell: CellResult) -> float:
+    return cell.mean("final") if cell.runs else -1.0
+
+
+def _algorithm_row(name: str, cell: CellResult) -> list[str]:
+    if not cell.runs:
+        return [name, NOT_RUN, *[""] * 7]
+    low, high = cell.spread("final")
+    further = [f"{k}={_value(v)}" for k, v in cell.chosen.items() if k != "learning-rate"]
+    problems = [run.problem for run in cell.runs if run.problem]
+    return [
+        name,
+        percent(cell.mean("final")),
+        f"{len(cell.runs)}: {percent(low)} - {percent(high)}",
+        percent(cell.mean("best")),
+        number(cell.rate),
+        ", ".join([*further, *problems[:1]]),
+        "yes" if cell.inside else "**no**",
+        str(len(cell.tried)),
+        duration(cell.mean("seconds")),
+    ]
+
+
+def _value(value: Scalar) -> str:
+    """Format the value of a setting."""
+    return f"{value:g}" if type(value) in (int, float) else str(value)
+
+
+MARK = " †"
+
+
+def sharpness_section(experiment: Sharpness, results: Results) -> str:
+    """Return whether minima are flatter with larger η and smaller B, and the numbers of all cells.
+
+    The first is left out at smoke scale.
+    """
+    head = ("panel", "line", "largest eigenvalues", "flatter at")
+    judged = results.scale != "smoke"
+    rows = [
+        [panel.title, label, _listed(panel, own), _flatter(panel, own) if judged else ""]
+        for panel in experiment.panels
+        for label, own in points(panel, results).items()
+    ]
+    way = Measurement(examples=experiment.examples)
+    how = (
+        f"The loss is the mean over {way.examples} training examples, drawn by the run's seed; ± is the "
+        f"maximum distance of the number from an eigenvalue; the loss rises over {way.distance:g} of the "
+        f"length of θ, the mean of {way.directions} random directions. A run marked † ends at less than "
+        "half of its best accuracy, and is left out of the steps."
+    )
+    return f"{table(head, rows)}\n\n{how}\n\n{_cells(experiment, results)}"
+
+
+def _listed(panel: SharpnessPanel, own: dict[str, Point]) -> str:
+    """Format the eigenvalues by setting."""
+    symbol = SYMBOLS[panel.key]
+    eigenvalues = [
+        f"{number(point.eigenvalue)} ({symbol} = {point.x:g}){MARK if point.collapsed else ''}"
+        for point in own.values()
+    ]
+    return ", ".join(eigenvalues) or "not measured"
+
+
+def _flatter(panel: SharpnessPanel, own: dict[str, Point]) -> str:
+    """Return at how many steps to larger η, or smaller B, the minimum is flatter."""
+    sound = [point for point in own.values() if not point.collapsed]
+    ordered = sound if panel.key == "learning-rate" else sound[::-1]
+    steps = [after.eigenvalue < before.eigenvalue for before, after in itertools.pairwise(ordered)]
+    return f"{sum(steps)} of {len(steps)} steps" if steps else ""
+
+
+def _cells(experiment: Sharpness, results: Results) -> str:
+    """Return the table of all cells."""
+    head = (
+        *("run", "η", "B", "rounds", "final", "training loss", "largest eigenvalue", "±"),
+        *("times η", "times |θ|²", "rise of the loss"),
+    )
+    rows, run_labels = [], RunLabels.of(experiment, results)
+    for panel in experiment.panels:
+        for own in points(panel, results).values():
+            rows += [
+                _sharpness_row(run_labels.text(name, name), name, point, results)
+                for name, point in own.items()
+            ]
+    missing = [name for name in experiment.cells if not results.numbers.get(name)]
+    rows += [
+        [run_labels.text(name, name), _why(results.cells[name]), *[""] * 9] for name in missing
+    ]
+    return table(head, list(map(list, dict.fromkeys(map(tuple, rows)))))
+
+
+def _why(cell: CellResult) -> str:
+    return "no model" if cell.runs else NOT_RUN
+
+
+def _sharpness_row(shown: str, name: str, point: Point, results: Results) -> list[str]:
+    cell, entry = results.cells[name], results.numbers[name][0]
+    return [
+        shown,
+        f"{point.step:g}",
+        str(entry["batch-size"]),
+        str(entry["round"]),
+        percent(cell.mean("final")) + (MARK if point.collapsed else ""),
+        number(point.loss),
+        number(point.eigenvalue),
+        number(point.error, 2),
+        number(point.eigenvalue * point.step),
+        number(point.relative),
+        number(point.rise),
+    ]
+
+
+def updates_section(experiment: Updates, results: Results) -> str:
+    """Return the table of losses or of similarities of the lines that were run."""
+    cells = {
+        name: cell
+        for name, cell in results.cells.items()
+        if cell.runs and all(run.agreement for run in cell.runs)
+    }
+    if not cells:
+        return ""
+    return _losses(cells) if experiment.shows == "losses" else _similarities(cells)
+
+
+def _losses(cells: dict[str, CellResult]) -> str:
+    """Return the range of the clients' losses in the last round, and their spread."""
+    text = (
+        "The training losses of all clients in the last round, and their relative spread: the "
+        "standard deviation over the mean, of the last half of the rounds."
+    )
+    head = ("line", "least", "mean", "greatest", "relative spread")
+    rows = [[name, *_ends(cell), _spread(cell)] for name, cell in cells.items()]
+    return f"{text}\n\n{table(head, rows)}"
+
+
+def _ends(cell: CellResult) -> list[str]:
+    """Return minimum, mean and maximum of the clients' losses in the last round, over all seeds."""
+    last = [loss for run in cell.runs for loss in run.client_losses[-1]]
+    if not last:
+        return [""] * 3
+    return [number(float(value)) for value in (min(last), np.mean(last), max(last))]
+
+
+def _spread(cell: CellResult) -> str:
+    known = [run.loss_spread for run in cell.runs if run.loss_spread is not None]
+    return percent(float(np.mean(known)), 1) if known else ""
+
+
+def _similarities(cells: dict[str, CellResult]) -> str:
+    """Return the similarity of each layer, and the difference of two lines."""
+    by_line = {name: similarity(cell.runs) for name, cell in cells.items()}
+    layers = list(dict.fromkeys(layer for own in by_line.values() for layer in own))
+    rows = [[name, *(number(own.get(layer)) for layer in layers)] for name, own in by_line.items()]
+    if len(by_line) == 2:
+        first, second = by_line
+        gains = [_gain(by_line[first].get(layer), by_line[second].get(layer)) for layer in layers]
+        rows.append([f"{first} less {second}", *gains])
+    text = "The mean cosine similarity of all pairs of clients, over the recorded rounds, by layer."
+    return f"{text}\n\n{table(('line', *layers), rows)}"
+
+
+def _gain(first: float | None, second: float | None) -> str:
+    return "" if first is None or second is None else f"{first - second:+.3g}"
+
+
+def lines_section(results: Results, run_labels: RunLabels) -> str:
+    """Return the table of lines; rounds below full scale are shown as "n of N"."""
+    runs = [run for cell in results.cells.values() for run in cell.runs]
+    losses = any(run.training_loss is not None for run in runs)
+    head = ["line", "η", "seeds", "rounds", "final", "best", "least test loss"]
+    head += [*(["last training loss"] if losses else []), "wall time"]
+    rows = [_line(name, cell, losses, run_labels) for name, cell in results.cells.items()]
+    return table(head, rows)
+
+
+def _line(name: str, cell: CellResult, losses: bool, run_labels: RunLabels) -> list[str]:
+    shown = run_labels.text(name.replace(" | ", ": ", 1).replace(" | ", ", "), name)
+    if not cell.runs:
+        return [shown, NOT_RUN, *[""] * (7 if losses else 6)]
+    problems = (run.problem for run in cell.runs if run.problem)
+    return [
+        shown,
+        number(cell.rate),
+        str(len(cell.runs)),
+        _rounds(cell, run_labels.planned(name)),
+        f"{100 * cell.mean('final'):.2f} %",
+        f"{100 * cell.mean('best'):.2f} %",
+        _least_loss(cell),
+        *([_training_loss(cell)] if losses else []),
+        next(problems, duration(cell.mean("seconds"))),
+    ]
+
+
+def _rounds(cell: CellResult, planned: int) -> str:
+    """Return the rounds that were run, with those of full scale if they are more."""
+    most = max(run.rounds for run in cell.runs)
+    return f"{most} of {planned}" if most < planned else str(most)
+
+
+def _least_loss(cell: CellResult) -> str:
+    """Return the mean of the minimum test losses over seeds, and their rounds."""
+    rounds = [run.least_loss_round for run in cell.runs if run.least_loss_round is not None]
+    if len(rounds) < len(cell.runs):
+        return ""
+    several = f"rounds {min(rounds)} to {max(rounds)}"
+    where = several if min(rounds) < max(rounds) else f"round {rounds[0]}"
+    return f"{number(cell.mean('least_loss'))} ({where})"
+
+
+def _training_loss(cell: CellResult) -> str:
+    """Return the mean of the final training-set losses over seeds."""
+    if any(run.training_loss is None for run in cell.runs):
+        return ""
+    return number(cell.mean("training_loss"))

@@ -1,0 +1,229 @@
+"""Plans of runs, and the search for the learning rate of a cell.
+
+A plan is a generator that yields requests, receives their records, and returns a result. Its requests
+depend on the records only, so a plan has no state to save: it is replayed from its start whenever a run
+ends or the program is restarted.
+
+The search extends a grid of learning rates until the best lies inside it
+(McMahan et al. 2017, section 3): "training over a sufficiently wide grid of learning rates (typically
+11-13 values for eta on a multiplicative grid of resolution 10^(1/3) or 10^(1/6)). We checked to
+ensure the best learning rates were in the middle of our grids."
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from fedapp.config.run_config import Scalar
+from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.record import RunRecord
+
+Steps = Generator[Sequence[Request], Sequence[RunRecord], "SearchResult"]
+Find = Callable[[Request], RunRecord | None]
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The records of the best candidate, one a seed, and all candidates.
+
+    ``chosen`` is the best candidate; ``inside`` is whether its rate lies inside the grid.
+    """
+
+    runs: Sequence[RunRecord]
+    chosen: Candidate | None = None
+    tried: Sequence[Candidate] = ()
+    inside: bool = True
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Settings that were tried, with their records; a lower ``score`` is better."""
+
+    settings: tuple[tuple[str, bool | int | float | str], ...]
+    records: Sequence[RunRecord]
+    score: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class SearchProgress:
+    """The progress of a plan: the requests without a record, or its result."""
+
+    missing: Sequence[Request]
+    outcome: SearchResult | None
+
+
+def replay(steps: Steps, find: Find) -> SearchProgress:
+    """Replay a plan with the records that ``find`` returns."""
+    try:
+        requests = next(steps)
+        while True:
+            records = [find(request) for request in requests]
+            known = [record for record in records if record is not None]
+            if len(known) < len(requests):
+                pairs = zip(requests, records, strict=True)
+                return SearchProgress(
+                    [request for request, record in pairs if record is None], None
+                )
+            requests = steps.send(known)
+    except StopIteration as stop:
+        return SearchProgress([], stop.value)
+
+
+def fixed(requests: Sequence[Request]) -> Steps:
+    """Plan fixed requests."""
+    records = yield requests
+    return SearchResult(records)
+
+
+Measure = Literal["rounds", "accuracy"]
+Candidates = Generator[Sequence[Request], Sequence[RunRecord], list[Candidate]]
+
+
+@dataclass(frozen=True)
+class RateGrid:
+    """The grid of a key: ``start * 10^(i * step)`` for i from middle - width to middle + width.
+
+    The middle comes first; the others stop after ``patience`` times the rounds of the best so far.
+    While the best lies on an edge, the grid grows there by one step, at most ``most`` times. ``seeds``
+    are the runs that a rate is compared by. Cells with different best rates differ in ``middle`` and
+    share the grid, so that they share runs.
+    """
+
+    start: float
+    step: float = 1 / 3
+    width: int = 1
+    most: int = 6
+    patience: float = 1.5
+    middle: int = 0
+    key: str = "learning-rate"
+    seeds: tuple[int, ...] = (0,)
+
+    def rate(self, index: int) -> float:
+        """Return the rate at an index of the grid (0: ``start``), to six digits."""
+        return float(f"{self.start * 10 ** (index * self.step):.6g}")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number of a table or a line of a figure: settings, rounds, seeds and search.
+
+    ``options`` are further keys with the values to try, each with its own grid of rates. With measure
+    ``rounds`` the best candidate needs the fewest rounds to ``target``; with ``accuracy`` it has the
+    highest mean test accuracy of the last ``window`` evaluations. The best candidate's runs continue to
+    round ``draw`` for their curves (0: no further).
+    """
+
+    settings: Mapping[str, Scalar]
+    rounds: int
+    target: float = 0.0
+    seeds: tuple[int, ...] = (0,)
+    rates: RateGrid | None = None
+    options: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
+    measure: Measure = "rounds"
+    window: int = 1
+    draw: int = 0
+
+    def request(self, settings: Mapping[str, Scalar], seed: int, rounds: int) -> Request:
+        """Return the request for a run of this cell."""
+        target = self.target if self.measure == "rounds" else 0.0
+        return Request.of({**self.settings, **settings, "seed": seed}, rounds, target)
+
+    def score(self, records: Sequence[RunRecord]) -> tuple[float, float]:
+        """Return the score of a candidate's runs; tuples compare, lower is better."""
+        accuracy = _mean([record.final_accuracy(self.window) for record in records])
+        if self.measure == "accuracy":
+            return (-accuracy, 0.0)
+        needed = [record.rounds_to(self.target) for record in records]
+        reached = [value for value in needed if value is not None]
+        best = _mean([record.best_accuracy for record in records])
+        return (_mean(reached) if len(reached) == len(records) else math.inf, -best)
+
+
+def search(cell: Cell) -> Steps:
+    """Plan a cell: find the best candidate, then run it with all seeds to the last round drawn."""
+    tried = yield from _candidates(cell)
+    best = min(tried, key=lambda candidate: candidate.score) if tried else None
+    chosen = dict(best.settings) if best else {}
+    runs = yield [cell.request(chosen, seed, cell.rounds) for seed in cell.seeds]
+    if cell.draw:
+        longer = replace(cell, target=0.0)
+        runs = yield [longer.request(chosen, seed, cell.draw) for seed in cell.seeds]
+    return SearchResult(runs, best, tried, best is None or is_inside(cell, best, tried))
+
+
+def _candidates(cell: Cell) -> Candidates:
+    """Yield the requests of the search and return all candidates."""
+    tried: list[Candidate] = []
+    for values in itertools.product(*cell.options.values()):
+        option = dict(zip(cell.options, values, strict=True))
+        if cell.rates is not None:
+            tried += yield from _search_rates(cell, cell.rates, option)
+        elif option:
+            records = yield [cell.request(option, seed, cell.rounds) for seed in cell.seeds]
+            tried.append(_candidate(cell, option, records))
+    return tried
+
+
+def _search_rates(cell: Cell, rates: RateGrid, option: Mapping[str, Scalar]) -> Candidates:
+    candidates: dict[int, Candidate] = {}
+    indices = [rates.middle]
+    while indices:
+        limit = _limit(cell, rates, candidates)
+        settings = [{**option, rates.key: rates.rate(index)} for index in indices]
+        requests = [cell.request(each, seed, limit) for each in settings for seed in rates.seeds]
+        records = yield requests
+        for number, (index, each) in enumerate(zip(indices, settings, strict=True)):
+            own = records[number * len(rates.seeds) : (number + 1) * len(rates.seeds)]
+            candidates[index] = _candidate(cell, each, own)
+        indices = _next_indices(rates, candidates)
+    return [candidates[index] for index in sorted(candidates)]
+
+
+def _candidate(
+    cell: Cell, settings: Mapping[str, Scalar], records: Sequence[RunRecord]
+) -> Candidate:
+    return Candidate(tuple(sorted(settings.items())), records, cell.score(records))
+
+
+def _limit(cell: Cell, rates: RateGrid, candidates: Mapping[int, Candidate]) -> int:
+    """Return the rounds after which a further rate can no longer be the best."""
+    best = min((candidate.score[0] for candidate in candidates.values()), default=math.inf)
+    if cell.measure == "accuracy" or not math.isfinite(best):
+        return cell.rounds
+    return min(cell.rounds, math.ceil(best * rates.patience))
+
+
+def _next_indices(rates: RateGrid, candidates: Mapping[int, Candidate]) -> list[int]:
+    """Return the indices to try next: the rest of the grid, then one beyond the best edge."""
+    grid = range(rates.middle - rates.width, rates.middle + rates.width + 1)
+    rest = [index for index in grid if index not in candidates]
+    if rest:
+        return rest
+    # Of equal scores the smallest rate, as in ``search``: if all rates fail, the grid grows downwards.
+    best = min(sorted(candidates), key=lambda index: candidates[index].score)
+    beyond = {min(candidates): min(candidates) - 1, max(candidates): max(candidates) + 1}.get(best)
+    if beyond is None or abs(beyond - rates.middle) > rates.width + rates.most:
+        return []
+    return [beyond]
+
+
+def is_inside(cell: Cell, best: Candidate, tried: Sequence[Candidate]) -> bool:
+    """Return whether rates below and above the best candidate's were tried."""
+    if cell.rates is None:
+        return True
+    key = cell.rates.key
+    option = {name: value for name, value in best.settings if name != key}
+    along = [
+        float(dict(each.settings)[key])
+        for each in tried
+        if option.items() <= dict(each.settings).items()
+    ]
+    return min(along) < float(dict(best.settings)[key]) < max(along)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.inf
