@@ -650,7 +650,7 @@ def test_k_is_that_of_the_start_where_nodes_are_clients(tmp_path: Path, caplog: 
     records = metrics_of(tmp_path / "run")[1:]
     assert [record["clients"] for record in records] == [[0, 1, 2]] * 3
     assert records[0]["delta"] == pytest.approx(3**-1.1)
-    assert "the bound is for the K = 3 clients that are here now" in caplog.text
+    assert "the bound is for the K = 3 clients that are connected now" in caplog.text
 
 
 def test_a_million_coins_take_milliseconds() -> None:
