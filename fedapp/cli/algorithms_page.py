@@ -46,7 +46,7 @@ that differ (`python -m fedapp.studies.papers.quadratic_rates docs/images/quadra
 Gradient descent falls by ((κ - 1) / (κ + 1))² = 0.102 a round, as its bound does, κ = M / m =
 1.94; heavy ball by 0.027 in the long run, the square of (√κ - 1) / (√κ + 1); Nesterov's bound, (1
 - 1 / √κ) = 0.282 a round, holds for every such function and is not tight here. The same iterates
-come from one client that takes the steps in one turn with client momentum.
+come from one client that takes all steps in one round with client momentum.
 """
 
 
