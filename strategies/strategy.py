@@ -27,6 +27,7 @@ from fedapp.federation.aggregation import (
 )
 from fedapp.federation.arrays import size_of, to_arrays, to_tensors
 from fedapp.federation.callback import Callback, Ledger, RoundMetrics, ServerState
+from fedapp.federation.client_sampler import ClientSampler
 from fedapp.federation.delivery import Delivery, expiring, match_by_node
 from fedapp.federation.evaluation import ClientEvaluation, evaluation_metrics
 from fedapp.federation.faults import Fault
@@ -36,7 +37,6 @@ from fedapp.federation.messages import (
     encode_train_request,
 )
 from fedapp.federation.nodes import Nodes
-from fedapp.federation.sampling import ClientSampler
 from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import TrainRequest

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from fedapp.data.transforms.scale import Scale
 
 from fedapp.data.dataset import Examples, Task
+from fedapp.data.transforms.transform import Scale
 from fedapp.models.mlp import Linear
 from fedapp.models.model import initialise
 from fedapp.training.algorithm import Algorithm, ClientContext

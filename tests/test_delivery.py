@@ -289,7 +289,7 @@ def test_replies_that_come_while_a_round_waits_for_busy_nodes_are_counted(tmp_pa
     monkeypatch.setattr(
         "fedapp.federation.sampling.sample_clients", lambda _, round_, *__, **___: draws[round_]
     )
-    monkeypatch.setattr("fedapp.federation.sampling.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("fedapp.federation.client_sampler.BUSY_SECONDS", 0.01)
     looks = []
 
     class Slow(BusyGrid):
@@ -316,7 +316,7 @@ class GatheringGrid(InlineGrid):
 
 
 def test_a_round_waits_for_as_many_clients_as_must_reply(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedapp.federation.sampling.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("fedapp.federation.client_sampler.BUSY_SECONDS", 0.01)
     settings = {"num_server_rounds": 1, "min_nodes": 2, "min_replies": 3}
     record = own_run(tmp_path / "run", GatheringGrid, **settings)[0]
     assert (record["clients"], record["model_changed"]) == ([0, 1, 2], True)

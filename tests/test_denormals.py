@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from fedapp.data.transforms.scale import Scale
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.data.dataset import Examples, Task
+from fedapp.data.transforms.transform import Scale
 from fedapp.models.mlp import Linear
 from fedapp.models.model import initialise
 from fedapp.training.algorithm import ClientContext

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedapp.data.transforms.scale import Scale
 from torch import Tensor
 
 from fedapp.config.read import read_config
@@ -16,7 +15,7 @@ from fedapp.data.dataset import Task
 from fedapp.data.node_data import read_node_data
 from fedapp.data.transforms.cifar24 import Cifar24
 from fedapp.data.transforms.normalise import Normalise
-from fedapp.data.transforms.transform import Transform
+from fedapp.data.transforms.transform import Scale, Transform
 from fedapp.models.mlp import Linear
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import ClientContext

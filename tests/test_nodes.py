@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 from data_files import write_parquet
-from fedapp.data.task_schema import describe_task
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
@@ -23,7 +22,7 @@ from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar
 from fedapp.data import Task
 from fedapp.data.embedded.digits import Digits
-from fedapp.data.node_data import NodeData, OwnClient, read_node_data
+from fedapp.data.node_data import NodeData, OwnClient, describe_task, read_node_data
 from fedapp.engines.grid import RUN_ID, set_identity
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError, RunError

@@ -18,7 +18,7 @@ from killed import PROCESSES
 from rich.console import Console
 
 from fedapp.cli import main as cli
-from fedapp.runs.callbacks import read_metrics
+from fedapp.runs.metrics import read_metrics
 from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions, execute_plans

@@ -8,7 +8,7 @@ from damages import DAMAGES
 from flwr.app import MessageType
 from in_process import client_app, metrics, model, run
 
-from fedapp.federation import sampling
+from fedapp.federation import client_sampler
 from fedapp.runs.callbacks import Metrics
 from fedapp.seeds import generator
 
@@ -53,7 +53,7 @@ def resident_bytes():
 def soak(folder, patch):
     """Return the folder of the run with faults, of that without, and the memory every ten rounds."""
     memory = []
-    write, draw = Metrics.on_round, sampling.sample_clients
+    write, draw = Metrics.on_round, client_sampler.sample_clients
 
     def weigh(self, record, state):
         if state.round % 10 == 0:
@@ -68,7 +68,7 @@ def soak(folder, patch):
     patch.setattr(Metrics, "on_round", weigh)
     faulty = run(folder / "faulty", NODES, failing, **SETTINGS)
     patch.setattr(Metrics, "on_round", write)
-    patch.setattr(sampling, "sample_clients", sound)
+    patch.setattr(client_sampler, "sample_clients", sound)
     clean = run(folder / "clean", NODES, **SETTINGS)
     return faulty, clean, memory
 

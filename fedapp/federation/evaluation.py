@@ -14,10 +14,10 @@ from fedapp.config.run_config import RunConfig
 from fedapp.errors import one_line
 from fedapp.federation.aggregation import late, with_deadline
 from fedapp.federation.callback import RoundMetrics
+from fedapp.federation.client_sampler import NODE_BUSY, assign
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.nodes import Cohort, Nodes
-from fedapp.federation.sampling import NODE_BUSY, assign
 from fedapp.federation.validation import decode_scores
 from fedapp.training.evaluation import Score
 

@@ -1,32 +1,15 @@
-"""Sampling of the clients of a round, and their assignment to nodes."""
+"""Which clients train in a round, and how they are distributed over nodes."""
 
 from __future__ import annotations
 
 import heapq
 import math
-import time
-from collections.abc import Collection, Mapping, Sequence
-from logging import WARNING
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from flwr.common.logger import log
-from flwr.serverapp import Grid
 
-from fedapp.config.run_config import RunConfig, participants
-from fedapp.errors import RunError
-from fedapp.federation.delivery import Delivery
-from fedapp.federation.faults import Fault
-from fedapp.federation.nodes import Cohort, Nodes
+from fedapp.config.run_config import participants
 from fedapp.seeds import generator
-from fedapp.training.algorithm import Algorithm
-
-BUSY_SECONDS = 0.5
-"""Pause before a round that waits for busy nodes looks again."""
-
-NODE_BUSY = Fault("busy", "its node still works for an earlier round, and was not asked")
-NODE_GONE = Fault("lost", "its node is not connected, and was not asked")
-
-WAITING = "Round %d: waiting: %d clients of %d could be asked, and min-replies = %d"
 
 
 def sample_clients(
@@ -70,101 +53,3 @@ def distribute(clients: Sequence[int], sizes: Mapping[int, int], num_nodes: int)
         cohorts[index].append(client)
         heapq.heappush(heap, (load + max(sizes[client], 1), index))
     return sorted(sorted(cohort) for cohort in cohorts)
-
-
-def assign(
-    nodes: Nodes, clients: Sequence[int], available: Sequence[int], busy: Collection[int]
-) -> list[Cohort]:
-    """Return the cohorts of the available nodes that are not busy.
-
-    Virtual clients are distributed over these nodes. Of clients that are nodes themselves, those whose
-    node is busy are left out.
-    """
-    if not nodes.virtual:
-        pairs = [(nodes.node_of(client), [client]) for client in clients]
-        return [(node, cohort) for node, cohort in pairs if node not in busy]
-    idle = [node for node in available if node not in busy]
-    cohorts = distribute(clients, nodes.sizes(clients), len(idle)) if idle else []
-    return list(zip(idle, cohorts, strict=False))
-
-
-class ClientSampler:
-    """Samples the clients of each round, statelessly, and assigns them to nodes.
-
-    Algorithms that sample by coin draw from the ``population`` with which the run began (None: all
-    clients).
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        algorithm: Algorithm,
-        nodes: Nodes,
-        delivery: Delivery,
-        population: Sequence[int] | None,
-    ) -> None:
-        self.config = config
-        self.algorithm = algorithm
-        self.nodes = nodes
-        self._delivery = delivery
-        self._population = population
-
-    @property
-    def population(self) -> Sequence[int]:
-        """The clients that a round samples from: K of them."""
-        return self.nodes.clients if self._population is None else self._population
-
-    def sample(self, round_: int) -> list[int]:
-        """Return S_t: m of the clients known now, and the over-selection."""
-        config, clients = self.config, self.nodes.clients
-        extra, fraction = config.over_selection, config.fraction_train
-        return sample_clients(config.seed, round_, clients, fraction, extra=extra)
-
-    def poisson_sample(self, round_: int) -> list[int]:
-        """Return S_t: a Poisson sample of the population, with rate C."""
-        rng = self.algorithm.sampling_generator(self.config.seed, round_)
-        return poisson_sample(rng, self.population, self.config.fraction_train)
-
-    def assign_round(self, round_: int, grid: Grid) -> tuple[list[int], list[Cohort]]:
-        """Return S_t and its cohorts; clients of busy nodes are in S_t alone.
-
-        Waits while fewer than ``min-replies`` clients can be asked, since the round could not change
-        the model. Virtual clients are known from the start; clients that are nodes may still connect.
-
-        Raises
-        ------
-        RunError
-            So few clients are connected for longer than ``node-timeout``.
-        """
-        end, needed = time.monotonic() + self.config.node_timeout, self.config.min_replies
-        is_logged = False
-        poisson = self.poisson_sample(round_) if self.algorithm.poisson_sampling else None
-        while True:
-            available = self.nodes.available(grid)
-            clients = self.nodes.clients
-            sampled = self.sample(round_) if poisson is None else poisson
-            connected = sampled if self.nodes.virtual else [k for k in sampled if k in clients]
-            busy = self._delivery.busy(available)
-            cohorts = assign(self.nodes, connected, available, busy)
-            num_assigned = sum(len(cohort) for _, cohort in cohorts)
-            fixed = poisson is None and not self.nodes.virtual
-            if num_assigned >= (needed if fixed else min(needed, len(connected))):
-                return sampled, cohorts
-            if len(sampled) < needed and time.monotonic() > end:
-                raise RunError(
-                    f"min-replies = {needed}: with {len(clients)} clients connected, {len(sampled)} are "
-                    f"asked in round {round_}, and no more came within node-timeout = "
-                    f"{self.config.node_timeout:g} s. Start more SuperNodes, raise fraction-train or "
-                    "node-timeout, or lower min-replies."
-                )
-            if not is_logged:
-                log(WARNING, WAITING, round_, num_assigned, len(clients), needed)
-                is_logged = True
-            time.sleep(BUSY_SECONDS)
-            self._delivery.drop_late(grid)
-
-    def unassigned(self, sampled: Collection[int], assigned: Collection[int]) -> dict[int, Fault]:
-        """Return why sampled clients were not assigned to a node."""
-        known = self.nodes.clients
-        missing = sorted(set(sampled) - set(assigned))
-        return {client: NODE_BUSY if client in known else NODE_GONE for client in missing}
