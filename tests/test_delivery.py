@@ -287,7 +287,8 @@ def test_replies_that_come_while_a_round_waits_for_busy_nodes_are_counted(tmp_pa
     """Round 4 draws the three clients that the others did not wait for, and waits for two of them."""
     draws = {1: [0, 1, 2], 2: [0, 1, 3], 3: [0, 1, 4], 4: [2, 3, 4]}
     monkeypatch.setattr(
-        "fedapp.federation.client_sampler.sample_clients", lambda _, round_, *__, **___: draws[round_]
+        "fedapp.federation.client_sampler.sample_clients",
+        lambda _, round_, *__, **___: draws[round_],
     )
     monkeypatch.setattr("fedapp.federation.client_sampler.BUSY_SECONDS", 0.01)
     looks = []
