@@ -17,7 +17,7 @@ from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.federation.sampling import distribute, sample_clients
 from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, make_model, make_module
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 
 
 def clients_of(config: RunConfig) -> list[int]:
@@ -30,7 +30,7 @@ def bare_loop(config: RunConfig, node_data: NodeData, clients: Sequence[int]) ->
     module, model = make_module(config, node_data.dataset.task), make_model(config)
     theta = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     optimizer = torch.optim.SGD(module.parameters(), lr=config.learning_rate)
-    plan = LocalPlan.of(config, config.learning_rate)
+    plan = RoundPlan.of(config)
     data = [tensors_of(config, node_data, client) for client in clients]
 
     def train() -> None:

@@ -46,7 +46,7 @@ from fedapp.training.build import (
     make_module,
 )
 from fedapp.training.device import choose_device, memory_format, to_memory_format
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 
 CONVOLUTIONS = "convolutions"
 W4_ROUNDS = 1500
@@ -156,7 +156,7 @@ def measure_w3(values: dict[str, Scalar], device: torch.device, turns: int) -> N
     """W3 with all ten clients a round, beside a centralised loop."""
     config = read_config({**values, "trainer": "batched", "fraction-train": 1.0})
     node_data = read_node_data(config, None)
-    plan = LocalPlan.of(config, config.learning_rate)
+    plan = RoundPlan.of(config)
     clients = sample_clients(config.seed, 1, range(config.num_clients), 1.0)
     images = sum(
         min(plan.num_steps(n) * plan.batch(n), plan.epochs * n)
@@ -179,7 +179,7 @@ def least_bytes(config: RunConfig, node_data: NodeData) -> float:
     """
     theta = initial_parameters(config, node_data.dataset.task)
     size = sum(tensor.numel() * tensor.element_size() for tensor in theta.values())
-    plan = LocalPlan.of(config, config.learning_rate)
+    plan = RoundPlan.of(config)
     clients = sample_clients(config.seed, 1, range(config.num_clients), config.fraction_train)
     return 3.0 * size * sum(plan.num_steps(len(node_data.train(client))) for client in clients)
 

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from fedapp import client_app
 from fedapp.training.algorithm import ClientExtras
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 
 app = ClientApp()
@@ -27,7 +27,7 @@ class IdleTrainer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
 
-    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+    def client_updates(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         """Return theta for each."""
         return [
             ClientResult(

@@ -18,7 +18,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import read_node_data
 from fedapp.training.algorithm import ClientContext, ClientExtras, Tensors
 from fedapp.training.build import initial_parameters, make_evaluator, make_trainer
-from fedapp.training.round_plan import LocalPlan, client_generator
+from fedapp.training.round_plan import RoundPlan, client_generator
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.tensors import weighted_mean
 from fedapp.training.trainer import ClientTask
@@ -71,7 +71,7 @@ def accuracies(config: RunConfig, kept: Callable[[str], bool]) -> Iterator[float
     first: Tensors = {**initial_parameters(config, task), **trainer.statistics}
     models = [first for _ in clients]
     plan, weights = (
-        LocalPlan.of(config, config.learning_rate),
+        RoundPlan.of(config),
         [len(node_data.train(k)) for k in clients],
     )
     evaluator = make_evaluator(config, task, node_data.test(0))

@@ -41,7 +41,7 @@ HELPERS = (
 """Modules of conversions, of arithmetic and of interfaces, which are not drawn."""
 DETAILS = (
     *("busy", "get_node_ids", "grace_period", "inputs", "largest", "num_correct", "num_steps"),
-    *("own_client", "sizes", "take_back", "targets", "test", "updates", "LocalPlan.of"),
+    *("own_client", "sizes", "take_back", "targets", "test", "updates"),
 )
 """Functions that are not drawn: bounds, deadlines and look-ups beside the path."""
 

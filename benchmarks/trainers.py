@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from benchmarks.bare import clients_of
 from benchmarks.workloads import ROUND
@@ -10,6 +11,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import NodeData
 from fedapp.training.build import initial_parameters, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
+from fedapp.training.round_plan import RoundPlan
 
 Round = Callable[[], None]
 
@@ -18,10 +20,11 @@ def trainer_round(config: RunConfig, node_data: NodeData) -> Round:
     """Return a trainer's work for the clients of the round, without messages and server."""
     task = node_data.dataset.task
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
-    order = TrainRequest(ROUND, tuple(clients_of(config)), config.learning_rate, "mean")
+    plan = replace(RoundPlan.of(config), round=ROUND, reply="mean")
+    request = TrainRequest(plan, tuple(clients_of(config)))
 
     def train() -> None:
-        reply = train_cohort(config, trainer, order, theta, {}, node_data.train)
+        reply = train_cohort(trainer, request, theta, {}, node_data.train)
         if reply.failures:
             raise RuntimeError(f"clients failed: {reply.failures}")
 

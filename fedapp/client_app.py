@@ -49,11 +49,11 @@ def train_with(
 ) -> Message:
     """Return the reply to a train request, trained by ``trainer_of(setup, threads)``."""
     setup = node_setup_of(context)
-    config, node_data = load_node_setup(setup)
+    _, node_data = load_node_setup(setup)
     request, theta, extras = decode_train_request(message.content)
-    trainer = trainer_of(setup, _set_threads(request.threads))
-    states = _states(request.states, request.round, node_data, context)
-    reply = train_cohort(config, trainer, request, theta, extras, node_data.train, states)
+    trainer = trainer_of(setup, _set_threads(request.plan.threads))
+    states = _states(request.states, request.plan.round, node_data, context)
+    reply = train_cohort(trainer, request, theta, extras, node_data.train, states)
     return Message(encode_reply(request, reply), reply_to=message)
 
 

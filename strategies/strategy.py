@@ -41,7 +41,7 @@ from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import StateLocation
-from fedapp.training.round_plan import Work
+from fedapp.training.round_plan import RoundPlan
 
 EPSILON_SPENT = "max-epsilon is reached: round %d would pass it, and the model is that of round %d"
 
@@ -81,6 +81,7 @@ class FederatedStrategy(Strategy):
         self._evaluation = ClientEvaluation(config, nodes, self._delivery)
         self._requests: list[tuple[int, TrainRequest]] = []
         self._upload: Tensors | None = None
+        self._plan = RoundPlan()
         self._record: RoundMetrics = {}
 
     # ------------------------------------------------------------------ training
@@ -90,16 +91,10 @@ class FederatedStrategy(Strategy):
     ) -> list[Message]:
         """Sample S_t, distribute it over the nodes, and return one TRAIN message a node."""
         sampled, cohorts = self._sampler.assign_round(server_round, grid)
-        work = Work.of(self.config, server_round)
+        plan = self._plan = RoundPlan.of(self.config, server_round)
         states = self.client_states() if self.client_states else None
-        reply, threads = self.algorithm.reply, self.config.threads
-        if self.config.record_updates:
-            reply = "each"
-        request = TrainRequest(
-            server_round, (), work.learning_rate, reply, None, threads, work.epochs, work.batch_size
-        )
         self._requests = [
-            (node, replace(request, clients=tuple(cohort), states=self._states(states, cohort)))
+            (node, TrainRequest(plan, tuple(cohort), self._states(states, cohort)))
             for node, cohort in cohorts
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
@@ -112,9 +107,9 @@ class FederatedStrategy(Strategy):
             for node, request in self._requests
         ]
         self._record |= {
-            "learning_rate": work.learning_rate,
-            **({} if self.config.local_steps else {"local_epochs": work.epochs}),
-            "batch_size": work.batch_size,
+            "learning_rate": plan.learning_rate,
+            **({} if self.config.local_steps else {"local_epochs": plan.epochs}),
+            "batch_size": plan.batch_size,
             "clients": sampled,
             "bytes_down": sum(size_of(content) for _, content in contents),
         }
@@ -147,8 +142,7 @@ class FederatedStrategy(Strategy):
         the algorithm needs, are accepted, or if the result is not finite.
         """
         round_replies = self._collect(replies)
-        work = Work.of(self.config, server_round)
-        self._record |= training_metrics(self.config, round_replies, work)
+        self._record |= training_metrics(round_replies, self._plan)
         self._record["seconds"]["train"] = round_replies.aggregate.train_seconds
         if self._delivery.late:
             self._record["late_replies"] = self._delivery.late
@@ -166,8 +160,7 @@ class FederatedStrategy(Strategy):
         requests = [request for _, request in self._requests]
         requested = [client for request in requests for client in request.clients]
         theta, upload, sizes = self.state.theta, self._upload or {}, self.nodes.sizes(requested)
-        work = Work.of(config, self.state.round + 1)
-        expected = Expected.of(config, self.algorithm, work, theta, upload, sizes)
+        expected = Expected.of(config, self.algorithm, self._plan, theta, upload, sizes)
         wanted = participants(config.fraction_train, len(self.nodes.clients))
         if self.algorithm.poisson_sampling:
             wanted = len(sampled)
@@ -202,7 +195,7 @@ class FederatedStrategy(Strategy):
         """Return what the server rule is given of this round."""
         return ServerStep(
             round=self.state.round + 1,
-            learning_rate=self._record["learning_rate"],
+            learning_rate=self._plan.learning_rate,
             server_learning_rate=self.config.server_learning_rate,
             update="delta" if self.algorithm.custom_update else self.config.update,
             num_clients=len(self._sampler.population),

@@ -20,6 +20,7 @@ from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.client_state import ClientStates, StateLocation
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
 from tests.conftest import small_config
 
@@ -119,11 +120,17 @@ class Federation:
         """Run one round with the clients ``present`` (none named: all) and return theta."""
         self.round += 1
         cohort = present or tuple(range(len(self.clients)))
-        order = TrainRequest(self.round, cohort, RATE, self.algorithm.reply, self.location)
+        plan = replace(
+            RoundPlan.of(self.config),
+            round=self.round,
+            learning_rate=RATE,
+            reply=self.algorithm.reply,
+        )
+        request = TrainRequest(plan, cohort, self.location)
         states = ClientStates(Path(self.location.folder), self.location, self.round)
         extras = self.algorithm.broadcast(self.state)
         reply = train_cohort(
-            self.config, self.trainer, order, self.theta, extras, self.clients.__getitem__, states
+            self.trainer, request, self.theta, extras, self.clients.__getitem__, states
         )
         assert not reply.failures
         counted = {**self.location.last_used_round, **dict.fromkeys(cohort, self.round)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, Need, Network
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.client_state import ClientStates, StateLocation
-from fedapp.training.round_plan import LARGEST_BATCH, LocalPlan, Work, passes
+from fedapp.training.round_plan import LARGEST_BATCH, RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
 from tests.conftest import small_config
 
@@ -63,9 +64,11 @@ def trainer(algorithm: Algorithm | None = None, classes: int = 0) -> SequentialT
 def one_round(theta: float = 0.0, rate: float = 0.5, epochs: int = 0, **settings: Any) -> float:
     """Return theta after one round of both clients, in which the server may order E."""
     config = small_config(**settings)
-    order = TrainRequest(1, (0, 1), rate, "mean", epochs=epochs)
+    plan = RoundPlan.of(config)
+    plan = replace(plan, learning_rate=rate, reply="mean", epochs=epochs or plan.epochs)
+    order = TrainRequest(plan, (0, 1))
     start = {"w": torch.tensor([theta], dtype=torch.float64)}
-    reply = train_cohort(config, trainer(), order, start, {}, CLIENTS.__getitem__)
+    reply = train_cohort(trainer(), order, start, {}, CLIENTS.__getitem__)
     return theta + float(reply.mean["w"])
 
 
@@ -104,7 +107,7 @@ def test_the_order_says_how_many_epochs_a_round_has() -> None:
 )
 def test_local_epochs_fall_as_their_decay_says(decay: float, epochs: list[int]) -> None:
     config = small_config(local_epochs=5, local_epochs_decay=decay)
-    assert [Work.of(config, round_).epochs for round_ in range(1, 6)] == epochs
+    assert [RoundPlan.of(config, round_).epochs for round_ in range(1, 6)] == epochs
 
 
 @pytest.mark.parametrize(
@@ -117,16 +120,16 @@ def test_local_epochs_fall_as_their_decay_says(decay: float, epochs: list[int]) 
 )
 def test_batches_grow_as_their_growth_says(growth: float, sizes: list[int]) -> None:
     config = small_config(batch_size=5, batch_size_growth=growth)
-    assert [Work.of(config, round_).batch_size for round_ in range(1, 6)] == sizes
+    assert [RoundPlan.of(config, round_).batch_size for round_ in range(1, 6)] == sizes
 
 
 def test_batches_grow_up_to_all_examples_and_stay_there() -> None:
     """Of n = 12 with E = 2 and B = 5, 15, 45, ...: u = 2 * 12 / 5, then 2 for ever."""
     config = small_config(batch_size=5, batch_size_growth=3.0, local_epochs=2)
-    works = [Work.of(config, round_) for round_ in (1, 2, 3, 1000, 10**6)]
-    assert [work.batch_size for work in works] == [5, 15, 45, LARGEST_BATCH, LARGEST_BATCH]
-    assert [work.updates(config, 12) for work in works] == [4.8, 2, 2, 2, 2]
-    steps = [LocalPlan.of(config, 0.1, w.epochs, w.batch_size).num_steps(12) for w in works]
+    plans = [RoundPlan.of(config, round_) for round_ in (1, 2, 3, 1000, 10**6)]
+    assert [plan.batch_size for plan in plans] == [5, 15, 45, LARGEST_BATCH, LARGEST_BATCH]
+    assert [plan.updates(12) for plan in plans] == [4.8, 2, 2, 2, 2]
+    steps = [plan.num_steps(12) for plan in plans]
     assert steps == [2 * 3, 2, 2, 2, 2]
 
 
@@ -157,7 +160,7 @@ def test_weight_decay_and_clipping() -> None:
 
 
 def update_of_client_0(theta: float = 0.0, epochs: int = 2, **plan: Any) -> float:
-    settings = LocalPlan(epochs, 0, 0, "epoch", 0.5, **plan)
+    settings = RoundPlan(epochs, 0, 0, "epoch", 0.5, **plan)
     context = ClientContext({"w": torch.tensor([theta], dtype=torch.float64)})
     outcome = trainer().client_update(context, CLIENTS[0], settings, np.random.default_rng(0))
     return float(outcome.params["w"]) - theta
@@ -166,7 +169,7 @@ def update_of_client_0(theta: float = 0.0, epochs: int = 2, **plan: Any) -> floa
 def test_loss_is_the_mean_over_the_steps_before_each_step() -> None:
     """Client 1, E = 2, B = inf: losses 9/2 at w = 0 and (1.5)^2 / 2 at w = 1.5."""
     context = ClientContext({"w": torch.zeros(1, dtype=torch.float64)})
-    plan = LocalPlan(2, 0, 0, "epoch", 0.5)
+    plan = RoundPlan(2, 0, 0, "epoch", 0.5)
     outcome = trainer().client_update(context, CLIENTS[1], plan, np.random.default_rng(0))
     assert outcome.loss == (4.5 + 1.125) / 2
     assert (outcome.steps, outcome.examples) == (2, 3)
@@ -174,9 +177,9 @@ def test_loss_is_the_mean_over_the_steps_before_each_step() -> None:
 
 def test_a_client_that_diverges_is_left_out_and_named() -> None:
     config = small_config(local_epochs=400, batch_size=0)
-    order = TrainRequest(1, (0, 1), 1e30, "mean")
+    order = TrainRequest(replace(RoundPlan.of(config), learning_rate=1e30, reply="mean"), (0, 1))
     theta = {"w": torch.zeros(1, dtype=torch.float64)}
-    reply = train_cohort(config, trainer(), order, theta, {}, CLIENTS.__getitem__)
+    reply = train_cohort(trainer(), order, theta, {}, CLIENTS.__getitem__)
     assert set(reply.failures) == {0, 1}
     assert "diverged" in reply.failures[0]
     assert reply.mean == {}
@@ -205,11 +208,12 @@ class OneInfinity(Algorithm):
 def test_nothing_that_is_not_finite_leaves_a_client(where: str, tmp_path: Path) -> None:
     """Client 0 goes to 0.5, client 1 to 1.5."""
     trains = trainer(OneInfinity(where=where))
-    order = TrainRequest(1, (0, 1), 0.5, "mean", StateLocation("run", str(tmp_path), (0,), ()))
-    states = ClientStates(tmp_path, order.states, 1)
+    location = StateLocation("run", str(tmp_path), (0,), ())
+    plan = replace(RoundPlan.of(small_config(batch_size=0)), learning_rate=0.5, reply="mean")
+    order = TrainRequest(plan, (0, 1), location)
+    states = ClientStates(tmp_path, location, 1)
     theta = {"w": torch.zeros(1, dtype=torch.float64)}
-    config = small_config(batch_size=0)
-    reply = train_cohort(config, trains, order, theta, {}, CLIENTS.__getitem__, states)
+    reply = train_cohort(trains, order, theta, {}, CLIENTS.__getitem__, states)
     assert list(reply.failures) == [1]
     assert "its update is not finite" in reply.failures[1]
     assert float(reply.mean["w"]) == 0.5
@@ -236,18 +240,18 @@ class Counting(Algorithm):
 
 def test_targets_that_do_not_count_are_of_no_class() -> None:
     examples = Examples(np.zeros((2, 1)), np.array([[0, 2, IGNORE], [2, IGNORE, IGNORE]]))
-    order = TrainRequest(1, (0,), 0.5, "mean")
+    plan = replace(RoundPlan.of(small_config(batch_size=0)), learning_rate=0.5, reply="mean")
+    order = TrainRequest(plan, (0,))
     theta = {"w": torch.zeros(1, dtype=torch.float64)}
-    config = small_config(batch_size=0)
     trains = trainer(Counting(), classes=4)
-    reply = train_cohort(config, trains, order, theta, {}, {0: examples}.__getitem__)
+    reply = train_cohort(trains, order, theta, {}, {0: examples}.__getitem__)
     assert reply.uploads["counts"].tolist() == [1, 0, 2, 0]
 
 
 @given(st.integers(1, 40), st.integers(0, 12), st.integers(1, 4), st.integers(0, 9), st.booleans())
 def test_passes(n: int, batch: int, epochs: int, steps: int, uniform: bool) -> None:
     """Every epoch visits every example once; the number of steps is as planned."""
-    plan = LocalPlan(epochs, steps, batch, "uniform" if uniform else "epoch", 0.1)
+    plan = RoundPlan(epochs, steps, batch, "uniform" if uniform else "epoch", 0.1)
     orders = list(passes(plan, n, np.random.default_rng(1)))
     size = plan.batch(n)
     assert sum(-(-len(order) // size) for order in orders) == plan.num_steps(n)
@@ -259,7 +263,7 @@ def test_passes(n: int, batch: int, epochs: int, steps: int, uniform: bool) -> N
 
 
 def test_an_empty_client_takes_no_step() -> None:
-    assert list(passes(LocalPlan(3, 0, 4, "epoch", 0.1), 0, np.random.default_rng(0))) == []
+    assert list(passes(RoundPlan(3, 0, 4, "epoch", 0.1), 0, np.random.default_rng(0))) == []
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fedapp.training.batched.batch_loader import (
 )
 from fedapp.training.batched.compiled_step import GraphPool
 from fedapp.training.batched.trainer import BatchedTrainer
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientTask
 from strategies.fedavg import FedAvg
@@ -33,7 +33,7 @@ from tests.test_trainers import check_equal, drawn, pretended_graph
 
 CPU = torch.device("cpu")
 TASK = Task("image", (1, 2, 2), 3)
-PLAN = LocalPlan(1, 0, 2, "epoch", 0.1, momentum=0.5)
+PLAN = RoundPlan(1, 0, 2, "epoch", 0.1, momentum=0.5)
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +126,7 @@ def test_few_steps_are_taken_for_nothing(sigma: float, before: float, now: float
         (Examples(np.zeros((n, 1)), np.zeros(n, int)), np.random.default_rng(0)) for n in sizes
     ]
     clients.sort(key=lambda pair: -len(pair[0]))
-    plan = LocalPlan(1, 0, 10, "epoch", 0.1)
+    plan = RoundPlan(1, 0, 10, "epoch", 0.1)
     loader = BatchLoader(
         clients, plan, Scale(), DeviceDataset(CPU), torch.float32, batch_size_buckets(len(clients))
     )

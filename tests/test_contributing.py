@@ -171,9 +171,9 @@ def test_key(tmp_path: Path) -> None:
     code = (
         "from fedapp.cli.generate import main; main([])\n"
         "from fedapp.config.read import read_config\n"
-        "from fedapp.training.round_plan import Work\n"
+        "from fedapp.training.round_plan import RoundPlan\n"
         "config = read_config({'warmup-rounds': 3, 'learning-rate': 0.4})\n"
-        "print([round(Work.of(config, t).learning_rate, 6) for t in (1, 2, 4, 5)])"
+        "print([round(RoundPlan.of(config, t).learning_rate, 6) for t in (1, 2, 4, 5)])"
     )
     run = [sys.executable, "-P", "-c", code]
     done = subprocess.run(

@@ -15,7 +15,7 @@ from fedapp.models.model import initialise
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.device import denormals_are_flushed, flush_denormals
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientTask
 from strategies.fedavg import FedAvg
@@ -72,7 +72,7 @@ def test_a_gradient_that_is_subnormal_moves_no_parameter(
     trainer = kind(module, model, FedAvg(), Scale(), CPU, torch.float32, 2)
     context = ClientContext(theta, learning_rate=1.0)
     tasks = [ClientTask(context, examples, np.random.default_rng(0))]
-    (outcome,) = trainer.client_updates(tasks, LocalPlan(1, 0, 0, "epoch", 1.0))
+    (outcome,) = trainer.client_updates(tasks, RoundPlan(1, 0, 0, "epoch", 1.0))
     moved = {name: int(tensor.count_nonzero()) for name, tensor in outcome.params.items()}
     assert sorted(moved.values()) == [0, 2]  # the weights, the bias
     assert product() > 0

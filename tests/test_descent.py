@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedapp.cli.algorithms_page import algorithms_page, code_lines
 from fedapp.config.read import read_config
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY
 from fedapp.studies.papers.quadratic_rates import METHODS, measured, on_the_server, promised, trace
+from fedapp.training.round_plan import RoundPlan
 from strategies.presets import PRESETS, Preset
 from tests.conftest import largest_difference
 from tests.test_algorithms import ALGORITHMS, run_to
@@ -86,8 +88,8 @@ def test_one_shot_averaging_is_the_mean_of_models_trained_alone(tmp_path: Path) 
     theta, trainer = initial_parameters(config, task), make_trainer(config, task)
     mean = {name: torch.zeros_like(tensor) for name, tensor in theta.items()}
     for client in range(4):
-        order = TrainRequest(1, (client,), 0.5, "mean")
-        alone = train_cohort(config, trainer, order, theta, {}, node_data.train)
+        order = TrainRequest(replace(RoundPlan.of(config), learning_rate=0.5), (client,))
+        alone = train_cohort(trainer, order, theta, {}, node_data.train)
         share = len(node_data.train(client)) / len(node_data.dataset.train)
         for name in mean:
             mean[name] += share * (theta[name] + alone.mean[name])

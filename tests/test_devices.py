@@ -24,7 +24,7 @@ from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.build import initial_parameters, make_algorithm, make_trainer
 from fedapp.training.client import TrainReply, TrainRequest, train_cohort
 from fedapp.training.evaluation import Evaluator
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientTask
 from strategies.fedavg import FedAvg
 from tests.fake_gpu import GPU, fake_gpu
@@ -71,8 +71,9 @@ def two_rounds(values: dict[str, Any], clients: int) -> TrainReply:
     extras = algorithm.broadcast(algorithm.start(theta))
     states: Any = InMemory() if algorithm.keeps_state else None
     for round_ in (1, 2):
-        order = TrainRequest(round_, tuple(range(clients)), 0.1, "mean")
-        reply = train_cohort(config, trainer, order, theta, extras, node_data.train, states)
+        plan = replace(RoundPlan.of(config), round=round_, learning_rate=0.1, reply="mean")
+        order = TrainRequest(plan, tuple(range(clients)))
+        reply = train_cohort(trainer, order, theta, extras, node_data.train, states)
     return reply
 
 
@@ -114,7 +115,7 @@ def test_no_tensor_of_a_model_is_on_another_device(
         context = ClientContext(theta, learning_rate=0.1)
         trainer.client_updates(
             [ClientTask(context, drawn(task, n), np.random.default_rng(n)) for n in (3, 2)],
-            LocalPlan(1, 0, 2, "epoch", 0.1),
+            RoundPlan(1, 0, 2, "epoch", 0.1),
         )
         examples = drawn(task, 5)
         evaluator = Evaluator(module, model, examples, transform, GPU, torch.float32, 3)
@@ -138,7 +139,7 @@ def test_what_is_drawn_for_images_comes_to_a_cohort_at_once(
             tasks = [
                 ClientTask(context, drawn(task, 4), np.random.default_rng(n)) for n in range(8)
             ]
-            trainer.client_updates(tasks, LocalPlan(2, 0, 1, "epoch", 0.1))
+            trainer.client_updates(tasks, RoundPlan(2, 0, 1, "epoch", 0.1))
     assert not watch.problems
     assert watch.launches < 150  # 64 batches, in eight steps
 

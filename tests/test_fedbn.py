@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from fedapp.training import build as setup
 from fedapp.training.algorithm import Algorithm
 from fedapp.training.build import initial_parameters, make_module, make_trainer, require_batches
 from fedapp.training.client import TrainRequest, train_cohort
-from fedapp.training.round_plan import LocalPlan, passes
+from fedapp.training.round_plan import RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
 from tests.conftest import Component, Run, metrics_of, model_of
 from tests.test_algorithms import ALGORITHMS
@@ -123,8 +124,8 @@ def test_no_change_of_a_normalisation_layer_is_sent(update: str, run: Run, tmp_p
     node_data = read_node_data(config, None)
     theta = initial_parameters(config, node_data.dataset.task)
     trainer = make_trainer(config, node_data.dataset.task)
-    order = TrainRequest(1, (0, 1), 0.2, "each")
-    reply = train_cohort(config, trainer, order, theta, {}, node_data.train)
+    order = TrainRequest(replace(RoundPlan.of(config), learning_rate=0.2, reply="each"), (0, 1))
+    reply = train_cohort(trainer, order, theta, {}, node_data.train)
     assert set(reply.each) == {0, 1}
     for sent in reply.each.values():
         assert sent.keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
@@ -285,7 +286,7 @@ def test_a_run_with_a_batch_of_one_ends_before_its_first_round(tmp_path: Path) -
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 7])
 def test_the_smallest_batch_is_that_of_the_passes(sampling: Any, steps: int) -> None:
     for batch_size, n in itertools.product((0, 1, 2, 3, 5), range(1, 12)):
-        plan = LocalPlan(2, steps, batch_size, sampling, 0.1)
+        plan = RoundPlan(2, steps, batch_size, sampling, 0.1)
         size = plan.batch(n)
         orders = passes(plan, n, np.random.default_rng(0))
         cut = [len(part) for o in orders for part in np.split(o, range(size, len(o), size))]

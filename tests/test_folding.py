@@ -16,6 +16,7 @@ from fedapp.federation.messages import encode_reply
 from fedapp.federation.validation import Expected
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
+from fedapp.training.round_plan import RoundPlan
 from strategies.fedavg import FedAvg
 
 
@@ -89,7 +90,7 @@ def test_a_round_waits_for_clients_and_not_for_nodes(monkeypatch: pytest.MonkeyP
     """Of the first node's two clients one failed: with the second node there are three."""
     for name, value in (("_run_id", 1), ("_task_id", 1), ("_node_id", SUPERLINK_NODE_ID)):
         monkeypatch.setattr(TaskIdentity, name, value)
-    orders = [TrainRequest(1, clients, 0.1, "mean") for clients in ((0, 1), (2, 3), (4, 5))]
+    orders = [TrainRequest(RoundPlan(), clients) for clients in ((0, 1), (2, 3), (4, 5))]
     failed = TrainReply({"w": torch.tensor(1.0)}, {}, {}, (report(0),), {1: "no disk"})
     replies = [failed, reply(report(2), report(3), mean=4.0), reply(report(4), report(5), mean=9.0)]
     messages = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from fedapp.seeds import generator, torch_seed
 from fedapp.training.build import initial_parameters, make_evaluator, make_module, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.evaluation import Evaluator, sample_examples
-from fedapp.training.round_plan import client_generator
+from fedapp.training.round_plan import RoundPlan, client_generator
 from fedapp.training.tensors import WeightedMean, weighted_mean
 from tests.conftest import Run, largest_difference, metrics_of, model_of, small_config
 
@@ -106,8 +107,8 @@ def test_weighting_by_examples_and_uniform(run: Run) -> None:
     assert len(set(sizes)) == len(sizes)
     models = []
     for k in range(config.num_clients):
-        order = TrainRequest(1, (k,), config.learning_rate, "mean")
-        reply = train_cohort(config, trainer, order, theta, {}, node_data.train)
+        order = TrainRequest(RoundPlan.of(config), (k,))
+        reply = train_cohort(trainer, order, theta, {}, node_data.train)
         models.append({name: theta[name] + reply.mean[name] for name in theta})
     for weighting, weights in (("examples", sizes), ("uniform", [1] * len(sizes))):
         folder = run(weighting, num_server_rounds=1, weighting=weighting, **skewed)
@@ -283,10 +284,10 @@ def test_the_last_round_of_falling_epochs_is_one_of_one_epoch(run: Run) -> None:
     config = small_config()
     trainer = make_trainer(config, load_dataset(config).task)
     clients = metrics_of(falling)[2]["clients"]
-    order = TrainRequest(2, tuple(clients), config.learning_rate, "mean")
+    order = TrainRequest(replace(RoundPlan.of(config), round=2), tuple(clients))
     start = model_of(first)
     node_data = read_node_data(config, None)
-    mean = train_cohort(config, trainer, order, start, {}, node_data.train).mean
+    mean = train_cohort(trainer, order, start, {}, node_data.train).mean
     second = {name: start[name] + mean[name] for name in start}
     assert largest_difference(model_of(falling), second) < EXACT
 

@@ -16,7 +16,7 @@ from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.batches import sequence_ends
 from fedapp.training.evaluation import Evaluator
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
 from strategies.fedavg import FedAvg
 from strategies.moon import Moon
@@ -61,7 +61,7 @@ def test_where_sequences_end_by_hand() -> None:
 @pytest.mark.parametrize("algorithm", [FedAvg(), Moon()], ids=["fedavg", "features"])
 def test_a_client_trains_as_with_the_padding(algorithm: FedAvg | Moon) -> None:
     """Batches of two, two and one: each as long as its longest sequence."""
-    examples, plan = lines(LENGTHS), LocalPlan(2, 0, 2, "epoch", 0.5)
+    examples, plan = lines(LENGTHS), RoundPlan(2, 0, 2, "epoch", 0.5)
     results: list[dict[str, Tensor]] = []
     for model in (CharLSTM(embedding=3, hidden=4), Padded(embedding=3, hidden=4)):
         module = initialise(model, TASK, 0).double()

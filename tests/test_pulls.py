@@ -21,6 +21,7 @@ from fedapp.federation.delivery import Delivery, grace_period
 from fedapp.federation.evaluation import collect_scores
 from fedapp.federation.validation import Expected
 from fedapp.training.client import TrainRequest
+from fedapp.training.round_plan import RoundPlan
 
 DEADLINE = 1.0
 
@@ -219,7 +220,7 @@ def error(code, reason):
 
 def fault(message):
     """Return what a round with a deadline of 40 s says of client 7, for which this is the reply."""
-    order = TrainRequest(round=1, clients=(7,), learning_rate=0.1, reply="mean")
+    order = TrainRequest(RoundPlan(), (7,))
     expected = Expected({}, {7: 10})
     return collect_replies([order], [(0, message)], expected, 1, 40.0).faults[7]
 

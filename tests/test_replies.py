@@ -17,9 +17,11 @@ from fedapp.federation.validation import MAX_COUNT, Expected, decode_reply, deco
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
+from fedapp.training.round_plan import RoundPlan
 from strategies.fednova import FedNova
 
-ORDER = TrainRequest(3, (0, 1), 0.1, "mean")
+PLAN = RoundPlan(round=3, learning_rate=0.1)
+ORDER = TrainRequest(PLAN, (0, 1))
 REPORT = ClientMetrics(0, 5, 5.0, 2, 0.5, 1.0)
 EXPECTED = Expected({"w": torch.tensor([3.0, 4.0])}, {0: 5, 1: 2})
 
@@ -113,7 +115,7 @@ def test_weighted_uniformly_a_client_weighs_one_or_nothing() -> None:
 def test_a_reply_is_to_the_round_in_which_it_was_asked_for() -> None:
     for round_ in (2, 4):
         with pytest.raises(ReplyError, match=f"a reply to round 3, not {round_}"):
-            decode_reply(replace(ORDER, round=round_), reply(REPORT), EXPECTED)
+            decode_reply(replace(ORDER, plan=replace(PLAN, round=round_)), reply(REPORT), EXPECTED)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +158,7 @@ def test_the_bound_holds_for_what_is_sent_besides_as_gradients(long: float, kind
     message = Message(encode_reply(ORDER, content), 1, MessageType.TRAIN)
     assert fault(message, replace(EXPECTED, upload=theta, max_norm=2.0)) == kind
     assert fault(message, replace(EXPECTED, upload=theta)) == ""
-    stopped = replace(ORDER, learning_rate=0.0)
+    stopped = replace(ORDER, plan=replace(PLAN, learning_rate=0.0))
     decode_reply(stopped, message, replace(EXPECTED, upload=theta, max_norm=2.0))
 
 

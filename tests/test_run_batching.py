@@ -25,7 +25,7 @@ from fedapp.studies.sweep.store import Store
 from fedapp.training.algorithm import ClientContext, ClientExtras
 from fedapp.training.batched.compiled_step import CaptureError
 from fedapp.training.batched.run_batching import RunBatch, current_run_batch
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientResult, ClientTask
 from tests.conftest import SMALL, largest_difference, metrics_of, model_of
 
@@ -59,7 +59,7 @@ def in_slots(works: Sequence[Callable[[], Any]]) -> list[Any]:
 # ---------------------------------------------------------------- the batch
 
 
-PLAN = LocalPlan(1, 0, 1, "epoch", 0.1)
+PLAN = RoundPlan(1, 0, 1, "epoch", 0.1)
 
 
 def task(value: float) -> ClientTask:
@@ -73,7 +73,7 @@ class Doubling:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+    def train(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         self.sizes.append(len(tasks))
         draws = [task.rng.random() for task in tasks]
         values = [float(task.examples.inputs[0, 0]) for task in tasks]
@@ -128,7 +128,7 @@ def test_after_half_a_capture_nobody_trains_anew() -> None:
     """A GPU whose memory is in disorder gives no numbers to be trusted."""
 
     class Captures(Doubling):
-        def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+        def train(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
             self.sizes.append(len(tasks))
             raise CaptureError("not captured to its end")
 
@@ -156,7 +156,7 @@ def test_a_thread_outside_its_slot_is_in_no_batch() -> None:
 
 
 def test_what_has_another_plan_is_trained_for_itself() -> None:
-    trainer, other = Doubling(), LocalPlan(2, 0, 1, "epoch", 0.1)
+    trainer, other = Doubling(), RoundPlan(2, 0, 1, "epoch", 0.1)
 
     def differs() -> None:
         run_batch = current_run_batch()

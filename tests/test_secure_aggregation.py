@@ -18,6 +18,7 @@ from test_delivery import SlowGrid
 from fedapp.federation.arrays import to_arrays
 from fedapp.federation.messages import encode_train_request
 from fedapp.training.client import TrainRequest
+from fedapp.training.round_plan import RoundPlan
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +38,7 @@ def test_the_workflow_takes_no_context_of_a_server_app():
 
 
 def test_the_clients_half_finds_nothing_it_knows_in_a_message_of_this_app():
-    content = encode_train_request(TrainRequest(1, (0,), 0.1, "mean"), to_arrays({}))
+    content = encode_train_request(TrainRequest(RoundPlan(), (0,)), to_arrays({}))
     message = Message(content, 1, MessageType.TRAIN)
     with pytest.raises(KeyError):
         secaggplus_mod(message, context(), lambda message, context: None)

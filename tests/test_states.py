@@ -19,6 +19,7 @@ from fedapp.federation.messages import decode_train_request, encode_train_reques
 from fedapp.server_app import app as server_app
 from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import ClientStates, StateLocation, node_folder, shared_folder
+from fedapp.training.round_plan import RoundPlan
 from tests.conftest import metrics_of
 from tests.test_algorithms import run_to, settings
 
@@ -227,14 +228,14 @@ def test_an_algorithm_without_state_costs_nothing(tmp_path: Path) -> None:
     """No folder, and no word of it in the messages."""
     run_to(tmp_path, settings("fedavg", num_server_rounds=1))
     assert not (tmp_path / "client-states").exists()
-    order = TrainRequest(1, (0,), 0.1, "mean")
+    order = TrainRequest(RoundPlan(), (0,))
     content = encode_train_request(order, to_arrays(LIKE))
     assert not [k for k in content.config_records["config"] if k.startswith("state")]
 
 
 def test_the_order_survives_the_wire() -> None:
     states = StateLocation("abc", "/runs/a", (0, 2), (2, 0), {1: 0, 2: 1})
-    order = TrainRequest(3, (1, 2), 0.1, "mean", states, epochs=4)
+    order = TrainRequest(RoundPlan(round=3, learning_rate=0.1, epochs=4), (1, 2), states)
     decoded, _, _ = decode_train_request(encode_train_request(order, to_arrays(LIKE)))
     assert decoded == order
 

@@ -18,7 +18,7 @@ from fedapp.training.algorithm import Algorithm, Batch, ClientContext
 from fedapp.training.batched.batch_loader import ClientBatching
 from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.batches import counted_targets
-from fedapp.training.round_plan import LocalPlan, Work
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientResult, ClientTask
 from strategies.fedsgd import FedSGD
@@ -69,7 +69,7 @@ def trained(kind: Any, algorithm: Algorithm, copies: int = 1) -> list[ClientResu
     context = ClientContext(**{**vars(context), "state": algorithm.initial_client_state(context)})
     examples = Examples(np.zeros((2, 3)), TARGETS)
     tasks = [ClientTask(context, examples, np.random.default_rng(k)) for k in range(copies)]
-    found: list[ClientResult] = trainer.client_updates(tasks, LocalPlan(**PLAN))
+    found: list[ClientResult] = trainer.client_updates(tasks, RoundPlan(**PLAN))
     return found
 
 
@@ -101,10 +101,10 @@ def test_fedsgd_computes_one_gradient_whatever_e_and_b_are() -> None:
     """72 examples in batches of 10: 8 parts of one gradient, and u = 1."""
     config = read_config({"algorithm": "fedsgd"})
     assert config.local_epochs == 1
-    assert LocalPlan.of(config, 0.1).num_steps(72) == 8
-    assert [Work.of(config, 1).updates(config, n) for n in (72, 1, 0)] == [1.0, 1.0, 0.0]
+    assert RoundPlan.of(config).num_steps(72) == 8
+    assert [RoundPlan.of(config).updates(n) for n in (72, 1, 0)] == [1.0, 1.0, 0.0]
     fedavg = read_config({})
-    assert Work.of(fedavg, 1).updates(fedavg, 72) == 36.0
+    assert RoundPlan.of(fedavg).updates(72) == 36.0
 
 
 def test_a_round_of_fedsgd_is_one_update(run: Run) -> None:

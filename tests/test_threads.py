@@ -11,13 +11,13 @@ import torch
 
 from fedapp import server_app
 from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import read_node_data
 from fedapp.federation.messages import decode_train_request, encode_train_request
 from fedapp.machine import cores
 from fedapp.runs.directory import RunDirectory
 from fedapp.studies.sweep.scheduler import SchedulerOptions
 from fedapp.training.client import TrainRequest
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.threads import fastest_num_threads, measured_threads
 from fedapp.training.trainer import Trainer
 from tests.conftest import Run, largest_difference, model_of
@@ -73,8 +73,8 @@ def test_what_is_timed_are_the_clients_that_train_together_with_so_many_threads(
     monkeypatch.setattr("fedapp.training.build.choose_program", lambda *_: "compile")
     seen = []
 
-    def timed(config: RunConfig, trainer: Trainer, order: TrainRequest, *_: object) -> None:
-        seen.append((config.local_steps, str(trainer), order.clients))
+    def timed(trainer: Trainer, request: TrainRequest, *_: object) -> None:
+        seen.append((request.plan.steps, str(trainer), request.clients))
 
     monkeypatch.setattr("fedapp.training.threads.train_cohort", timed)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
@@ -150,7 +150,7 @@ def test_a_node_evaluates_with_as_many_threads_as_it_trains(
 
 
 def test_a_node_is_told() -> None:
-    order = TrainRequest(1, (0,), 0.1, "mean", threads=3)
+    order = TrainRequest(RoundPlan(threads=3), (0,))
     assert decode_train_request(encode_train_request(order, _empty()))[0] == order
 
 

@@ -46,7 +46,7 @@ from fedapp.training.build import (
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.device import compute_exactly
 from fedapp.training.networks import normalisation_names, with_features
-from fedapp.training.round_plan import LocalPlan, passes
+from fedapp.training.round_plan import RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 from strategies.fedavg import FedAvg
@@ -94,7 +94,7 @@ def tasks(config: RunConfig, trainer: Trainer) -> list[ClientTask]:
 def outcomes(more: Mapping[str, Any], trainer: Trainer | None = None) -> list[ClientResult]:
     config = read_config(dict(more))
     trainer = trainer or make_trainer(config, read_node_data(config, None).dataset.task)
-    plan = LocalPlan.of(config, config.learning_rate)
+    plan = RoundPlan.of(config)
     return trainer.client_updates(tasks(config, trainer), plan)
 
 
@@ -155,7 +155,7 @@ def check_stacked(name: str, together: int, turns: int = 1) -> None:
     both = [read_config({**more, **batched}) for more in runs]
     trainer = make_trainer(both[0], read_node_data(both[0], None).dataset.task)
     assert isinstance(trainer, BatchedTrainer)
-    plan = LocalPlan.of(both[0], 0.0)
+    plan = replace(RoundPlan.of(both[0]), learning_rate=0.0)
     reference = [each for more in runs for each in outcomes({**more, "trainer": "sequential"})]
     for _ in range(turns):
         mine = trainer.train([task for config in both for task in tasks(config, trainer)], plan)
@@ -246,7 +246,7 @@ def outcomes_of(
     trainer = kind(
         module, model, algorithm, Scale(), device, torch.float64, task.num_classes, **more
     )
-    plan = LocalPlan(1, 0, 2, "epoch", 0.1)
+    plan = RoundPlan(1, 0, 2, "epoch", 0.1)
     counts = torch.arange(1.0, task.num_classes + 1, dtype=torch.float64, device=device)
     extras = algorithm.broadcast(algorithm.start(theta))
     shared = ClientContext(theta, extras, learning_rate=plan.learning_rate, label_counts=counts)
@@ -312,7 +312,7 @@ def test_fewer_epochs_and_larger_batches_are_the_same_program(together: int) -> 
     task = read_node_data(config, None).dataset.task
     batched, reference = make_trainer(config, task), sequential_of(given, task)
     for epochs, size in ((3, 9), (2, 10), (1, 11), (1, 1000)):
-        plan = LocalPlan.of(config, config.learning_rate, epochs, size)
+        plan = replace(RoundPlan.of(config), epochs=epochs, batch_size=size)
         assert (plan.epochs, plan.batch_size) == (epochs, size)
         mine, theirs = (
             each.client_updates(tasks(config, each), plan) for each in (batched, reference)
@@ -608,11 +608,11 @@ def test_one_client_without_data_does_not_harm_the_others() -> None:
             raise OSError("unreadable")
         return node_data.train(client)
 
-    order = TrainRequest(1, (0, 1, 2), 0.1, "mean")
-    reply = train_cohort(config, trainer, order, theta, {}, data_of)
+    order = TrainRequest(replace(RoundPlan.of(config), learning_rate=0.1), (0, 1, 2))
+    reply = train_cohort(trainer, order, theta, {}, data_of)
     assert set(reply.failures) == {1}
     assert reply.failures[1].startswith("OSError: unreadable (tests/test_trainers.py, line ")
-    alone = train_cohort(config, trainer, replace(order, clients=(0, 2)), theta, {}, data_of)
+    alone = train_cohort(trainer, replace(order, clients=(0, 2)), theta, {}, data_of)
     assert largest_difference(reply.mean, alone.mean) == 0.0
 
 
@@ -621,9 +621,9 @@ def test_clients_that_train_together_share_the_seconds() -> None:
     node_data = read_node_data(config, None)
     task = node_data.dataset.task
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
-    order = TrainRequest(1, (0, 1, 2), 0.1, "mean")
+    order = TrainRequest(replace(RoundPlan.of(config), learning_rate=0.1), (0, 1, 2))
     began = time.perf_counter()
-    reply = train_cohort(config, trainer, order, theta, {}, node_data.train)
+    reply = train_cohort(trainer, order, theta, {}, node_data.train)
     seconds = [report.seconds for report in reply.client_metrics]
     assert len(set(seconds)) == 1
     assert 0 < sum(seconds) < time.perf_counter() - began
@@ -641,7 +641,8 @@ def test_a_client_that_diverges_is_left_out_alone() -> None:
         scale = np.float32(1e30 if client == 0 else 1)
         return Examples(examples.inputs * scale, examples.targets)
 
-    reply = train_cohort(config, trainer, TrainRequest(1, (0, 1), 0.1, "mean"), theta, {}, data_of)
+    request = TrainRequest(replace(RoundPlan.of(config), learning_rate=0.1), (0, 1))
+    reply = train_cohort(trainer, request, theta, {}, data_of)
     assert list(reply.failures) == [0]
     assert "not finite" in reply.failures[0]
     assert [report.client for report in reply.client_metrics] == [1]
@@ -652,7 +653,7 @@ def short_of_memory(monkeypatch: pytest.MonkeyPatch, holds: int) -> None:
     train = BatchedTrainer._train_chunk
 
     def limited(
-        self: BatchedTrainer, tasks: Sequence[ClientTask], plan: LocalPlan
+        self: BatchedTrainer, tasks: Sequence[ClientTask], plan: RoundPlan
     ) -> list[ClientResult]:
         if len(tasks) > holds:
             for task in tasks:
@@ -719,7 +720,7 @@ WHOLE = Examples(np.arange(12, dtype=np.uint8).reshape(6, 2), np.arange(6) % 2)
 
 def fed(clients: list[Examples], batch_size: int) -> list[ClientBatches]:
     """Return the steps of one epoch; every call draws alike."""
-    plan = LocalPlan(1, 0, batch_size, "epoch", 0.1)
+    plan = RoundPlan(1, 0, batch_size, "epoch", 0.1)
     pairs = [(each, np.random.default_rng(k)) for k, each in enumerate(clients)]
     return list(BatchLoader(pairs, plan, Scale(), DeviceDataset(CPU), torch.float64))
 
@@ -788,7 +789,7 @@ def test_places_are_the_passes_batch_by_batch(
 ) -> None:
     """What is not masked are the batches that one client alone draws, in their order."""
     sampling: Any = "uniform" if steps else "epoch"
-    plan = LocalPlan(epochs, steps, batch_size, sampling, 0.1)
+    plan = RoundPlan(epochs, steps, batch_size, sampling, 0.1)
     width = padded_width(plan, [size])
     places = BatchIndices.of(plan, size, np.random.default_rng(1), width)
     drawn = [
@@ -808,14 +809,14 @@ def test_places_are_the_passes_batch_by_batch(
 )
 def test_few_widths_occur(batch_size: int, size: int, width: int) -> None:
     """B = 50 and its quarters, rounded up: 50, 13, 4, 1."""
-    plan = LocalPlan(1, 0, batch_size, "epoch", 0.1)
+    plan = RoundPlan(1, 0, batch_size, "epoch", 0.1)
     assert padded_width(plan, [size]) == width
 
 
 @pytest.mark.parametrize(("size", "width"), [(600, 640), (512, 512), (9, 9), (17, 18), (1, 1)])
 def test_widths_of_whole_data_sets(size: int, width: int) -> None:
     """B = infinity: eighths of the power of two below, so 64 for 600, 32 for 512, 2 for 17."""
-    assert padded_width(LocalPlan(1, 0, 0, "epoch", 0.1), [size]) == width
+    assert padded_width(RoundPlan(1, 0, 0, "epoch", 0.1), [size]) == width
 
 
 def test_which_parameters_are_of_normalisation_layers() -> None:

@@ -15,7 +15,7 @@ from fedapp.data.transforms.cifar24 import Cifar24, whiten
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.errors import ConfigError
 from fedapp.training.batches import batches
-from fedapp.training.round_plan import LocalPlan, client_generator
+from fedapp.training.round_plan import RoundPlan, client_generator
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -140,7 +140,7 @@ def test_cifar24_flips_half_and_reaches_every_corner():
 
 def test_the_draws_of_a_turn_are_of_its_round_and_client():
     pixels = images(4).numpy()
-    plan = LocalPlan(2, 0, 0, "epoch", 0.1)  # B = infinity: the examples are not shuffled
+    plan = RoundPlan(2, 0, 0, "epoch", 0.1)  # B = infinity: the examples are not shuffled
 
     def shown(round_: int, client: int) -> list[torch.Tensor]:
         rng = client_generator(7, round_, client)

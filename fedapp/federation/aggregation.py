@@ -12,14 +12,13 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from fedapp.analysis.similarity import distances, layer_similarity
-from fedapp.config.run_config import RunConfig
 from fedapp.errors import RunError
 from fedapp.federation.callback import RoundMetrics, ServerState
 from fedapp.federation.faults import Fault, ReplyError, count
 from fedapp.federation.validation import Expected, decode_reply
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
-from fedapp.training.round_plan import Work
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.tensors import WeightedMean, add, all_finite
 
 
@@ -191,17 +190,17 @@ def log_faults(faults: Mapping[int, Fault], on_failure: str) -> None:
         raise RunError(f"client {client} failed ({faults[client].reason}) and on-failure is 'stop'")
 
 
-def training_metrics(config: RunConfig, replies: RoundReplies, work: Work) -> RoundMetrics:
+def training_metrics(replies: RoundReplies, plan: RoundPlan) -> RoundMetrics:
     """Return the metrics of a round's training; u and eta * u are averaged as the updates are."""
     aggregate = replies.aggregate
     clients = aggregate.client_metrics
-    updates = aggregate.average([work.updates(config, client.examples) for client in clients])
+    updates = aggregate.average([plan.updates(client.examples) for client in clients])
     metrics: RoundMetrics = {
         "replied": len(clients),
         "examples": sum(client.examples for client in clients),
         "steps": sum(client.steps for client in clients),
         "updates": updates,
-        "effective_updates": updates * work.learning_rate,
+        "effective_updates": updates * plan.learning_rate,
         "train_loss": aggregate.average([client.loss for client in clients]),
         "bytes_up": aggregate.bytes,
         "model_changed": False,

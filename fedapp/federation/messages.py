@@ -1,7 +1,7 @@
 """Messages between server and nodes, as Flower records.
 
-A node gets one TRAIN message a round and sends one reply. The request has ``arrays`` (theta), ``config``
-(round, clients, learning rate, E, B, reply, location of the client states) and ``extras`` (an
+A node gets one TRAIN message a round and sends one reply. The request has ``arrays`` (theta), ``plan``
+(the round's plan, a key a field), ``config`` (clients, location of their states) and ``extras`` (an
 algorithm's broadcast). A ``mean`` reply has ``arrays`` (the weighted mean update of the cohort; absent
 if its total weight is 0), ``uploads``, ``metrics`` (the round), ``clients`` (each client's metrics, as
 columns) and ``failures``. An ``each`` reply has ``arrays.<k>`` for every client k instead of ``arrays``.
@@ -11,16 +11,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, MetricRecordValues, RecordDict
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    ConfigRecordValues,
+    MetricRecord,
+    MetricRecordValues,
+    RecordDict,
+)
 
+import fedapp
+from fedapp.config.run_config import kebab, snake
+from fedapp.errors import RunError
 from fedapp.federation.arrays import to_arrays, to_tensors
 from fedapp.training.algorithm import Tensors
 from fedapp.training.client import TrainReply, TrainRequest
 from fedapp.training.client_state import StateLocation
 from fedapp.training.evaluation import Score
+from fedapp.training.round_plan import RoundPlan
 
 EACH = "arrays."
 """Prefix of the records of an ``each`` reply that hold one client's update."""
@@ -34,22 +45,37 @@ def encode_train_request(
     request: TrainRequest, theta: ArrayRecord, extras: ArrayRecord | None = None
 ) -> RecordDict:
     """Return the content of a TRAIN message; a round's messages share ``theta`` and ``extras``."""
-    config = ConfigRecord(
-        {
-            "server-round": request.round,
-            "clients": list(request.clients),
-            "learning-rate": request.learning_rate,
-            "local-epochs": request.epochs,
-            "batch-size": request.batch_size,
-            "reply": request.reply,
-            "threads": request.threads,
-            **_state_keys(request.states, request.clients),
-        }
+    clients: dict[str, ConfigRecordValues] = {
+        "clients": list(request.clients),
+        **_state_keys(request.states, request.clients),
+    }
+    content = RecordDict(
+        {"arrays": theta, "plan": _encode_plan(request.plan), "config": ConfigRecord(clients)}
     )
-    content = RecordDict({"arrays": theta, "config": config})
     if extras is not None:
         content["extras"] = extras
     return content
+
+
+def _encode_plan(plan: RoundPlan) -> ConfigRecord:
+    return ConfigRecord({kebab(name): value for name, value in vars(plan).items()})
+
+
+def _decode_plan(record: ConfigRecord) -> RoundPlan:
+    """Return the plan of a round.
+
+    Raises
+    ------
+    RunError
+        The server's plan has other keys than this version's.
+    """
+    values = {snake(name): value for name, value in record.items()}
+    if odd := values.keys() ^ {field.name for field in fields(RoundPlan)}:
+        raise RunError(
+            f"plan: the server's fedapp and this node's {fedapp.__version__} differ in "
+            f"{', '.join(sorted(odd))}; install the same version"
+        )
+    return RoundPlan(**cast("dict[str, Any]", values))
 
 
 def _state_keys(states: StateLocation | None, clients: Sequence[int]) -> dict[str, str | list[int]]:
@@ -79,16 +105,8 @@ def _states(config: Mapping[str, Any]) -> StateLocation | None:
 def decode_train_request(content: RecordDict) -> tuple[TrainRequest, Tensors, Tensors]:
     """Return the request, theta and the extras of a TRAIN message."""
     config = cast("dict[str, Any]", content.config_records["config"])
-    request = TrainRequest(
-        round=int(config["server-round"]),
-        clients=tuple(config["clients"]),
-        learning_rate=float(config["learning-rate"]),
-        reply=config["reply"],
-        states=_states(config),
-        threads=int(config["threads"]),
-        epochs=int(config["local-epochs"]),
-        batch_size=int(config["batch-size"]),
-    )
+    plan = _decode_plan(content.config_records["plan"])
+    request = TrainRequest(plan, tuple(config["clients"]), _states(config))
     extras = content.array_records.get("extras")
     theta = to_tensors(content.array_records["arrays"])
     return request, theta, to_tensors(extras) if extras is not None else {}
@@ -99,7 +117,7 @@ def encode_reply(request: TrainRequest, reply: TrainReply) -> RecordDict:
     clients = reply.client_metrics
     content = RecordDict(
         {
-            "metrics": MetricRecord({"server-round": request.round}),
+            "metrics": MetricRecord({"server-round": request.plan.round}),
             "clients": MetricRecord(
                 {
                     "client": [client.client for client in clients],
@@ -115,7 +133,7 @@ def encode_reply(request: TrainRequest, reply: TrainReply) -> RecordDict:
     )
     if reply.uploads:
         content["uploads"] = to_arrays(reply.uploads)
-    if request.reply == "mean" and reply.weight > 0:
+    if request.plan.reply == "mean" and reply.weight > 0:
         content["arrays"] = to_arrays(reply.mean)
     for client, tensors in reply.each.items():
         content[f"{EACH}{client}"] = to_arrays(tensors)

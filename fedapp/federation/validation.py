@@ -20,7 +20,7 @@ from fedapp.federation.messages import EACH, MODEL_METRICS
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
-from fedapp.training.round_plan import LocalPlan, Work
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.tensors import add, all_finite
 
 ROUNDING = 1e-3
@@ -77,13 +77,12 @@ class Expected:
         cls,
         config: RunConfig,
         algorithm: Algorithm,
-        work: Work,
+        plan: RoundPlan,
         theta: Mapping[str, Tensor],
         upload: Mapping[str, Tensor],
         sizes: Mapping[int, int],
     ) -> Expected:
-        """Return what a round with this ``work`` expects of clients with these ``sizes``."""
-        plan = LocalPlan.of(config, work.learning_rate, work.epochs, work.batch_size)
+        """Return what a round with this ``plan`` expects of clients with these ``sizes``."""
         steps = {client: plan.num_steps(size) for client, size in sizes.items()}
         most = max(steps.values(), default=0)
         context = ClientContext({}, momentum=plan.momentum, nesterov=plan.nesterov, steps=most)
@@ -111,9 +110,10 @@ def decode_reply(request: TrainRequest, message: Message, expected: Expected) ->
     content = _content(message)
     try:
         metrics = cast("dict[str, Any]", content.metric_records["metrics"])
-        if metrics["server-round"] != request.round:
+        if metrics["server-round"] != request.plan.round:
             raise ReplyError(
-                "round", f"it is a reply to round {metrics['server-round']}, not {request.round}"
+                "round",
+                f"it is a reply to round {metrics['server-round']}, not {request.plan.round}",
             )
         client_metrics = tuple(_client_metrics(content, request, expected))
         failures = _failures(content, request, client_metrics)
@@ -124,16 +124,16 @@ def decode_reply(request: TrainRequest, message: Message, expected: Expected) ->
     arrays = content.array_records
     mean, each, uploads = {}, {}, {}
     has_weight = any(metrics.weight > 0 for metrics in client_metrics)
-    if request.reply == "mean" and has_weight:
+    if request.plan.reply == "mean" and has_weight:
         mean = _checked_update("arrays", arrays, expected)
-    if request.reply == "each":
+    if request.plan.reply == "each":
         each = {
             r.client: _checked_update(f"{EACH}{r.client}", arrays, expected) for r in client_metrics
         }
     if expected.upload and has_weight:
         uploads = _checked_tensors("uploads", arrays, expected.upload)
         if uploads.keys() == expected.theta.keys():
-            _check_norm("uploads", uploads, expected, min(request.learning_rate, 1.0))
+            _check_norm("uploads", uploads, expected, min(request.plan.learning_rate, 1.0))
         _check_bounds(uploads, expected.largest)
     return TrainReply(mean, uploads, each, client_metrics, failures, size_of(content))
 

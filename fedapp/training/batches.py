@@ -14,7 +14,7 @@ from torch import Tensor
 from fedapp.data.dataset import IGNORE, Examples
 from fedapp.data.transforms.transform import Transform
 from fedapp.training.device import to_memory_format
-from fedapp.training.round_plan import LocalPlan, passes
+from fedapp.training.round_plan import RoundPlan, passes
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def sequence_ends(examples: Examples, *, causal: bool) -> NDArray[np.int64] | No
 
 def batches(
     examples: Examples,
-    plan: LocalPlan,
+    plan: RoundPlan,
     rng: np.random.Generator,
     transform: Transform,
     device: torch.device,

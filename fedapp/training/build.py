@@ -32,7 +32,7 @@ from fedapp.training.networks import (
     normalisation_names,
     unbatchable_layer,
 )
-from fedapp.training.round_plan import LocalPlan, Work
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import Trainer
 
@@ -118,7 +118,7 @@ def require_batches(config: RunConfig, task: Task, sizes: ArrayLike) -> None:
         A client has such a batch, in some round, and a layer of the network that is BatchNorm there.
     """
     rounds = range(1, config.num_server_rounds + 1)
-    plans = {LocalPlan.of(config, 1.0, 0, Work.of(config, t).batch_size) for t in rounds}
+    plans = {RoundPlan.of(config, t) for t in rounds}
     counts: list[int] = np.unique(np.asarray(sizes, np.int64)).tolist()
     single = [n for n in counts if any(plan.smallest_batch(n) == 1 for plan in plans)]
     if not single or not (layer := _layer_needing_two(config, task)):

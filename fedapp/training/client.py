@@ -6,38 +6,28 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Examples
 from fedapp.errors import reason_of
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.client_state import ClientStates, StateLocation
 from fedapp.training.device import to_memory_format
-from fedapp.training.round_plan import LocalPlan, client_generator
+from fedapp.training.round_plan import RoundPlan, client_generator
 from fedapp.training.tensors import WeightedMean, which_are_finite
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """A server's request to a node to train clients in one round.
+    """A server's request to a node: the round's plan, its clients, and where their states are."""
 
-    ``epochs`` and ``batch_size`` are E and B of the round (0: the run's), ``threads`` the CPU threads.
-    """
-
-    round: int
+    plan: RoundPlan
     clients: tuple[int, ...]
-    learning_rate: float
-    reply: Literal["mean", "each"]
     states: StateLocation | None = None
-    threads: int = 1
-    epochs: int = 0
-    batch_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +60,6 @@ class TrainReply:
 
 
 def train_cohort(
-    config: RunConfig,
     trainer: Trainer,
     request: TrainRequest,
     theta: Mapping[str, Tensor],
@@ -84,20 +73,20 @@ def train_cohort(
     ``failures``. ``states`` reads and writes the clients' state; without it every client starts from
     ``Algorithm.initial_client_state``.
     """
-    plan = LocalPlan.of(config, request.learning_rate, request.epochs, request.batch_size)
-    shared = _shared_context(trainer, theta, broadcast, request, plan)
+    plan = request.plan
+    shared = _shared_context(trainer, theta, broadcast, plan)
     mean, uploads = WeightedMean(), WeightedMean()
     each: dict[int, Tensors] = {}
     client_metrics: list[ClientMetrics] = []
     failures: dict[int, str] = {}
-    for done in _client_updates(config, trainer, shared, plan, request.clients, data_of, states):
+    for done in _client_updates(trainer, shared, plan, request.clients, data_of, states):
         if isinstance(done.result, Exception):
             failures[done.client] = reason_of(done.result)
             continue
         result = done.result
-        weight = _weight(config, trainer.algorithm, result.examples)
-        update = result.extras.update or _update(config, result.params, shared, trainer.algorithm)
-        if request.reply == "each":
+        weight = _weight(plan, trainer.algorithm, result.examples)
+        update = result.extras.update or _update(plan, result.params, shared, trainer.algorithm)
+        if plan.reply == "each":
             each[done.client] = update
         else:
             mean.add(update, weight)
@@ -120,8 +109,7 @@ def _shared_context(
     trainer: Trainer,
     theta: Mapping[str, Tensor],
     broadcast: Mapping[str, Tensor],
-    request: TrainRequest,
-    plan: LocalPlan,
+    plan: RoundPlan,
 ) -> ClientContext:
     """Return the part of the context that all clients of the cohort share, on the device."""
     global_params = {
@@ -132,7 +120,7 @@ def _shared_context(
         {**global_params, **trainer.statistics},
         {n: tensor.to(trainer.device) for n, tensor in broadcast.items()},
         learning_rate=plan.learning_rate,
-        round=request.round,
+        round=plan.round,
         momentum=plan.momentum,
         nesterov=plan.nesterov,
         normalisation=trainer.normalisation,
@@ -161,10 +149,9 @@ class _ClientUpdate:
 
 
 def _client_updates(
-    config: RunConfig,
     trainer: Trainer,
     shared: ClientContext,
-    plan: LocalPlan,
+    plan: RoundPlan,
     clients: Sequence[int],
     data_of: Callable[[int], Examples],
     states: ClientStates | None,
@@ -178,9 +165,7 @@ def _client_updates(
         results: dict[int, ClientResult | Exception] = {}
         for client in chunk:
             try:
-                tasks[client] = _client_task(
-                    config, trainer, shared, plan, client, data_of(client), states
-                )
+                tasks[client] = _client_task(trainer, shared, plan, client, data_of(client), states)
             except Exception as error:
                 results[client] = error
         results |= _train(trainer, tasks, plan)
@@ -190,7 +175,7 @@ def _client_updates(
 
 
 def _train(
-    trainer: Trainer, tasks: Mapping[int, ClientTask], plan: LocalPlan
+    trainer: Trainer, tasks: Mapping[int, ClientTask], plan: RoundPlan
 ) -> dict[int, ClientResult | Exception]:
     """Return the clients' results; an exception in a step of several clients is every one's."""
     try:
@@ -234,10 +219,9 @@ def _store_state(
 
 
 def _client_task(
-    config: RunConfig,
     trainer: Trainer,
     shared: ClientContext,
-    plan: LocalPlan,
+    plan: RoundPlan,
     client: int,
     examples: Examples,
     states: ClientStates | None,
@@ -245,10 +229,9 @@ def _client_task(
     """Return the trainer's task for one client."""
     context = replace(shared, steps=plan.num_steps(len(examples)))
     context = _client_context(context, trainer, examples, states, client)
-    context = replace(
-        context, round_randomness=trainer.algorithm.round_randomness(context, config.seed, client)
-    )
-    return ClientTask(context, examples, client_generator(config.seed, shared.round, client))
+    randomness = trainer.algorithm.round_randomness(context, plan.seed, client)
+    context = replace(context, round_randomness=randomness)
+    return ClientTask(context, examples, client_generator(plan.seed, plan.round, client))
 
 
 def _client_context(
@@ -277,7 +260,7 @@ def _label_counts(trainer: Trainer, examples: Examples) -> Tensor:
 
 
 def _update(
-    config: RunConfig, params: Tensors, context: ClientContext, algorithm: Algorithm
+    plan: RoundPlan, params: Tensors, context: ClientContext, algorithm: Algorithm
 ) -> Tensors:
     """Return Delta_k = theta_k - theta (Option I) or theta_k (Option II).
 
@@ -287,7 +270,7 @@ def _update(
     if algorithm.own_normalisation:
         own = params.keys() & context.normalisation
         params = {name: global_params[name] if name in own else params[name] for name in params}
-    if config.update == "model":
+    if plan.update == "model":
         return params
     differences = torch._foreach_sub(
         list(params.values()), [global_params[name] for name in params]
@@ -295,8 +278,8 @@ def _update(
     return dict(zip(params, differences, strict=True))
 
 
-def _weight(config: RunConfig, algorithm: Algorithm, examples: int) -> float:
+def _weight(plan: RoundPlan, algorithm: Algorithm, examples: int) -> float:
     """Return n_k, or 1; 0 for a client without examples where single updates are aggregated."""
-    if config.weighting == "examples":
+    if plan.weighting == "examples":
         return float(examples)
     return 1.0 if algorithm.reply == "mean" else float(examples > 0)

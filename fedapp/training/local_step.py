@@ -11,7 +11,7 @@ from torch.func import grad_and_value
 
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Objective
 from fedapp.training.networks import PureNetwork
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.tensors import Tensors, add, norm, scaled
 
 
@@ -27,7 +27,7 @@ class LocalState:
 def local_step(
     algorithm: Algorithm,
     network: PureNetwork,
-    plan: LocalPlan,
+    plan: RoundPlan,
     local_state: LocalState,
     batch: Batch,
     context: ClientContext,
@@ -54,7 +54,7 @@ def local_step(
 
 
 def _descent(
-    plan: LocalPlan, local_state: LocalState, direction: Tensors
+    plan: RoundPlan, local_state: LocalState, direction: Tensors
 ) -> tuple[Tensors, Tensors]:
     """Return the descent direction and the next velocity."""
     if plan.clip_norm:

@@ -1,4 +1,4 @@
-"""The local training of one round: E, B, eta, the number of steps, and the order of the examples."""
+"""The plan of a round: E, B, eta and the rest, the number of steps, and the order of the examples."""
 
 from __future__ import annotations
 
@@ -21,92 +21,83 @@ LARGEST_BATCH = 2**31
 
 
 @dataclass(frozen=True)
-class Work:
-    """Settings of one round: eta, E and B (0: infinity), and whether u is 1 (FedSGD)."""
+class RoundPlan:
+    """All that one round asks of a client update (McMahan et al. 2017, Algorithm 1).
 
-    learning_rate: float
-    epochs: int
-    batch_size: int
+    ``epochs``: E; ``steps``: local steps in place of epochs (0: none); ``batch_size``: B (0: infinity);
+    ``learning_rate``: eta. ``growing``: B changes from round to round, and batches are padded to one of
+    few widths. ``one_gradient``: a client computes one gradient of all its examples (FedSGD).
+    ``update``: theta_k - theta or theta_k; ``reply``: the cohort's mean, or each client's update.
+    ``seed``: the run's; ``threads``: CPU threads.
+    """
+
+    epochs: int = 0
+    steps: int = 0
+    batch_size: int = 0
+    sampling: Literal["epoch", "uniform"] = "epoch"
+    learning_rate: float = 0.0
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    clip_norm: float = 0.0
+    growing: bool = False
     one_gradient: bool = False
+    update: Literal["delta", "model"] = "delta"
+    weighting: Literal["examples", "uniform"] = "examples"
+    reply: Literal["mean", "each"] = "mean"
+    round: int = 1
+    seed: int = 0
+    threads: int = 1
 
     @classmethod
-    def of(cls, config: RunConfig, round_: int) -> Work:
-        """Return the settings of round ``round_`` (from 1).
+    def of(cls, config: RunConfig, round_: int = 1) -> RoundPlan:
+        """Return the plan of round ``round_`` (from 1).
 
         eta is eta * decay^(round - 1); E and B the same with factors of their own, rounded, and E at
         least 1. "It may be useful to decay the amount of local computation per round (moving to
         smaller E or larger B) in the same way decaying learning rates can be useful" (McMahan et al.
         2017, section 3). Halves are rounded up.
         """
+        algorithm = cast("Algorithm", config.component("algorithm"))
         epochs = config.local_epochs * config.local_epochs_decay ** (round_ - 1)
         return cls(
-            config.learning_rate * config.learning_rate_decay ** (round_ - 1),
-            max(math.floor(epochs + 0.5), 1),
-            _grown(config.batch_size, config.batch_size_growth, round_ - 1),
-            cast("Algorithm", config.component("algorithm")).one_gradient,
-        )
-
-    def updates(self, config: RunConfig, n: int) -> float:
-        """Return u_k = E * n_k / B (McMahan et al. 2017, section 2); the steps if steps are given.
-
-        A batch of more than a client's examples is one of all of them, as with B = infinity. It is 1
-        where clients compute one gradient: FedSGD.
-        """
-        if self.one_gradient:
-            return float(n > 0)
-        if config.local_steps or n == 0:
-            return float(config.local_steps if n else 0)
-        return self.epochs * max(n / self.batch_size if self.batch_size else 1.0, 1.0)
-
-
-def _grown(batch_size: int, growth: float, times: int) -> int:
-    """Return batch_size * growth^times, rounded, and no more than ``LARGEST_BATCH``."""
-    if growth == 1 or batch_size == 0:
-        return batch_size
-    most = math.log(LARGEST_BATCH / batch_size) / math.log(growth)
-    return LARGEST_BATCH if times > most else math.floor(batch_size * growth**times + 0.5)
-
-
-@dataclass(frozen=True)
-class LocalPlan:
-    """The settings of ClientUpdate: E, B (0: infinity), eta of this round, and the local optimizer.
-
-    ``growing``: B changes from round to round, and batches are padded to one of few widths.
-    """
-
-    epochs: int
-    steps: int
-    batch_size: int
-    sampling: Literal["epoch", "uniform"]
-    learning_rate: float
-    momentum: float = 0.0
-    nesterov: bool = False
-    weight_decay: float = 0.0
-    clip_norm: float = 0.0
-    growing: bool = False
-
-    @classmethod
-    def of(
-        cls, config: RunConfig, learning_rate: float, epochs: int = 0, batch_size: int = 0
-    ) -> LocalPlan:
-        """Return the run's plan with the learning rate, E and B of one round (0: the run's)."""
-        return cls(
-            epochs=epochs or config.local_epochs,
+            epochs=max(math.floor(epochs + 0.5), 1),
             steps=config.local_steps,
-            batch_size=batch_size or config.batch_size,
+            batch_size=_grown(config.batch_size, config.batch_size_growth, round_ - 1),
             sampling=config.batch_sampling,
-            learning_rate=learning_rate,
+            learning_rate=config.learning_rate * config.learning_rate_decay ** (round_ - 1),
             momentum=config.momentum,
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
             clip_norm=config.clip_norm,
             growing=config.batch_size_growth > 1,
+            one_gradient=algorithm.one_gradient,
+            update=config.update,
+            weighting="examples" if config.weighting == "examples" else "uniform",
+            reply="each" if config.record_updates else algorithm.reply,
+            round=round_,
+            seed=config.seed,
+            threads=config.threads,
         )
 
     @property
-    def step(self) -> LocalPlan:
+    def step(self) -> RoundPlan:
         """The settings on which a single step's traced graph depends: neither E nor eta nor B."""
-        return replace(self, epochs=0, steps=0, batch_size=0, learning_rate=0.0)
+        return replace(self.batched, epochs=0, steps=0, batch_size=0)
+
+    @property
+    def batched(self) -> RoundPlan:
+        """The settings that the clients of one batch share, also those of several runs: not eta."""
+        return replace(
+            self,
+            learning_rate=0.0,
+            update="delta",
+            weighting="examples",
+            reply="mean",
+            round=1,
+            seed=0,
+            threads=1,
+        )
 
     def batch(self, n: int) -> int:
         """Return the size of a full mini-batch for a client of ``n`` examples."""
@@ -125,13 +116,33 @@ class LocalPlan:
             return 0
         return self.steps or self.epochs * -(-n // self.batch(n))
 
+    def updates(self, n: int) -> float:
+        """Return u_k = E * n_k / B (McMahan et al. 2017, section 2); the steps if steps are given.
+
+        A batch of more than a client's examples is one of all of them, as with B = infinity. It is 1
+        where clients compute one gradient: FedSGD.
+        """
+        if self.one_gradient:
+            return float(n > 0)
+        if self.steps or n == 0:
+            return float(self.steps if n else 0)
+        return self.epochs * max(n / self.batch_size if self.batch_size else 1.0, 1.0)
+
+
+def _grown(batch_size: int, growth: float, times: int) -> int:
+    """Return batch_size * growth^times, rounded, and no more than ``LARGEST_BATCH``."""
+    if growth == 1 or batch_size == 0:
+        return batch_size
+    most = math.log(LARGEST_BATCH / batch_size) / math.log(growth)
+    return LARGEST_BATCH if times > most else math.floor(batch_size * growth**times + 0.5)
+
 
 def client_generator(seed: int, round_: int, client: int) -> np.random.Generator:
     """Return the generator from which client ``client`` draws its batches in one round."""
     return generator(seed, "client", round_, client)
 
 
-def passes(plan: LocalPlan, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+def passes(plan: RoundPlan, n: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     """Yield permutations of the examples 0..n-1, each to be split into batches.
 
     With ``epoch`` sampling one is a pass over the data, reshuffled each epoch, whose last batch may be

@@ -24,7 +24,7 @@ from fedapp.training.algorithm import (
 from fedapp.training.batches import batches, counted_targets
 from fedapp.training.device import flush_denormals, set_memory_format
 from fedapp.training.networks import LiveNetwork, normalisation_names, running_statistics
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientResult, ClientTask
 
 
@@ -35,7 +35,7 @@ class LocalOptimizer:
     Nesterov. Every client update starts with a new optimizer.
     """
 
-    def __init__(self, plan: LocalPlan) -> None:
+    def __init__(self, plan: RoundPlan) -> None:
         self.plan = plan
         self.velocity: list[Tensor] = []
 
@@ -109,7 +109,7 @@ class SequentialTrainer:
         return f"sequential on {self.device}"
 
     @flush_denormals()
-    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+    def client_updates(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         """Run ClientUpdate for all ``tasks``, one after another."""
         results = []
         for task in tasks:
@@ -118,7 +118,7 @@ class SequentialTrainer:
         return results
 
     def client_update(
-        self, context: ClientContext, examples: Examples, plan: LocalPlan, rng: np.random.Generator
+        self, context: ClientContext, examples: Examples, plan: RoundPlan, rng: np.random.Generator
     ) -> ClientResult:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) and return theta_k.
 

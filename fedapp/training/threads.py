@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from fedapp.machine import cores
 from fedapp.training.build import initial_parameters, make_algorithm, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.device import choose_device
+from fedapp.training.round_plan import RoundPlan
 
 STEPS = 5
 """Local steps of one client that are timed."""
@@ -63,17 +65,18 @@ def _timer(config: RunConfig, node_data: NodeData) -> Callable[[int], float]:
     sizes = np.zeros(1) if partition is None else partition.sizes
     clients = np.argsort(-sizes, kind="stable")[: participants(config.fraction_train, len(sizes))]
     algorithm, theta = make_algorithm(config, task), initial_parameters(config, task)
+    plan = replace(RoundPlan.of(config), reply="mean")
     extras = algorithm.broadcast(algorithm.start(theta))
 
     def seconds(threads: int) -> float:
         torch.set_num_threads(threads)
         trainer = make_trainer(config.model_copy(update={"threads": threads}), task)
         sample = tuple(map(int, clients[: trainer.clients_together]))
-        request = TrainRequest(1, sample, config.learning_rate, "mean")
+        request = TrainRequest(plan, sample)
         times = []
         for repeat in range(REPEATS + 1):
             began = time.perf_counter()
-            train_cohort(config, trainer, request, theta, extras, node_data.train)
+            train_cohort(trainer, request, theta, extras, node_data.train)
             if repeat:  # the first one traces or compiles
                 times.append(time.perf_counter() - began)
         return statistics.median(times) / len(sample)

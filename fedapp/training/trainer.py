@@ -11,7 +11,7 @@ import torch
 
 from fedapp.data.dataset import Examples
 from fedapp.training.algorithm import Algorithm, ClientContext, ClientExtras, Tensors
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,6 @@ class Trainer(Protocol):
     memory_format: torch.memory_format
     clients_together: int
 
-    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+    def client_updates(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         """Return the results, in the order of ``tasks``."""
         ...

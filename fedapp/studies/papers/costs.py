@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from fedapp.studies.sweep.search import Cell
 from fedapp.training.build import initial_parameters, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.device import choose_device
-from fedapp.training.round_plan import Work
+from fedapp.training.round_plan import RoundPlan
 
 TASKS = {
     "digits": Task("image", (1, 8, 8), 10),
@@ -157,7 +157,7 @@ def _epochs(cell: Cell, config: RunConfig) -> float:
     """Return E, averaged over the rounds if it decays."""
     if config.local_epochs_decay == 1:
         return config.local_epochs
-    return float(np.mean([Work.of(config, t).epochs for t in range(1, cell.rounds + 1)]))
+    return float(np.mean([RoundPlan.of(config, t).epochs for t in range(1, cell.rounds + 1)]))
 
 
 def _data(config: RunConfig) -> str:
@@ -197,13 +197,13 @@ def _example_seconds(
     )
     examples = random_examples(task, size)
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
-    request = TrainRequest(1, (0,), config.learning_rate, "mean")
+    request = TrainRequest(replace(RoundPlan.of(config), reply="mean"), (0,))
     keep_memory()
     torch.set_num_threads(1)
     seconds: list[float] = []
     while len(seconds) < 2 or sum(seconds[1:]) < LEAST_SECONDS:
         began = time.process_time()
-        reply = train_cohort(config, trainer, request, theta, {}, lambda _: examples)
+        reply = train_cohort(trainer, request, theta, {}, lambda _: examples)
         if reply.failures:
             raise RuntimeError(f"a local step of {model} on {data} failed: {reply.failures[0]}")
         seconds.append(time.process_time() - began)

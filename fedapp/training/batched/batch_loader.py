@@ -24,7 +24,7 @@ from fedapp.training.batches import (
     load_stored,
     transform_generator,
 )
-from fedapp.training.round_plan import LocalPlan, passes
+from fedapp.training.round_plan import RoundPlan, passes
 
 WIDTHS_PER_OCTAVE = 8
 """Batch widths between a power of two and the next, where B is infinite or grows."""
@@ -87,7 +87,7 @@ class BatchIndices:
     mask: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, plan: LocalPlan, n: int, rng: np.random.Generator, width: int) -> BatchIndices:
+    def of(cls, plan: RoundPlan, n: int, rng: np.random.Generator, width: int) -> BatchIndices:
         """Return the indices for a client of ``n`` examples; padding repeats example 0."""
         index = np.zeros((plan.num_steps(n), width), np.int64)
         mask = np.zeros(index.shape, np.bool_)
@@ -101,7 +101,7 @@ class BatchIndices:
         return cls(index, mask)
 
 
-def padded_width(plan: LocalPlan, sizes: Sequence[int]) -> int:
+def padded_width(plan: RoundPlan, sizes: Sequence[int]) -> int:
     """Return the examples to which the batches of clients of these sizes are padded.
 
     A step is traced for each width, so there are few: B, a quarter of B, ... where all clients hold
@@ -188,7 +188,7 @@ class BatchLoader:
     def __init__(
         self,
         clients: Sequence[tuple[Examples, np.random.Generator]],
-        plan: LocalPlan,
+        plan: RoundPlan,
         transform: Transform,
         device_dataset: DeviceDataset,
         dtype: torch.dtype,

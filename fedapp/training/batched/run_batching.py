@@ -9,14 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from fedapp.training.batched.compiled_step import CaptureError
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientResult, ClientTask
 
-Train = Callable[[Sequence[ClientTask], LocalPlan], list[ClientResult]]
+Train = Callable[[Sequence[ClientTask], RoundPlan], list[ClientResult]]
 """Trains clients of one run or of several, whose plans differ at most in the learning rate."""
 
 
@@ -26,7 +26,7 @@ class _TrainCall:
 
     train: Train
     tasks: Sequence[ClientTask]
-    plan: LocalPlan
+    plan: RoundPlan
     results: list[ClientResult] = field(default_factory=list)
     error: Exception | None = None
     done: bool = False
@@ -65,7 +65,7 @@ class RunBatch:
         self._condition.release()
 
     def client_updates(
-        self, train: Train, tasks: Sequence[ClientTask], plan: LocalPlan
+        self, train: Train, tasks: Sequence[ClientTask], plan: RoundPlan
     ) -> list[ClientResult]:
         """Return the results of ``train`` for ``tasks``, called with the other runs' tasks as well."""
         call = _TrainCall(train, tasks, plan)
@@ -115,9 +115,9 @@ def current_run_batch() -> RunBatch | None:
 
 def _train(calls: Sequence[_TrainCall]) -> None:
     """Carry out the calls; those with the same trainer and plan together."""
-    groups: dict[tuple[Train, LocalPlan], list[_TrainCall]] = {}
+    groups: dict[tuple[Train, RoundPlan], list[_TrainCall]] = {}
     for call in calls:
-        key = (call.train, replace(call.plan, learning_rate=0.0))
+        key = (call.train, call.plan.batched)
         groups.setdefault(key, []).append(call)
     for group in groups.values():
         if len(group) == 1:

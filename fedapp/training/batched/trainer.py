@@ -32,7 +32,7 @@ from fedapp.training.batched.run_batching import current_run_batch
 from fedapp.training.device import flush_denormals, memory_format, to_memory_format
 from fedapp.training.local_step import LocalState, local_step, where_active
 from fedapp.training.networks import PureNetwork, normalisation_names
-from fedapp.training.round_plan import LocalPlan
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.tensors import Tensors, zeros_like
 from fedapp.training.trainer import ClientResult, ClientTask
 
@@ -77,13 +77,13 @@ class BatchedTrainer:
         self.batching = batching
         self._max_clients = WHOLE_COHORT
         self._device_dataset = DeviceDataset(device)
-        self._steps: dict[tuple[LocalPlan, Layout], CompiledStep] = {}
+        self._steps: dict[tuple[RoundPlan, Layout], CompiledStep] = {}
         self._pool, self._buffers = GraphPool(), BufferPool(device, self.memory_format)
 
     def __str__(self) -> str:
         return f"batched on {self.device}, {self.batching} a program, {MODES[self.mode]}"
 
-    def client_updates(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+    def client_updates(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) for all ``tasks`` and return theta_k.
 
         The results are those of the sequential trainer, up to rounding. In a batch of runs the clients
@@ -93,7 +93,7 @@ class BatchedTrainer:
         return batch.client_updates(self.train, tasks, plan) if batch else self.train(tasks, plan)
 
     @flush_denormals()
-    def train(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+    def train(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         """Run ClientUpdate for clients of one run or several, each at its context's learning rate."""
         steps = [plan.num_steps(len(task.examples)) for task in tasks]
         training = [index for index, count in enumerate(steps) if count]
@@ -117,7 +117,7 @@ class BatchedTrainer:
     # ------------------------------------------------------------------ memory
 
     def _train_within_memory(
-        self, tasks: Sequence[ClientTask], plan: LocalPlan
+        self, tasks: Sequence[ClientTask], plan: RoundPlan
     ) -> list[ClientResult]:
         """Train all the clients, or half of them at a time where the device runs out of memory."""
         results: list[ClientResult] = []
@@ -138,7 +138,7 @@ class BatchedTrainer:
         return results
 
     def _train_or_none(
-        self, tasks: Sequence[ClientTask], plan: LocalPlan
+        self, tasks: Sequence[ClientTask], plan: RoundPlan
     ) -> list[ClientResult] | None:
         """Train the clients, or return None, with their generators reset, if memory runs out."""
         rng_states = [task.rng.bit_generator.state for task in tasks]
@@ -170,7 +170,7 @@ class BatchedTrainer:
 
     # ------------------------------------------------------------------ local steps
 
-    def _train_chunk(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+    def _train_chunk(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         """Train clients that have steps to take, sorted by their number, most first."""
         steps = [plan.num_steps(len(task.examples)) for task in tasks]
         order = sorted(range(len(tasks)), key=lambda index: -steps[index])
@@ -179,7 +179,7 @@ class BatchedTrainer:
         return [results[index] for index in range(len(tasks))]
 
     @torch.no_grad()
-    def _train_sorted(self, tasks: Sequence[ClientTask], plan: LocalPlan) -> list[ClientResult]:
+    def _train_sorted(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         """Train clients of which none takes more steps than the one before it."""
         padded = self._pad_clients(tasks)
         pairs = [(task.examples, task.rng) for task in padded]
@@ -242,7 +242,7 @@ class BatchedTrainer:
     # ------------------------------------------------------------------ inputs of a step
 
     def _fill_buffers(
-        self, tasks: Sequence[ClientTask], plan: LocalPlan, layout: Layout
+        self, tasks: Sequence[ClientTask], plan: RoundPlan, layout: Layout
     ) -> dict[str, Tensors]:
         """Return all inputs but the batches, in tensors whose addresses do not change."""
         buffers, single = self._buffers, layout == "one client"
@@ -287,7 +287,7 @@ class BatchedTrainer:
 
     # ------------------------------------------------------------------ the step
 
-    def _compiled_step(self, plan: LocalPlan, layout: Layout) -> CompiledStep:
+    def _compiled_step(self, plan: RoundPlan, layout: Layout) -> CompiledStep:
         """Return a local step of one client, or of several, which changes its params in place."""
         plan = plan.step
         if (plan, layout) not in self._steps:
@@ -304,7 +304,7 @@ class BatchedTrainer:
             self._steps[plan, layout] = CompiledStep(function, self.mode, self._pool)
         return self._steps[plan, layout]
 
-    def _client_step(self, plan: LocalPlan) -> Callable[[Groups], dict[str, Tensors]]:
+    def _client_step(self, plan: RoundPlan) -> Callable[[Groups], dict[str, Tensors]]:
         """Return a local step of one client as a function of groups of tensors."""
 
         def step(groups: Groups) -> dict[str, Tensors]:
@@ -324,7 +324,7 @@ class BatchedTrainer:
 
         return step
 
-    def _context(self, plan: LocalPlan, groups: Groups) -> ClientContext:
+    def _context(self, plan: RoundPlan, groups: Groups) -> ClientContext:
         return ClientContext(
             groups["global_params"],
             groups["broadcast"],

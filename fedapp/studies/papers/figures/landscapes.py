@@ -20,6 +20,7 @@ from fedapp.studies.papers.figures.style import DASHES, new_figure
 from fedapp.training.algorithm import Tensors
 from fedapp.training.build import initial_parameters, make_evaluator, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
+from fedapp.training.round_plan import RoundPlan
 
 Array = NDArray[np.float64]
 Loss = Callable[[Array], Array]
@@ -168,8 +169,8 @@ def measure_interpolation(settings: Mapping[str, Scalar]) -> dict[str, Any]:
     trainer = make_trainer(config, task)
 
     def trained(theta: Tensors, client: int) -> Tensors:
-        request = TrainRequest(1, (client,), config.learning_rate, "mean")
-        reply = train_cohort(config, trainer, request, theta, {}, node_data.train)
+        request = TrainRequest(RoundPlan.of(config), (client,))
+        reply = train_cohort(trainer, request, theta, {}, node_data.train)
         return {name: theta[name] + reply.mean[name] for name in theta}
 
     losses: dict[str, Any] = {"thetas": [round(float(theta), 6) for theta in THETAS]}
