@@ -10,9 +10,9 @@ columns) and ``failures``. An ``each`` reply has ``arrays.<k>`` for every client
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 from flwr.app import (
     ArrayRecord,
@@ -28,13 +28,15 @@ from fedapp.config.run_config import kebab, snake
 from fedapp.errors import RunError
 from fedapp.federation.arrays import to_arrays, to_tensors
 from fedapp.training.algorithm import Tensors
-from fedapp.training.client import TrainReply, TrainRequest
+from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.client_state import StateLocation
 from fedapp.training.evaluation import Score
 from fedapp.training.round_plan import RoundPlan
 
 EACH = "arrays."
 """Prefix of the records of an ``each`` reply that hold one client's update."""
+CLIENT_METRICS: Mapping[str, Callable[[Any], Any]] = get_type_hints(ClientMetrics)
+"""Columns of a TRAIN reply's record ``clients``, and their types."""
 MODEL_METRICS = "further"
 """Record of an EVALUATE reply with the numbers of ``Model.metrics``, a column each."""
 
@@ -119,14 +121,7 @@ def encode_reply(request: TrainRequest, reply: TrainReply) -> RecordDict:
         {
             "metrics": MetricRecord({"server-round": request.plan.round}),
             "clients": MetricRecord(
-                {
-                    "client": [client.client for client in clients],
-                    "examples": [client.examples for client in clients],
-                    "weight": [client.weight for client in clients],
-                    "steps": [client.steps for client in clients],
-                    "loss": [client.loss for client in clients],
-                    "seconds": [client.seconds for client in clients],
-                }
+                {name: [getattr(client, name) for client in clients] for name in CLIENT_METRICS}
             ),
             "failures": _failures_record(reply.failures),
         }

@@ -16,7 +16,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.errors import one_line
 from fedapp.federation.arrays import size_of, to_tensors
 from fedapp.federation.faults import PARTIAL_REPLY, Fault, ReplyError
-from fedapp.federation.messages import EACH, MODEL_METRICS
+from fedapp.federation.messages import CLIENT_METRICS, EACH, MODEL_METRICS
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
@@ -202,18 +202,15 @@ def _client_metrics(
     content: RecordDict, request: TrainRequest, expected: Expected
 ) -> Iterator[ClientMetrics]:
     columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
-    names = ("client", "examples", "weight", "steps", "loss", "seconds")
     seen = set()
-    for row in zip(*(columns[name] for name in names), strict=True):
-        client, examples, weight, steps, loss, seconds = row
-        if client not in request.clients or client in seen:
+    for row in zip(*(columns[name] for name in CLIENT_METRICS), strict=True):
+        if row[0] not in request.clients or row[0] in seen:
             raise ReplyError(
-                "malformed", f"it reports client {client}, which it was not asked to train"
+                "malformed", f"it reports client {row[0]}, which it was not asked to train"
             )
-        seen.add(client)
-        metrics = ClientMetrics(
-            int(client), int(examples), float(weight), int(steps), float(loss), float(seconds)
-        )
+        seen.add(row[0])
+        values = zip(CLIENT_METRICS.items(), row, strict=True)
+        metrics = ClientMetrics(**{name: kind(value) for (name, kind), value in values})
         _check_client_metrics(metrics, expected)
         yield metrics
 
