@@ -12,8 +12,8 @@ from fedapp.client_app import app as fedapp_client
 
 def app(message: Message, context: Context) -> Message:
     """Answer as fedapp's own app does, but for that one time."""
-    config = message.content.config_records.get("config", {})
-    if context.node_id == 2 and config.get("server-round") == 2:
+    plan = message.content.config_records.get("plan", {})
+    if context.node_id == 2 and plan.get("round") == 2:
         died = Path(str(context.run_config["run-dir"])) / "died"
         if not died.exists():
             died.touch()

@@ -184,8 +184,8 @@ class BadGrid(InlineGrid):
 
     @staticmethod
     def _of_round_2(message: Message) -> bool:
-        config = message.content.config_records.get("config", {})
-        return config.get("server-round") == 2
+        plan = message.content.config_records.get("plan", {})
+        return plan.get("round") == 2
 
     def _answer(self, message: Message) -> Message:
         if self._of_round_2(message) and message.metadata.dst_node_id == 2:

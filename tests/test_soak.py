@@ -38,9 +38,9 @@ def failing(message, context):
     reply = client_app(message, context)
     if message.metadata.message_type != MessageType.TRAIN:
         return reply
-    order = message.content.config_records["config"]
-    (client,) = order["clients"]
-    fault = fault_of(order["server-round"], client)
+    records = message.content.config_records
+    (client,) = records["config"]["clients"]
+    fault = fault_of(records["plan"]["round"], client)
     return reply if fault is None else DAMAGES[fault][0](message, reply) or reply
 
 
