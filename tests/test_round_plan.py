@@ -57,7 +57,7 @@ def test_a_node_with_other_training_settings_trains_by_the_plan(
     assert metrics(right) == metrics(other)
 
 
-def test_a_plan_of_another_version_is_refused_with_both_versions() -> None:
+def test_a_plan_of_another_version_is_refused() -> None:
     content = encode_train_request(TrainRequest(RoundPlan(), (0,)), to_arrays({}))
     plan = content.config_records["plan"]
     del plan["clip-norm"]
