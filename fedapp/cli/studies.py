@@ -26,6 +26,7 @@ Hours = Annotated[
     ),
 ]
 STORE = Path("runs/sweeps")
+RESULTS = Path("runs/results")
 
 
 def sweep(
@@ -53,44 +54,50 @@ def sweep(
     end_with(sweep_settings(words, runs, to, best_of, options, console))
 
 
+Scale = Annotated[
+    str,
+    typer.Option(
+        help="smoke: minutes; cpu: hours; narrow: Seo et al. with a smaller network; full: the paper."
+    ),
+]
+Data = Annotated[
+    Path | None, typer.Option(help="Folder with mnist, cifar10, shakespeare. Default: the hub.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="KEY=VALUE that overrides the settings of all runs."),
+]
+Recorded = Annotated[
+    Path | None,
+    typer.Option("--from", help="Use the records of runs beside the results in this folder."),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(help="Run only this row, column, line, algorithm or ROW | COLUMN."),
+]
+Listed = Annotated[
+    bool, typer.Option("--list", help="List experiments and their costs, and run nothing.")
+]
+
+
 def reproduce(
     experiments: Annotated[
         list[str] | None, typer.Argument(metavar="[EXPERIMENT | all]...")
     ] = None,
-    scale: Annotated[
-        str,
-        typer.Option(
-            help="smoke: minutes; cpu: hours; narrow: Seo et al. with a smaller network; full: the paper."
-        ),
-    ] = "smoke",
+    scale: Scale = "smoke",
     jobs: Jobs = 0,
     runs: Annotated[
         Path, typer.Option(help="The folder of all runs; finished runs are reused.")
     ] = STORE,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder with mnist, cifar10, shakespeare. Default: the hub.")
-    ] = None,
-    to: Annotated[Path, typer.Option(help="The folder of results and pages.")] = Path(
-        "runs/results"
-    ),
-    setting: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="KEY=VALUE that overrides the settings of all runs."),
-    ] = None,
+    data: Data = None,
+    to: Annotated[Path, typer.Option(help="The folder of results and pages.")] = RESULTS,
+    setting: Overrides = None,
     retry: Retry = False,
     hours: Hours = 0.0,
     stacked: Stacked = 1,
-    recorded: Annotated[
-        Path | None,
-        typer.Option("--from", help="Use the records of runs beside the results in this folder."),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(help="Run only this row, column, line, algorithm or ROW | COLUMN."),
-    ] = None,
-    listed: Annotated[
-        bool, typer.Option("--list", help="List experiments and their costs, and run nothing.")
-    ] = False,
+    recorded: Recorded = None,
+    only: Only = None,
+    listed: Listed = False,
 ) -> None:
     """Reproduce the papers' experiments: tables and figures beside the published numbers.
 

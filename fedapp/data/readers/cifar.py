@@ -29,14 +29,14 @@ class Layout:
     """The files of CIFAR-10 or CIFAR-100.
 
     ``batches``: their names by split, without ``.bin``. ``labels``: the label columns by name, each with
-    its file of class names, in the order of a record's bytes. ``pickled``: the file of class names in
-    the Python version, whose batches have no ``.bin``.
+    its file of class names, in the order of a record's bytes. ``python_names``: the file of class names
+    in the Python version, whose batches have no ``.bin``.
     """
 
     name: str
     batches: Mapping[str, tuple[str, ...]]
     labels: dict[str, str]
-    pickled: str
+    python_names: str
 
     @property
     def default_label(self) -> str:
@@ -73,7 +73,7 @@ def cifar_layout(config: RunConfig, folder: Path) -> tuple[Layout, Path] | None:
         if _has(each, names, f"{layout.batches['train'][0]}.bin"):
             return layout, each
     for layout, each in candidates:
-        if _has(each, layout.pickled, layout.batches["train"][0]):
+        if _has(each, layout.python_names, layout.batches["train"][0]):
             raise ConfigError(
                 f"dataset = {config.dataset!r}: {each} holds the Python version of {layout.name}, "
                 "which is pickled, and nothing pickled is read. The binary version and Parquet "
