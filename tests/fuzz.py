@@ -38,9 +38,9 @@ from fedapp.federation.callback import ServerState
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.evaluation import aggregate_scores
 from fedapp.federation.faults import KINDS, Fault, ReplyError
-from fedapp.federation.messages import encode_reply, encode_scores
+from fedapp.federation.messages import decode_reply, decode_scores, encode_reply, encode_scores
 from fedapp.federation.nodes import Nodes
-from fedapp.federation.validation import Expected, decode_reply, decode_scores
+from fedapp.federation.validation import Expected
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import read_stored
 from fedapp.seeds import generator

@@ -12,8 +12,8 @@ from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.federation.faults import Fault, ReplyError
-from fedapp.federation.messages import encode_reply, encode_scores
-from fedapp.federation.validation import MAX_COUNT, Expected, decode_reply, decode_scores
+from fedapp.federation.messages import decode_reply, decode_scores, encode_reply, encode_scores
+from fedapp.federation.validation import MAX_COUNT, Expected
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score

@@ -15,7 +15,8 @@ from fedapp.analysis.similarity import distances, layer_similarity
 from fedapp.errors import RunError
 from fedapp.federation.callback import RoundMetrics, ServerState
 from fedapp.federation.faults import Fault, ReplyError, count
-from fedapp.federation.validation import Expected, decode_reply
+from fedapp.federation.messages import decode_reply
+from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.round_plan import RoundPlan

@@ -17,8 +17,8 @@ from fedapp.federation.callback import RoundMetrics
 from fedapp.federation.client_sampler import NODE_BUSY, assign
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault, ReplyError
+from fedapp.federation.messages import decode_scores
 from fedapp.federation.nodes import Cohort, Nodes
-from fedapp.federation.validation import decode_scores
 from fedapp.training.evaluation import Score
 
 NOT_EVALUATED = "Node %s: clients %s are left out of this evaluation: %s"

@@ -10,7 +10,7 @@ columns) and ``failures``. An ``each`` reply has ``arrays.<k>`` for every client
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast, get_type_hints
 
@@ -18,15 +18,27 @@ from flwr.app import (
     ArrayRecord,
     ConfigRecord,
     ConfigRecordValues,
+    Message,
     MetricRecord,
     MetricRecordValues,
     RecordDict,
 )
+from flwr.common.constant import ErrorCode
 
 import fedapp
 from fedapp.config.run_config import kebab, snake
-from fedapp.errors import RunError
-from fedapp.federation.arrays import to_arrays, to_tensors
+from fedapp.errors import RunError, one_line
+from fedapp.federation.arrays import size_of, to_arrays, to_tensors
+from fedapp.federation.faults import PARTIAL_REPLY, Fault, ReplyError
+from fedapp.federation.validation import (
+    Expected,
+    check_bounds,
+    check_client_metrics,
+    check_norm,
+    checked_score,
+    checked_tensors,
+    checked_update,
+)
 from fedapp.training.algorithm import Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.client_state import StateLocation
@@ -37,8 +49,34 @@ EACH = "arrays."
 """Prefix of the records of an ``each`` reply that hold one client's update."""
 CLIENT_METRICS: Mapping[str, Callable[[Any], Any]] = get_type_hints(ClientMetrics)
 """Columns of a TRAIN reply's record ``clients``, and their types."""
+SCORES: Mapping[str, Callable[[Any], Any]] = {
+    "client": int,
+    "count": int,
+    "loss": float,
+    "accuracy": float,
+}
+"""Columns of an EVALUATE reply's record ``clients``, and their types."""
 MODEL_METRICS = "further"
 """Record of an EVALUATE reply with the numbers of ``Model.metrics``, a column each."""
+MAX_MODEL_METRICS, MAX_NAME_LENGTH = 1000, 100
+"""Bounds on ``Model.metrics``, since each of its numbers becomes a key of the round's metrics."""
+NOT_REPORTED = "its node does not mention it"
+
+FAULT_OF = {
+    ErrorCode.MESSAGE_UNAVAILABLE: "late",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "late",
+    ErrorCode.NODE_UNAVAILABLE: "lost",
+    ErrorCode.CLIENT_APP_CRASHED: "crashed",
+}
+"""Kind of fault of Flower's errors that are not an exception at the node."""
+UPLOAD_BROKE_OFF = "Reply message objects are unavailable"
+"""Start of Flower's reason where no part came for 180 s; its code is that of a late reply."""
+
+
+def is_missing(message: Message) -> bool:
+    """Return whether the message is Flower's error for a reply that is late or incomplete."""
+    return message.has_error() and FAULT_OF.get(message.error.code) == "late"
+
 
 # ---------------------------------------------------------------------- train
 
@@ -135,8 +173,108 @@ def encode_reply(request: TrainRequest, reply: TrainReply) -> RecordDict:
     return content
 
 
+def decode_reply(request: TrainRequest, message: Message, expected: Expected) -> TrainReply:
+    """Return the reply to a train request, checked.
+
+    Raises
+    ------
+    ReplyError
+        The node failed, or its reply is malformed, not finite, too large, of other names, shapes or
+        types, of another round or other clients than requested, or of more weight than they have.
+    """
+    content = _content(message)
+    try:
+        metrics = cast("dict[str, Any]", content.metric_records["metrics"])
+        if metrics["server-round"] != request.plan.round:
+            raise ReplyError(
+                "round",
+                f"it is a reply to round {metrics['server-round']}, not {request.plan.round}",
+            )
+        client_metrics = tuple(_client_metrics(content, request, expected))
+        failures = _failures(content, request, client_metrics)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ReplyError(
+            "malformed", f"its records are malformed: {one_line(repr(error))}"
+        ) from error
+    arrays = content.array_records
+    mean, each, uploads = {}, {}, {}
+    has_weight = any(metrics.weight > 0 for metrics in client_metrics)
+    if request.plan.reply == "mean" and has_weight:
+        mean = checked_update("arrays", arrays, expected)
+    if request.plan.reply == "each":
+        each = {
+            r.client: checked_update(f"{EACH}{r.client}", arrays, expected) for r in client_metrics
+        }
+    if expected.upload and has_weight:
+        uploads = checked_tensors("uploads", arrays, expected.upload)
+        if uploads.keys() == expected.theta.keys():
+            check_norm("uploads", uploads, expected, min(request.plan.learning_rate, 1.0))
+        check_bounds(uploads, expected.largest)
+    return TrainReply(mean, uploads, each, client_metrics, failures, size_of(content))
+
+
+def _client_metrics(
+    content: RecordDict, request: TrainRequest, expected: Expected
+) -> Iterator[ClientMetrics]:
+    columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
+    seen = set()
+    for row in _rows(columns, CLIENT_METRICS):
+        metrics = ClientMetrics(**row)
+        if metrics.client not in request.clients or metrics.client in seen:
+            raise ReplyError(
+                "malformed", f"it reports client {metrics.client}, which it was not asked to train"
+            )
+        seen.add(metrics.client)
+        check_client_metrics(metrics, expected)
+        yield metrics
+
+
+def _rows(
+    columns: Mapping[str, Sequence[Any]], types: Mapping[str, Callable[[Any], Any]]
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a record of columns, each value of its type.
+
+    Raises
+    ------
+    ValueError
+        The columns differ in length, or a whole number is not one.
+    """
+    for row in zip(*(columns[name] for name in types), strict=True):
+        pairs = list(zip(types.items(), row, strict=True))
+        if odd := [name for (name, kind), value in pairs if kind is int and int(value) != value]:
+            raise ValueError(f"{odd[0]} is not a whole number")
+        yield {name: kind(value) for (name, kind), value in pairs}
+
+
 def _failures_record(failures: Mapping[int, str]) -> ConfigRecord:
     return ConfigRecord({"client": list(failures), "reason": list(failures.values())})
+
+
+def _failures(
+    content: RecordDict, request: TrainRequest, client_metrics: Sequence[ClientMetrics]
+) -> dict[int, str]:
+    """Return why each client of the request that has no metrics failed."""
+    reasons = _reasons(content)
+    failed = set(request.clients) - {metrics.client for metrics in client_metrics}
+    return {client: reasons.get(client, NOT_REPORTED) for client in sorted(failed)}
+
+
+def _reasons(content: RecordDict) -> dict[int, str]:
+    record = cast("dict[str, Sequence[Any]]", content.config_records["failures"])
+    return dict(zip(map(int, record["client"]), map(one_line, record["reason"]), strict=True))
+
+
+def _content(message: Message) -> RecordDict:
+    """Return a reply's content, or raise ReplyError for an error message."""
+    if message.has_error():
+        kind, reason = (
+            FAULT_OF.get(message.error.code, "raised"),
+            one_line(message.error.reason or ""),
+        )
+        if kind == "late" and reason.startswith(UPLOAD_BROKE_OFF):
+            raise ReplyError("lost", f"{PARTIAL_REPLY}, and its upload broke off")
+        raise ReplyError(kind, f"the node failed: {reason}")
+    return message.content
 
 
 # ---------------------------------------------------------------------- evaluate
@@ -180,18 +318,50 @@ def encode_scores(scores: Mapping[int, Score], failures: Mapping[int, str]) -> R
     further: dict[str, MetricRecordValues] = {
         name: [float(score.further.get(name, math.nan)) for score in values] for name in names
     }
-    columns = MetricRecord(
-        {
-            "client": list(scores),
-            "count": [score.count for score in values],
-            "loss": [score.loss for score in values],
-            "accuracy": [score.accuracy for score in values],
-        }
-    )
+    columns: dict[str, MetricRecordValues] = {
+        name: list(scores) if name == "client" else [getattr(score, name) for score in values]
+        for name in SCORES
+    }
     return RecordDict(
         {
-            "clients": columns,
+            "clients": MetricRecord(columns),
             MODEL_METRICS: MetricRecord(further),
             "failures": _failures_record(failures),
         }
     )
+
+
+def decode_scores(
+    message: Message, clients: Sequence[int], *, has_accuracy: bool
+) -> dict[int, Score | Fault]:
+    """Return each client's score in a reply to an EVALUATE message, or its fault.
+
+    A client without test examples has the count 0. Without ``has_accuracy`` an accuracy may be nan.
+
+    Raises
+    ------
+    ReplyError
+        The node failed, or its reply is malformed.
+    """
+    content = _content(message)
+    try:
+        columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
+        further = cast("dict[str, list[Any]]", content.metric_records[MODEL_METRICS])
+        if len(further) > MAX_MODEL_METRICS or max(map(len, further), default=0) > MAX_NAME_LENGTH:
+            raise ValueError(f"{len(further)} model metrics, or names that are too long")
+        scores: dict[int, Score] = {}
+        for index, row in enumerate(_rows(columns, SCORES)):
+            own = {name: float(column[index]) for name, column in further.items()}
+            client = row.pop("client")
+            scores[client] = Score(**row, further=own)
+        failures = _reasons(content)
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        raise ReplyError(
+            "malformed", f"its scores are malformed: {one_line(repr(error))}"
+        ) from error
+    return {
+        client: checked_score(scores[client], has_accuracy=has_accuracy)
+        if client in scores
+        else Fault("raised", failures.get(client, NOT_REPORTED))
+        for client in clients
+    }
