@@ -148,26 +148,32 @@ def watch_round(note: Callable[[FrameType], None], **settings: Any) -> None:
     from fedapp.server_app import run
     from strategies.strategy import FederatedStrategy
 
-    whole_round = FederatedStrategy._round
+    parts = {"_round": 2, "_give_to_callbacks": 3}  # and the number of rounds done before each
+    whole = {name: getattr(FederatedStrategy, name) for name in parts}
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
         if event == "call" and is_ours(frame):
             note(frame)
 
-    def watched(self: FederatedStrategy, *args: Any) -> Any:
-        sys.setprofile(profile if self.state.round == 2 else None)
-        try:
-            return whole_round(self, *args)
-        finally:
-            sys.setprofile(None)
+    def watched(name: str) -> Callable[..., Any]:
+        def call(self: FederatedStrategy, *args: Any) -> Any:
+            sys.setprofile(profile if self.state.round == parts[name] else None)
+            try:
+                return whole[name](self, *args)
+            finally:
+                sys.setprofile(None)
+
+        return call
 
     with tempfile.TemporaryDirectory() as folder:
         values = {**ROUND, **settings, "run-dir": f"{folder}/run"}
-        FederatedStrategy._round = watched  # type: ignore[method-assign,assignment]
+        for name in parts:
+            setattr(FederatedStrategy, name, watched(name))
         try:
             run(InlineGrid(client_app, values, [{}]), read_config(values))
         finally:
-            FederatedStrategy._round = whole_round  # type: ignore[method-assign]
+            for name, method in whole.items():
+                setattr(FederatedStrategy, name, method)
 
 
 def is_ours(frame: FrameType) -> bool:

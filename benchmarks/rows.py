@@ -18,8 +18,9 @@ from fedapp.data.node_data import NodeData
 from fedapp.engines.grid import LocalGrid
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.arrays import to_arrays
-from fedapp.federation.callback import Callback, RoundMetrics, ServerState
+from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.nodes import Nodes
+from fedapp.federation.round_result import RoundResult
 from fedapp.runs.directory import create
 from fedapp.server_app import standard_callbacks
 from fedapp.training.build import initial_parameters, make_algorithm
@@ -115,10 +116,10 @@ def _whole_round(
 class _Check(Callback):
     """A round in which clients failed is no measurement."""
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Raise if any client failed."""
-        if "failures" in record:
-            raise RuntimeError(f"clients failed: {record['failures']}")
+        if "failures" in result.metrics:
+            raise RuntimeError(f"clients failed: {result.metrics['failures']}")
         return False
 
 

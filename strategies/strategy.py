@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
+from functools import cached_property
 from logging import INFO, WARNING
-from typing import Any, cast
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fedapp.config.run_config import RunConfig, participants
+from fedapp.config.run_config import RunConfig
 from fedapp.errors import RunError
 from fedapp.federation.aggregation import (
     RoundReplies,
@@ -23,7 +23,7 @@ from fedapp.federation.aggregation import (
     collect_replies,
     log_faults,
     similarity_metrics,
-    training_metrics,
+    too_few,
 )
 from fedapp.federation.arrays import size_of, to_arrays, to_tensors
 from fedapp.federation.callback import Callback, Ledger, RoundMetrics, ServerState
@@ -37,11 +37,15 @@ from fedapp.federation.messages import (
     encode_train_request,
 )
 from fedapp.federation.nodes import Nodes
+from fedapp.federation.round_result import RoundRequests, RoundResult, TrainingResult
 from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import StateLocation
 from fedapp.training.round_plan import RoundPlan
+
+Replies = Iterable[tuple[int, Message | Fault]]
+"""Replies, or why there is none, each with the index of its request, in any order."""
 
 EPSILON_SPENT = "max-epsilon is reached: round %d would pass it, and the model is that of round %d"
 
@@ -75,175 +79,11 @@ class FederatedStrategy(Strategy):
         self.callbacks = callbacks
         self.state = state or ServerState(0, {})
         self.client_states = client_states
-        self.ledger = ledger
+        self.ledger = ledger or Ledger()
         self._delivery = Delivery()
         self._sampler = ClientSampler(config, algorithm, nodes, self._delivery, population)
         self._evaluation = ClientEvaluation(config, nodes, self._delivery)
-        self._requests: list[tuple[int, TrainRequest]] = []
-        self._upload: Tensors | None = None
-        self._plan = RoundPlan()
-        self._record: RoundMetrics = {}
-
-    # ------------------------------------------------------------------ training
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Sample S_t, distribute it over the nodes, and return one TRAIN message a node."""
-        sampled, cohorts = self._sampler.assign_round(server_round, grid)
-        plan = self._plan = RoundPlan.of(self.config, server_round)
-        states = self.client_states() if self.client_states else None
-        self._requests = [
-            (node, TrainRequest(plan, tuple(cohort), self._states(states, cohort)))
-            for node, cohort in cohorts
-        ]
-        extras = self.algorithm.broadcast(self.state.algorithm)
-        if self._upload is None:
-            like = self.algorithm.upload_like(self.state.theta, extras)
-            self._upload = {name: tensor.to("meta") for name, tensor in like.items()}
-        extra_arrays = to_arrays(extras) if extras else None
-        contents = [
-            (node, encode_train_request(request, arrays, extra_arrays))
-            for node, request in self._requests
-        ]
-        self._record |= {
-            "learning_rate": plan.learning_rate,
-            **({} if self.config.local_steps else {"local_epochs": plan.epochs}),
-            "batch_size": plan.batch_size,
-            "clients": sampled,
-            "bytes_down": sum(size_of(content) for _, content in contents),
-        }
-        return self._messages(MessageType.TRAIN, contents)
-
-    def _states(self, states: StateLocation | None, cohort: Sequence[int]) -> StateLocation | None:
-        """Return the location of the client states, with the cohort's last used rounds."""
-        last_used_round = {client: self.state.last_used_round.get(client, 0) for client in cohort}
-        return replace(states, last_used_round=last_used_round) if states else None
-
-    def _messages(self, kind: str, contents: Sequence[tuple[int, RecordDict]]) -> list[Message]:
-        """Return one message a node, which expires when its reply is no longer waited for."""
-        group, seconds = str(self.state.round + 1), self.config.round_deadline
-        return [expiring(content, node, kind, group, seconds) for node, content in contents]
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate replies, which are matched to their requests by node, as in Flower's interface."""
-        return self.aggregate(
-            server_round, match_by_node([node for node, _ in self._requests], replies)
-        )
-
-    def aggregate(
-        self, server_round: int, replies: Iterable[tuple[int, Message | Fault]]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Aggregate replies, given by the index of their request, and apply the server rule.
-
-        Returns (None, None) and leaves theta unchanged if fewer clients than ``min-replies``, or than
-        the algorithm needs, are accepted, or if the result is not finite.
-        """
-        round_replies = self._collect(replies)
-        self._record |= training_metrics(round_replies, self._plan)
-        self._record["seconds"]["train"] = round_replies.aggregate.train_seconds
-        if self._delivery.late:
-            self._record["late_replies"] = self._delivery.late
-        log_faults(round_replies.faults, self.config.on_failure)
-        problem = self._update_model(round_replies.aggregate)
-        self.nodes.query_again_after(round_replies.faults)
-        if problem:
-            self._stop_or_warn(f"round {server_round}: {problem}; the model stays as it was")
-            return None, None
-        return to_arrays(self.state.theta), MetricRecord({"train-loss": self._record["train_loss"]})
-
-    def _collect(self, replies: Iterable[tuple[int, Message | Fault]]) -> RoundReplies:
-        """Check and average the replies; name the sampled clients that got no request."""
-        config, sampled = self.config, self._record["clients"]
-        requests = [request for _, request in self._requests]
-        requested = [client for request in requests for client in request.clients]
-        theta, upload, sizes = self.state.theta, self._upload or {}, self.nodes.sizes(requested)
-        expected = Expected.of(config, self.algorithm, self._plan, theta, upload, sizes)
-        wanted = participants(config.fraction_train, len(self.nodes.clients))
-        if self.algorithm.poisson_sampling:
-            wanted = len(sampled)
-        result = collect_replies(requests, replies, expected, wanted, config.round_deadline)
-        result.faults |= self._sampler.unassigned(sampled, requested)
-        return result
-
-    def _update_model(self, aggregate: RunningAggregate) -> str:
-        """Apply the server rule, or return why it cannot be applied."""
-        needed, accepted = self.algorithm.min_updates, len(aggregate.client_metrics)
-        few = accepted < self.config.min_replies or aggregate.num_weighted < needed
-        if few and not self.algorithm.poisson_sampling:
-            return (
-                f"{accepted} clients replied well, {aggregate.num_weighted} of them with a weight; "
-                f"min-replies = {self.config.min_replies}, and algorithm = {self.algorithm.name!r} "
-                f"needs {needed}"
-            )
-        if self.config.record_updates:
-            self._record |= similarity_metrics(
-                aggregate, self.algorithm, self.state.theta, self.config.update
-            )
-        step = self._server_step(aggregate)
-        if not apply_server_rule(self.algorithm, aggregate, self.state, step):
-            return (
-                f"algorithm = {self.algorithm.name!r} makes nan or infinite values of these updates"
-            )
-        own_metrics = self.algorithm.report(self.state.algorithm, step)
-        self._record |= {"model_changed": True, **own_metrics}
-        return ""
-
-    def _server_step(self, aggregate: RunningAggregate) -> ServerStep:
-        """Return what the server rule is given of this round."""
-        return ServerStep(
-            round=self.state.round + 1,
-            learning_rate=self._plan.learning_rate,
-            server_learning_rate=self.config.server_learning_rate,
-            update="delta" if self.algorithm.custom_update else self.config.update,
-            num_clients=len(self._sampler.population),
-            participants=aggregate.num_weighted,
-            share=min(aggregate.weight / self.nodes.total_weight, 1.0),
-            fraction=self.config.fraction_train,
-            seed=self.config.seed,
-        )
-
-    def _stop_or_warn(self, problem: str) -> None:
-        if self.config.on_failure == "stop":
-            raise RunError(f"{problem}; on-failure is 'stop'")
-        log(WARNING, "%s", problem)
-
-    # ------------------------------------------------------------------ evaluation
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return one EVALUATE message a node, or none if only the server evaluates."""
-        if self.config.evaluation == "server":
-            return []
-        personalised = self.algorithm.personalised
-        states = self.client_states() if self.client_states and personalised else None
-        contents = []
-        for node, cohort in self._evaluation.assign(grid):
-            own, threads = self._states(states, cohort), self.config.threads
-            request = EvaluateRequest(server_round, tuple(cohort), threads, own)
-            contents.append((node, encode_evaluate_request(request, arrays)))
-        return self._messages(MessageType.EVALUATE, contents)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Aggregate replies, which are matched to their requests by node, as in Flower's interface."""
-        nodes = [node for node, _ in self._evaluation.cohorts]
-        return self._evaluation.aggregate(match_by_node(nodes, replies))
-
-    def _evaluate(self, grid: Grid, arrays: ArrayRecord) -> None:
-        """Evaluate theta where ``evaluation`` says, and add the scores to the round's metrics."""
-        began = time.perf_counter()
-        if self.config.evaluation != "clients" and self.score is not None:
-            self._record |= self.score(self.state.theta)
-        messages = self.configure_evaluate(self.state.round, arrays, ConfigRecord(), grid)
-        if messages:
-            replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
-            self._record |= evaluation_metrics(self.config, self._evaluation.aggregate(replies))
-        self._record["seconds"]["evaluate"] = time.perf_counter() - began
+        self._requests = RoundRequests()  # from configure_train to aggregate_train
 
     # ------------------------------------------------------------------ the run
 
@@ -267,76 +107,221 @@ class FederatedStrategy(Strategy):
         Deadlines, evaluation and settings come from the configuration, not from the arguments
         that this method inherits.
         """
-        result = Result()
         if not self.state.theta:
             theta = to_tensors(initial_arrays)
             self.state = ServerState(0, theta, self.algorithm.start(theta))
+        result = Result()
         try:
-            result.arrays = self._run(grid, result, num_rounds)
+            self._run(grid, result, num_rounds)
         finally:
             for callback in self.callbacks:
                 callback.close()
+        result.arrays = to_arrays(self.state.theta)
         return result
 
-    def _run(self, grid: Grid, result: Result, num_rounds: int) -> ArrayRecord:
-        """Run the rounds between the callbacks' start and end; return the last theta."""
+    def _run(self, grid: Grid, result: Result, num_rounds: int) -> None:
+        """Run the rounds between the callbacks' start and end."""
         for callback in self.callbacks:
             callback.on_start(self.state)
-        arrays = to_arrays(self.state.theta)
-        stop = self.state.round == 0 and self._first_evaluation(grid, arrays)
+        stop = self.state.round == 0 and self._give_to_callbacks(self._initial_evaluation(grid))
         while self.state.round < num_rounds and not stop and not self._is_epsilon_spent():
-            arrays, stop = self._round(grid, arrays, result, num_rounds)
+            round_result = self._round(grid, num_rounds)
+            if round_result.training and not round_result.training.problem:
+                loss = MetricRecord({"train-loss": round_result.metrics["train_loss"]})
+                result.train_metrics_clientapp[self.state.round] = loss
+            stop = self._give_to_callbacks(round_result)
         if self.state.round < num_rounds and not stop:
             log(INFO, EPSILON_SPENT, self.state.round + 1, self.state.round)
         for callback in self.callbacks:
             callback.on_end(self.state)
-        return arrays
+
+    def _give_to_callbacks(self, result: RoundResult) -> bool:
+        """Give a round's result to every callback; True if any of them ends the run."""
+        stops = [callback.on_round(result, self.state) for callback in self.callbacks]
+        return any(stops)
+
+    def _initial_evaluation(self, grid: Grid) -> RoundResult:
+        """Evaluate theta_0, as round 0."""
+        scores, seconds = self._evaluate(grid)
+        return RoundResult(0, scores=scores, seconds={"evaluate": seconds})
+
+    def _round(self, grid: Grid, last: int) -> RoundResult:
+        """Sample, train, aggregate, apply and evaluate: one round."""
+        began, current = time.perf_counter(), self.state.round + 1
+        self._delivery.begin_round(grid)
+        arrays = to_arrays(self.state.theta)
+        messages = self.configure_train(current, arrays, ConfigRecord(), grid)
+        bytes_down = sum(size_of(message.content) for message in messages)
+        self.ledger.charge(current, self._requests.clients)
+        exchange = self._delivery.exchange(grid, messages, self.config.round_deadline)
+        with closing(exchange) as replies:
+            training = self._train(replies)
+        self.state.round = current
+        seconds = self._seconds(training, time.perf_counter() - began)
+        scores: RoundMetrics = {}
+        if self._is_evaluated(current, last):
+            scores, seconds["evaluate"] = self._evaluate(grid)
+        seconds["round"] = time.perf_counter() - began
+        return RoundResult(
+            current, training, bytes_down, self.ledger.round_metrics(), scores, seconds
+        )
+
+    def _seconds(self, training: TrainingResult, exchange: float) -> dict[str, float]:
+        """Return the seconds of the exchange, and of its parts: training, transfer, waiting."""
+        train, transfer = training.replies.aggregate.train_seconds, self._delivery.transfer
+        wait = max(exchange - train - transfer, 0.0)
+        return {"train": train, "exchange": exchange, "transfer": transfer, "wait": wait}
 
     def _is_epsilon_spent(self) -> bool:
         """Return whether the next round would exceed ``max-epsilon``."""
-        if self.ledger is None:
-            return False
         return not self.ledger.allows(lambda: self._sampler.sample(self.state.round + 1))
 
-    def _first_evaluation(self, grid: Grid, arrays: ArrayRecord) -> bool:
-        """Evaluate theta_0 as round 0; return whether to stop."""
-        self._record = {"round": 0, "seconds": {}}
-        self._evaluate(grid, arrays)
-        return self._run_callbacks()
+    # ------------------------------------------------------------------ training
 
-    def _round(
-        self, grid: Grid, arrays: ArrayRecord, result: Result, num_rounds: int
-    ) -> tuple[ArrayRecord, bool]:
-        """Run one round; return theta as a record, and whether to stop."""
-        current = self.state.round + 1
-        self._record = {"round": current, "seconds": {}}
-        began = time.perf_counter()
-        self._delivery.begin_round(grid)
-        messages = self.configure_train(current, arrays, ConfigRecord(), grid)
-        if self.ledger is not None:
-            requested = [client for _, request in self._requests for client in request.clients]
-            self.ledger.charge(current, requested)
-            self._record |= self.ledger.round_metrics()
-        exchange = self._delivery.exchange(grid, messages, self.config.round_deadline)
-        with closing(exchange) as replies:
-            new, metrics = self.aggregate(current, replies)
-        if new is not None and metrics is not None:
-            arrays = new
-            result.train_metrics_clientapp[current] = metrics
-        seconds = cast("dict[str, Any]", self._record["seconds"])
-        seconds["exchange"] = time.perf_counter() - began
-        seconds["transfer"] = self._delivery.transfer
-        busy = seconds["train"] + seconds["transfer"]
-        seconds["wait"] = max(seconds["exchange"] - busy, 0.0)
-        self.state.round = current
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Sample S_t, distribute it over the nodes, and return one TRAIN message a node."""
+        plan = RoundPlan.of(self.config, server_round)
+        sampled, cohorts = self._sampler.assign_round(server_round, grid)
+        states = self.client_states() if self.client_states else None
+        used = self.state.last_used_round
+        requests = [TrainRequest(plan, tuple(c), states and states.of(c, used)) for _, c in cohorts]
+        nodes = [node for node, _ in cohorts]
+        self._requests = RoundRequests(plan, sampled, nodes, requests)
+        extras = self.algorithm.broadcast(self.state.algorithm)
+        extra_arrays = to_arrays(extras) if extras else None
+        contents = [encode_train_request(request, arrays, extra_arrays) for request in requests]
+        return self._messages(MessageType.TRAIN, nodes, contents)
+
+    def _messages(
+        self, kind: str, nodes: Sequence[int], contents: Sequence[RecordDict]
+    ) -> list[Message]:
+        """Return one message a node, which expires when its reply is no longer waited for."""
+        group, seconds = str(self.state.round + 1), self.config.round_deadline
+        pairs = zip(nodes, contents, strict=True)
+        return [expiring(content, node, kind, group, seconds) for node, content in pairs]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate replies, which are matched to their requests by node, as in Flower's interface.
+
+        Returns (None, None) where theta stays as it was.
+        """
+        training = self._train(match_by_node(self._requests.nodes, replies))
+        if training.problem:
+            return None, None
+        loss = MetricRecord({"train-loss": training.metrics["train_loss"]})
+        return to_arrays(self.state.theta), loss
+
+    def _train(self, replies: Replies) -> TrainingResult:
+        """Collect the replies, which are averaged as they come, and apply the server rule.
+
+        Theta stays as it was if fewer clients than ``min-replies``, or than the algorithm needs, are
+        accepted, or if the result is not finite.
+        """
+        collected = self._collect(replies)
+        log_faults(collected.faults, self.config.on_failure)
+        self.nodes.query_again_after(collected.faults)
+        similarity, report = dict[str, Any](), dict[str, float]()
+        problem = too_few(collected.aggregate, self.config.min_replies, self.algorithm)
+        if self.config.record_updates and not problem:
+            similarity = similarity_metrics(
+                collected.aggregate, self.algorithm, self.state.theta, self.config.update
+            )
+        step = self._server_step(collected.aggregate)
+        problem = problem or apply_server_rule(
+            self.algorithm, collected.aggregate, self.state, step
+        )
+        if problem:
+            self._stop_or_warn(problem)
+        else:
+            report = self.algorithm.report(self.state.algorithm, step)
+        late = self._delivery.late
+        return TrainingResult(self._requests, collected, problem, late, similarity, report)
+
+    def _collect(self, replies: Replies) -> RoundReplies:
+        """Check and average the replies; name the sampled clients that got no request."""
+        config, requests, theta = self.config, self._requests, self.state.theta
+        sizes = self.nodes.sizes(requests.clients)
+        expected = Expected.of(
+            config, self.algorithm, requests.plan, theta, self._upload_like, sizes
+        )
+        wanted = self._sampler.wanted(requests.sampled)
+        result = collect_replies(requests.by_node, replies, expected, wanted, config.round_deadline)
+        result.faults |= self._sampler.unassigned(requests.sampled, requests.clients)
+        return result
+
+    @cached_property
+    def _upload_like(self) -> Tensors:
+        """Tensors of the names, shapes and types that the clients upload, without values."""
+        extras = self.algorithm.broadcast(self.state.algorithm)
+        like = self.algorithm.upload_like(self.state.theta, extras)
+        return {name: tensor.to("meta") for name, tensor in like.items()}
+
+    def _server_step(self, aggregate: RunningAggregate) -> ServerStep:
+        """Return what the server rule is given of this round."""
+        plan = self._requests.plan
+        return ServerStep(
+            round=plan.round,
+            learning_rate=plan.learning_rate,
+            server_learning_rate=self.config.server_learning_rate,
+            update="delta" if self.algorithm.custom_update else self.config.update,
+            num_clients=len(self._sampler.population),
+            participants=aggregate.num_weighted,
+            share=min(aggregate.weight / self.nodes.total_weight, 1.0),
+            fraction=self.config.fraction_train,
+            seed=self.config.seed,
+        )
+
+    def _stop_or_warn(self, problem: str) -> None:
+        round_ = self._requests.plan.round
+        text = f"round {round_}: {problem}; the model stays as it was"
+        if self.config.on_failure == "stop":
+            raise RunError(f"{text}; on-failure is 'stop'")
+        log(WARNING, "%s", text)
+
+    # ------------------------------------------------------------------ evaluation
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return one EVALUATE message a node, or none if only the server evaluates."""
+        if self.config.evaluation == "server":
+            return []
+        personalised = self.algorithm.personalised
+        states = self.client_states() if self.client_states and personalised else None
+        used, threads = self.state.last_used_round, self.config.threads
+        contents = []
+        for _, cohort in self._evaluation.assign(grid):
+            location = states and states.of(cohort, used)
+            request = EvaluateRequest(server_round, tuple(cohort), threads, location)
+            contents.append(encode_evaluate_request(request, arrays))
+        nodes = [node for node, _ in self._evaluation.cohorts]
+        return self._messages(MessageType.EVALUATE, nodes, contents)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Aggregate replies, which are matched to their requests by node, as in Flower's interface."""
+        nodes = [node for node, _ in self._evaluation.cohorts]
+        return self._evaluation.aggregate(match_by_node(nodes, replies))
+
+    def _is_evaluated(self, round_: int, last: int) -> bool:
+        """Return whether theta is evaluated after round ``round_``."""
         every = self.config.eval_every
-        last = current == num_rounds or self._is_epsilon_spent()
-        if last or (every and current % every == 0):
-            self._evaluate(grid, arrays)
-        seconds["round"] = time.perf_counter() - began
-        return arrays, self._run_callbacks()
+        due = every > 0 and round_ % every == 0
+        return due or round_ == last or self._is_epsilon_spent()
 
-    def _run_callbacks(self) -> bool:
-        """Give the round's metrics to every callback; True if any of them ends the run."""
-        stops = [callback.on_round(self._record, self.state) for callback in self.callbacks]
-        return any(stops)
+    def _evaluate(self, grid: Grid) -> tuple[RoundMetrics, float]:
+        """Return theta's scores, by the server, the clients or both, and the seconds that they took."""
+        began, scores = time.perf_counter(), dict[str, Any]()
+        if self.config.evaluation != "clients" and self.score is not None:
+            scores |= self.score(self.state.theta)
+        if self.config.evaluation != "server":
+            arrays = to_arrays(self.state.theta)
+            messages = self.configure_evaluate(self.state.round, arrays, ConfigRecord(), grid)
+            replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
+            scores |= evaluation_metrics(self.config, self._evaluation.aggregate(replies))
+        return scores, time.perf_counter() - began

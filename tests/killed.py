@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.run_config import Scalar
+from fedapp.federation.round_result import RoundResult
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["killed", "in_process", "fedapp.cli.main", "fedapp.runs.report"])
@@ -103,13 +104,13 @@ def in_the_line_of_metrics(round_: int) -> None:
 
     write = Metrics.on_round
 
-    def dying(self: Metrics, record: dict[str, Any], state: Any) -> bool:
+    def dying(self: Metrics, result: RoundResult, state: Any) -> bool:
         if state.round == round_:
             with self.path.open("a") as file:
-                line = to_line(record)
+                line = to_line(result.metrics)
                 file.write(line[: len(line) // 2])
             die()
-        return write(self, record, state)
+        return write(self, result, state)
 
     Metrics.on_round = dying
 

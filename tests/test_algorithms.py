@@ -24,7 +24,8 @@ from fedapp.data.embedded.quadratic import MATRIX, OPTIMUM, VECTOR
 from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError
-from fedapp.federation.callback import Callback, RoundMetrics, ServerState
+from fedapp.federation.callback import Callback, ServerState
+from fedapp.federation.round_result import RoundResult
 from fedapp.server_app import app as server_app
 from fedapp.server_app import run as run_server
 from fedapp.training.algorithm import Algorithm
@@ -161,7 +162,7 @@ class KillAfter(Callback):
     def __init__(self, round_: int) -> None:
         self.round = round_
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         if state.round == self.round:
             raise KeyboardInterrupt
         return False

@@ -9,14 +9,15 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedapp.federation.callback import ServerState
+from fedapp.federation.round_result import RoundResult
 from fedapp.runs import callbacks
 from fedapp.runs.callbacks import Checkpoints, ProgressReport, TensorBoardWriter
 from fedapp.runs.directory import RunDirectory
 
 
-def record(round_, **numbers):
-    seconds = {"train": 0.5}
-    return {"round": round_, "seconds": seconds, "clients": [1, 2], "model_changed": True} | numbers
+def result(round_, seconds=0.5, **numbers):
+    scores = {"clients": [1, 2], "model_changed": True} | numbers
+    return RoundResult(round_, scores=scores, seconds={"train": seconds, "round": seconds})
 
 
 def scalars(folder, tag):
@@ -29,14 +30,14 @@ def test_tensorboard_shows_every_number_and_forgets_what_a_resume_does_again(tmp
     first = TensorBoardWriter(RunDirectory(tmp_path))
     first.on_start(ServerState(0, {}))
     for round_ in (1, 2, 3):
-        first.on_round(record(round_, test_accuracy=round_ / 4), ServerState(round_, {}))
+        first.on_round(result(round_, test_accuracy=round_ / 4), ServerState(round_, {}))
     first.close()
     assert scalars(tmp_path, "test_accuracy") == [(1, 0.25), (2, 0.5), (3, 0.75)]
     assert scalars(tmp_path, "seconds/train") == [(1, 0.5), (2, 0.5), (3, 0.5)]
 
     resumed = TensorBoardWriter(RunDirectory(tmp_path))
     resumed.on_start(ServerState(1, {}))
-    resumed.on_round(record(2, test_accuracy=0.375), ServerState(2, {}))
+    resumed.on_round(result(2, test_accuracy=0.375), ServerState(2, {}))
     resumed.close()
     assert scalars(tmp_path, "test_accuracy") == [(1, 0.25), (2, 0.375)]
 
@@ -59,7 +60,7 @@ def test_checkpoints_by_rounds_and_by_seconds(tmp_path, monkeypatch, every, seco
     checkpoints = Checkpoints(RunDirectory(tmp_path), every, seconds)
     for round_ in range(1, 9):
         clock.now += 25.0
-        checkpoints.on_round(record(round_), ServerState(round_, {}))
+        checkpoints.on_round(result(round_), ServerState(round_, {}))
     checkpoints.on_end(ServerState(8, {}))
     assert rounds == written
 
@@ -68,9 +69,9 @@ def test_a_round_line_says_no_number_that_there_is_none_of(caplog):
     """Nobody replied, so there is no training loss."""
     report = ProgressReport(6, Console(file=io.StringIO()))
     numbers = {"test_accuracy": 0.5, "test_loss": 1.25, "replied": 0, "train_loss": math.nan}
-    report.on_round(record(3, **numbers) | {"seconds": {"round": 40.0}}, ServerState(3, {}))
+    report.on_round(result(3, 40.0, **numbers), ServerState(3, {}))
     numbers |= {"replied": 2, "train_loss": 0.25}
-    report.on_round(record(4, **numbers) | {"seconds": {"round": 40.0}}, ServerState(4, {}))
+    report.on_round(result(4, 40.0, **numbers), ServerState(4, {}))
     assert caplog.messages == [
         "round 3/6, accuracy 0.5000, loss 1.2500, 0 of 2 clients, 40.00 s",
         "round 4/6, accuracy 0.5000, loss 1.2500, training loss 0.2500, 2 of 2 clients, 40.00 s",

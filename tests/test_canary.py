@@ -23,7 +23,8 @@ from scipy.stats import beta
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.engines.in_process import InlineGrid
-from fedapp.federation.callback import Callback, RoundMetrics, ServerState
+from fedapp.federation.callback import Callback, ServerState
+from fedapp.federation.round_result import RoundResult
 from fedapp.server_app import run as run_server
 from fedapp.training.algorithm import ClientContext
 from strategies._noise import Private
@@ -82,10 +83,10 @@ class Watch(Callback):
         self.seen: list[tuple[float, list[int]]] = []
         self._at = 0.0
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         at = float(state.theta["x"][0])
-        if record["round"]:
-            self.seen.append((at - self._at, record["clients"]))
+        if result.round:
+            self.seen.append((at - self._at, result.metrics["clients"]))
         self._at = at
         return False
 

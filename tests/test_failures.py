@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fedapp.cli import main as cli
 from fedapp.errors import RunError
 from fedapp.federation.callback import ServerState
+from fedapp.federation.round_result import RoundResult
 from fedapp.runs.callbacks import StopIfAllFail
 from fedapp.seeds import generator
 from fedapp.training.algorithm import Algorithm
@@ -236,8 +237,8 @@ def test_clients_that_fail_otherwise_do_not_end_a_run(rounds):
     }
     callback = StopIfAllFail()
     for number, kind in enumerate(rounds, 1):
-        record = {"round": number, "clients": [3, 7], **failures[kind]}
-        assert not callback.on_round(record, ServerState(number, {}))
+        result = RoundResult(number, scores={"clients": [3, 7], **failures[kind]})
+        assert not callback.on_round(result, ServerState(number, {}))
 
 
 def test_a_round_with_fewer_than_min_replies_leaves_theta_as_it_was_and_says_so(tmp_path, caplog):

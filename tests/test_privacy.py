@@ -21,7 +21,8 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
-from fedapp.federation.callback import Callback, RoundMetrics, ServerState
+from fedapp.federation.callback import Callback, ServerState
+from fedapp.federation.round_result import RoundResult
 from fedapp.federation.sampling import poisson_sample, sample_clients
 from fedapp.runs.checkpoint import drop_checkpoints
 from fedapp.seeds import generator
@@ -532,7 +533,7 @@ class KillAfter(Callback):
     def __init__(self, round_: int) -> None:
         self.round = round_
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         if state.round == self.round:
             raise KeyboardInterrupt
         return False

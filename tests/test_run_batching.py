@@ -16,7 +16,8 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.data.dataset import Examples
 from fedapp.engines.in_process import InlineGrid
-from fedapp.federation.callback import Callback, RoundMetrics, ServerState
+from fedapp.federation.callback import Callback, ServerState
+from fedapp.federation.round_result import RoundResult
 from fedapp.server_app import run
 from fedapp.studies.sweep.execute import Job, execute_run, execute_together
 from fedapp.studies.sweep.identity import Request
@@ -176,7 +177,7 @@ class Raising(Callback):
     def __init__(self, after: int) -> None:
         self.after = after
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         if state.round == self.after:
             raise OSError("the disk is gone")
         return False

@@ -55,11 +55,11 @@ def soak(folder, patch):
     memory = []
     write, draw = Metrics.on_round, client_sampler.sample_clients
 
-    def weigh(self, record, state):
+    def weigh(self, result, state):
         if state.round % 10 == 0:
             gc.collect()
             memory.append(resident_bytes())
-        return write(self, record, state)
+        return write(self, result, state)
 
     def sound(seed, round_, clients, fraction, **further):
         drawn = draw(seed, round_, clients, fraction, **further)

@@ -55,8 +55,8 @@ def test_a_stopped_run_says_who_failed_and_how_to_go_on(tmp_path, monkeypatch):
 
     write = Metrics.on_round
 
-    def stop(self, record, state):
-        write(self, record, state)
+    def stop(self, result, state):
+        write(self, result, state)
         if state.round == 2:
             raise KeyboardInterrupt
         return False
@@ -119,8 +119,8 @@ def stop_after(round_, monkeypatch):
     """Let a run be killed after a round, as far as its files can tell."""
     write = Metrics.on_round
 
-    def stop(self, record, state):
-        write(self, record, state)
+    def stop(self, result, state):
+        write(self, result, state)
         if state.round == round_:
             raise KeyboardInterrupt
         return False
@@ -178,8 +178,8 @@ def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monk
     seen = []
     write = Metrics.on_round
 
-    def look(self, record, state):
-        write(self, record, state)
+    def look(self, result, state):
+        write(self, result, state)
         if state.round == 1:
             seen.extend(status(self.path.parent))
             with pytest.raises(ConfigError, match="another process runs this run"):

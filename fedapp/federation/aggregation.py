@@ -14,12 +14,11 @@ from torch import Tensor
 from fedapp.analysis.similarity import distances, layer_similarity
 from fedapp.errors import RunError
 from fedapp.federation.callback import RoundMetrics, ServerState
-from fedapp.federation.faults import Fault, ReplyError, count
+from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.messages import decode_reply
 from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
-from fedapp.training.round_plan import RoundPlan
 from fedapp.training.tensors import WeightedMean, add, all_finite
 
 
@@ -191,30 +190,16 @@ def log_faults(faults: Mapping[int, Fault], on_failure: str) -> None:
         raise RunError(f"client {client} failed ({faults[client].reason}) and on-failure is 'stop'")
 
 
-def training_metrics(replies: RoundReplies, plan: RoundPlan) -> RoundMetrics:
-    """Return the metrics of a round's training; u and eta * u are averaged as the updates are."""
-    aggregate = replies.aggregate
-    clients = aggregate.client_metrics
-    updates = aggregate.average([plan.updates(client.examples) for client in clients])
-    metrics: RoundMetrics = {
-        "replied": len(clients),
-        "examples": sum(client.examples for client in clients),
-        "steps": sum(client.steps for client in clients),
-        "updates": updates,
-        "effective_updates": updates * plan.learning_rate,
-        "train_loss": aggregate.average([client.loss for client in clients]),
-        "bytes_up": aggregate.bytes,
-        "model_changed": False,
-    }
-    if replies.unused:
-        metrics["surplus"] = replies.unused
-    return metrics | (_fault_metrics(replies.faults) if replies.faults else {})
-
-
-def _fault_metrics(faults: Mapping[int, Fault]) -> RoundMetrics:
-    """Return each failed client's reason, and the number of clients by kind of fault."""
-    failures = {str(client): faults[client].reason for client in sorted(faults)}
-    return {"failures": failures, "faults": count(faults)}
+def too_few(aggregate: RunningAggregate, min_replies: int, algorithm: Algorithm) -> str:
+    """Return the problem of a round with too few accepted clients; empty if they suffice."""
+    needed, accepted = algorithm.min_updates, len(aggregate.client_metrics)
+    few = accepted < min_replies or aggregate.num_weighted < needed
+    if algorithm.poisson_sampling or not few:
+        return ""
+    return (
+        f"{accepted} clients replied well, {aggregate.num_weighted} of them with a weight; "
+        f"min-replies = {min_replies}, and algorithm = {algorithm.name!r} needs {needed}"
+    )
 
 
 def similarity_metrics(
@@ -244,15 +229,15 @@ def similarity_metrics(
 
 def apply_server_rule(
     algorithm: Algorithm, aggregate: RunningAggregate, state: ServerState, step: ServerStep
-) -> bool:
-    """Apply the server rule to ``state``; False, without any change, if its result is not finite."""
+) -> str:
+    """Apply the server rule to ``state``; return the problem, without any change, of one not finite."""
     mean, uploads = aggregate.mean(algorithm)
     theta, own = algorithm.apply(state.theta, mean, uploads, state.algorithm, step)
     bounded = [own[name] for name in own.keys() - algorithm.may_be_infinite]
     if not all_finite([*theta.values(), *bounded]):
-        return False
+        return f"algorithm = {algorithm.name!r} makes nan or infinite values of these updates"
     state.theta, state.algorithm = theta, own
     if algorithm.keeps_state:
         clients = [metrics.client for metrics in aggregate.client_metrics]
         state.last_used_round |= dict.fromkeys(clients, step.round)
-    return True
+    return ""

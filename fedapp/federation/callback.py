@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fedapp.training.algorithm import Tensors
+
+if TYPE_CHECKING:
+    from fedapp.federation.round_result import RoundResult
 
 RoundMetrics = dict[str, Any]
 """The metrics of one round: a line of ``metrics.jsonl``."""
@@ -26,20 +29,19 @@ class ServerState:
     last_used_round: dict[int, int] = field(default_factory=dict)
 
 
-class Ledger(Protocol):
-    """The privacy that a run has spent, and its budget."""
+class Ledger:
+    """The privacy that a run has spent, and its budget; this base class is that of a run without any."""
 
     def allows(self, clients: Callable[[], Sequence[int]]) -> bool:
         """Return whether the next round, with these ``clients``, stays within ``max-epsilon``."""
-        ...
+        return True
 
     def charge(self, round_: int, clients: Sequence[int]) -> None:
         """Record the cost of a round, before its requests are sent to ``clients``."""
-        ...
 
     def round_metrics(self) -> RoundMetrics:
         """Return epsilon, delta and the adjacency, for the round's metrics."""
-        ...
+        return {}
 
 
 class Callback:
@@ -48,8 +50,11 @@ class Callback:
     def on_start(self, state: ServerState) -> None:
         """Run before the first round (or the first after a resume)."""
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
-        """Run after a round (round 0 is the evaluation of theta_0); True ends the run."""
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
+        """Run after a round (round 0 is the evaluation of theta_0); True ends the run.
+
+        ``result.metrics`` is the round's line of ``metrics.jsonl``, as a dictionary.
+        """
         return False
 
     def on_end(self, state: ServerState) -> None:

@@ -9,7 +9,7 @@ from logging import WARNING
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.run_config import RunConfig, participants
 from fedapp.errors import RunError
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault
@@ -116,6 +116,12 @@ class ClientSampler:
                 is_logged = True
             time.sleep(BUSY_SECONDS)
             self._delivery.drop_late(grid)
+
+    def wanted(self, sampled: Sequence[int]) -> int:
+        """Return m, the accepted clients after which no others are waited for."""
+        if self.algorithm.poisson_sampling:
+            return len(sampled)
+        return participants(self.config.fraction_train, len(self.nodes.clients))
 
     def unassigned(self, sampled: Collection[int], assigned: Collection[int]) -> dict[int, Fault]:
         """Return why sampled clients were not assigned to a node."""

@@ -27,6 +27,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from fedapp.errors import RunError
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
+from fedapp.federation.round_result import RoundResult
 from fedapp.files import append_or_restore, flush_to_disk
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
@@ -48,11 +49,11 @@ class Metrics(Callback):
         """Remove the rounds after the checkpoint that is resumed from, since they are run again."""
         cut_metrics(self.path, state.round or -1)
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Append one line, and the earlier ones that could not be written."""
-        if self.checkpoints and self.checkpoints.problem:
-            record["checkpoint_error"] = self.checkpoints.problem
-        self._unwritten.append(to_line(record))
+        problem = self.checkpoints.problem if self.checkpoints else ""
+        error = {"checkpoint_error": problem} if problem else {}
+        self._unwritten.append(to_line({**result.metrics, **error}))
         try:
             self._write()
         except OSError as error:
@@ -99,7 +100,7 @@ class Checkpoints(Callback):
         self.problem = ""
         self._last, self._written = -1, time.monotonic()
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Write a checkpoint if one is due, or if the last attempt failed."""
         if (state.round and self._is_due(state.round)) or self.problem:
             try:
@@ -141,11 +142,12 @@ class TensorBoardWriter(Callback):
             str(self.folder), purge_step=state.round + 1 if state.round else 0
         )
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Write the numbers of a round as one event."""
-        numbers = {**record}
+        metrics = result.metrics
+        numbers = {**metrics}
         for group in ("seconds", "faults"):
-            numbers |= {f"{group}/{key}": value for key, value in record.get(group, {}).items()}
+            numbers |= {f"{group}/{key}": value for key, value in metrics.get(group, {}).items()}
         try:
             self._write({k: v for k, v in numbers.items() if type(v) in (int, float)}, state.round)
         except OSError as error:
@@ -175,9 +177,9 @@ class StopAtTarget(Callback):
         """Return whether the round of ``record`` reached the target."""
         return bool((record.get("test_accuracy") or 0.0) >= self.target)
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Return whether the target is reached."""
-        reached = self.reached(record)
+        reached = self.reached(result.metrics)
         if reached:
             log(INFO, "Target accuracy %.4f is reached in round %d", self.target, state.round)
         return reached
@@ -197,7 +199,7 @@ class StopIfAllFail(Callback):
     def __init__(self) -> None:
         self._reason, self._rounds = "", 0
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Count consecutive rounds with such a failure.
 
         Raises
@@ -205,12 +207,12 @@ class StopIfAllFail(Callback):
         RunError
             It is the ``ROUNDS``-th.
         """
-        reason = _common_reason(record)
+        reason = _common_reason(result.metrics)
         self._rounds = self._rounds + 1 if reason and reason == self._reason else bool(reason)
         self._reason = reason
         if self._rounds == self.ROUNDS:
             raise RunError(
-                f"round {record['round']}: in each of the last {self.ROUNDS} rounds every client failed "
+                f"round {result.round}: in each of the last {self.ROUNDS} rounds every client failed "
                 f"with the same error: {reason}. The model has not changed in them, and the run can be "
                 "resumed."
             )
@@ -252,8 +254,9 @@ class ProgressReport(Callback):
         self._bar.add_task("", total=self.num_rounds, completed=state.round, accuracy="-", loss="-")
         self._bar.start()
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Show the round."""
+        record = result.metrics
         self._accuracy = record.get("test_accuracy", self._accuracy)
         self._loss = record.get("test_loss", self._loss)
         accuracy, loss = f"{self._accuracy:.4f}", f"{self._loss:.4f}"

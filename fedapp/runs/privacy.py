@@ -14,13 +14,13 @@ from flwr.common.logger import log
 
 from fedapp.analysis.privacy import Privacy
 from fedapp.errors import CheckpointError, ConfigError, RunError
-from fedapp.federation.callback import RoundMetrics
+from fedapp.federation.callback import Ledger, RoundMetrics
 from fedapp.files import append_or_restore, flush_to_disk, json_problem, write_atomically
 
 LEDGER_FILE = "privacy.jsonl"
 
 
-class PrivacyLedger:
+class PrivacyLedger(Ledger):
     """The charges of a private run, and the epsilon that they add up to.
 
     A charge is a line ``{"round": t, "q": q, "noise": z}`` for one round, or, with ``"clients"``, for one
@@ -159,7 +159,7 @@ class PrivacyLedger:
             return max(self._requests.values(), default=0)
         return self.rounds
 
-    def round_metrics(self) -> dict[str, float | str]:
+    def round_metrics(self) -> RoundMetrics:
         """Return epsilon, delta and the adjacency, for the round's metrics."""
         epsilon = self.privacy.after(self.spent, self.num_clients)
         return {

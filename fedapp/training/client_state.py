@@ -17,8 +17,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import safetensors.torch
@@ -50,6 +50,11 @@ class StateLocation:
     starts: tuple[int, ...]
     checkpoints: tuple[int, ...]
     last_used_round: Mapping[int, int] = field(default_factory=dict)
+
+    def of(self, clients: Sequence[int], last_used_round: Mapping[int, int]) -> StateLocation:
+        """Return the location with the last used rounds of ``clients``; 0 if there was none."""
+        rounds = {client: last_used_round.get(client, 0) for client in clients}
+        return replace(self, last_used_round=rounds)
 
 
 @dataclass(frozen=True, order=True)

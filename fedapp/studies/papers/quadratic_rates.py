@@ -31,7 +31,8 @@ from fedapp.data.embedded.quadratic import (
     VECTOR,
 )
 from fedapp.engines.in_process import InlineGrid
-from fedapp.federation.callback import Callback, RoundMetrics, ServerState
+from fedapp.federation.callback import Callback, ServerState
+from fedapp.federation.round_result import RoundResult
 from fedapp.runs.figures import COLORS, GREY, LIGHT, new_figure
 from fedapp.server_app import run
 
@@ -48,7 +49,7 @@ class Trace(Callback):
     def __init__(self) -> None:
         self.points: list[Array] = []
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Append theta."""
         self.points.append(state.theta["x"].double().numpy().copy())
         return False

@@ -15,7 +15,8 @@ from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import FedappError
-from fedapp.federation.callback import Callback, RoundMetrics, ServerState
+from fedapp.federation.callback import Callback, ServerState
+from fedapp.federation.round_result import RoundResult
 from fedapp.runs.callbacks import StopAtTarget
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
@@ -47,10 +48,10 @@ class StopRun(Callback):
     def __init__(self, should_stop: ShouldStop) -> None:
         self.should_stop = should_stop
 
-    def on_round(self, record: RoundMetrics, state: ServerState) -> bool:
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Return whether the run ends after this round."""
-        stopped = self.should_stop(record["round"], record.get("test_accuracy"))
-        return stopped or problem_of(record)[0] != "complete"
+        stopped = self.should_stop(result.round, result.metrics.get("test_accuracy"))
+        return stopped or problem_of(result.metrics)[0] != "complete"
 
 
 def execute_run(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord | None:
