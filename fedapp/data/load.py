@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-from fedapp.config import unused_options
+from fedapp.config.data import CHARACTERS, IMAGES, LABELLED, READING
+from fedapp.config.group import Case
 from fedapp.config.read import defaults
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, kebab
-from fedapp.config.unused_options import READING
 from fedapp.data.cache import cached_dataset, cached_partition, partition_key
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
@@ -42,11 +43,18 @@ def load_dataset(config: RunConfig) -> Dataset:
     if config.dataset in embedded:
         return checked(cast("Embedded", config.component("dataset")).load())
     dataset = _load_cached(config, node=False)
-    if dataset.task.kind == "image":
-        unused_options.refuse(unused_options.of_images(config))
-    else:
-        unused_options.refuse(unused_options.of_texts(config, one_label=dataset.task.one_label))
+    config.refuse_unused(*_cases(config, dataset.task))
     return dataset
+
+
+def _cases(config: RunConfig, task: Task) -> Iterator[Case]:
+    """Yield the cases, of those in which keys about text have no effect, that are there."""
+    if task.kind == "image":
+        yield IMAGES
+    elif task.one_label:
+        yield LABELLED
+    if config.text_unit != "words":
+        yield CHARACTERS
 
 
 def load_node_data(config: RunConfig, path: str) -> Dataset:

@@ -7,7 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from fedapp.config import unused_options
+from fedapp.config.data import CIFAR, CLASS_FOLDERS, IDX
+from fedapp.config.group import Case
 from fedapp.config.run_config import RunConfig
 from fedapp.data.readers.source import Source, Split, visible_paths
 from fedapp.errors import DataError
@@ -67,28 +68,23 @@ def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Sou
     """
     from fedapp.data.readers import cifar, hugging, idx, image_folder
 
+    def refuse_unread(case: Case) -> None:
+        if test_required:
+            config.refuse_unused(case)
+
     folder = local_folder(config)
     if folder is None:
         return hugging.read_hub(config, test_required=test_required)
-    own = not test_required
     if idx.is_idx_folder(folder):
-        _refuse_unread_keys(config, ("input_key", "label_key"), "IDX files", own=own)
+        refuse_unread(IDX)
         return idx.read_idx_folder(config, folder, test_required=test_required)
     if layout := cifar.cifar_layout(config, folder):
-        _refuse_unread_keys(config, ("input_key", "dataset_subset"), "CIFAR batches", own=own)
+        refuse_unread(CIFAR)
         return cifar.read_cifar(config, *layout, test_required=test_required)
     if image_folder.is_image_folder(config, folder):
-        _refuse_unread_keys(config, ("dataset_subset",), "images in class folders", own=own)
+        refuse_unread(CLASS_FOLDERS)
         return image_folder.read_image_folder(config, folder, test_required=test_required)
     return hugging.read_folder(config, folder, scratch, test_required=test_required)
-
-
-def _refuse_unread_keys(
-    config: RunConfig, fields: tuple[str, ...], files: str, *, own: bool
-) -> None:
-    """Refuse keys that the reader of such ``files`` ignores, unless they are a node's ``own``."""
-    if not own:
-        unused_options.refuse(unused_options.of_folder(config, fields, files))
 
 
 def _folder_hash(folder: Path) -> str:
