@@ -9,11 +9,12 @@ from typing import cast
 
 import numpy as np
 
-from fedapp.config.data import CHARACTERS, IMAGES, LABELLED, READING
+from fedapp.config.data import CHARACTERS, IMAGES, LABELLED, READING, DataConfig
 from fedapp.config.group import Case
 from fedapp.config.read import defaults
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import RunConfig, kebab
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import kebab
 from fedapp.data.cache import cached_dataset, cached_partition, partition_key
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
@@ -29,7 +30,7 @@ LATER_READING_KEYS = ("text_example",)
 """Keys of READING added later: a default is left out of the cache's key, so old entries stay valid."""
 
 
-def load_dataset(config: RunConfig) -> Dataset:
+def load_dataset(config: DataConfig) -> Dataset:
     """Return the data set that ``config`` names: embedded, from the hub, or a local folder.
 
     Raises
@@ -47,7 +48,7 @@ def load_dataset(config: RunConfig) -> Dataset:
     return dataset
 
 
-def _cases(config: RunConfig, task: Task) -> Iterator[Case]:
+def _cases(config: DataConfig, task: Task) -> Iterator[Case]:
     """Yield the cases, of those in which keys about text have no effect, that are there."""
     if task.kind == "image":
         yield IMAGES
@@ -57,7 +58,7 @@ def _cases(config: RunConfig, task: Task) -> Iterator[Case]:
         yield CHARACTERS
 
 
-def load_node_data(config: RunConfig, path: str) -> Dataset:
+def load_node_data(config: DataConfig, path: str) -> Dataset:
     """Return the data in a node's own folder ``path``, read with the other settings of ``config``.
 
     Without a test split the test examples are empty.
@@ -75,7 +76,7 @@ def load_node_data(config: RunConfig, path: str) -> Dataset:
         raise type(error)(f"data-path = {path!r} (the node's --node-config): {error}") from error
 
 
-def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
+def _load_cached(config: DataConfig, *, node: bool) -> Dataset:
     unset = {
         name for name in LATER_READING_KEYS if getattr(config, name) == defaults()[kebab(name)]
     }
@@ -110,18 +111,18 @@ def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Par
     return cached_partition(config, key, split)
 
 
-def load_transform(config: RunConfig) -> Transform:
+def load_transform(config: DataConfig) -> Transform:
     """Return the transform that ``config`` names."""
     return cast("Transform", config.component("transform"))
 
 
-def network_task(config: RunConfig, task: Task) -> Task:
+def network_task(config: DataConfig, task: Task) -> Task:
     """Return the task with the input shape after the transform."""
     shape = load_transform(config).output_shape(task.input_shape)
     return dataclasses.replace(task, input_shape=shape)
 
 
-def build_dataset(config: RunConfig, source: Source) -> Dataset:
+def build_dataset(config: DataConfig, source: Source) -> Dataset:
     """Return the data set of a source; without a test split the test examples are empty.
 
     Raises
@@ -136,7 +137,7 @@ def build_dataset(config: RunConfig, source: Source) -> Dataset:
     return build_next_symbol(config, source)
 
 
-def _build_images(config: RunConfig, source: Source) -> Dataset:
+def _build_images(config: DataConfig, source: Source) -> Dataset:
     num_classes = checked_classes(config, source)
     source = hold_out_random(config, source)
     train, test = source.train, source.test

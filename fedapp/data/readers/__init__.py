@@ -7,9 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from fedapp.config.data import CIFAR, CLASS_FOLDERS, IDX
+from fedapp.config.data import CIFAR, CLASS_FOLDERS, IDX, DataConfig
 from fedapp.config.group import Case
-from fedapp.config.run_config import RunConfig
 from fedapp.data.readers.source import Source, Split, visible_paths
 from fedapp.errors import DataError
 
@@ -18,7 +17,7 @@ __all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
-def local_folder(config: RunConfig) -> Path | None:
+def local_folder(config: DataConfig) -> Path | None:
     """Return the folder that `dataset` names, or None where it is a hub name.
 
     Raises
@@ -41,7 +40,7 @@ def local_folder(config: RunConfig) -> Path | None:
     return None
 
 
-def content_key(config: RunConfig) -> str:
+def content_key(config: DataConfig) -> str:
     """Return an identifier of the content: the hash of a folder's files, or a hub revision."""
     folder = local_folder(config)
     if folder is None:
@@ -54,7 +53,7 @@ def content_key(config: RunConfig) -> str:
         raise DataError(f"dataset = {config.dataset!r}: a file cannot be read: {error}.") from error
 
 
-def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Source:
+def read_source(config: DataConfig, scratch: Path, *, test_required: bool) -> Source:
     """Return the data set that `dataset` names, with images decoded; ``scratch`` is an empty folder.
 
     Without ``test_required`` it is a node's own folder, and keys without effect are not refused.
