@@ -29,6 +29,21 @@ QUOTED = r"""'[^']*'|"[^"]*\""""
 SETTING = re.compile(rf"[^\s=]+=(?:{QUOTED}|\[(?:{QUOTED}|[^\]])*\])(?!\S)|\S+")
 
 
+Items = tuple[tuple[str, Scalar, type], ...]
+"""A run-config as a cache key; with types, since 1, 1.0 and True are equal."""
+
+
+def items_of(values: Mapping[str, Scalar]) -> Items:
+    """Return a run-config as a cache key, whatever the order of its keys."""
+    return tuple(sorted((key, value, type(value)) for key, value in values.items()))
+
+
+@functools.lru_cache(maxsize=1024)
+def config_of(items: Items) -> RunConfig:
+    """Return the configuration of :func:`items_of`; a process reads it once."""
+    return _read({key: value for key, value, _ in items})
+
+
 def read_config(values: Mapping[str, Any]) -> RunConfig:
     """Return the configuration of a flat Flower run-config (kebab-case keys, dotted for components).
 
@@ -39,6 +54,11 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
     ConfigError
         One message for every wrong key: its value, what is allowed and how to fix it.
     """
+    only_scalars = all(isinstance(value, Scalar) for value in values.values())
+    return config_of(items_of(values)) if only_scalars else _read(values)
+
+
+def _read(values: Mapping[str, Any]) -> RunConfig:
     options = {key: value for key, value in values.items() if "." in key}
     keys = {key: value for key, value in values.items() if "." not in key}
     allowed = (*keys_of(RunConfig), *option_fields())

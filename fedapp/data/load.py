@@ -11,7 +11,6 @@ import numpy as np
 
 from fedapp.config.data import CHARACTERS, IMAGES, LABELLED, READING, DataConfig
 from fedapp.config.group import Case
-from fedapp.config.read import defaults
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig
 from fedapp.config.settings import kebab
@@ -77,9 +76,8 @@ def load_node_data(config: DataConfig, path: str) -> Dataset:
 
 
 def _load_cached(config: DataConfig, *, node: bool) -> Dataset:
-    unset = {
-        name for name in LATER_READING_KEYS if getattr(config, name) == defaults()[kebab(name)]
-    }
+    fields = DataConfig.model_fields
+    unset = {n for n in LATER_READING_KEYS if getattr(config, n) == fields[n].default}
     keys = {kebab(name): getattr(config, name) for name in READING if name not in unset}
     keys |= {"content": content_key(config), "node": node}
 
