@@ -14,8 +14,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
-from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig, Scalar
+from fedapp.config.read import Items, config_of, items_of
+from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
 from fedapp.data.node_data import NodeData, OwnClient, own_client, read_node_data
 from fedapp.errors import reason_of
@@ -111,30 +111,24 @@ def query(message: Message, context: Context) -> Message:
     return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)
 
 
-Settings = tuple[tuple[str, Scalar, type], ...]
-"""A run-config as a cache key; with types, since 1, 1.0 and True are equal."""
-
-
 @dataclass(frozen=True)
 class NodeSetup:
     """A node's settings, and the client that it is (None: virtual clients)."""
 
-    settings: Settings
+    settings: Items
     own: OwnClient | None
 
 
 def node_setup_of(context: Context) -> NodeSetup:
     """Return the setup of a node; it is the same for all nodes of virtual clients."""
-    run_config = context.run_config
-    settings = tuple((key, value, type(value)) for key, value in sorted(run_config.items()))
-    return NodeSetup(settings, own_client(_CACHE.config(settings), context.node_config))
+    settings = items_of(context.run_config)
+    return NodeSetup(settings, own_client(config_of(settings), context.node_config))
 
 
 class _Cache(threading.local):
     """What a thread reuses from message to message; batched runs have one thread each."""
 
     def __init__(self) -> None:
-        self.config = functools.lru_cache(maxsize=4)(_read_config)
         self.data = functools.lru_cache(maxsize=4)(_read_data)
         self.trainer = functools.lru_cache(maxsize=4)(_make_trainer)
 
@@ -143,7 +137,7 @@ def load_node_setup(setup: NodeSetup) -> tuple[RunConfig, NodeData]:
     """Return configuration and data, cached by content: nodes that are clients share them."""
     settings, own = setup.settings, setup.own
     shared = own and replace(own, client=0)
-    return _CACHE.config(settings), replace(_CACHE.data(settings, shared), own=own)
+    return config_of(settings), replace(_CACHE.data(settings, shared), own=own)
 
 
 def trainer_of(setup: NodeSetup, threads: int) -> Trainer:
@@ -152,16 +146,12 @@ def trainer_of(setup: NodeSetup, threads: int) -> Trainer:
     return _CACHE.trainer(setup.settings, node_data.dataset.task, threads)
 
 
-def _read_config(settings: Settings) -> RunConfig:
-    return read_config({key: value for key, value, _ in settings})
+def _read_data(settings: Items, own: OwnClient | None) -> NodeData:
+    return read_node_data(config_of(settings), own)
 
 
-def _read_data(settings: Settings, own: OwnClient | None) -> NodeData:
-    return read_node_data(_CACHE.config(settings), own)
-
-
-def _make_trainer(settings: Settings, task: Task, threads: int) -> Trainer:
-    config = _CACHE.config(settings).model_copy(update={"threads": threads})
+def _make_trainer(settings: Items, task: Task, threads: int) -> Trainer:
+    config = config_of(settings).model_copy(update={"threads": threads})
     trainer = make_trainer(config, task)
     log(INFO, "Trainer: %s, threads: %d", trainer, threads)
     return trainer

@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedapp.config import unused_options
 from fedapp.config.run_config import RunConfig
 from fedapp.training.algorithm import (
     Algorithm,
@@ -43,7 +42,7 @@ class FedNova(Algorithm):
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the error of clipped gradients."""
         yield from super().config_errors(config)
-        yield from unused_options.of_clipping(config, "||a_k||_1 does not account for clipping")
+        yield from config.clipping_errors("||a_k||_1 does not account for clipping")
 
     def finalize(
         self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from torch import Tensor
 
-from fedapp.config import unused_options
-from fedapp.config.run_config import RunConfig
 from fedapp.training.algorithm import (
     Algorithm,
     Batch,
@@ -37,11 +35,6 @@ class FedSGD(Algorithm):
     sends: ClassVar[str] = "∇F_k(θ)"
     custom_update: ClassVar[bool] = True
     one_gradient: ClassVar[bool] = True
-
-    def config_errors(self, config: RunConfig) -> Iterator[str]:
-        """Yield the settings of local steps that would have no effect."""
-        yield from super().config_errors(config)
-        yield from unused_options.of_local_steps(config, "the clients of 'fedsgd' take no steps")
 
     def gradient(
         self,

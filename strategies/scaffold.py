@@ -8,7 +8,6 @@ from typing import ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.config import unused_options
 from fedapp.config.run_config import RunConfig
 from fedapp.training.algorithm import (
     Algorithm,
@@ -57,7 +56,7 @@ class Scaffold(Algorithm):
         yield from super().config_errors(config)
         if self.option == "II":
             because = "with option='II' (theta - theta_k) / (K eta) is used as the mean gradient"
-            yield from unused_options.of_clipping(config, because, "scaffold.option='I'")
+            yield from config.clipping_errors(because, "scaffold.option='I'")
 
     def initial_client_state(self, context: ClientContext) -> Tensors:
         """Return c_k = 0."""

@@ -86,6 +86,7 @@ def component(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compo
     def forget() -> None:
         registry._find_components.cache_clear()
         read.option_fields.cache_clear()
+        read.config_of.cache_clear()
 
     def put(package: str, module: str, code: str) -> None:
         folder = tmp_path / package

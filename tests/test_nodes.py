@@ -7,6 +7,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,8 +19,9 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedapp import client_app as client_app_module
 from fedapp.client_app import app as client_app
+from fedapp.config import read as read_module
 from fedapp.config.read import read_config
-from fedapp.config.run_config import Scalar
+from fedapp.config.run_config import RunConfig, Scalar
 from fedapp.data import Task
 from fedapp.data.embedded.digits import Digits
 from fedapp.data.node_data import NodeData, OwnClient, describe_task, read_node_data
@@ -127,6 +129,25 @@ def test_eight_nodes_in_one_process_share_data_and_trainer(
     assert built == {"read_node_data": 1, "make_trainer": 1}
     record = metrics(tmp_path / "run")[-1]
     assert record["replied"] == len(record["clients"]) == (8 if num_clients else 4)
+
+
+def test_a_process_reads_a_run_config_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each message brings it, to the server's thread and to others."""
+    reads: list[dict[str, Scalar]] = []
+    read = read_module._read
+
+    def counted(values: dict[str, Scalar]) -> RunConfig:
+        reads.append(values)
+        return read(values)
+
+    monkeypatch.setattr(read_module, "_read", counted)
+    read_module.config_of.cache_clear()
+    values = {**SMALL, "run-dir": str(tmp_path / "run")}
+    run_inline(server_app, client_app, values, num_nodes=2)
+    contexts = [Context(RUN_ID, 1, {}, RecordDict(), dict(reversed(values.items())))] * 2
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(client_app_module.node_setup_of, contexts))
+    assert reads == [values]
 
 
 def test_settings_of_another_type_are_other_settings(built: Counter[str]) -> None:

@@ -85,7 +85,7 @@ TABLE: tuple[Row, ...] = (
     ("agreement", "task_schema, update_similarity", ()),
     ("misfits", "config_errors", ()),
     ("misfit", "mismatch", ()),
-    ("effects", "unused_options", ()),
+    ("effects", "unused", ()),
     ("said", "messages", ()),
     ("says", "messages", ()),
     ("found", "run_info", ("fedapp/server_app.py", "fedapp/engines")),

@@ -16,23 +16,19 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from fedapp.cli.algorithms_page import algorithms_page
+from fedapp.config.group import keys_of
 from fedapp.config.key_docs import bounded_type, words_of
 from fedapp.config.read import defaults, field_of
 from fedapp.config.registry import FAMILIES, Family
-from fedapp.config.run_config import RunConfig, kebab
+from fedapp.config.run_config import GROUPS, kebab
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.pages.index import index_files
 from fedapp.studies.papers.pages.page import page_files, results_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "# --- generated: {} ---", "# --- end of generated: {} ---"
-SECTIONS = {
-    "num-server-rounds": "The federation",
-    "local-epochs": "ClientUpdate",
-    "algorithm": "The server",
-    "dataset": "Data and model",
-    "seed": "The run",
-}
+SECTIONS = {keys_of(group)[0]: group.title for group in GROUPS}
+"""The titles of the groups of keys, by the first key."""
 
 
 def config_table() -> str:
@@ -70,12 +66,9 @@ This page is generated from `RunConfig` and the components: `make generate`.
 def configuration_page() -> str:
     """Return the configuration reference as Markdown."""
     lines = [INTRODUCTION.rstrip()]
-    for name, info in RunConfig.model_fields.items():
-        if name == "options":
-            continue
-        if kebab(name) in SECTIONS:
-            lines += ["", f"## {SECTIONS[kebab(name)]}", "", *KEYS_HEADING]
-        lines.append(_row(kebab(name), info))
+    for group in GROUPS:
+        rows = [_row(key, field_of(key)) for key in keys_of(group)]
+        lines += ["", f"## {group.title}", "", *KEYS_HEADING, *rows]
     for family in FAMILIES:
         lines += _family_section(family)
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ import difflib
 import functools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,18 +14,34 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fedapp.config import unused_options
+from fedapp.config.data import EMBEDDED
+from fedapp.config.group import keys_of
 from fedapp.config.registry import FAMILIES, Component, Family
-from fedapp.config.run_config import RunConfig, Scalar, kebab, snake
+from fedapp.config.run_config import RunConfig
+from fedapp.config.server import ALGORITHM_DEFAULTS
+from fedapp.config.settings import Scalar, kebab, no_effect, snake
 from fedapp.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedapp.training.algorithm import Algorithm
 
-ALGORITHM_DEFAULTS = ("weighting", "server_learning_rate")
-"""Fields whose default means the algorithm's own value, its attribute ``default_<field>``."""
 QUOTED = r"""'[^']*'|"[^"]*\""""
 SETTING = re.compile(rf"[^\s=]+=(?:{QUOTED}|\[(?:{QUOTED}|[^\]])*\])(?!\S)|\S+")
+
+
+Items = tuple[tuple[str, Scalar, type], ...]
+"""A run-config as a cache key; with types, since 1, 1.0 and True are equal."""
+
+
+def items_of(values: Mapping[str, Scalar]) -> Items:
+    """Return a run-config as a cache key, whatever the order of its keys."""
+    return tuple(sorted((key, value, type(value)) for key, value in values.items()))
+
+
+@functools.lru_cache(maxsize=1024)
+def config_of(items: Items) -> RunConfig:
+    """Return the configuration of :func:`items_of`; a process reads it once."""
+    return _read({key: value for key, value, _ in items})
 
 
 def read_config(values: Mapping[str, Any]) -> RunConfig:
@@ -38,13 +54,19 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
     ConfigError
         One message for every wrong key: its value, what is allowed and how to fix it.
     """
+    only_scalars = all(isinstance(value, Scalar) for value in values.values())
+    return config_of(items_of(values)) if only_scalars else _read(values)
+
+
+def _read(values: Mapping[str, Any]) -> RunConfig:
     options = {key: value for key, value in values.items() if "." in key}
     keys = {key: value for key, value in values.items() if "." not in key}
-    problems = [*_unknown_keys(keys, options), *_not_scalar(options)]
+    allowed = (*keys_of(RunConfig), *option_fields())
+    problems = [*_unknown_keys(values, allowed), *_not_scalar(options)]
     options = {key: value for key, value in options.items() if isinstance(value, Scalar)}
     config = None
     try:
-        known = {key: value for key, value in keys.items() if key in _aliases()}
+        known = {key: value for key, value in keys.items() if key in allowed}
         complete = {key: field.get_default() for key, field in option_fields().items()} | options
         config = RunConfig.model_validate({**known, "options": complete})
     except ValidationError as error:
@@ -113,17 +135,10 @@ def field_of(key: str) -> FieldInfo:
     return options[key] if key in options else RunConfig.model_fields[snake(key)]
 
 
-@functools.cache
-def _aliases() -> tuple[str, ...]:
-    return tuple(kebab(name) for name in RunConfig.model_fields if name != "options")
-
-
-def _unknown_keys(keys: Mapping[str, Any], options: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in {**keys, **options}.items():
-        if key not in _aliases() and key not in option_fields():
-            similar = difflib.get_close_matches(
-                key, [*_aliases(), *option_fields()], n=1, cutoff=0.5
-            )
+def _unknown_keys(values: Mapping[str, Any], allowed: Sequence[str]) -> Iterator[str]:
+    for key, value in values.items():
+        if key not in allowed:
+            similar = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
             hint = f"Did you mean {similar[0]!r}? " if similar else ""
             yield f"{key} = {value!r}: there is no such key. {hint}`fedapp keys` lists them all."
 
@@ -148,14 +163,15 @@ def _component_problems(config: RunConfig) -> Iterator[str]:
 
 
 def _config_errors(config: RunConfig) -> Iterator[str]:
-    yield from unused_options.of_option_two(
-        config, cast("Algorithm", config.component("algorithm"))
-    )
+    algorithm = cast("Algorithm", config.component("algorithm"))
+    yield from config.option_two_errors(algorithm.default_server_learning_rate)
+    if algorithm.one_gradient:
+        yield from config.one_gradient_errors()
     for family in FAMILIES:
         if getattr(config, family.key) in family.components():
             yield from config.component(family.key).config_errors(config)
             if family.key == "dataset":
-                yield from unused_options.of_embedded_data(config)
+                yield from config.unused(EMBEDDED)
 
 
 def _unknown_choice(family: Family, name: str, components: Mapping[str, Any]) -> str:
@@ -178,10 +194,8 @@ def _option_problems(
     default = component()
     for field in values:
         if not chosen and getattr(instance, field) != getattr(default, field):
-            yield (
-                f"{prefix}{kebab(field)} = {values[field]!r}: has no effect, because {family.key} is "
-                f"{getattr(config, family.key)!r}. Set {family.key}='{name}', or leave the key out."
-            )
+            because = f"{family.key} is {getattr(config, family.key)!r}. Set {family.key}='{name}'"
+            yield no_effect(f"{prefix}{kebab(field)}", values[field], because)
 
 
 def _message(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> str:

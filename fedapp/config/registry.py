@@ -19,30 +19,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
-from pydantic.fields import FieldInfo
+from fedapp.config.settings import Settings
 
 if TYPE_CHECKING:
     from fedapp.config.run_config import RunConfig
 
 
-def number_as_text(value: Any, field: FieldInfo) -> Any:
-    """Return a number that is given for a text field as text: ``2024`` may name a folder."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if field.annotation is str and is_number else value
-
-
-class Component(BaseModel):
+class Component(Settings):
     """Base of the classes that the run-config chooses by name; fields are parameters."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
     name: ClassVar[str] = ""
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _numbers_as_text(cls, value: Any, info: ValidationInfo) -> Any:
-        return number_as_text(value, cls.model_fields[str(info.field_name)])
 
     @classmethod
     def title(cls) -> str:

@@ -27,8 +27,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapp.config.data import DataConfig
 from fedapp.config.registry import source_digest
-from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.errors import DataError
@@ -48,7 +48,7 @@ class CacheDamageError(Exception):
     """An entry does not match its manifest."""
 
 
-def cache_folder(config: RunConfig) -> Path:
+def cache_folder(config: DataConfig) -> Path:
     """Return the folder of the cache: `data-cache`, $FEDAPP_CACHE, or ~/.cache/fedapp."""
     return Path(
         config.data_cache or os.environ.get("FEDAPP_CACHE") or "~/.cache/fedapp"
@@ -56,7 +56,7 @@ def cache_folder(config: RunConfig) -> Path:
 
 
 def cached_dataset(
-    config: RunConfig, key: dict[str, Any], build: Callable[[Path], Dataset]
+    config: DataConfig, key: dict[str, Any], build: Callable[[Path], Dataset]
 ) -> Dataset:
     """Return the data set of ``key`` from the cache, or else what ``build(scratch folder)`` returns.
 
@@ -78,7 +78,7 @@ def cached_dataset(
 
 
 def _build_entry(
-    config: RunConfig, folder: Path, name: str, build: Callable[[Path], Dataset]
+    config: DataConfig, folder: Path, name: str, build: Callable[[Path], Dataset]
 ) -> Dataset:
     from filelock import FileLock
 
@@ -134,7 +134,7 @@ def _save(path: Path, array: NDArray[Any]) -> dict[str, Any]:
     }
 
 
-def _read_dataset(config: RunConfig, entry: Path, name: str) -> Dataset | None:
+def _read_dataset(config: DataConfig, entry: Path, name: str) -> Dataset | None:
     """Return the entry's data set, or None where there is none or a damaged one."""
     if not entry.exists():
         return None
@@ -204,7 +204,7 @@ def partition_key(
 
 
 def cached_partition(
-    config: RunConfig, key: list[Any], split: Callable[[], Partition]
+    config: DataConfig, key: list[Any], split: Callable[[], Partition]
 ) -> Partition:
     """Return the partition of ``key`` from the data cache, or else what ``split()`` returns.
 
@@ -226,7 +226,7 @@ def cached_partition(
 
 
 @contextmanager
-def _lock(config: RunConfig, path: Path) -> Iterator[None]:
+def _lock(config: DataConfig, path: Path) -> Iterator[None]:
     """Hold the lock of the entry ``path``, where the cache can be written."""
     from filelock import FileLock
 
@@ -242,7 +242,7 @@ def _lock(config: RunConfig, path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _warn(config: RunConfig, error: OSError) -> None:
+def _warn(config: DataConfig, error: OSError) -> None:
     logger.warning(
         "data-cache = %r: the partition cannot be stored in %s (%s), so each process makes it anew. "
         "Set data-cache (or the environment variable FEDAPP_CACHE) to a folder you may write.",

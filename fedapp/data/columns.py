@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.data import DataConfig
 from fedapp.data.readers.source import Source, Split
 from fedapp.errors import DataError
 from fedapp.seeds import generator
@@ -81,7 +81,7 @@ def labels_of(split: Split) -> NDArray[np.int64]:
     return split.labels
 
 
-def checked_classes(config: RunConfig, source: Source) -> int:
+def checked_classes(config: DataConfig, source: Source) -> int:
     """Return the number of classes: that of the class names, or 1 + the largest training label.
 
     Raises
@@ -113,7 +113,7 @@ def checked_classes(config: RunConfig, source: Source) -> int:
     return num_classes
 
 
-def hold_out_random(config: RunConfig, source: Source) -> Source:
+def hold_out_random(config: DataConfig, source: Source) -> Source:
     """Return the source with a test split: its own, or a fixed random part of the training split.
 
     Without `test-fraction` the source is returned unchanged.

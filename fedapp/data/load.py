@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-from fedapp.config import unused_options
-from fedapp.config.read import defaults
+from fedapp.config.data import CHARACTERS, IMAGES, LABELLED, READING, DataConfig
+from fedapp.config.group import Case
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import RunConfig, kebab
-from fedapp.config.unused_options import READING
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import kebab
 from fedapp.data.cache import cached_dataset, cached_partition, partition_key
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
@@ -28,7 +29,7 @@ LATER_READING_KEYS = ("text_example",)
 """Keys of READING added later: a default is left out of the cache's key, so old entries stay valid."""
 
 
-def load_dataset(config: RunConfig) -> Dataset:
+def load_dataset(config: DataConfig) -> Dataset:
     """Return the data set that ``config`` names: embedded, from the hub, or a local folder.
 
     Raises
@@ -42,14 +43,21 @@ def load_dataset(config: RunConfig) -> Dataset:
     if config.dataset in embedded:
         return checked(cast("Embedded", config.component("dataset")).load())
     dataset = _load_cached(config, node=False)
-    if dataset.task.kind == "image":
-        unused_options.refuse(unused_options.of_images(config))
-    else:
-        unused_options.refuse(unused_options.of_texts(config, one_label=dataset.task.one_label))
+    config.refuse_unused(*_cases(config, dataset.task))
     return dataset
 
 
-def load_node_data(config: RunConfig, path: str) -> Dataset:
+def _cases(config: DataConfig, task: Task) -> Iterator[Case]:
+    """Yield the cases, of those in which keys about text have no effect, that are there."""
+    if task.kind == "image":
+        yield IMAGES
+    elif task.one_label:
+        yield LABELLED
+    if config.text_unit != "words":
+        yield CHARACTERS
+
+
+def load_node_data(config: DataConfig, path: str) -> Dataset:
     """Return the data in a node's own folder ``path``, read with the other settings of ``config``.
 
     Without a test split the test examples are empty.
@@ -67,10 +75,9 @@ def load_node_data(config: RunConfig, path: str) -> Dataset:
         raise type(error)(f"data-path = {path!r} (the node's --node-config): {error}") from error
 
 
-def _load_cached(config: RunConfig, *, node: bool) -> Dataset:
-    unset = {
-        name for name in LATER_READING_KEYS if getattr(config, name) == defaults()[kebab(name)]
-    }
+def _load_cached(config: DataConfig, *, node: bool) -> Dataset:
+    fields = DataConfig.model_fields
+    unset = {n for n in LATER_READING_KEYS if getattr(config, n) == fields[n].default}
     keys = {kebab(name): getattr(config, name) for name in READING if name not in unset}
     keys |= {"content": content_key(config), "node": node}
 
@@ -102,18 +109,18 @@ def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Par
     return cached_partition(config, key, split)
 
 
-def load_transform(config: RunConfig) -> Transform:
+def load_transform(config: DataConfig) -> Transform:
     """Return the transform that ``config`` names."""
     return cast("Transform", config.component("transform"))
 
 
-def network_task(config: RunConfig, task: Task) -> Task:
+def network_task(config: DataConfig, task: Task) -> Task:
     """Return the task with the input shape after the transform."""
     shape = load_transform(config).output_shape(task.input_shape)
     return dataclasses.replace(task, input_shape=shape)
 
 
-def build_dataset(config: RunConfig, source: Source) -> Dataset:
+def build_dataset(config: DataConfig, source: Source) -> Dataset:
     """Return the data set of a source; without a test split the test examples are empty.
 
     Raises
@@ -128,7 +135,7 @@ def build_dataset(config: RunConfig, source: Source) -> Dataset:
     return build_next_symbol(config, source)
 
 
-def _build_images(config: RunConfig, source: Source) -> Dataset:
+def _build_images(config: DataConfig, source: Source) -> Dataset:
     num_classes = checked_classes(config, source)
     source = hold_out_random(config, source)
     train, test = source.train, source.test

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import fedapp
+from fedapp.config.federation import FederationConfig
 from fedapp.config.run_config import RunConfig, Scalar
 from fedapp.data import (
     Dataset,
@@ -76,7 +77,7 @@ class NodeData:
             )
 
 
-def own_client(config: RunConfig, node_config: Mapping[str, Scalar]) -> OwnClient | None:
+def own_client(config: FederationConfig, node_config: Mapping[str, Scalar]) -> OwnClient | None:
     """Return the client that a node is, or None for a node that trains virtual clients.
 
     Raises

@@ -8,7 +8,7 @@ from pathlib import Path
 import safetensors.torch
 from safetensors import SafetensorError
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.model import ModelConfig
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs.checkpoint import mismatch
 from fedapp.runs.directory import RunDirectory
@@ -31,7 +31,7 @@ def read_weights(path: Path) -> Tensors:
         raise CheckpointError(f"{path} cannot be read as safetensors: {error}") from error
 
 
-def weights_path(config: RunConfig) -> Path:
+def weights_path(config: ModelConfig) -> Path:
     """Return the file that ``initial-model`` names, or the final model of the run that it names.
 
     Raises
@@ -51,12 +51,12 @@ def weights_path(config: RunConfig) -> Path:
     return path
 
 
-def weights_digest(config: RunConfig) -> str:
+def weights_digest(config: ModelConfig) -> str:
     """Return the SHA-256 of the file that ``initial-model`` names; raises as ``weights_path`` does."""
     return hashlib.sha256(weights_path(config).read_bytes()).hexdigest()
 
 
-def load_initial_model(config: RunConfig, theta: Tensors) -> Tensors:
+def load_initial_model(config: ModelConfig, theta: Tensors) -> Tensors:
     """Return the weights that ``initial-model`` names, in the order and types of ``theta``.
 
     Raises

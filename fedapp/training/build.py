@@ -12,8 +12,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
+from fedapp.config.execution import ExecutionConfig
+from fedapp.config.model import ModelConfig
 from fedapp.config.registry import source_digest
 from fedapp.config.run_config import RunConfig
+from fedapp.config.server import ServerConfig
 from fedapp.data import Dataset, Examples, Task, load_transform, network_task
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
@@ -45,12 +48,12 @@ def sources(config: RunConfig) -> dict[str, str]:
     return {key: source_digest(type(config.component(key))) for key in keys}
 
 
-def make_model(config: RunConfig) -> Model:
+def make_model(config: ModelConfig) -> Model:
     """Return the model component that ``config`` names."""
     return cast("Model", config.component("model"))
 
 
-def make_algorithm(config: RunConfig, task: Task | None = None) -> Algorithm:
+def make_algorithm(config: ServerConfig, task: Task | None = None) -> Algorithm:
     """Return the algorithm that ``config`` names, with its hyper-parameters.
 
     Raises
@@ -156,7 +159,7 @@ def initial_parameters(config: RunConfig, task: Task) -> Tensors:
     return {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
 
 
-def is_batched(config: RunConfig) -> bool:
+def is_batched(config: ExecutionConfig) -> bool:
     """Return whether the trainer that ``config`` names is the batched one; ``auto`` is so on a GPU."""
     on_gpu = choose_device(config).type == "cuda"
     return config.trainer == "batched" or (config.trainer == "auto" and on_gpu)

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.execution import ExecutionConfig
 from fedapp.errors import ConfigError
 
 
-def choose_device(config: RunConfig) -> torch.device:
+def choose_device(config: ExecutionConfig) -> torch.device:
     """Return the device that ``device`` names; ``auto`` is the first GPU, where there is one.
 
     A GPU computes in full precision from then on (``compute_exactly``).

@@ -7,8 +7,8 @@ import os
 import re
 from pathlib import Path
 
-from fedapp.config import unused_options
-from fedapp.config.run_config import RunConfig
+from fedapp.config.data import CIFAR, CLASS_FOLDERS, IDX, DataConfig
+from fedapp.config.group import Case
 from fedapp.data.readers.source import Source, Split, visible_paths
 from fedapp.errors import DataError
 
@@ -17,7 +17,7 @@ __all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
-def local_folder(config: RunConfig) -> Path | None:
+def local_folder(config: DataConfig) -> Path | None:
     """Return the folder that `dataset` names, or None where it is a hub name.
 
     Raises
@@ -40,7 +40,7 @@ def local_folder(config: RunConfig) -> Path | None:
     return None
 
 
-def content_key(config: RunConfig) -> str:
+def content_key(config: DataConfig) -> str:
     """Return an identifier of the content: the hash of a folder's files, or a hub revision."""
     folder = local_folder(config)
     if folder is None:
@@ -53,7 +53,7 @@ def content_key(config: RunConfig) -> str:
         raise DataError(f"dataset = {config.dataset!r}: a file cannot be read: {error}.") from error
 
 
-def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Source:
+def read_source(config: DataConfig, scratch: Path, *, test_required: bool) -> Source:
     """Return the data set that `dataset` names, with images decoded; ``scratch`` is an empty folder.
 
     Without ``test_required`` it is a node's own folder, and keys without effect are not refused.
@@ -67,28 +67,23 @@ def read_source(config: RunConfig, scratch: Path, *, test_required: bool) -> Sou
     """
     from fedapp.data.readers import cifar, hugging, idx, image_folder
 
+    def refuse_unread(case: Case) -> None:
+        if test_required:
+            config.refuse_unused(case)
+
     folder = local_folder(config)
     if folder is None:
         return hugging.read_hub(config, test_required=test_required)
-    own = not test_required
     if idx.is_idx_folder(folder):
-        _refuse_unread_keys(config, ("input_key", "label_key"), "IDX files", own=own)
+        refuse_unread(IDX)
         return idx.read_idx_folder(config, folder, test_required=test_required)
     if layout := cifar.cifar_layout(config, folder):
-        _refuse_unread_keys(config, ("input_key", "dataset_subset"), "CIFAR batches", own=own)
+        refuse_unread(CIFAR)
         return cifar.read_cifar(config, *layout, test_required=test_required)
     if image_folder.is_image_folder(config, folder):
-        _refuse_unread_keys(config, ("dataset_subset",), "images in class folders", own=own)
+        refuse_unread(CLASS_FOLDERS)
         return image_folder.read_image_folder(config, folder, test_required=test_required)
     return hugging.read_folder(config, folder, scratch, test_required=test_required)
-
-
-def _refuse_unread_keys(
-    config: RunConfig, fields: tuple[str, ...], files: str, *, own: bool
-) -> None:
-    """Refuse keys that the reader of such ``files`` ignores, unless they are a node's ``own``."""
-    if not own:
-        unused_options.refuse(unused_options.of_folder(config, fields, files))
 
 
 def _folder_hash(folder: Path) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.data import DataConfig
 from fedapp.data.readers.source import Source, Split, choose_splits
 from fedapp.errors import ConfigError, DataError
 
@@ -55,7 +55,7 @@ LAYOUTS = (
 )
 
 
-def cifar_layout(config: RunConfig, folder: Path) -> tuple[Layout, Path] | None:
+def cifar_layout(config: DataConfig, folder: Path) -> tuple[Layout, Path] | None:
     """Return the layout of the CIFAR batches in ``folder`` or a folder in it, and that folder.
 
     None where there are no CIFAR batches.
@@ -88,7 +88,7 @@ def _has(folder: Path, *names: str) -> bool:
     return all((folder / name).is_file() for name in names)
 
 
-def read_cifar(config: RunConfig, layout: Layout, folder: Path, *, test_required: bool) -> Source:
+def read_cifar(config: DataConfig, layout: Layout, folder: Path, *, test_required: bool) -> Source:
     """Return the splits "train" and "test".
 
     Raises

@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.data import DataConfig
 from fedapp.data.readers.source import Source
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
 
 
-def hub_key(config: RunConfig) -> str:
+def hub_key(config: DataConfig) -> str:
     """Return an identifier of the content of a hub data set: its name, subset and revision."""
     builder = _hub_builder(config)
     return f"{config.dataset} {builder.config.name} {builder.hash}"
 
 
-def read_hub(config: RunConfig, *, test_required: bool) -> Source:
+def read_hub(config: DataConfig, *, test_required: bool) -> Source:
     """Return a hub data set, downloaded on first use into the library's own cache.
 
     Raises
@@ -38,7 +38,7 @@ def read_hub(config: RunConfig, *, test_required: bool) -> Source:
     return _source(config, splits, test_required=test_required)
 
 
-def read_folder(config: RunConfig, folder: Path, scratch: Path, *, test_required: bool) -> Source:
+def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_required: bool) -> Source:
     """Return a local folder as `datasets.load_dataset` reads it; the library's copy goes to ``scratch``.
 
     Raises
@@ -67,7 +67,7 @@ def read_folder(config: RunConfig, folder: Path, scratch: Path, *, test_required
     return _source(config, splits, test_required=test_required)
 
 
-def _hub_builder(config: RunConfig) -> Any:
+def _hub_builder(config: DataConfig) -> Any:
     import datasets
 
     try:
@@ -76,7 +76,7 @@ def _hub_builder(config: RunConfig) -> Any:
         raise DataError(_download_message(config, error)) from error
 
 
-def _download_message(config: RunConfig, error: Exception) -> str:
+def _download_message(config: DataConfig, error: Exception) -> str:
     subset = f", dataset-subset = {config.dataset_subset!r}" if config.dataset_subset else ""
     return (
         f"dataset = {config.dataset!r}{subset}: is neither an embedded data set nor a folder in "
@@ -85,7 +85,7 @@ def _download_message(config: RunConfig, error: Exception) -> str:
     )
 
 
-def _source(config: RunConfig, splits: Any, *, test_required: bool) -> Source:
+def _source(config: DataConfig, splits: Any, *, test_required: bool) -> Source:
     tables = {str(name): split.data.table for name, split in splits.items()}
     names = _class_names(next(iter(splits.values())).features) if splits else {}
     return source_from_tables(config, tables, names, test_required=test_required)
@@ -101,7 +101,7 @@ def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _refuse_saved(config: RunConfig, folder: Path) -> None:
+def _refuse_saved(config: DataConfig, folder: Path) -> None:
     """Refuse a folder of `save_to_disk`: `load_dataset` would read its metadata as data."""
     states = sorted(folder.rglob("state.json"))
     saved = [state.parent for state in states if (state.parent / "dataset_info.json").is_file()]

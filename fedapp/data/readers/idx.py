@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.data import DataConfig
 from fedapp.data.readers.source import Source, Split, choose_splits
 from fedapp.errors import DataError
 
@@ -25,7 +25,7 @@ def is_idx_folder(folder: Path) -> bool:
     return any(NAME.fullmatch(path.name) for path in folder.rglob("*ubyte*"))
 
 
-def read_idx_folder(config: RunConfig, folder: Path, *, test_required: bool) -> Source:
+def read_idx_folder(config: DataConfig, folder: Path, *, test_required: bool) -> Source:
     """Return MNIST's splits: "train", and "test" from the files named t10k or test.
 
     Raises
@@ -74,7 +74,7 @@ Files = dict[str, Path]
 """A set's file of images and its file of labels, by "images" and "labels"."""
 
 
-def _sets(config: RunConfig, folder: Path) -> dict[str, Files]:
+def _sets(config: DataConfig, folder: Path) -> dict[str, Files]:
     """Return the files of each set that `dataset-subset` chooses, by the path that its files share."""
     files_of_set: dict[str, Files] = {}
     for path in sorted(folder.rglob("*ubyte*"), reverse=True):  # the unpacked file comes last
@@ -99,7 +99,7 @@ def _matching_names(subset: str, names: Iterable[str]) -> list[str]:
     return complete or [name for name in names if subset in name]
 
 
-def _files(config: RunConfig, sets: dict[str, Files], words: tuple[str, ...]) -> Files:
+def _files(config: DataConfig, sets: dict[str, Files], words: tuple[str, ...]) -> Files:
     """Return the image file and the label file of one split; empty where it has neither."""
     candidates = {
         name: files

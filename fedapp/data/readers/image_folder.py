@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.data import DataConfig
 from fedapp.data.readers.source import Source, visible_paths
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
@@ -19,14 +19,14 @@ SUFFIXES = frozenset(
 )
 
 
-def is_image_folder(config: RunConfig, folder: Path) -> bool:
+def is_image_folder(config: DataConfig, folder: Path) -> bool:
     """Return whether the training split is a folder of class folders that hold only images."""
     files = _files(folder / config.train_split)
     classes = _visible_folders(folder / config.train_split)
     return bool(classes and files) and all(path.suffix.lower() in SUFFIXES for path in files)
 
 
-def read_image_folder(config: RunConfig, folder: Path, *, test_required: bool) -> Source:
+def read_image_folder(config: DataConfig, folder: Path, *, test_required: bool) -> Source:
     """Return the images; a label is the position of its class folder among those of both splits, by name.
 
     Raises

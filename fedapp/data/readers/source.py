@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.data import DataConfig
 from fedapp.errors import DataError
 
 T = TypeVar("T", bound=Sized)
@@ -73,7 +73,7 @@ def visible_paths(folder: Path, above: frozenset[Path] = frozenset()) -> Iterato
 
 
 def choose_splits(
-    config: RunConfig, available: Mapping[str, T], *, test_required: bool
+    config: DataConfig, available: Mapping[str, T], *, test_required: bool
 ) -> tuple[T, T | None]:
     """Return the training and the test split among the ``available`` ones.
 
@@ -90,7 +90,7 @@ def choose_splits(
     return train, None
 
 
-def _pick(config: RunConfig, key: str, name: str, available: Mapping[str, T]) -> T:
+def _pick(config: DataConfig, key: str, name: str, available: Mapping[str, T]) -> T:
     if name not in available:
         hint = ", or test-fraction=0.2 to hold out a part" if key == "test-split" else ""
         raise DataError(

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.data import DataConfig
 from fedapp.data.readers.source import CLIENT_NAMES, Source, Split, choose_splits
 from fedapp.errors import DataError
 from fedapp.machine import cores
@@ -27,7 +27,7 @@ MAX_THREADS = 16
 
 
 def source_from_tables(
-    config: RunConfig,
+    config: DataConfig,
     tables: Mapping[str, Any],
     class_names: Mapping[str, tuple[str, ...]],
     *,
@@ -54,7 +54,7 @@ def source_from_tables(
     )
 
 
-def _input_key(config: RunConfig, table: Any) -> str:
+def _input_key(config: DataConfig, table: Any) -> str:
     if config.input_key:
         column = _column(config, table, "input-key", config.input_key)
         if _is_image(column.type) or _is_text(column.type):
@@ -75,7 +75,7 @@ def _input_key(config: RunConfig, table: Any) -> str:
     return (images + texts)[0]
 
 
-def _label_key(config: RunConfig, table: Any, class_names: Mapping[str, tuple[str, ...]]) -> str:
+def _label_key(config: DataConfig, table: Any, class_names: Mapping[str, tuple[str, ...]]) -> str:
     """Return the label column's name, or "" where there is none (next-token tasks)."""
     if config.label_key:
         _column(config, table, "label-key", config.label_key)
@@ -83,7 +83,7 @@ def _label_key(config: RunConfig, table: Any, class_names: Mapping[str, tuple[st
     return next(iter(class_names), "label" if "label" in table.column_names else "")
 
 
-def _split(config: RunConfig, name: str, table: Any, input_key: str, label_key: str) -> Split:
+def _split(config: DataConfig, name: str, table: Any, input_key: str, label_key: str) -> Split:
     inputs = _column(config, table, "input-key", input_key)
     where = f"dataset {config.dataset!r}, split {name!r}, column {input_key!r}"
     if _is_image(inputs.type) and not label_key:
@@ -103,7 +103,7 @@ def _split(config: RunConfig, name: str, table: Any, input_key: str, label_key: 
     )
 
 
-def _labels(config: RunConfig, split: str, table: Any, key: str) -> NDArray[np.int64]:
+def _labels(config: DataConfig, split: str, table: Any, key: str) -> NDArray[np.int64]:
     column = _column(config, table, "label-key", key)
     where = f"label-key = {key!r}: this column of dataset {config.dataset!r}, split {split!r},"
     if column.null_count:  # first: of integers with gaps CSV makes floats
@@ -126,7 +126,7 @@ def _texts(column: Any, where: str) -> Any:
     return column
 
 
-def _column(config: RunConfig, table: Any, key: str, name: str) -> Any:
+def _column(config: DataConfig, table: Any, key: str, name: str) -> Any:
     if name not in table.column_names:
         raise DataError(
             f"{key} = {name!r}: dataset {config.dataset!r} has no such column. {_column_list(table)}"

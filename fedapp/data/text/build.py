@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.data import DataConfig
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random
 from fedapp.data.dataset import Dataset, Examples, Task
 from fedapp.data.readers.source import Source, Split
@@ -24,7 +24,7 @@ from fedapp.data.text.symbols import (
 from fedapp.errors import DataError
 
 
-def build_labelled(config: RunConfig, source: Source) -> Dataset:
+def build_labelled(config: DataConfig, source: Source) -> Dataset:
     """Return texts with one label each: inputs [n, T], targets [n].
 
     Raises
@@ -61,7 +61,7 @@ def build_labelled(config: RunConfig, source: Source) -> Dataset:
     return Dataset(config.dataset, task, examples[0], (*examples[1:], empty)[0], "")
 
 
-def build_next_symbol(config: RunConfig, source: Source) -> Dataset:
+def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
     """Return sequences in which every next symbol is to be predicted: inputs and targets [n, T].
 
     A client's texts are joined in the order of the rows, and sequences never span clients;
@@ -130,7 +130,7 @@ def _owners(codes: dict[str, NDArray[np.int32]], n: int) -> NDArray[np.int64]:
     return codes["client_id"].astype(np.int64) if "client_id" in codes else np.zeros(n, np.int64)
 
 
-def _with_test(config: RunConfig, splits: list[Lines]) -> list[Lines]:
+def _with_test(config: DataConfig, splits: list[Lines]) -> list[Lines]:
     if splits[1:] or not config.test_fraction:
         return splits
     train, test = hold_out_last(splits[0].owners, config.test_fraction)
@@ -169,7 +169,7 @@ def _within_limit(owners: NDArray[np.int64], limit: int) -> NDArray[np.bool_]:
     return np.arange(len(owners)) - np.searchsorted(owners, owners) < limit
 
 
-def _symbols(config: RunConfig, lines: Lines, limit: int) -> Symbols:
+def _symbols(config: DataConfig, lines: Lines, limit: int) -> Symbols:
     """Return bytes, or the vocabulary of the first ``limit`` words of every client (0: of all)."""
     if config.text_unit != "words":
         return Characters()

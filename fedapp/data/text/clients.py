@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config.run_config import RunConfig
+from fedapp.config.data import DataConfig
 from fedapp.data.readers.source import CLIENT_NAMES, Source, Split
 from fedapp.errors import DataError
 
 
-def client_column(config: RunConfig, split: Split) -> str:
+def client_column(config: DataConfig, split: Split) -> str:
     """Return the name of the column that holds the client of each row; "" where there is one client.
 
     Raises
@@ -29,7 +29,7 @@ def client_column(config: RunConfig, split: Split) -> str:
     return config.client_key or next(usual, "")
 
 
-def join_windows(config: RunConfig, source: Source, client: str) -> Source:
+def join_windows(config: DataConfig, source: Source, client: str) -> Source:
     """Return the texts from which LEAF's windows (x: 80 characters, y: the next one) were cut.
 
     A row that continues the client's row before it belongs to the same text. Only the client's column

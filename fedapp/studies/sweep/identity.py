@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+from fedapp.config.data import READING
 from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, Scalar, kebab
-from fedapp.config.unused_options import READING
 from fedapp.data import load_dataset
 from fedapp.data.embedded.embedded import Embedded
 from fedapp.runs.initial_model import weights_digest

@@ -1,0 +1,81 @@
+"""The data: which data set, how its files are read, and how it is split over the clients."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from fedapp.config.group import Case, ConfigGroup, UnusedIf, cases_of
+
+EMBEDDED = Case("dataset = {dataset!r} is embedded. Name another dataset")
+IDX = Case("{dataset} holds IDX files. Name a folder of Parquet files")
+CIFAR = Case("{dataset} holds CIFAR batches. Name a folder of Parquet files")
+CLASS_FOLDERS = Case("{dataset} holds images in class folders. Name a folder of Parquet files")
+IMAGES = Case("dataset {dataset!r} holds images. Name one of text")
+LABELLED = Case("each text of dataset {dataset!r} has a label. Name one without")
+CHARACTERS = Case("symbols are characters. Set text-unit='words'")
+
+
+class DataConfig(ConfigGroup):
+    """The data set and how it is read, the partition and the transform."""
+
+    title: ClassVar[str] = "Data"
+
+    dataset: str = Field(
+        "digits", min_length=1, description="Embedded data set, hub name, or local folder."
+    )
+    dataset_subset: Annotated[str, UnusedIf(EMBEDDED, CIFAR, CLASS_FOLDERS)] = Field(
+        "", description="Configuration of a hub data set, or one of several sets of IDX files."
+    )
+    train_split: Annotated[str, UnusedIf(EMBEDDED)] = Field(
+        "train", min_length=1, description="Name of the training split."
+    )
+    test_split: Annotated[str, UnusedIf(EMBEDDED)] = Field(
+        "test", min_length=1, description="Name of the test split."
+    )
+    input_key: Annotated[str, UnusedIf(EMBEDDED, IDX, CIFAR)] = Field(
+        "", description="Input column. Empty: the first image or text column."
+    )
+    label_key: Annotated[str, UnusedIf(EMBEDDED, IDX)] = Field(
+        "", description="Label column. Empty: the first class-label column, or the one named label."
+    )
+    client_key: Annotated[str, UnusedIf(EMBEDDED, IMAGES, LABELLED)] = Field(
+        "", description="Column of a text's natural client (role, author). Empty: a usual name."
+    )
+    text_unit: Annotated[
+        Literal["auto", "characters", "words"],
+        UnusedIf(EMBEDDED, IMAGES),
+    ] = Field("auto", description="Symbols of a text: bytes or words. 'auto': characters.")
+    text_example: Annotated[
+        Literal["stream", "line"],
+        UnusedIf(EMBEDDED, IMAGES, LABELLED),
+    ] = Field(
+        "stream",
+        description="What is cut into sequences: a client's whole text, or each line by itself.",
+    )
+    text_unroll: Annotated[int, UnusedIf(EMBEDDED, IMAGES)] = Field(
+        0, ge=0, description="Symbols a sequence. 0: 80 or 10 words; with labels, 256 or 64 words."
+    )
+    text_vocabulary: Annotated[int, UnusedIf(EMBEDDED, IMAGES, CHARACTERS)] = Field(
+        10000,
+        ge=2,
+        description="Size of the vocabulary, with the unknown word for all other words.",
+    )
+    text_client_words: Annotated[int, UnusedIf(EMBEDDED, IMAGES, LABELLED, CHARACTERS)] = Field(
+        5000, ge=0, description="Maximum of training words per client (text-unit words). 0: all."
+    )
+    test_fraction: Annotated[float, UnusedIf(EMBEDDED)] = Field(
+        0.0, ge=0, lt=1, description="Share held out for testing where the data has no test split."
+    )
+    data_cache: str = Field(
+        "", description="Folder of decoded data. Empty: $FEDAPP_CACHE, or ~/.cache/fedapp."
+    )
+    partitioner: str = Field("iid", description="How the training data is split over the clients.")
+    transform: str = Field("scale", description="From stored arrays to network inputs.")
+
+
+READING = tuple(
+    name for name, field in DataConfig.model_fields.items() if EMBEDDED in cases_of(field)
+)
+"""Fields on which the arrays of a data set that is read depend, apart from its content."""

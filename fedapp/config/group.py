@@ -1,0 +1,101 @@
+"""ConfigGroup: keys of the run-config that belong together, and the checks between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self, cast
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
+
+from fedapp.config.registry import FAMILIES, Component, Family
+from fedapp.config.settings import Scalar, Settings, kebab, no_effect, snake
+from fedapp.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case in which keys have no effect: ``local_epochs_decay: Annotated[float, UnusedIf(...)]``.
+
+    ``because`` says why and what else to set; it names values of the group's fields in braces. ``holds``
+    tells from the group whether the case is there; without it, who knows the data or the algorithm
+    asks :meth:`ConfigGroup.unused`.
+    """
+
+    because: str
+    holds: Callable[[Any], bool] = lambda _: False
+
+
+class UnusedIf:
+    """The cases in which a field has no effect, in the metadata of the field."""
+
+    def __init__(self, *cases: Case) -> None:
+        self.cases = cases
+
+
+def cases_of(field: FieldInfo) -> tuple[Case, ...]:
+    """Return the cases in which ``field`` has no effect."""
+    return tuple(
+        case for each in field.metadata if isinstance(each, UnusedIf) for case in each.cases
+    )
+
+
+class ConfigGroup(Settings):
+    """Base of the groups. A function takes the group whose keys it reads, or the whole RunConfig."""
+
+    model_config = ConfigDict(alias_generator=kebab, validate_by_name=True)
+
+    title: ClassVar[str] = ""
+
+    options: Mapping[str, Scalar] = Field(
+        default_factory=dict,
+        exclude=True,
+        description="Parameters of components, as name.parameter.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if errors := list(self.contradictions()):
+            raise ValueError("\n".join(errors))
+        return self
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield an error for each key that others exclude, or leave without effect."""
+        cases = [case for field in type(self).model_fields.values() for case in cases_of(field)]
+        yield from self.unused(*(case for case in cases if case.holds(self)))
+
+    def unused(self, *cases: Case) -> Iterator[str]:
+        """Yield an error for each key that is set though it has no effect in one of ``cases``."""
+        for name, field in type(self).model_fields.items():
+            case = next((case for case in cases_of(field) if case in cases), None)
+            value = getattr(self, name)
+            if case is not None and value != field.default:
+                yield no_effect(kebab(name), value, case.because.format_map(vars(self)))
+
+    def refuse_unused(self, *cases: Case) -> None:
+        """Raise ConfigError if a key is set though it has no effect in one of ``cases``."""
+        if errors := list(self.unused(*cases)):
+            raise ConfigError("\n".join(errors))
+
+    def component(self, key: str) -> Component:
+        """Return the component that ``key`` chooses, with this run's parameters."""
+        family = next(family for family in FAMILIES if family.key == key)
+        name = cast("str", getattr(self, key))
+        return family.components()[name].model_validate(self.options_of(family, name))
+
+    def options_of(self, family: Family, name: str) -> dict[str, Scalar]:
+        """Return the parameters of ``family``'s component ``name`` among the options, by field."""
+        prefix, fields = f"{name}.", family.components()[name].model_fields
+        values = {
+            snake(key.removeprefix(prefix)): value
+            for key, value in self.options.items()
+            if key.startswith(prefix)
+        }
+        # A data set and a model may have the same name, and then the same prefix.
+        return {field: value for field, value in values.items() if field in fields}
+
+
+def keys_of(group: type[ConfigGroup]) -> tuple[str, ...]:
+    """Return the keys of a group, or of the whole RunConfig."""
+    return tuple(kebab(name) for name in group.model_fields if name != "options")
