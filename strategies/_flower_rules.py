@@ -64,7 +64,6 @@ class RobustRule(Algorithm, ABC):
     """An aggregation rule in place of the mean; clients without examples are ignored."""
 
     reply: ClassVar[Literal["mean", "each"]] = "each"
-    exact: ClassVar[bool] = False
 
     @abstractmethod
     def rule(self) -> Strategy:

@@ -23,8 +23,6 @@ class Private(Algorithm):
 
     default_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
     custom_update: ClassVar[bool] = True
-    exact: ClassVar[bool] = False
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"clip": 0.0, "noise": 0.0}
 
     clip: float = Field(1.0, ge=0, description="Largest L2 norm of an update, S. 0: none.")
     noise: float = Field(1.0, ge=0, description="Noise multiplier, z: the deviation over S.")

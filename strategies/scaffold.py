@@ -16,7 +16,6 @@ from fedapp.training.algorithm import (
     ClientContext,
     ClientExtras,
     Differentiate,
-    Drift,
     ServerStep,
     Tensors,
     mean_update,
@@ -41,10 +40,6 @@ class Scaffold(Algorithm):
     """
 
     name: ClassVar[str] = "scaffold"
-    source: ClassVar[str] = "Karimireddy et al. 2020, Algorithm 1"
-    against_drift: ClassVar[Drift] = "path"
-    sends: ClassVar[str] = "Δ_k, c_k⁺ - c_k; gets θ, c"
-    keeps: ClassVar[str] = "c_k"
     keeps_state: ClassVar[bool] = True
 
     option: Literal["I", "II"] = Field(

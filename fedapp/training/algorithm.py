@@ -119,7 +119,6 @@ class Differentiate(Protocol):
         ...
 
 
-Drift = Literal["", "path", "landscape", "both"]
 Need = Literal["classes", "features"]
 
 
@@ -169,33 +168,6 @@ class Algorithm(Component):
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     """Required of the task: "classes" (a label an output) or "features" (a last linear layer)."""
-
-    source: ClassVar[str] = "McMahan et al. 2017, Algorithm 1"
-    """Paper and equation."""
-
-    against_drift: ClassVar[Drift] = ""
-    """The strategy against client drift, after Seo et al. 2024, section 5.
-
-    Adjusting the "path" of updates, modifying the clients' loss "landscape", or "both"; empty: none.
-    """
-
-    sends: ClassVar[str] = "Δ_k or θ_k"
-    """The tensors that a client sends."""
-
-    keeps: ClassVar[str] = ""
-    """The tensors that a client stores between rounds."""
-
-    fedavg_equivalent: ClassVar[Mapping[str, bool | int | float | str] | None] = None
-    """Hyper-parameters at which the algorithm is federated averaging; None: there are none.
-
-    Empty: it depends on data or model alone (``fedavg_equivalent_by``).
-    """
-
-    fedavg_equivalent_by: ClassVar[str] = ""
-    """Further conditions (data, model or weighting) under which it is federated averaging."""
-
-    exact: ClassVar[bool] = True
-    """Whether it converges to the optimum of a quadratic whose clients differ in b alone."""
 
     def require_fit(self, task: Task) -> None:
         """Raise ConfigError if the task lacks what this algorithm needs."""
