@@ -38,7 +38,6 @@ class Private(Algorithm):
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the errors of noise without clipping, and of a bound on epsilon without noise."""
-        yield from super().config_errors(config)
         if self.noise and not self.clip:
             yield (
                 f"{self.name}.clip = 0: without clipping no noise is enough. "

@@ -36,7 +36,6 @@ class FedNova(Algorithm):
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the error of clipped gradients."""
-        yield from super().config_errors(config)
         yield from unused_options.of_clipping(config, "||a_k||_1 does not account for clipping")
 
     def finalize(

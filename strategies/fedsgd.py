@@ -38,7 +38,6 @@ class FedSGD(Algorithm):
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the settings of local steps that would have no effect."""
-        yield from super().config_errors(config)
         yield from unused_options.of_local_steps(config, "the clients of 'fedsgd' take no steps")
 
     def gradient(

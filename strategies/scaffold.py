@@ -49,7 +49,6 @@ class Scaffold(Algorithm):
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the error of clipped gradients with Option II."""
-        yield from super().config_errors(config)
         if self.option == "II":
             because = "with option='II' (theta - theta_k) / (K eta) is used as the mean gradient"
             yield from unused_options.of_clipping(config, because, "scaffold.option='I'")

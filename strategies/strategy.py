@@ -39,7 +39,7 @@ from fedapp.federation.messages import (
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
-from fedapp.training.client import TrainRequest
+from fedapp.training.client import TrainRequest, is_personalised, upload_like
 from fedapp.training.client_state import StateLocation
 from fedapp.training.round_plan import RoundPlan
 
@@ -99,7 +99,7 @@ class FederatedStrategy(Strategy):
         ]
         extras = self.algorithm.broadcast(self.state.algorithm)
         if self._upload is None:
-            like = self.algorithm.upload_like(self.state.theta, extras)
+            like = upload_like(self.algorithm, self.state.theta, extras)
             self._upload = {name: tensor.to("meta") for name, tensor in like.items()}
         extra_arrays = to_arrays(extras) if extras else None
         contents = [
@@ -218,7 +218,7 @@ class FederatedStrategy(Strategy):
         """Return one EVALUATE message a node, or none if only the server evaluates."""
         if self.config.evaluation == "server":
             return []
-        personalised = self.algorithm.personalised
+        personalised = is_personalised(self.algorithm)
         states = self.client_states() if self.client_states and personalised else None
         contents = []
         for node, cohort in self._evaluation.assign(grid):

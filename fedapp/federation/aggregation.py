@@ -247,8 +247,7 @@ def apply_server_rule(
     """Apply the server rule to ``state``; False, without any change, if its result is not finite."""
     mean, uploads = aggregate.mean(algorithm)
     theta, own = algorithm.apply(state.theta, mean, uploads, state.algorithm, step)
-    bounded = [own[name] for name in own.keys() - algorithm.may_be_infinite]
-    if not all_finite([*theta.values(), *bounded]):
+    if not all_finite([*theta.values(), *own.values()]):
         return False
     state.theta, state.algorithm = theta, own
     if algorithm.keeps_state:
