@@ -19,9 +19,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedapp.cli.algorithms_page import algorithms, with_accuracy
 from fedapp.cli.generate import ROOT
 from fedapp.config.read import read_config
+from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, kebab
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.metrics import read_metrics
@@ -33,6 +33,8 @@ from fedapp.studies.sweep.search import Steps, fixed
 from fedapp.studies.sweep.store import Store
 
 ROUNDS = int(RunConfig.model_fields["num_server_rounds"].default)
+PAGE = ROOT / "docs" / "algorithms.md"
+BEGIN, END = "<!-- written by benchmarks.defaults -->", "<!-- end -->"
 HEAD = ("| algorithm | test accuracy, mean | least and most | |", "| --- | --- | --- | --- |")
 
 console = Console()
@@ -54,6 +56,17 @@ class Row:
         if self.epsilon is not None:
             said.append(f"ε = {self.epsilon:.3g}")
         return f"| [`{self.name}`](#{self.name}) | {numbers} | {', '.join(said)} |"
+
+
+def algorithms() -> list[str]:
+    """Return the names of all algorithms."""
+    return list(next(family for family in FAMILIES if family.key == "algorithm").components())
+
+
+def with_accuracy(page: str, table: str) -> str:
+    """Replace the table of accuracies in the page."""
+    head, rest = page.split(BEGIN)
+    return f"{head}{BEGIN}\n{table}\n{END}{rest.split(END, 1)[1]}"
 
 
 def own_values(name: str) -> list[str]:
@@ -79,7 +92,7 @@ def main(
     jobs: Annotated[int, typer.Option(min=0, help="Runs at a time. 0: one a core.")] = 0,
 ) -> None:
     """Run the algorithms at their defaults; write the table where all have run as it says."""
-    chosen = names or list(algorithms())
+    chosen = names or algorithms()
     plans: dict[str, Callable[[], Steps]] = {}
     for name in chosen:
         wanted = [Request.of({"algorithm": name, "seed": seed}, rounds) for seed in range(seeds)]
@@ -95,8 +108,7 @@ def main(
         typer.echo(problem, err=True)
         raise typer.Exit(1)
     if not names and (rounds, seeds) == (ROUNDS, 3):
-        page = ROOT / "docs" / "algorithms.md"
-        page.write_text(with_accuracy(page.read_text(), table))
+        PAGE.write_text(with_accuracy(PAGE.read_text(), table))
 
 
 if __name__ == "__main__":

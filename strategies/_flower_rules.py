@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Literal
 
 import torch
 from flwr.app import ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
+from fedapp.config.run_config import RunConfig, kebab, participants
 from fedapp.errors import RunError
 from fedapp.federation.arrays import to_arrays, to_tensors
 from fedapp.training.algorithm import Algorithm, Tensors
@@ -64,7 +65,20 @@ class RobustRule(Algorithm, ABC):
     """An aggregation rule in place of the mean; clients without examples are ignored."""
 
     reply: ClassVar[Literal["mean", "each"]] = "each"
-    exact: ClassVar[bool] = False
+
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
+        """Yield an error if fewer clients train a round than the rule needs."""
+        clients = participants(config.fraction_train, config.num_clients)
+        if config.num_clients and clients < self.min_updates:
+            own = [
+                f"{self.name}.{kebab(field)} (now {getattr(self, field)})"
+                for field in type(self).model_fields
+            ]
+            yield (
+                f"algorithm = {self.name!r}: needs updates from {self.min_updates} clients a round, and "
+                f"only {clients} train (max(floor(fraction-train * num-clients), 1)). Raise "
+                f"fraction-train or num-clients, or lower {' or '.join(own)}."
+            )
 
     @abstractmethod
     def rule(self) -> Strategy:

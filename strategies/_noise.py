@@ -23,8 +23,6 @@ class Private(Algorithm):
 
     default_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
     custom_update: ClassVar[bool] = True
-    exact: ClassVar[bool] = False
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"clip": 0.0, "noise": 0.0}
 
     clip: float = Field(1.0, ge=0, description="Largest L2 norm of an update, S. 0: none.")
     noise: float = Field(1.0, ge=0, description="Noise multiplier, z: the deviation over S.")
@@ -40,7 +38,6 @@ class Private(Algorithm):
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the errors of noise without clipping, and of a bound on epsilon without noise."""
-        yield from super().config_errors(config)
         if self.noise and not self.clip:
             yield (
                 f"{self.name}.clip = 0: without clipping no noise is enough. "

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Drift, ServerStep, Tensors, mean_update
+from fedapp.training.algorithm import Algorithm, ServerStep, Tensors, mean_update
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 
 
@@ -24,10 +23,6 @@ class FedOpt(Algorithm):
     every entry, whatever the client learning rate, so eta = 1 is far too large; the paper tunes eta on
     a grid of 10^(1/2) (Appendix D). The default is 0.01, and 0.03 for Adagrad.
     """
-
-    source: ClassVar[str] = "Reddi et al. 2021, Algorithm 2"
-    against_drift: ClassVar[Drift] = "path"
-    exact: ClassVar[bool] = False
 
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of updates.")
     tau: float = Field(1e-3, gt=0, description="Adaptivity: added to the root of v.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from flwr.serverapp.strategy import Bulyan as Rule
@@ -22,9 +21,6 @@ class Bulyan(RobustRule):
     """
 
     name: ClassVar[str] = "bulyan"
-    source: ClassVar[str] = "El Mhamdi et al. 2018, section 4"
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"num_malicious": 0}
-    fedavg_equivalent_by: ClassVar[str] = "with weighting='uniform'"
 
     num_malicious: int = Field(1, ge=0, description="Malicious clients a round to withstand, f.")
 

@@ -33,9 +33,6 @@ class DPFedAvg(Private):
     """
 
     name: ClassVar[str] = "dp-fedavg"
-    source: ClassVar[str] = "McMahan et al. 2018, Algorithm 1; Andrew et al. 2021, Algorithm 1"
-    sends: ClassVar[str] = "Δ_k clipped; with adaptive, whether ‖Δ_k‖ ≤ S; gets θ, S"
-    fedavg_equivalent_by: ClassVar[str] = "fraction-train=1"
     poisson_sampling: ClassVar[bool] = True
 
     adaptive: bool = Field(default=False, description="Let S follow a quantile of the norms.")

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Drift, ServerStep, Tensors, mean_update
+from fedapp.training.algorithm import Algorithm, ServerStep, Tensors, mean_update
 from fedapp.training.tensors import add, scaled, zeros_like
 
 
@@ -21,9 +21,6 @@ class FedAvgM(Algorithm):
     """
 
     name: ClassVar[str] = "fedavgm"
-    source: ClassVar[str] = "Hsu et al. 2019, section 3"
-    against_drift: ClassVar[Drift] = "path"
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"momentum": 0.0}
 
     momentum: float = Field(0.9, ge=0, lt=1, description="Server momentum, beta.")
     nesterov: bool = Field(default=False, description="Nesterov's form of the server momentum.")

@@ -22,12 +22,8 @@ class FedBN(Algorithm):
     """
 
     name: ClassVar[str] = "fedbn"
-    source: ClassVar[str] = "Li et al. 2021 (FedBN), Algorithm 1"
-    keeps: ClassVar[str] = "normalisation layers"
     keeps_state: ClassVar[bool] = True
     own_normalisation: ClassVar[bool] = True
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {}
-    fedavg_equivalent_by: ClassVar[str] = "no such layers"
 
     def initial_client_state(self, context: ClientContext) -> Tensors:
         """Return the normalisation layers of theta, which are untrained."""

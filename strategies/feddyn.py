@@ -13,7 +13,6 @@ from fedapp.training.algorithm import (
     Batch,
     ClientContext,
     ClientExtras,
-    Drift,
     Network,
     ServerStep,
     Tensors,
@@ -34,11 +33,7 @@ class FedDyn(Algorithm):
     """
 
     name: ClassVar[str] = "feddyn"
-    source: ClassVar[str] = "Acar et al. 2021, Algorithm 1"
-    against_drift: ClassVar[Drift] = "both"
-    keeps: ClassVar[str] = "∇L_k estimate g_k"
     keeps_state: ClassVar[bool] = True
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"alpha": 0.0}
 
     alpha: float = Field(0.1, ge=0, description="Weight of the regulariser.")
 

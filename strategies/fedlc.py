@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Drift, Need, Network
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Need, Network
 
 RAREST = 1e-8
 """Count in place of 0, which removes a class that the client lacks from the softmax (tau * 100)."""
@@ -24,10 +24,7 @@ class FedLC(Algorithm):
     """
 
     name: ClassVar[str] = "fedlc"
-    source: ClassVar[str] = "Zhang et al. 2022, section 4"
-    against_drift: ClassVar[Drift] = "landscape"
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"tau": 0.0}
 
     tau: float = Field(1.0, ge=0, description="Strength of the calibration.")
 

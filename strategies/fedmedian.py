@@ -18,7 +18,6 @@ class FedMedian(RobustRule):
     """
 
     name: ClassVar[str] = "fedmedian"
-    source: ClassVar[str] = "Yin et al. 2018, Definition 1"
 
     def rule(self) -> Strategy:
         """Return Flower's FedMedian."""

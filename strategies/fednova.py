@@ -13,7 +13,6 @@ from fedapp.training.algorithm import (
     Algorithm,
     ClientContext,
     ClientExtras,
-    Drift,
     ServerStep,
     Tensors,
 )
@@ -32,16 +31,10 @@ class FedNova(Algorithm):
     """
 
     name: ClassVar[str] = "fednova"
-    source: ClassVar[str] = "Wang et al. 2020, Eq. 8"
-    against_drift: ClassVar[Drift] = "path"
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {}
-    fedavg_equivalent_by: ClassVar[str] = "equal sizes"
-    sends: ClassVar[str] = "Δ_k / ‖a_k‖₁, ‖a_k‖₁"
     custom_update: ClassVar[bool] = True
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the error of clipped gradients."""
-        yield from super().config_errors(config)
         yield from config.clipping_errors("||a_k||_1 does not account for clipping")
 
     def finalize(

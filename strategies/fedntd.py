@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Drift, Need, Network
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Need, Network
 from fedapp.training.batches import mean_over_targets
 
 EXCLUDED = -1e9
@@ -27,10 +27,7 @@ class FedNTD(Algorithm):
     """
 
     name: ClassVar[str] = "fedntd"
-    source: ClassVar[str] = "Lee et al. 2022, section 4"
-    against_drift: ClassVar[Drift] = "landscape"
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"beta": 0.0}
 
     beta: float = Field(1.0, ge=0, description="Weight of the distillation.")
     temperature: float = Field(1.0, gt=0, description="Temperature of the softmax, tau.")

@@ -13,7 +13,6 @@ from fedapp.training.algorithm import (
     Algorithm,
     ClientContext,
     ClientExtras,
-    Drift,
     ServerStep,
     Tensors,
 )
@@ -35,11 +34,7 @@ class FedPA(Algorithm):
     """
 
     name: ClassVar[str] = "fedpa"
-    source: ClassVar[str] = "Al-Shedivat et al. 2021, Algorithms 3, 4"
-    against_drift: ClassVar[Drift] = "path"
-    sends: ClassVar[str] = "Σ_k⁻¹ (μ_k - θ)"
     custom_update: ClassVar[bool] = True
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"burn_in_rounds": 10**9}
 
     samples: int = Field(5, ge=1, description="Samples a client, l.")
     steps_per_sample: int = Field(

@@ -8,22 +8,19 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Drift, Network
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Network
 from fedapp.training.tensors import add, dot
 
 
 class FedProx(Algorithm):
     """A proximal term keeps local models near theta: mu / 2 ||w - theta||^2.
 
-    Li et al. 2020 (MLSys), Eq. 2: client k inexactly minimises F_k(w) + mu / 2 ||w - theta||^2. The
-    paper averages uniformly over clients drawn with probability p_k; here clients are drawn
-    uniformly and averaged by `weighting`, as in most implementations.
+    Li et al. 2020 (MLSys), Eq. 2 and Algorithm 2: client k inexactly minimises
+    F_k(w) + mu / 2 ||w - theta||^2. The paper averages uniformly over clients drawn with probability
+    p_k; here clients are drawn uniformly and averaged by `weighting`, as in most implementations.
     """
 
     name: ClassVar[str] = "fedprox"
-    source: ClassVar[str] = "Li et al. 2020, Eq. 2, Algorithm 2"
-    against_drift: ClassVar[Drift] = "landscape"
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"mu": 0.0}
 
     mu: float = Field(0.01, ge=0, description="Weight of the proximal term.")
 

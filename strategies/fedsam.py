@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Differentiate, Drift, Tensors
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Differentiate, Tensors
 from fedapp.training.tensors import TINY, add, norm
 
 
@@ -21,10 +21,6 @@ class FedSAM(Algorithm):
     """
 
     name: ClassVar[str] = "fedsam"
-    source: ClassVar[str] = "Qu et al. 2022, Algorithm 1"
-    against_drift: ClassVar[Drift] = "path"
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"rho": 0.0}
-    exact: ClassVar[bool] = False
 
     rho: float = Field(0.05, ge=0, description="Radius of the perturbation.")
 

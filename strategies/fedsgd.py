@@ -31,8 +31,6 @@ class FedSGD(Algorithm):
     """
 
     name: ClassVar[str] = "fedsgd"
-    source: ClassVar[str] = "McMahan et al. 2017, section 2"
-    sends: ClassVar[str] = "∇F_k(θ)"
     custom_update: ClassVar[bool] = True
     one_gradient: ClassVar[bool] = True
 

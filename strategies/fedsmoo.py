@@ -13,7 +13,6 @@ from fedapp.training.algorithm import (
     ClientContext,
     ClientExtras,
     Differentiate,
-    Drift,
     ServerStep,
     Tensors,
 )
@@ -33,12 +32,6 @@ class FedSMOO(FedDyn):
     """
 
     name: ClassVar[str] = "fedsmoo"
-    source: ClassVar[str] = "Sun et al. 2023, Algorithm 1"
-    against_drift: ClassVar[Drift] = "both"
-    sends: ClassVar[str] = "Δ_k, μ_k - s_k; gets θ, s"
-    keeps: ClassVar[str] = "λ_k, μ_k"
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"alpha": 0.0, "rho": 0.0}
-    exact: ClassVar[bool] = False
 
     rho: float = Field(0.1, ge=0, description="Radius of the perturbation, r.")
 

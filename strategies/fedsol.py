@@ -15,7 +15,6 @@ from fedapp.training.algorithm import (
     Batch,
     ClientContext,
     Differentiate,
-    Drift,
     Need,
     Network,
     Tensors,
@@ -36,10 +35,7 @@ class FedSOL(Algorithm):
     """
 
     name: ClassVar[str] = "fedsol"
-    source: ClassVar[str] = "Lee et al. 2024, Algorithm 1"
-    against_drift: ClassVar[Drift] = "path"
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"rho": 0.0}
 
     rho: float = Field(1.0, ge=0, description="Radius of the perturbation.")
     temperature: float = Field(3.0, gt=0, description="Temperature of the proximal loss.")

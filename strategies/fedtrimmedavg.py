@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from flwr.serverapp.strategy import FedTrimmedAvg as Rule
@@ -24,9 +23,6 @@ class FedTrimmedAvg(RobustRule):
     """
 
     name: ClassVar[str] = "fedtrimmedavg"
-    source: ClassVar[str] = "Yin et al. 2018, Definition 2"
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"beta": 0.0}
-    fedavg_equivalent_by: ClassVar[str] = "with weighting='uniform'"
 
     beta: float = Field(0.2, ge=0, lt=0.5, description="Share of the values dropped at either end.")
 

@@ -19,7 +19,6 @@ class Krum(RobustRule):
     """
 
     name: ClassVar[str] = "krum"
-    source: ClassVar[str] = "Blanchard et al. 2017, section 4"
 
     num_malicious: int = Field(1, ge=0, description="Malicious clients a round to withstand, f.")
 

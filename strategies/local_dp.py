@@ -24,8 +24,6 @@ class LocalDP(Private):
     """
 
     name: ClassVar[str] = "local-dp"
-    source: ClassVar[str] = "Dwork and Roth 2014, Theorem A.1"
-    sends: ClassVar[str] = "Δ_k clipped, with noise"
 
     def privacy(self, config: RunConfig) -> Privacy:
         """Return the cost of one request for its client."""

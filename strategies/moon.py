@@ -15,7 +15,6 @@ from fedapp.training.algorithm import (
     Batch,
     ClientContext,
     ClientExtras,
-    Drift,
     Need,
     Network,
     Tensors,
@@ -36,12 +35,8 @@ class Moon(Algorithm):
     """
 
     name: ClassVar[str] = "moon"
-    source: ClassVar[str] = "Li, He, Song 2021, Eq. 3, Algorithm 1"
-    against_drift: ClassVar[Drift] = "landscape"
-    keeps: ClassVar[str] = "its last local model"
     keeps_state: ClassVar[bool] = True
     needs: ClassVar[frozenset[Need]] = frozenset({"features"})
-    fedavg_equivalent: ClassVar[Mapping[str, float]] = {"mu": 0.0}
 
     mu: float = Field(1.0, ge=0, description="Weight of the contrastive term.")
     temperature: float = Field(0.5, gt=0, description="Temperature of the similarities.")

@@ -22,7 +22,6 @@ class MultiKrum(RobustRule):
 
     name: ClassVar[str] = "multikrum"
     default_weighting: ClassVar[Literal["examples", "uniform"]] = "uniform"
-    source: ClassVar[str] = "Blanchard et al. 2017, section 4"
 
     num_malicious: int = Field(1, ge=0, description="Malicious clients a round to withstand, f.")
     num_selected: int = Field(3, ge=1, description="Updates that are averaged.")

@@ -15,7 +15,6 @@ from fedapp.training.algorithm import (
     ClientContext,
     ClientExtras,
     Differentiate,
-    Drift,
     ServerStep,
     Tensors,
     mean_update,
@@ -40,10 +39,6 @@ class Scaffold(Algorithm):
     """
 
     name: ClassVar[str] = "scaffold"
-    source: ClassVar[str] = "Karimireddy et al. 2020, Algorithm 1"
-    against_drift: ClassVar[Drift] = "path"
-    sends: ClassVar[str] = "Δ_k, c_k⁺ - c_k; gets θ, c"
-    keeps: ClassVar[str] = "c_k"
     keeps_state: ClassVar[bool] = True
 
     option: Literal["I", "II"] = Field(
@@ -53,7 +48,6 @@ class Scaffold(Algorithm):
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the error of clipped gradients with Option II."""
-        yield from super().config_errors(config)
         if self.option == "II":
             because = "with option='II' (theta - theta_k) / (K eta) is used as the mean gradient"
             yield from config.clipping_errors(because, "scaffold.option='I'")

@@ -40,7 +40,7 @@ from fedapp.federation.nodes import Nodes
 from fedapp.federation.round_result import RoundRequests, RoundResult, TrainingResult
 from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
-from fedapp.training.client import TrainRequest
+from fedapp.training.client import TrainRequest, is_personalised, upload_like
 from fedapp.training.client_state import StateLocation
 from fedapp.training.round_plan import RoundPlan
 
@@ -257,7 +257,7 @@ class FederatedStrategy(Strategy):
     def _upload_like(self) -> Tensors:
         """Tensors of the names, shapes and types that the clients upload, without values."""
         extras = self.algorithm.broadcast(self.state.algorithm)
-        like = self.algorithm.upload_like(self.state.theta, extras)
+        like = upload_like(self.algorithm, self.state.theta, extras)
         return {name: tensor.to("meta") for name, tensor in like.items()}
 
     def _server_step(self, aggregate: RunningAggregate) -> ServerStep:
@@ -290,7 +290,7 @@ class FederatedStrategy(Strategy):
         """Return one EVALUATE message a node, or none if only the server evaluates."""
         if self.config.evaluation == "server":
             return []
-        personalised = self.algorithm.personalised
+        personalised = is_personalised(self.algorithm)
         states = self.client_states() if self.client_states and personalised else None
         used, threads = self.state.last_used_round, self.config.threads
         contents = []

@@ -1,7 +1,7 @@
 """What holds for every algorithm that the registry finds, in this process.
 
 An algorithm that needs labels runs on the digits, every other on the notes' quadratic. What theory
-promises of an algorithm, it says itself: ``exact``, ``fedavg_equivalent``, ``needs``, ``keeps_state``.
+says of it stands in ``tests/identities.py``.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from fedapp.server_app import app as server_app
 from fedapp.server_app import run as run_server
 from fedapp.training.algorithm import Algorithm
 from tests.conftest import largest_difference, metrics_of, model_of
+from tests.identities import IDENTITIES, identity_of
 
 ALGORITHMS: dict[str, type[Algorithm]] = dict(
     next(family for family in FAMILIES if family.key == "algorithm").components()
@@ -124,7 +125,7 @@ def test_converges_on_the_quadratic(name: str, trainer: dict[str, Any], tmp_path
         return
     found = run_to(tmp_path, values)["x"]
     error = float((found - torch.from_numpy(OPTIMUM)).abs().max())
-    assert error < (1e-6 if ALGORITHMS[name].exact else 0.25)
+    assert error < (1e-6 if identity_of(name).exact else 0.25)
 
 
 @TRAINER
@@ -285,13 +286,7 @@ def test_a_wrong_upload_is_dropped_and_named(tmp_path: Path) -> None:
         assert "uploads: 'x' has shape (3,), not (2,)" in reason
 
 
-NEUTRAL = [
-    name for name, algorithm in ALGORITHMS.items() if algorithm.fedavg_equivalent is not None
-]
-ROBUST = {"bulyan", "fedmedian", "krum", "multikrum"}
-WITHOUT_NEUTRAL = {"fedadagrad", "fedadam", "fedavg", "fedsgd", "fedyogi", "scaffold"} | (
-    ROBUST - {"bulyan"}
-)
+EQUIVALENT = [name for name, own in IDENTITIES.items() if own.fedavg_at is not None]
 ROUNDED = {"fednova": 1e-12, "fedpa": 1e-12, "fedavgm": 1e-12, "fedsmoo": 1e-12, "bulyan": 1e-12}
 """Reduce to federated averaging up to rounding in float64; the others bit for bit.
 
@@ -299,22 +294,30 @@ Bulyan adds values in the order in which NumPy sorts equal ones, which is the pr
 """
 
 
+@EVERY
+def test_every_algorithm_has_a_line_in_the_table_of_identities(name: str) -> None:
+    assert identity_of(name)
+
+
+def test_a_missing_line_of_the_table_says_what_to_add() -> None:
+    with pytest.raises(pytest.fail.Exception, match=r"Add one, 'own': Identity\(\{'own\.KEY'"):
+        identity_of("own")
+
+
+def test_the_table_of_identities_has_no_other_line() -> None:
+    assert set(IDENTITIES) <= set(ALGORITHMS)
+
+
 @TRAINER
-@pytest.mark.parametrize("name", NEUTRAL)
-def test_neutral_setting_is_fedavg(name: str, trainer: dict[str, Any], tmp_path: Path) -> None:
-    """At its neutral setting every algorithm is federated averaging."""
-    fedavg_equivalent = ALGORITHMS[name].fedavg_equivalent or {}
-    own = {f"{name}.{key.replace('_', '-')}": value for key, value in fedavg_equivalent.items()}
-    values = settings(name) | own | trainer
+@pytest.mark.parametrize("name", EQUIVALENT)
+def test_it_is_federated_averaging_where_the_table_says_so(
+    name: str, trainer: dict[str, Any], tmp_path: Path
+) -> None:
+    values = settings(name) | dict(IDENTITIES[name].fedavg_at or {}) | trainer
     found = run_to(tmp_path / "own", values)
     kept = {k: v for k, v in values.items() if not k.startswith(f"{name}.")}
     fedavg = run_to(tmp_path / "fedavg", kept | {"algorithm": "fedavg"})
     assert largest_difference(found, fedavg) <= ROUNDED.get(name, 0.0)
-
-
-def test_which_have_no_neutral_setting() -> None:
-    """FedAvg is it; FedSGD is FedAvg with one step; SCAFFOLD's first round is FedAvg's."""
-    assert set(ALGORITHMS) - set(NEUTRAL) == WITHOUT_NEUTRAL
 
 
 def test_scaffold_with_zero_variates_is_fedavg(tmp_path: Path) -> None:

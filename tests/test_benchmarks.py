@@ -22,6 +22,7 @@ from rich.console import Console
 from benchmarks import gpu, peers, same_numbers
 from benchmarks import rows as rows_of
 from benchmarks.convolutions import Case, compare, variants
+from benchmarks.house import code_lines
 from benchmarks.stand_in import write_cifar10, write_mnist
 from benchmarks.turns import WARM_UP, ratio, take_turns
 from benchmarks.workloads import WORKLOADS
@@ -35,6 +36,12 @@ def test_a_ratio_is_the_median_over_turns_not_of_medians() -> None:
     assert ratio([1.0, 10.0, 3.0], [2.0, 20.0, 1.0]) == 0.5
     with pytest.raises(ValueError, match="shorter"):
         ratio([1.0, 2.0], [1.0])
+
+
+def test_code_lines_are_without_docstrings_comments_and_blanks() -> None:
+    """The import, the signature and the return."""
+    text = '"""Doc\n\nmore."""\n\nimport a\n\n\ndef f():\n    """Doc."""\n    # no\n    return 1\n'
+    assert code_lines(text) == {5, 8, 11}
 
 
 def test_rows_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from fedapp.studies.sweep.identity import data_name
 from fedapp.training.algorithm import Batch, ClientContext
 from fedapp.training.build import make_algorithm, make_module
 from tests.conftest import Component, Run
+from tests.identities import Identity
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -38,7 +39,9 @@ def block(pattern: str) -> str:
 @pytest.fixture
 def adopt(component: Component) -> Adopt:
     """Put an example's code into a package as one more file, for one test."""
-    return lambda package, module: component(package, module, block(f'"{module}"'))
+    return lambda package, module: component(
+        package, module, block(f'name: ClassVar[str] = "{module}"')
+    )
 
 
 def test_partitioner(adopt: Adopt) -> None:
@@ -127,6 +130,8 @@ def test_algorithm(adopt: Adopt) -> None:
 
 def test_algorithm_with_client_state(adopt: Adopt, run: Run) -> None:
     adopt("strategies", "halfway")
+    table = eval(f"{{{block('Identity(')}}}", {"Identity": Identity})
+    assert table == {"halfway": Identity({"halfway.own": 0.0})}
     algorithm = make_algorithm(read_config({"algorithm": "halfway", "halfway.own": 0.25}))
     context = ClientContext({"w": torch.tensor([4.0])}, state={"w": torch.tensor([8.0])})
     assert algorithm.initial_params(context)["w"].tolist() == [5.0]

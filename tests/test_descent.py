@@ -1,7 +1,8 @@
-"""The line of descent: presets and the identities between them; rates on the quadratic."""
+"""The line of descent: methods as settings, and the identities between them; rates on the quadratic."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ import pytest
 import torch
 
 from fedapp.analysis.rates import accelerated, bound, gradient_descent, heavy_ball
-from fedapp.cli.algorithms_page import algorithms_page, code_lines
-from fedapp.config.read import read_config
+from fedapp.cli.generate import ROOT
+from fedapp.config.read import parse_settings, read_config
+from fedapp.config.run_config import Scalar
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY
 from fedapp.studies.papers.quadratic_rates import METHODS, measured, on_the_server, promised, trace
 from fedapp.training.round_plan import RoundPlan
-from strategies.presets import PRESETS, Preset
 from tests.conftest import largest_difference
-from tests.test_algorithms import ALGORITHMS, run_to
+from tests.test_algorithms import run_to
 
 DIGITS: dict[str, Any] = {
     "model": "linear",
@@ -29,19 +30,66 @@ DIGITS: dict[str, Any] = {
     "pictures": False,
     "eval-every": 0,
 }
-BY_NAME = {preset.name: preset for preset in PRESETS}
+ONE_STEP: Mapping[str, Scalar] = {"local-epochs": 1, "batch-size": 0}
+ALL_CLIENTS: Mapping[str, Scalar] = {"fraction-train": 1.0}
+CENTRAL: Mapping[str, Scalar] = {"num-clients": 1, **ALL_CLIENTS}
+RANDOM_BATCHES: Mapping[str, Scalar] = {
+    **ALL_CLIENTS,
+    "batch-sampling": "uniform",
+    "weighting": "uniform",
+}
+METHODS_AS_SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
+    "Gradient descent": {**CENTRAL, **ONE_STEP},
+    "SGD": {**CENTRAL, "local-epochs": 1, "batch-size": 1},
+    "Mini-batch SGD": {**CENTRAL, "local-epochs": 1, "batch-size": 50},
+    "Centralised SGD, a round an update": {
+        **CENTRAL,
+        "local-steps": 1,
+        "batch-size": 100,
+        "batch-sampling": "uniform",
+    },
+    "Parallel SGD": {**RANDOM_BATCHES, "local-steps": 1, "batch-size": 50},
+    "Local SGD": {**RANDOM_BATCHES, "local-steps": 10, "batch-size": 50, "update": "model"},
+    "FedSGD": {"algorithm": "fedsgd", **ONE_STEP},
+    "Large-batch synchronous SGD": {**ONE_STEP, **ALL_CLIENTS},
+    "FedAvg, Option I": {"update": "delta"},
+    "FedAvg, Option II": {"update": "model"},
+    "Naive averaging": {"weighting": "uniform"},
+    "One-shot averaging": {**ALL_CLIENTS, "num-server-rounds": 1, "local-epochs": 20},
+    "Heavy ball on the clients": {"momentum": 0.9},
+    "Nesterov on the clients": {"momentum": 0.9, "nesterov": True},
+    "Heavy ball on the server": {"algorithm": "fedavgm", "fedavgm.momentum": 0.9},
+    "Nesterov's accelerated gradient, federated": {
+        "algorithm": "fedavgm",
+        "fedavgm.momentum": 0.9,
+        "fedavgm.nesterov": True,
+        **ONE_STEP,
+        **ALL_CLIENTS,
+    },
+}
+"""Methods from gradient descent to FedAvg; eta and the number of rounds are free."""
 EXACT = 1e-12
 
 
 def play(folder: Path, name: str, **more: Any) -> dict[str, torch.Tensor]:
     more = {key.replace("_", "-"): value for key, value in more.items()}
-    return run_to(folder / name, {**DIGITS, **BY_NAME[name].settings, **more})
+    return run_to(folder / name, {**DIGITS, **METHODS_AS_SETTINGS[name], **more})
 
 
-@pytest.mark.parametrize("preset", PRESETS, ids=lambda preset: preset.name)
-def test_every_preset_is_a_configuration(preset: Preset) -> None:
-    config = read_config({**preset.settings})
-    assert {k: config.to_run_config()[k] for k in preset.settings} == dict(preset.settings)
+@pytest.mark.parametrize("method", METHODS_AS_SETTINGS)
+def test_every_method_is_a_configuration(method: str) -> None:
+    settings = METHODS_AS_SETTINGS[method]
+    config = read_config(settings)
+    assert {key: config.to_run_config()[key] for key in settings} == settings
+
+
+def test_the_page_has_these_settings() -> None:
+    """The table of the line of descent in docs/algorithms.md: name, source, settings, what it is."""
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    section = page.split("## The line of descent, as settings")[1].split("\n## ")[0]
+    rows = [line.split(" | ") for line in section.splitlines() if " | `" in line][1:]
+    found = {name.removeprefix("| "): settings.strip("`") for name, _, settings, _ in rows}
+    assert {k: parse_settings(v.split()) for k, v in found.items()} == METHODS_AS_SETTINGS
 
 
 def test_gradient_descent_large_batches_and_fedsgd_are_one(tmp_path: Path) -> None:
@@ -171,26 +219,3 @@ def on_the_client(method: Any, steps: int) -> Any:
 def test_momentum_on_one_client_gives_the_servers_iterates(method: Any) -> None:
     server, client = on_the_server(method, 5), on_the_client(method, 5)
     assert np.abs(server[-1] - client[-1]).max() < 1e-15
-
-
-def test_the_page_lists_every_algorithm() -> None:
-    page = algorithms_page()
-    for name in ALGORITHMS:
-        assert f"| [`{name}`](#{name}) |" in page
-        assert f"### `{name}`" in page
-
-
-def test_the_page_says_what_algorithms_share() -> None:
-    """FedAdam's step and its start stand with what FedYogi and FedAdagrad have too, in FedOpt."""
-    said = algorithms_page().split("### `fedadam`")[1].split("###")[0]
-    assert "beta2 v + (1 - beta2) Delta^2" in said
-    assert "eta m / (sqrt(v) + tau)" in said
-
-
-def test_code_lines(tmp_path: Path) -> None:
-    """Imports, the signature, the return: neither docstrings, comments nor blank lines."""
-    path = tmp_path / "a.py"
-    path.write_text(
-        '"""Doc\n\nmore."""\n\nimport a\n\n\ndef f():\n    """Doc."""\n    # no\n    return 1\n'
-    )
-    assert code_lines(path) == 3

@@ -17,7 +17,7 @@ from fedapp.federation.callback import ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs.callbacks import StopIfAllFail
 from fedapp.seeds import generator
-from fedapp.training.algorithm import Algorithm
+from fedapp.training.client import upload_like
 from strategies.dp_fedavg import DPFedAvg
 from strategies.fedavg import FedAvg
 
@@ -417,13 +417,12 @@ def test_who_is_left_out_of_an_evaluation_is_named(tmp_path, caplog):
 def test_what_is_uploaded_is_worked_out_once(name, tmp_path, monkeypatch):
     """It is the same in every round, and local-dp draws a model's worth of noise to find out."""
     calls = []
-    whole = Algorithm.upload_like
 
-    def counted(self, theta, broadcast):
-        calls.append(self.name)
-        return whole(self, theta, broadcast)
+    def counted(algorithm, theta, broadcast):
+        calls.append(algorithm.name)
+        return upload_like(algorithm, theta, broadcast)
 
-    monkeypatch.setattr(Algorithm, "upload_like", counted)
+    monkeypatch.setattr("strategies.strategy.upload_like", counted)
     records = metrics(run(tmp_path / "run", algorithm=name, weighting="uniform"))
     assert [record["replied"] for record in records[1:]] == [5, 5, 5]
     assert calls == [name]

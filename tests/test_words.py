@@ -96,10 +96,9 @@ TABLE: tuple[Row, ...] = (
     ("Report", "ProgressReport", ()),
     ("Item", "Experiment", ()),
     ("item", "experiment", STUDIES),
-    ("neutral", "fedavg_equivalent", ()),
+    ("neutral", "fedavg_at", ()),
     ("own_update", "custom_update", ()),
-    ("infinite", "may_be_infinite", ()),
-    ("starts_apart", "personalised", ()),
+    ("starts_apart", "is_personalised", ()),
     (
         "counted",
         "last_used_round",

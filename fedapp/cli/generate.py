@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
-from fedapp.cli.algorithms_page import algorithms_page
 from fedapp.config.group import keys_of
 from fedapp.config.key_docs import bounded_type, words_of
 from fedapp.config.read import defaults, field_of
@@ -126,7 +125,6 @@ def targets() -> dict[Path, list[Callable[[str], str]]]:
             _between("pins of constraints.txt", uv_constraints),
         ],
         ROOT / "docs" / "configuration.md": [lambda _: configuration_page()],
-        ROOT / "docs" / "algorithms.md": [algorithms_page],
         **{path: [_whole(text)] for path, text in result_pages(ROOT / "docs" / "results").items()},
     }
 

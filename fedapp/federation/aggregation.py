@@ -233,8 +233,7 @@ def apply_server_rule(
     """Apply the server rule to ``state``; return the problem, without any change, of one not finite."""
     mean, uploads = aggregate.mean(algorithm)
     theta, own = algorithm.apply(state.theta, mean, uploads, state.algorithm, step)
-    bounded = [own[name] for name in own.keys() - algorithm.may_be_infinite]
-    if not all_finite([*theta.values(), *bounded]):
+    if not all_finite([*theta.values(), *own.values()]):
         return f"algorithm = {algorithm.name!r} makes nan or infinite values of these updates"
     state.theta, state.algorithm = theta, own
     if algorithm.keeps_state:

@@ -7,8 +7,8 @@ averaging.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
@@ -16,9 +16,7 @@ from torch import Tensor
 
 from fedapp.analysis.privacy import Privacy
 from fedapp.config.registry import Component
-from fedapp.config.run_config import RunConfig, kebab, participants
-from fedapp.data.dataset import Task
-from fedapp.errors import ConfigError
+from fedapp.config.run_config import RunConfig
 from fedapp.seeds import generator
 from fedapp.training.batches import Batch as Batch
 from fedapp.training.tensors import Tensors as Tensors
@@ -119,7 +117,6 @@ class Differentiate(Protocol):
         ...
 
 
-Drift = Literal["", "path", "landscape", "both"]
 Need = Literal["classes", "features"]
 
 
@@ -158,9 +155,6 @@ class Algorithm(Component):
     Then their updates are not sent, a network may have BatchNorm, and the clients evaluate it.
     """
 
-    may_be_infinite: ClassVar[frozenset[str]] = frozenset()
-    """Names in the server state that may be infinite; infinity elsewhere rejects the round."""
-
     poisson_sampling: ClassVar[bool] = False
     """Whether each client participates independently with probability C (Poisson sampling).
 
@@ -170,65 +164,10 @@ class Algorithm(Component):
     needs: ClassVar[frozenset[Need]] = frozenset()
     """Required of the task: "classes" (a label an output) or "features" (a last linear layer)."""
 
-    source: ClassVar[str] = "McMahan et al. 2017, Algorithm 1"
-    """Paper and equation."""
-
-    against_drift: ClassVar[Drift] = ""
-    """The strategy against client drift, after Seo et al. 2024, section 5.
-
-    Adjusting the "path" of updates, modifying the clients' loss "landscape", or "both"; empty: none.
-    """
-
-    sends: ClassVar[str] = "Δ_k or θ_k"
-    """The tensors that a client sends."""
-
-    keeps: ClassVar[str] = ""
-    """The tensors that a client stores between rounds."""
-
-    fedavg_equivalent: ClassVar[Mapping[str, bool | int | float | str] | None] = None
-    """Hyper-parameters at which the algorithm is federated averaging; None: there are none.
-
-    Empty: it depends on data or model alone (``fedavg_equivalent_by``).
-    """
-
-    fedavg_equivalent_by: ClassVar[str] = ""
-    """Further conditions (data, model or weighting) under which it is federated averaging."""
-
-    exact: ClassVar[bool] = True
-    """Whether it converges to the optimum of a quadratic whose clients differ in b alone."""
-
-    def require_fit(self, task: Task) -> None:
-        """Raise ConfigError if the task lacks what this algorithm needs."""
-        if self.needs and task.kind == "quadratic":
-            raise ConfigError(
-                f"algorithm = {self.name!r}: needs examples with labels, and this data set holds "
-                "quadratic functions. Choose another dataset, for example dataset='digits', or "
-                "algorithm='fedavg'."
-            )
-
     @property
     def min_updates(self) -> int:
         """The smallest number of updates that the server rule needs."""
         return 1
-
-    @property
-    def personalised(self) -> bool:
-        """Whether a client starts from its own state, with which it is then evaluated too."""
-        return self.keeps_state and type(self).initial_params is not Algorithm.initial_params
-
-    def config_errors(self, config: RunConfig) -> Iterable[str]:
-        """Yield an error if fewer clients train a round than the server rule needs."""
-        clients = participants(config.fraction_train, config.num_clients)
-        if config.num_clients and clients < self.min_updates:
-            own = [
-                f"{self.name}.{kebab(field)} (now {getattr(self, field)})"
-                for field in type(self).model_fields
-            ]
-            yield (
-                f"algorithm = {self.name!r}: needs updates from {self.min_updates} clients a round, and "
-                f"only {clients} train (max(floor(fraction-train * num-clients), 1)). Raise "
-                f"fraction-train or num-clients, or lower {' or '.join(own)}."
-            )
 
     def privacy(self, config: RunConfig) -> Privacy | None:
         """Return the run's differential privacy guarantee, or None."""
@@ -285,16 +224,6 @@ class Algorithm(Component):
     ) -> ClientExtras:
         """Return the client's upload and state after ``steps`` local steps (a scalar)."""
         return ClientExtras()
-
-    def upload_like(self, theta: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]) -> Tensors:
-        """Return tensors of the names, shapes and types that ``finalize`` uploads."""
-        context = ClientContext(theta, broadcast, learning_rate=1.0)
-        context = replace(
-            context,
-            state=self.initial_client_state(context),
-            round_randomness=self.round_randomness(context, 0, 0),
-        )
-        return self.finalize(theta, context, 1).upload
 
     def upload_bounds(self, context: ClientContext) -> Mapping[str, float]:
         """Return upper bounds on the scalars that ``finalize`` uploads, by name.

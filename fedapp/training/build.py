@@ -62,8 +62,12 @@ def make_algorithm(config: ServerConfig, task: Task | None = None) -> Algorithm:
         ``task`` lacks what the algorithm needs.
     """
     algorithm = cast("Algorithm", config.component("algorithm"))
-    if task is not None:
-        algorithm.require_fit(task)
+    if task is not None and task.kind == "quadratic" and algorithm.needs:
+        raise ConfigError(
+            f"algorithm = {config.algorithm!r}: needs examples with labels, and this data set holds "
+            "quadratic functions. Choose another dataset, for example dataset='digits', or "
+            "algorithm='fedavg'."
+        )
     return algorithm
 
 
