@@ -18,8 +18,8 @@ from fedapp.config.data import EMBEDDED
 from fedapp.config.group import keys_of
 from fedapp.config.registry import FAMILIES, Component, Family
 from fedapp.config.run_config import RunConfig
-from fedapp.config.server import ALGORITHM_DEFAULTS
 from fedapp.config.settings import Scalar, kebab, no_effect, snake
+from fedapp.config.training import ALGORITHM_DEFAULTS
 from fedapp.errors import ConfigError
 
 if TYPE_CHECKING:

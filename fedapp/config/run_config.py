@@ -1,6 +1,6 @@
 """RunConfig: every run-config key, its type, its bounds, its meaning and its contradictions.
 
-The keys stand in groups, each in a file with its checks. The table ``[tool.flwr.app.config]`` in
+The keys stand in groups, each beside its checks. The table ``[tool.flwr.app.config]`` in
 ``pyproject.toml``, the configuration reference and the CLI's completion are generated from this class
 and from the components' parameters.
 """
@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
-from fedapp.config.client_update import ONE_GRADIENT, ClientUpdateConfig
 from fedapp.config.data import DataConfig
-from fedapp.config.evaluation import EvaluationConfig
-from fedapp.config.execution import ExecutionConfig
 from fedapp.config.federation import FederationConfig, participants
 from fedapp.config.group import ConfigGroup
 from fedapp.config.model import ModelConfig
-from fedapp.config.run_directory import RunDirectoryConfig
-from fedapp.config.server import ServerConfig
+from fedapp.config.run import EvaluationConfig, ExecutionConfig, RunDirectoryConfig
 from fedapp.config.settings import Scalar, kebab, snake
+from fedapp.config.training import ONE_GRADIENT, ClientUpdateConfig, ServerConfig
 
 __all__ = ["GROUPS", "RunConfig", "Scalar", "kebab", "participants", "snake"]
 

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
-from fedapp.config.execution import ExecutionConfig
 from fedapp.config.model import ModelConfig
 from fedapp.config.registry import source_digest
+from fedapp.config.run import ExecutionConfig
 from fedapp.config.run_config import RunConfig
-from fedapp.config.server import ServerConfig
+from fedapp.config.training import ServerConfig
 from fedapp.data import Dataset, Examples, Task, load_transform, network_task
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fedapp.config.execution import ExecutionConfig
+from fedapp.config.run import ExecutionConfig
 from fedapp.errors import ConfigError
 
 

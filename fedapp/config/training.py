@@ -1,4 +1,4 @@
-"""ClientUpdate (McMahan et al. 2017, Algorithm 1): E, B, eta, and the steps of the local optimizer."""
+"""Training: ClientUpdate (McMahan et al. 2017, Algorithm 1), the algorithm and the server's update."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ ALL_DATA = Case(
     lambda config: config.batch_size == 0,
 )
 ONE_GRADIENT = Case("the clients of {algorithm!r} take no steps. Set algorithm='fedavg'")
-"""Clients compute one gradient: `local-epochs` and `batch-size` set what of, the rest is unused."""
+"""A client computes one gradient at theta, in batches: no setting of local steps is used."""
+ALGORITHM_DEFAULTS = ("weighting", "server_learning_rate")
+"""Fields whose default means the algorithm's own value, its attribute ``default_<field>``."""
 
 
 class ClientUpdateConfig(ConfigGroup):
@@ -74,4 +76,38 @@ class ClientUpdateConfig(ConfigGroup):
             yield (
                 f"local-steps = {self.local_steps}: counts steps instead of epochs, so it excludes "
                 f"local-epochs = {self.local_epochs}. Leave one of them out."
+            )
+
+
+class ServerConfig(ConfigGroup):
+    """The algorithm, and how the server weights and applies updates."""
+
+    title: ClassVar[str] = "The server"
+
+    algorithm: str = Field("fedavg", description="Algorithm: a file in strategies/.")
+    weighting: Literal["auto", "examples", "uniform"] = Field(
+        "auto",
+        description="'examples': n_k / sum n (FedAvg); 'uniform': naive averaging. 'auto': the "
+        "algorithm's own.",
+    )
+    update: Literal["delta", "model"] = Field(
+        "delta",
+        description="'delta': clients send theta_k - theta (Option I); 'model': theta_k (II).",
+    )
+    server_learning_rate: float = Field(
+        0.0, ge=0, description="Server learning rate, eta_g. 0: the algorithm's own."
+    )
+
+    def option_two_errors(self, own: float) -> Iterator[str]:
+        """Yield the error of another rate than 1 or the algorithm's ``own`` with Option II.
+
+        It takes the mean model as it is.
+        """
+        rate = self.server_learning_rate
+        if self.update == "model" and rate not in (1, own):
+            only = " or ".join(f"{value:g}" for value in dict.fromkeys((own, 1.0)))
+            yield (
+                f"server-learning-rate = {rate}: with update = 'model' (Option II) "
+                f"the server takes the mean model as it is, so only {only} is allowed. "
+                f"Set update='delta' (Option I), or leave server-learning-rate out."
             )
