@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from fedapp.errors import CheckpointError
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
@@ -49,6 +52,32 @@ def append_or_restore(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically."""
     write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json_lines(
+    path: Path, check: Callable[[Any], object], advice: str
+) -> list[dict[str, Any]]:
+    """Return the records of a file of JSON lines, without a last line that was cut off.
+
+    ``check`` raises KeyError, TypeError or ValueError for a record that is not whole.
+
+    Raises
+    ------
+    CheckpointError
+        A line before the last is damaged; the message ends with ``advice``.
+    """
+    lines = path.read_text().splitlines() if path.exists() else []
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            check(record)
+            records.append(record)
+        except (ValueError, KeyError, TypeError) as error:
+            if number < len(lines):
+                problem = f"{path}, line {number}, is damaged: {json_problem(error)}"
+                raise CheckpointError(f"{problem}. {advice}") from error
+    return records
 
 
 def json_problem(error: Exception) -> str:

@@ -50,7 +50,8 @@ def facts(config: RunConfig) -> list[tuple[str, str]]:
 def commands(config: RunConfig) -> list[tuple[str, str]]:
     """Return (purpose, command) pairs for this machine."""
     commands = [("In this process, with a progress bar and breakpoints", "fedapp run")]
-    commands += _on_gpus(torch.cuda.device_count()) if _trains_on_gpus(config) else _on_cores()
+    on_gpus = choose_device(config).type == "cuda"
+    commands += _on_gpus(torch.cuda.device_count()) if on_gpus else _on_cores()
     if "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION" not in os.environ:
         commands.append(
             (
@@ -59,10 +60,6 @@ def commands(config: RunConfig) -> list[tuple[str, str]]:
             )
         )
     return commands
-
-
-def _trains_on_gpus(config: RunConfig) -> bool:
-    return choose_device(config).type == "cuda"
 
 
 def _on_cores() -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -42,13 +43,8 @@ def sharpness(
     ] = None,
 ) -> None:
     """Measure the sharpness of final models: curvature of the training loss, and its rise."""
-    from fedapp.runs.model_sharpness import (
-        COLUMNS,
-        Measurement,
-        as_row,
-        sharpness_of,
-        write_sharpness,
-    )
+    from fedapp.files import write_json
+    from fedapp.runs.model_sharpness import COLUMNS, Measurement, as_row, sharpness_of
 
     measurement = Measurement(examples, distance, directions)
     by_run = {str(folder): sharpness_of(folder, measurement, dataset) for folder in run_dirs}
@@ -57,7 +53,7 @@ def sharpness(
         table.add_row(*as_row(name, each))
     console.print(table)
     if to is not None:
-        write_sharpness(by_run, to)
+        write_json(to, {name: asdict(each) for name, each in by_run.items()})
 
 
 def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:

@@ -142,7 +142,7 @@ def _read_dataset(config: DataConfig, entry: Path, name: str) -> Dataset | None:
         manifest = json.loads((entry / MANIFEST).read_text())
         return Dataset(
             name=config.dataset,
-            task=_task(manifest["task"]),
+            task=Task(**{key: _as_tuple(value) for key, value in manifest["task"].items()}),
             train=_shared_examples("train", entry, manifest),
             test=_shared_examples("test", entry, manifest),
             fingerprint=name,
@@ -152,10 +152,9 @@ def _read_dataset(config: DataConfig, entry: Path, name: str) -> Dataset | None:
         return None
 
 
-def _task(fields: dict[str, Any]) -> Task:
-    """Return the task, with tuples in place of JSON's lists."""
-    lists = {name: tuple(fields[name]) for name in ("input_shape", "labels")}
-    return Task(**{**fields, **lists})
+def _as_tuple(value: Any) -> Any:
+    """Return a tuple in place of JSON's list."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 _OPEN_EXAMPLES: WeakValueDictionary[tuple[Path, str], Examples] = WeakValueDictionary()
@@ -164,16 +163,14 @@ _OPEN_EXAMPLES: WeakValueDictionary[tuple[Path, str], Examples] = WeakValueDicti
 
 def _shared_examples(split: str, entry: Path, manifest: dict[str, Any]) -> Examples:
     """Return the same object for each use, so that stacked runs copy it to a GPU once."""
-    return _OPEN_EXAMPLES.setdefault((entry, split), _examples(entry, manifest["splits"][split]))
-
-
-def _examples(entry: Path, described: dict[str, Any]) -> Examples:
-    return Examples(
+    described = manifest["splits"][split]
+    examples = Examples(
         inputs=_load(entry, described["inputs"]),
         targets=_load(entry, described["targets"]),
         groups={group["name"]: _load(entry, group) for group in described["groups"]},
         group_names={name: tuple(values) for name, values in described["names"].items()},
     )
+    return _OPEN_EXAMPLES.setdefault((entry, split), examples)
 
 
 def _load(entry: Path, described: dict[str, Any]) -> NDArray[Any]:

@@ -31,6 +31,9 @@ def code_groups(
     DataError
         The column ``required`` has empty values, or a split lacks it.
     """
+    import pyarrow.compute as pc
+
+    most = max(MAX_GROUPS, sum(map(len, splits)) // 2)
     codes: list[dict[str, NDArray[np.int32]]] = [{} for _ in splits]
     names: dict[str, tuple[str, ...]] = {}
     for name in splits[0].columns:
@@ -41,16 +44,13 @@ def code_groups(
                 f"client-key = {name!r}: some row or split has no value of this type. "
                 "Fill the column."
             )
-        if values is None or (len(values) > _max_groups(splits) and name != required):
+        if values is None or (len(values) > most and name != required):
             continue
         names[name] = tuple(map(str, values.to_pylist()))
         for codes_of_split, column in zip(codes, columns, strict=True):
-            codes_of_split[name] = _codes(column, values)
+            indices = pc.index_in(column, value_set=values).to_numpy()
+            codes_of_split[name] = np.asarray(indices, np.int32)
     return codes, names
-
-
-def _max_groups(splits: list[Split]) -> int:
-    return max(MAX_GROUPS, sum(map(len, splits)) // 2)
 
 
 def _values(columns: list[Any]) -> Any:
@@ -62,12 +62,6 @@ def _values(columns: list[Any]) -> Any:
     if len({column.type for column in columns}) > 1:
         return None
     return pa.chunked_array([c for column in columns for c in column.chunks]).unique().sort()
-
-
-def _codes(column: Any, values: Any) -> NDArray[np.int32]:
-    import pyarrow.compute as pc
-
-    return np.asarray(pc.index_in(column, value_set=values).to_numpy(), np.int32)
 
 
 MAX_CLASSES_WITHOUT_NAMES = 10_000

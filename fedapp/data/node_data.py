@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from dataclasses import dataclass, fields
+from typing import Any
 
 import fedapp
 from fedapp.config.federation import FederationConfig
-from fedapp.config.run_config import RunConfig, Scalar
+from fedapp.config.run_config import RunConfig, Scalar, kebab
 from fedapp.data import (
     Dataset,
     Examples,
@@ -58,15 +58,14 @@ class NodeData:
 
     def describe(self) -> dict[str, Any]:
         """Return the reply of a node to a ``query``."""
-        task, own = self.dataset.task, self.own
-        sizes = [] if own is None else [len(self.train(own.client))]
+        own = self.own
         return {
             "version": fedapp.__version__,
             "client-id": -1 if own is None else own.client,
             "num-partitions": 0 if own is None else own.num_partitions,
-            "examples": len(self.dataset.train) if own is None else sizes[0],
+            "examples": len(self.dataset.train if own is None else self.train(own.client)),
             "fingerprint": self.dataset.fingerprint,
-            **describe_task(task),
+            **describe_task(self.dataset.task),
         }
 
     def _check(self, client: int) -> None:
@@ -127,29 +126,10 @@ def read_node_data(config: RunConfig, own: OwnClient | None) -> NodeData:
     return NodeData(dataset, load_partition(config, dataset, clients), own)
 
 
-TASK_TYPES: Mapping[str, type] = {
-    "kind": str,
-    "input-shape": list,
-    "num-classes": int,
-    "labels": list,
-    "num-symbols": int,
-    "vocabulary": str,
-    "one-label": bool,
-}
-"""The type of each field of a task in a reply to a ``query``."""
-
-
 def describe_task(task: Task) -> dict[str, Any]:
     """Return a task as values of a message, which ``read_task`` reads."""
-    return {
-        "kind": task.kind,
-        "input-shape": list(task.input_shape),
-        "num-classes": task.num_classes,
-        "labels": list(task.labels),
-        "num-symbols": task.num_symbols,
-        "vocabulary": task.vocabulary,
-        "one-label": task.one_label,
-    }
+    values = {kebab(field.name): getattr(task, field.name) for field in fields(task)}
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
 
 
 def read_task(answer: Mapping[str, Any]) -> Task:
@@ -160,22 +140,17 @@ def read_task(answer: Mapping[str, Any]) -> Task:
     DataError
         A field is missing, or of another type.
     """
-    for key, kind in TASK_TYPES.items():
-        if type(answer.get(key)) is not kind:
-            actual = f"{key} = {one_line(repr(answer[key]))}" if key in answer else f"no {key}"
+    values: dict[str, Any] = {}
+    for key, example in describe_task(Task("image", (1, 8, 8), 10)).items():
+        value = answer.get(key)
+        if type(value) is not type(example):
+            actual = f"{key} = {one_line(repr(value))}" if key in answer else f"no {key}"
             raise DataError(
-                f"it reports {actual} for its data, where a {kind.__name__} is expected; install the "
-                "server's version of this package"
+                f"it reports {actual} for its data, where a {type(example).__name__} is expected; "
+                "install the server's version of this package"
             )
-    return Task(
-        kind=cast("Any", answer["kind"]),
-        input_shape=tuple(answer["input-shape"]),
-        num_classes=answer["num-classes"],
-        labels=tuple(map(str, answer["labels"])),
-        num_symbols=answer["num-symbols"],
-        vocabulary=answer["vocabulary"],
-        one_label=answer["one-label"],
-    )
+        values[key.replace("-", "_")] = tuple(value) if isinstance(value, list) else value
+    return Task(**{**values, "labels": tuple(map(str, values["labels"]))})
 
 
 def task_differences(expected: Task, actual: Task) -> list[str]:

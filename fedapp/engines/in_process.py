@@ -41,15 +41,14 @@ class InlineGrid(LocalGrid):
         first = next((key for key in self._pending if key in wanted), None)
         if first is None:
             return []
-        return [self._answer(self._pending.pop(first))]
+        message = self._pending.pop(first)
+        return [
+            run_client_app(self.client_app, message, self.contexts[message.metadata.dst_node_id])
+        ]
 
     def cancel_messages(self, message_ids: Collection[str]) -> list[str]:
         """Drop the pending ones of the messages, and return their ids."""
         return [key for key in message_ids if self._pending.pop(key, None)]
-
-    def _answer(self, message: Message) -> Message:
-        context = self.contexts[message.metadata.dst_node_id]
-        return run_client_app(self.client_app, message, context)
 
 
 def run_inline(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from fedapp.errors import ConfigError
 from fedapp.seeds import torch_seed
-
-Draw = Callable[[Tensor, torch.Generator], object]
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """The layers whose weights are drawn anew; embeddings, cells and normalisation are not."""
@@ -19,22 +18,10 @@ STD = 0.1
 tutorial, ``tutorials/image/mnist/convolutional.py`` of ``tensorflow/models``."""
 
 
-def _truncated_normal(weight: Tensor, generator: torch.Generator) -> Tensor:
-    return nn.init.trunc_normal_(weight, std=STD, a=-2 * STD, b=2 * STD, generator=generator)
-
-
-def _he(weight: Tensor, generator: torch.Generator) -> Tensor:
-    return nn.init.kaiming_normal_(weight, nonlinearity="relu", generator=generator)
-
-
-def _glorot(weight: Tensor, generator: torch.Generator) -> Tensor:
-    return nn.init.xavier_uniform_(weight, generator=generator)
-
-
-KINDS: Mapping[str, tuple[Draw, float]] = {
-    "truncated-normal": (_truncated_normal, STD),
-    "glorot": (_glorot, 0.0),
-    "he": (_he, 0.0),
+KINDS: Mapping[str, tuple[Callable[..., Tensor], float]] = {
+    "truncated-normal": (partial(nn.init.trunc_normal_, std=STD, a=-2 * STD, b=2 * STD), STD),
+    "glorot": (nn.init.xavier_uniform_, 0.0),
+    "he": (partial(nn.init.kaiming_normal_, nonlinearity="relu"), 0.0),
 }
 """The distribution of the weights, and the value of the biases."""
 
@@ -64,6 +51,6 @@ def draw_initial_weights(network: nn.Module, kind: str, seed: int, model: str) -
     draw_weight, bias_value = KINDS[kind]
     with torch.no_grad():
         for layer in layers:
-            draw_weight(layer.weight, generator)
+            draw_weight(layer.weight, generator=generator)
             if layer.bias is not None:
                 layer.bias.fill_(bias_value)

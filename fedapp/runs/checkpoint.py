@@ -87,7 +87,7 @@ def load_checkpoint(folder: Path, reached: int | None = None) -> ServerState:
 
 def _check_reached(description: Path, reached: int | None) -> None:
     """Reject a checkpoint of a round that the metrics do not reach: a resume could not add them."""
-    round_ = int(description.stem.removeprefix("round-"))
+    round_ = _round_of(description)
     if reached is not None and round_ > max(reached, 0):
         have = f"rounds 0 to {reached} without a gap" if reached >= 0 else "no round 0"
         raise CheckpointError(
@@ -97,23 +97,23 @@ def _check_reached(description: Path, reached: int | None) -> None:
 
 def checkpoint_rounds(folder: Path) -> list[int]:
     """Return the rounds of the checkpoints in ``folder``, newest first."""
-    return [int(path.stem.removeprefix("round-")) for path in _descriptions(folder)]
+    return [_round_of(description) for description in _descriptions(folder)]
 
 
 def drop_checkpoints(folder: Path, first: int) -> None:
     """Remove the checkpoints of round ``first`` and later."""
     for description in _descriptions(folder):
-        if int(description.stem.removeprefix("round-")) >= first:
-            _remove(description)
-
-
-def _remove(description: Path) -> None:
-    description.unlink()
-    description.with_suffix(".safetensors").unlink(missing_ok=True)
+        if _round_of(description) >= first:
+            description.unlink()
+            description.with_suffix(".safetensors").unlink(missing_ok=True)
 
 
 def _descriptions(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.json"), reverse=True)
+
+
+def _round_of(description: Path) -> int:
+    return int(description.stem.removeprefix("round-"))
 
 
 def _read(description: Path) -> ServerState:

@@ -149,21 +149,12 @@ def write_config(directory: RunDirectory, config: RunConfig, run_info: Mapping[s
 def _git_commit() -> dict[str, str]:
     """Return the commit of the code, with ``-dirty`` for changed files; empty outside a repository."""
     root = Path(fedapp.__file__).parents[1]
-    command = [
-        "git",
-        "-C",
-        str(root),
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--exclude=*",
-        "--dirty",
-    ]
+    command = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     if not (root / ".git").exists():
         return {}
     try:
         done = subprocess.run(  # noqa: S603  (a fixed command)
-            command, capture_output=True, text=True, timeout=10, check=True
+            command, cwd=root, capture_output=True, text=True, timeout=10, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return {}

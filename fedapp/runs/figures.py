@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -12,6 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedapp.analysis.curves import least
 from fedapp.errors import ConfigError, DataError
 from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.directory import read_stored
@@ -42,9 +44,21 @@ def new_figure(width: float, height: float) -> Figure:
     return figure
 
 
-def make_plain(axes: Axes) -> None:
+def panels(
+    rows: int, columns: int, width: float, height: float, *, shared: bool = False
+) -> tuple[Figure, list[list[Axes]]]:
+    """Return a figure of this size in inches, and its panels; ``shared``: they have the same axes."""
+    figure = new_figure(width, height)
+    grid = figure.subplots(rows, columns, sharex=shared, sharey=shared, squeeze=False).tolist()
+    for axes in (axes for row in grid for axes in row):
+        axes.tick_params(labelsize=8)
+        make_plain(axes)
+    return figure, grid
+
+
+def make_plain(axes: Axes, grid: Literal["both", "y"] = "both") -> None:
     """Give axes a light grid in the background, and no spines at the top and the right."""
-    axes.grid(visible=True, color=LIGHT, linewidth=0.8)
+    axes.grid(visible=True, axis=grid, color=LIGHT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -137,14 +151,13 @@ def _draw_accuracy(axes: Axes, records: Sequence[RoundMetrics], target: float) -
     if accuracy:
         best = max(range(len(accuracy)), key=accuracy.__getitem__)
         axes.plot(rounds[best], accuracy[best], "o", color=BLUE, markersize=4)
-        axes.annotate(
-            f"best {accuracy[best]:.2%}, round {rounds[best]}",
-            (0.98, 0.06),
-            xycoords="axes fraction",
-            ha="right",
-            fontsize=9,
-            color=BLUE,
-        )
+        _note(axes, f"best {accuracy[best]:.2%}, round {rounds[best]}", 0.06)
+
+
+def _note(axes: Axes, text: str, height: float) -> None:
+    """Write a note at the right of the axes, at this share of their height."""
+    place = (0.98, height)
+    axes.annotate(text, place, xycoords="axes fraction", ha="right", fontsize=9, color=BLUE)
 
 
 def _draw_losses(axes: Axes, records: Sequence[RoundMetrics]) -> None:
@@ -156,18 +169,9 @@ def _draw_losses(axes: Axes, records: Sequence[RoundMetrics]) -> None:
         rounds, losses = _series(records, key)
         if losses:
             axes.plot(rounds, losses, color=color, linewidth=1.6, label=label)
-    rounds, losses = _series(records, "test_loss")
-    if losses:
-        least = min(range(len(losses)), key=losses.__getitem__)
-        axes.plot(rounds[least], losses[least], "o", color=BLUE, markersize=6, fillstyle="none")
-        axes.annotate(
-            f"least test loss {losses[least]:.3f}, round {rounds[least]}",
-            (0.98, 0.7),
-            xycoords="axes fraction",
-            ha="right",
-            fontsize=9,
-            color=BLUE,
-        )
+    if smallest := least(*_series(records, "test_loss")):
+        axes.plot(*smallest, "o", color=BLUE, markersize=6, fillstyle="none")
+        _note(axes, f"least test loss {smallest[1]:.3f}, round {smallest[0]}", 0.7)
     axes.set_ylabel("loss")
     axes.legend(frameon=False, loc="upper right")
 
@@ -207,7 +211,7 @@ def losses_figure(runs: Runs) -> Figure:
     """Draw a row of panels a run: the training losses of five clients, with the others in grey."""
     traces = {title: loss_traces(records) for title, records in runs.items()}
     columns = max(map(len, traces.values()))
-    figure, grid = _panels(1.95 * columns + 0.6, 1.75 * len(runs) + 0.7, len(runs), columns)
+    figure, grid = _small_panels(len(runs), columns, 1.95 * columns + 0.6, 1.75 * len(runs) + 0.7)
     for row, (title, clients) in zip(grid, traces.items(), strict=True):
         row[0].set_ylabel(f"{title}\ntraining loss", fontsize=9)
         for axes in row[len(clients) :]:
@@ -250,7 +254,7 @@ def similarity_figure(runs: Runs) -> Figure:
     layers = list(dict.fromkeys(layer for curve in curves.values() for layer in curve))
     columns = min(len(layers), MAX_COLUMNS)
     rows = -(-len(layers) // columns)
-    figure, grid = _panels(2.5 * columns + 0.6, 2.3 * rows + 0.4, rows, columns)
+    figure, grid = _small_panels(rows, columns, 2.5 * columns + 0.6, 2.3 * rows + 0.4)
     panels = [axes for row in grid for axes in row]
     for axes in panels[len(layers) :]:
         axes.set_visible(False)
@@ -280,14 +284,11 @@ def similarity_curves(records: Sequence[RoundMetrics]) -> dict[str, tuple[list[i
     return curves
 
 
-def _panels(
-    width: float, height: float, rows: int, columns: int
+def _small_panels(
+    rows: int, columns: int, width: float, height: float
 ) -> tuple[Figure, list[list[Axes]]]:
-    figure = new_figure(width, height)
-    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).tolist()
+    figure, grid = panels(rows, columns, width, height, shared=True)
     for axes in (axes for row in grid for axes in row):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
-        axes.tick_params(labelsize=8)
-        make_plain(axes)
         axes.margins(x=0.02)
     return figure, grid

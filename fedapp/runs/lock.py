@@ -39,16 +39,6 @@ def locked(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
         Another process holds the lock, or has created a run here in the meantime.
     """
     lock = FileLock(_lock_file(directory))
-    _acquire(lock, directory)
-    try:
-        if new:
-            check_is_new(directory)
-        yield
-    finally:
-        lock.release()
-
-
-def _acquire(lock: FileLock, directory: RunDirectory) -> None:
     if is_locked(directory):
         log(INFO, "Waiting for the active run in %s", directory.path)
     try:
@@ -58,6 +48,12 @@ def _acquire(lock: FileLock, directory: RunDirectory) -> None:
             f"run-dir = {str(directory.path)!r}: another process runs this run. Wait for "
             "it, stop it (`flwr list`, `flwr stop`), or choose another folder."
         ) from error
+    try:
+        if new:
+            check_is_new(directory)
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp.errors import CheckpointError
 from fedapp.federation.callback import RoundMetrics
-from fedapp.files import json_problem, write_atomically
+from fedapp.files import read_json_lines, write_atomically
 
 
 def read_metrics(path: Path) -> list[RoundMetrics]:
@@ -22,21 +22,12 @@ def read_metrics(path: Path) -> list[RoundMetrics]:
     CheckpointError
         A line before the last is damaged.
     """
-    lines = path.read_text().splitlines() if path.exists() else []
-    records: list[RoundMetrics] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            record = json.loads(line)
-            record["round"], record["seconds"]
-            records.append(record)
-        except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines):
-                raise CheckpointError(
-                    f"{path}, line {number}, is damaged: {json_problem(error)}. Remove this line and "
-                    "those after it: a resumed run then continues from the newest checkpoint that the "
-                    "remaining lines reach, if there is one."
-                ) from error
-    return records
+    return read_json_lines(
+        path,
+        operator.itemgetter("round", "seconds"),
+        "Remove this line and those after it: a resumed run then continues from the newest checkpoint "
+        "that the remaining lines reach, if there is one.",
+    )
 
 
 def cut_metrics(path: Path, last: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,6 @@ from fedapp.analysis.loss_landscape import (
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Examples, load_dataset, load_transform
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.files import write_json
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.initial_model import read_weights
 from fedapp.runs.metrics import read_metrics
@@ -202,8 +201,3 @@ def as_row(name: str, sharpness: Sharpness) -> list[str]:
         sharpness.rise,
     )
     return [name, str(sharpness.round), *(f"{number:.3g}" for number in numbers)]
-
-
-def write_sharpness(results: Mapping[str, Sharpness], path: Path) -> None:
-    """Write the numbers as JSON, by the runs' names."""
-    write_json(path, {name: asdict(each) for name, each in results.items()})

@@ -22,7 +22,7 @@ from fedapp.analysis.partition import (
     update_multiplier,
 )
 from fedapp.data.dataset import Partition
-from fedapp.runs.figures import ENDINGS, LIGHT, new_figure, save
+from fedapp.runs.figures import ENDINGS, make_plain, new_figure, save
 
 COLORS = (
     *("#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677"),
@@ -159,7 +159,6 @@ def draw_comparison(
     targets: NDArray[Any],
     labels: Sequence[str],
     path: Path,
-    endings: Sequence[str] = ENDINGS,
 ) -> list[Path]:
     """Draw partitions of the same data side by side, by title; for a few clients each."""
     figure = new_figure(2.2 * len(partitions) + 1.5, 4.9)
@@ -180,7 +179,7 @@ def draw_comparison(
     grid[0, 0].set_ylabel("examples")
     _color_bar(grid[1, -1], images[-1], 0.07)
     _legend(grid[0, -1])
-    return save(figure, path, dpi=120, endings=endings)
+    return save(figure, path, dpi=120)
 
 
 def _numbers(sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[str]:
@@ -214,9 +213,7 @@ def _draw_bars(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> 
         bottom += column
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=11))
-    axes.grid(visible=True, axis="y", color=LIGHT, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+    make_plain(axes, grid="y")
     axes.set_xlim(-0.6, len(counts) - 0.4)
 
 

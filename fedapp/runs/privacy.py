@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from logging import INFO, WARNING
@@ -15,7 +16,7 @@ from flwr.common.logger import log
 from fedapp.analysis.privacy import Privacy
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.callback import Ledger, RoundMetrics
-from fedapp.files import append_or_restore, flush_to_disk, json_problem, write_atomically
+from fedapp.files import append_or_restore, flush_to_disk, read_json_lines, write_atomically
 
 LEDGER_FILE = "privacy.jsonl"
 
@@ -72,20 +73,12 @@ class PrivacyLedger(Ledger):
 
     def _read(self) -> list[RoundMetrics]:
         """Return the charges; a last line that was cut off is of requests that were never sent."""
-        lines = self.path.read_text().splitlines()
-        charges: list[RoundMetrics] = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                charge = json.loads(line)
-                charges.append({**charge, "round": int(charge["round"])})
-            except (ValueError, KeyError, TypeError) as error:
-                if number < len(lines):
-                    raise CheckpointError(
-                        f"{self.path}, line {number}, is damaged: {json_problem(error)}. "
-                        "Without it the privacy that the run has spent is not known: restore a copy, or "
-                        "start another run, in another run-dir."
-                    ) from error
-        return charges
+        return read_json_lines(
+            self.path,
+            lambda charge: operator.index(charge["round"]),
+            "Without it the privacy that the run has spent is not known: restore a copy, or start "
+            "another run, in another run-dir.",
+        )
 
     def log_guarantee(self) -> None:
         """Log the privacy guarantee of the run, or why there is none."""

@@ -74,9 +74,19 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
     draw_curves(records, config.target_accuracy, title, directory.path / "curves")
     if any("similarity" in record for record in records):
         draw_updates({config.algorithm: records}, directory.path)
-    write_atomically(
-        directory.path / "report.html", _report_page(directory, config, summary, title).encode()
+    pictures = {
+        name.replace("-", "_"): _inline_svg(directory.path / f"{name}.svg")
+        for name in ("curves", "partition", "client-losses", "similarity")
+    }
+    body = render(
+        REPORT_BODY,
+        title=title,
+        path=directory.path,
+        summary=summary,
+        config=config.to_run_config(),
+        **pictures,
     )
+    write_atomically(directory.path / "report.html", page(directory.path.name, body).encode())
 
 
 def _local_work(config: RunConfig) -> str:
@@ -96,14 +106,17 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
     measured = [r for r in records if r.get("test_loss") is not None]
     trained = [r for r in records if r["round"] > 0]
     last = scored[-1] if scored else {}
+    rounds, accuracy = [r["round"] for r in scored], [r["test_accuracy"] for r in scored]
+    target = config.target_accuracy or None
+    reached = rounds_to_target(rounds, accuracy, target) if target else None
     return {
         "rounds": records[-1]["round"] if records else 0,
         "test_accuracy": last.get("test_accuracy"),
         "test_loss": measured[-1]["test_loss"] if measured else None,
         "best_test_accuracy": best.get("test_accuracy"),
         "best_round": best.get("round"),
-        "target_accuracy": config.target_accuracy or None,
-        "rounds_to_target": _rounds_to_target(scored, config.target_accuracy),
+        "target_accuracy": target,
+        "rounds_to_target": reached,
         "updates": _total(trained, "updates"),
         **_privacy(trained),
         "bytes_down": int(_total(trained, "bytes_down")),
@@ -124,32 +137,8 @@ def _privacy(records: Sequence[RoundMetrics]) -> dict[str, float | str | None]:
     return {key: private[-1][key] for key in keys} if private else {}
 
 
-def _rounds_to_target(scored: Sequence[RoundMetrics], target: float) -> float | None:
-    if not target:
-        return None
-    rounds = [r["round"] for r in scored]
-    return rounds_to_target(rounds, [r["test_accuracy"] for r in scored], target)
-
-
 def _total(records: Sequence[RoundMetrics], key: str) -> float:
     return float(sum(r.get(key) or 0 for r in records))
-
-
-def _report_page(
-    directory: RunDirectory, config: RunConfig, summary: dict[str, Any], title: str
-) -> str:
-    body = render(
-        REPORT_BODY,
-        title=title,
-        path=directory.path,
-        summary=summary,
-        config=config.to_run_config(),
-        curves=_inline_svg(directory.path / "curves.svg"),
-        partition=_inline_svg(directory.path / "partition.svg"),
-        losses=_inline_svg(directory.path / "client-losses.svg"),
-        similarity=_inline_svg(directory.path / "similarity.svg"),
-    )
-    return page(directory.path.name, body)
 
 
 def _inline_svg(path: Path) -> str:
@@ -167,7 +156,7 @@ REPORT_BODY = """<h1>{{ title }}</h1>
 <table>{% for key, value in summary.items() if value is not none %}
 <tr><th>{{ key | replace("_", " ") }}</th><td>{{ value }}</td></tr>{% endfor %}</table>
 {% if partition %}<h2>Partition</h2>{{ partition | safe }}{% endif %}
-{% if similarity %}<h2>Clients' training loss</h2>{{ losses | safe }}
+{% if similarity %}<h2>Clients' training loss</h2>{{ client_losses | safe }}
 <h2>Cosine similarity of clients' updates, by layer</h2>{{ similarity | safe }}{% endif %}
 <h2>Configuration</h2>
 <table>{% for key, value in config.items() %}

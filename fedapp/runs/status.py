@@ -42,14 +42,16 @@ def status(path: Path) -> list[tuple[str, str]]:
     config, run_info = read_stored(path)
     records = read_metrics(directory.metrics)
     trained = [record for record in records if record["round"] > 0]
-    state = _state(directory, config, records)
+    state = "finished" if _is_finished(directory, config, records) else "stopped"
+    if is_locked(directory):
+        state = "running"
     rows = [("run", str(directory.path)), ("state", state)]
     rows += _end_reason(messages) if state == "stopped" else []
     rows.append(("rounds", _rounds(config, trained)))
     rows += _accuracy(records) + _rejected(messages)
     if trained:
         rows.append(("last round", _last(trained[-1])))
-        rows.append(("faults", _fault_counts(_faults(trained))))
+        rows.append(("faults", _faults(trained)))
         rows.append(("seconds a round", _seconds(trained)))
     if state != "running":
         engine = str(run_info.get("engine", ""))
@@ -101,12 +103,6 @@ def _rejected(messages: Sequence[str]) -> list[tuple[str, str]]:
     return [("rejected", "\n".join(rejected.values()))] if rejected else []
 
 
-def _state(directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics]) -> str:
-    if is_locked(directory):
-        return "running"
-    return "finished" if _is_finished(directory, config, records) else "stopped"
-
-
 def _is_finished(
     directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics]
 ) -> bool:
@@ -148,15 +144,11 @@ def _last(record: RoundMetrics) -> str:
     return "\n".join([", ".join(parts), *failures])
 
 
-def _faults(trained: Sequence[RoundMetrics]) -> Counter[str]:
+def _faults(trained: Sequence[RoundMetrics]) -> str:
     total: Counter[str] = Counter()
     for record in trained:
         total.update(record.get("faults", {}))
-    return total
-
-
-def _fault_counts(faults: Mapping[str, int]) -> str:
-    return ", ".join(f"{kind} {number}" for kind, number in faults.items()) or "none"
+    return ", ".join(f"{kind} {number}" for kind, number in total.items()) or "none"
 
 
 def _seconds(trained: Sequence[RoundMetrics]) -> str:

@@ -28,29 +28,21 @@ HUNDRED_BATCHES = {"train": ("train",), "test": ("test",)}
 class Layout:
     """The files of CIFAR-10 or CIFAR-100.
 
-    ``batches``: their names by split, without ``.bin``. ``labels``: the label columns by name, each with
-    its file of class names, in the order of a record's bytes. ``python_names``: the file of class names
-    in the Python version, whose batches have no ``.bin``.
+    ``batches``: their names by split, without ``.bin``. ``labels``: the label columns by name, the finest
+    last, each with its file of class names, in the order of a record's bytes.
     """
 
     name: str
     batches: Mapping[str, tuple[str, ...]]
     labels: dict[str, str]
-    python_names: str
-
-    @property
-    def default_label(self) -> str:
-        """The finest labels."""
-        return next(reversed(self.labels))
 
 
 LAYOUTS = (
-    Layout("cifar-10", TEN_BATCHES, {"label": "batches.meta.txt"}, "batches.meta"),
+    Layout("cifar-10", TEN_BATCHES, {"label": "batches.meta.txt"}),
     Layout(
         "cifar-100",
         HUNDRED_BATCHES,
         {"coarse_label": "coarse_label_names.txt", "fine_label": "fine_label_names.txt"},
-        "meta",
     ),
 )
 
@@ -69,11 +61,12 @@ def cifar_layout(config: DataConfig, folder: Path) -> tuple[Layout, Path] | None
         (layout, each) for each in (folder, *sorted(folder.glob("cifar-*"))) for layout in LAYOUTS
     ]
     for layout, each in candidates:
-        names = next(iter(layout.labels.values()))
-        if _has(each, names, f"{layout.batches['train'][0]}.bin"):
+        names, first = next(iter(layout.labels.values())), layout.batches["train"][0]
+        if (each / names).is_file() and (each / f"{first}.bin").is_file():
             return layout, each
     for layout, each in candidates:
-        if _has(each, layout.python_names, layout.batches["train"][0]):
+        # Batches without an ending, beside "batches.meta" or "meta".
+        if (each / layout.batches["train"][0]).is_file() and any(each.glob("*meta")):
             raise ConfigError(
                 f"dataset = {config.dataset!r}: {each} holds the Python version of {layout.name}, "
                 "which is pickled, and nothing pickled is read. The binary version and Parquet "
@@ -84,10 +77,6 @@ def cifar_layout(config: DataConfig, folder: Path) -> tuple[Layout, Path] | None
     return None
 
 
-def _has(folder: Path, *names: str) -> bool:
-    return all((folder / name).is_file() for name in names)
-
-
 def read_cifar(config: DataConfig, layout: Layout, folder: Path, *, test_required: bool) -> Source:
     """Return the splits "train" and "test".
 
@@ -96,7 +85,7 @@ def read_cifar(config: DataConfig, layout: Layout, folder: Path, *, test_require
     DataError
         A batch is missing or damaged, or `label-key` names no label column of this distribution.
     """
-    key = config.label_key or layout.default_label
+    key = config.label_key or [*layout.labels][-1]
     if key not in layout.labels:
         raise DataError(
             f"label-key = {key!r}: {folder} has no such labels. One of: {', '.join(layout.labels)}."
@@ -121,12 +110,10 @@ def read_cifar(config: DataConfig, layout: Layout, folder: Path, *, test_require
 def _split(layout: Layout, key: str, paths: list[Path]) -> Split:
     import pyarrow as pa
 
-    batches = [_read_batch(layout, path) for path in paths]
-    labels = {
-        name: np.concatenate([labels[name] for _, labels in batches]) for name in layout.labels
-    }
+    records = np.concatenate([_read_records(path, len(layout.labels) + PIXELS) for path in paths])
+    labels = {name: records[:, i].astype(np.int64) for i, name in enumerate(layout.labels)}
     return Split(
-        inputs=np.concatenate([pixels for pixels, _ in batches]).reshape(-1, 3, 32, 32),
+        inputs=records[:, len(layout.labels) :].reshape(-1, 3, 32, 32),
         labels=labels[key],
         columns={
             name: pa.chunked_array([pa.array(labels[name])])
@@ -136,21 +123,15 @@ def _split(layout: Layout, key: str, paths: list[Path]) -> Split:
     )
 
 
-_Batch = tuple[NDArray[np.uint8], dict[str, NDArray[np.int64]]]
-"""Pixels [n, 3072] and labels [n] by column."""
-
-
-def _read_batch(layout: Layout, path: Path) -> _Batch:
-    """Read records of the label bytes and then the red, the green and the blue plane."""
-    data, width = np.fromfile(path, np.uint8), len(layout.labels) + PIXELS
+def _read_records(path: Path, width: int) -> NDArray[np.uint8]:
+    """Return records [n, width]: the label bytes, and then the red, the green and the blue plane."""
+    data = np.fromfile(path, np.uint8)
     if not len(data) or len(data) % width:
         raise DataError(
             f"{path}: truncated: {len(data)} bytes are not a multiple of a record's {width}. "
             "Copy or download it again."
         )
-    records = data.reshape(-1, width)
-    labels = {name: records[:, i].astype(np.int64) for i, name in enumerate(layout.labels)}
-    return records[:, len(layout.labels) :], labels
+    return data.reshape(-1, width)
 
 
 def _class_names(path: Path) -> tuple[str, ...]:

@@ -43,14 +43,11 @@ def source_from_tables(
         A split or a column is missing, empty or of a type that cannot be used.
     """
     train, test = choose_splits(config, tables, test_required=test_required)
-    input_key = _input_key(config, train)
-    label_key = _label_key(config, train, class_names)
+    keys = _input_key(config, train), _label_key(config, train, class_names)
     return Source(
-        train=_split(config, config.train_split, train, input_key, label_key),
-        test=None
-        if test is None
-        else _split(config, config.test_split, test, input_key, label_key),
-        class_names=class_names.get(label_key, ()),
+        train=_split(config, config.train_split, train, *keys),
+        test=None if test is None else _split(config, config.test_split, test, *keys),
+        class_names=class_names.get(keys[1], ()),
     )
 
 
@@ -86,12 +83,12 @@ def _label_key(config: DataConfig, table: Any, class_names: Mapping[str, tuple[s
 def _split(config: DataConfig, name: str, table: Any, input_key: str, label_key: str) -> Split:
     inputs = _column(config, table, "input-key", input_key)
     where = f"dataset {config.dataset!r}, split {name!r}, column {input_key!r}"
-    if _is_image(inputs.type) and not label_key:
+    images = _is_image(inputs.type)
+    if images and not label_key:
         raise DataError(
             f"label-key = '': dataset {config.dataset!r} has no class-label column and none named "
             f"'label'. Set label-key. {_column_list(table)}"
         )
-    images = _is_image(inputs.type)
     return Split(
         inputs=decode_images(inputs, where) if images else _texts(inputs, where),
         labels=_labels(config, name, table, label_key) if label_key else None,
@@ -135,13 +132,8 @@ def _column(config: DataConfig, table: Any, key: str, name: str) -> Any:
 
 
 def _column_list(table: Any) -> str:
-    return "Its columns: " + ", ".join(
-        f"{field.name} ({_kind(field.type)})" for field in table.schema
-    )
-
-
-def _kind(kind: Any) -> str:
-    return "image" if _is_image(kind) else str(kind)
+    kinds = {f.name: "image" if _is_image(f.type) else str(f.type) for f in table.schema}
+    return "Its columns: " + ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
 
 
 def _is_image(kind: Any) -> bool:
@@ -179,7 +171,10 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
         for row, record in enumerate(column.slice(start, ROWS_PER_TASK).to_pylist(), start):
             image = _decode(record, f"{where}, row {row}", mode)
             if image.size != first.size:
-                raise DataError(_size_message(where, row, image.size, first.size))
+                raise DataError(
+                    f"{where}: images of mixed sizes: row {row} is {image.width}x{image.height}, row 0 "
+                    f"is {first.width}x{first.height}. Resize all images to one size."
+                )
             images[row] = (
                 np.asarray(image).reshape(first.height, first.width, channels).transpose(2, 0, 1)
             )
@@ -211,10 +206,3 @@ def _decode(record: Any, where: str, mode: str) -> Image.Image:
             "is grey. Convert all images to one mode."
         )
     return image if mode in ("", image.mode) else image.convert(mode)
-
-
-def _size_message(where: str, row: int, size: tuple[int, int], first: tuple[int, int]) -> str:
-    return (
-        f"{where}: images of mixed sizes: row {row} is {size[0]}x{size[1]}, row 0 is "
-        f"{first[0]}x{first[1]}. Resize all images to one size."
-    )

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedapp.config.data import DataConfig
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random
 from fedapp.data.dataset import Dataset, Examples, Task
-from fedapp.data.readers.source import Source, Split
+from fedapp.data.readers.source import Source
 from fedapp.data.text.clients import client_column, hold_out_last, join_windows
 from fedapp.data.text.symbols import (
     Characters,
@@ -74,7 +74,10 @@ def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
         `client-key` names no column, or no training text has two symbols.
     """
     client = client_column(config, source.train)
-    splits = _with_test(config, _lines(join_windows(config, source, client), client))
+    splits = _lines(join_windows(config, source, client), client)
+    if config.test_fraction and not splits[1:]:
+        held = hold_out_last(splits[0].owners, config.test_fraction)
+        splits = [splits[0].take(rows) for rows in held if len(rows)]
     words = config.text_unit == "words"
     steps = config.text_unroll or (10 if words else 80)
     limit = config.text_client_words if words else 0
@@ -121,20 +124,13 @@ def _lines(source: Source, client: str) -> list[Lines]:
         groups = [{**codes, "client_id": codes[client]} for codes in groups]
         names = {**names, "client_id": names[client]}
     return [
-        Lines(_texts(split), _owners(codes, len(split)), codes, names)
+        Lines(split.inputs.to_pylist(), _owners(codes, len(split)), codes, names)
         for split, codes in zip(splits, groups, strict=True)
     ]
 
 
 def _owners(codes: dict[str, NDArray[np.int32]], n: int) -> NDArray[np.int64]:
     return codes["client_id"].astype(np.int64) if "client_id" in codes else np.zeros(n, np.int64)
-
-
-def _with_test(config: DataConfig, splits: list[Lines]) -> list[Lines]:
-    if splits[1:] or not config.test_fraction:
-        return splits
-    train, test = hold_out_last(splits[0].owners, config.test_fraction)
-    return [splits[0].take(rows) for rows in (train, test) if len(rows)]
 
 
 def _sequences(
@@ -179,8 +175,3 @@ def _symbols(config: DataConfig, lines: Lines, limit: int) -> Symbols:
     return most_frequent(
         (word for own in words.values() for word in own[: limit or None]), config.text_vocabulary
     )
-
-
-def _texts(split: Split) -> list[str]:
-    texts: list[str] = split.inputs.to_pylist()
-    return texts

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from fedapp.runs import figures as style
-from fedapp.runs.figures import GREY, make_plain
+from fedapp.runs.figures import GREY
 from fedapp.studies.papers.schema import ScaleName
 
 DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = (
@@ -30,12 +30,7 @@ def new_figure(
     rows: int, columns: int, width: float, height: float
 ) -> tuple[Figure, list[list[Axes]]]:
     """Return a figure of ``rows`` x ``columns`` panels, each ``width`` x ``height`` inches."""
-    figure = style.new_figure(width * columns, height * rows)
-    grid: list[list[Axes]] = figure.subplots(rows, columns, squeeze=False).tolist()
-    for axes in (axes for row in grid for axes in row):
-        axes.tick_params(labelsize=8)
-        make_plain(axes)
-    return figure, grid
+    return style.panels(rows, columns, width * columns, height * rows)
 
 
 def log_scale(axes: Axes) -> None:
