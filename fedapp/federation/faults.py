@@ -6,6 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
+
+from fedapp.errors import one_line
+
 KINDS: Mapping[str, str] = {
     "raised": "its node, or the client at its node, raised an exception",
     "crashed": "the process that trained it ended without an answer",
@@ -23,6 +28,17 @@ KINDS: Mapping[str, str] = {
 
 PARTIAL_REPLY = "its reply came only in part"
 """Reason for a reply whose upload had begun: its node died, or its connection is slow."""
+
+
+FAULT_OF = {
+    ErrorCode.MESSAGE_UNAVAILABLE: "late",
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "late",
+    ErrorCode.NODE_UNAVAILABLE: "lost",
+    ErrorCode.CLIENT_APP_CRASHED: "crashed",
+}
+"""Kind of fault of Flower's errors that are not an exception at the node."""
+UPLOAD_BROKE_OFF = "Reply message objects are unavailable"
+"""Start of Flower's reason where no part came for 180 s; its code is that of a late reply."""
 
 
 class Fault(NamedTuple):
@@ -44,3 +60,21 @@ def count(faults: Mapping[int, Fault]) -> dict[str, int]:
     """Return the number of clients by kind of fault, in the order of ``KINDS``."""
     kinds = Counter(fault.kind for fault in faults.values())
     return {kind: kinds[kind] for kind in KINDS if kinds[kind]}
+
+
+def is_missing(message: Message) -> bool:
+    """Return whether the message is Flower's error for a reply that is late or incomplete."""
+    return message.has_error() and FAULT_OF.get(message.error.code) == "late"
+
+
+def content_of(message: Message) -> RecordDict:
+    """Return a reply's content, or raise ReplyError for an error message."""
+    if message.has_error():
+        kind, reason = (
+            FAULT_OF.get(message.error.code, "raised"),
+            one_line(message.error.reason or ""),
+        )
+        if kind == "late" and reason.startswith(UPLOAD_BROKE_OFF):
+            raise ReplyError("lost", f"{PARTIAL_REPLY}, and its upload broke off")
+        raise ReplyError(kind, f"the node failed: {reason}")
+    return message.content

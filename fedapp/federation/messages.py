@@ -23,13 +23,12 @@ from flwr.app import (
     MetricRecordValues,
     RecordDict,
 )
-from flwr.common.constant import ErrorCode
 
 import fedapp
 from fedapp.config.run_config import kebab, snake
 from fedapp.errors import RunError, one_line
 from fedapp.federation.arrays import size_of, to_arrays, to_tensors
-from fedapp.federation.faults import PARTIAL_REPLY, Fault, ReplyError
+from fedapp.federation.faults import Fault, ReplyError, content_of
 from fedapp.federation.validation import (
     Expected,
     check_bounds,
@@ -61,22 +60,6 @@ MODEL_METRICS = "further"
 MAX_MODEL_METRICS, MAX_NAME_LENGTH = 1000, 100
 """Bounds on ``Model.metrics``, since each of its numbers becomes a key of the round's metrics."""
 NOT_REPORTED = "its node does not mention it"
-
-FAULT_OF = {
-    ErrorCode.MESSAGE_UNAVAILABLE: "late",
-    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "late",
-    ErrorCode.NODE_UNAVAILABLE: "lost",
-    ErrorCode.CLIENT_APP_CRASHED: "crashed",
-}
-"""Kind of fault of Flower's errors that are not an exception at the node."""
-UPLOAD_BROKE_OFF = "Reply message objects are unavailable"
-"""Start of Flower's reason where no part came for 180 s; its code is that of a late reply."""
-
-
-def is_missing(message: Message) -> bool:
-    """Return whether the message is Flower's error for a reply that is late or incomplete."""
-    return message.has_error() and FAULT_OF.get(message.error.code) == "late"
-
 
 # ---------------------------------------------------------------------- train
 
@@ -182,7 +165,7 @@ def decode_reply(request: TrainRequest, message: Message, expected: Expected) ->
         The node failed, or its reply is malformed, not finite, too large, of other names, shapes or
         types, of another round or other clients than requested, or of more weight than they have.
     """
-    content = _content(message)
+    content = content_of(message)
     try:
         metrics = cast("dict[str, Any]", content.metric_records["metrics"])
         if metrics["server-round"] != request.plan.round:
@@ -264,19 +247,6 @@ def _reasons(content: RecordDict) -> dict[int, str]:
     return dict(zip(map(int, record["client"]), map(one_line, record["reason"]), strict=True))
 
 
-def _content(message: Message) -> RecordDict:
-    """Return a reply's content, or raise ReplyError for an error message."""
-    if message.has_error():
-        kind, reason = (
-            FAULT_OF.get(message.error.code, "raised"),
-            one_line(message.error.reason or ""),
-        )
-        if kind == "late" and reason.startswith(UPLOAD_BROKE_OFF):
-            raise ReplyError("lost", f"{PARTIAL_REPLY}, and its upload broke off")
-        raise ReplyError(kind, f"the node failed: {reason}")
-    return message.content
-
-
 # ---------------------------------------------------------------------- evaluate
 
 
@@ -343,7 +313,7 @@ def decode_scores(
     ReplyError
         The node failed, or its reply is malformed.
     """
-    content = _content(message)
+    content = content_of(message)
     try:
         columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
         further = cast("dict[str, list[Any]]", content.metric_records[MODEL_METRICS])

@@ -20,8 +20,7 @@ from fedapp.data import Task
 from fedapp.data.node_data import read_task, task_differences
 from fedapp.errors import DataError, RunError, one_line
 from fedapp.federation.delivery import Delivery
-from fedapp.federation.faults import Fault
-from fedapp.federation.messages import is_missing
+from fedapp.federation.faults import Fault, is_missing
 from fedapp.training.device import choose_device
 
 MIXED_DEVICES = (
