@@ -38,9 +38,9 @@ from fedapp.federation.messages import (
 )
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.round_result import RoundRequests, RoundResult, TrainingResult
-from fedapp.federation.validation import Expected
+from fedapp.federation.validation import Expected, upload_like
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
-from fedapp.training.client import TrainRequest, is_personalised, upload_like
+from fedapp.training.client import TrainRequest, is_personalised
 from fedapp.training.client_state import StateLocation
 from fedapp.training.round_plan import RoundPlan
 
@@ -224,21 +224,10 @@ class FederatedStrategy(Strategy):
         collected = self._collect(replies)
         log_faults(collected.faults, self.config.on_failure)
         self.nodes.query_again_after(collected.faults)
-        similarity, report = dict[str, Any](), dict[str, float]()
-        problem = too_few(collected.aggregate, self.config.min_replies, self.algorithm)
-        if self.config.record_updates and not problem:
-            update = self._requests.plan.update
-            similarity = similarity_metrics(collected.aggregate, self.state.theta, update)
-        step = self._server_step(collected.aggregate)
-        problem = problem or apply_server_rule(
-            self.algorithm, collected.aggregate, self.state, step
-        )
+        problem, further = self._apply(collected.aggregate)
         if problem:
             self._stop_or_warn(problem)
-        else:
-            report = self.algorithm.report(self.state.algorithm)
-        late = self._delivery.late
-        return TrainingResult(self._requests, collected, problem, late, similarity, report)
+        return TrainingResult(self._requests, collected, problem, self._delivery.late, further)
 
     def _collect(self, replies: Replies) -> RoundReplies:
         """Check and average the replies; name the sampled clients that got no request."""
@@ -259,16 +248,24 @@ class FederatedStrategy(Strategy):
         like = upload_like(self.algorithm, self.state.theta, extras)
         return {name: tensor.to("meta") for name, tensor in like.items()}
 
-    def _server_step(self, aggregate: RunningAggregate) -> ServerStep:
-        """Return what the server rule is given of this round."""
-        plan = self._requests.plan
-        return ServerStep(
+    def _apply(self, aggregate: RunningAggregate) -> tuple[str, RoundMetrics]:
+        """Apply the server rule; return why theta stays as it was, or "", and further metrics."""
+        if problem := too_few(aggregate, self.config.min_replies, self.algorithm):
+            return problem, {}
+        plan, further = self._requests.plan, dict[str, Any]()
+        if self.config.record_updates:
+            further |= similarity_metrics(aggregate, self.state.theta, plan.update)
+        step = ServerStep(
             plan=plan,
             server_learning_rate=self.config.server_learning_rate,
             num_clients=len(self._sampler.population),
             participants=aggregate.num_weighted,
             share=min(aggregate.weight / self.nodes.total_weight, 1.0),
             fraction=self.config.fraction_train,
+        )
+        problem = apply_server_rule(self.algorithm, aggregate, self.state, step)
+        return problem, further if problem else further | self.algorithm.report(
+            self.state.algorithm
         )
 
     def _stop_or_warn(self, problem: str) -> None:

@@ -15,9 +15,9 @@ from fedapp.cli import main as cli
 from fedapp.errors import RunError
 from fedapp.federation.callback import ServerState
 from fedapp.federation.round_result import RoundResult
+from fedapp.federation.validation import upload_like
 from fedapp.runs.callbacks import StopIfAllFail
 from fedapp.seeds import generator
-from fedapp.training.client import upload_like
 from strategies.dp_fedavg import DPFedAvg
 from strategies.fedavg import FedAvg
 

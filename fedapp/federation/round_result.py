@@ -36,16 +36,15 @@ class TrainingResult:
     """What the training of a round found out.
 
     ``problem`` says why theta stays as it was; empty if the server rule was applied. ``late`` counts
-    the replies to earlier rounds that came in this one. ``similarity`` is that of the clients' updates,
-    ``report`` the algorithm's own metrics.
+    the replies to earlier rounds that came in this one. ``further`` are the algorithm's own metrics, and
+    the similarity of the clients' updates if it is recorded.
     """
 
     requests: RoundRequests
     replies: RoundReplies
     problem: str = ""
     late: int = 0
-    similarity: RoundMetrics = field(default_factory=dict)
-    report: Mapping[str, float] = field(default_factory=dict)
+    further: RoundMetrics = field(default_factory=dict)
 
     @property
     def metrics(self) -> RoundMetrics:
@@ -68,9 +67,8 @@ class TrainingResult:
             **({"surplus": self.replies.unused} if self.replies.unused else {}),
             **_fault_metrics(self.replies.faults),
             **({"late_replies": self.late} if self.late else {}),
-            **self.similarity,
             "model_changed": not self.problem,
-            **self.report,
+            **self.further,
         }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -71,6 +71,19 @@ class Expected:
             plan.update,
             config.max_update_norm,
         )
+
+
+def upload_like(
+    algorithm: Algorithm, theta: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]
+) -> Tensors:
+    """Return tensors of the names, shapes and types that ``Algorithm.finalize`` uploads."""
+    context = ClientContext(theta, broadcast, learning_rate=1.0)
+    context = replace(
+        context,
+        state=algorithm.initial_client_state(context),
+        round_randomness=algorithm.round_randomness(context, 0, 0),
+    )
+    return algorithm.finalize(theta, context, 1).upload
 
 
 def checked_score(score: Score, *, has_accuracy: bool) -> Score | Fault:

@@ -144,19 +144,6 @@ def is_personalised(algorithm: Algorithm) -> bool:
     return algorithm.keeps_state and type(algorithm).initial_params is not Algorithm.initial_params
 
 
-def upload_like(
-    algorithm: Algorithm, theta: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]
-) -> Tensors:
-    """Return tensors of the names, shapes and types that ``Algorithm.finalize`` uploads."""
-    context = ClientContext(theta, broadcast, learning_rate=1.0)
-    context = replace(
-        context,
-        state=algorithm.initial_client_state(context),
-        round_randomness=algorithm.round_randomness(context, 0, 0),
-    )
-    return algorithm.finalize(theta, context, 1).upload
-
-
 @dataclass(frozen=True)
 class _ClientUpdate:
     """A client's result, or the exception that it raised, and its share of the seconds."""

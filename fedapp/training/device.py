@@ -1,10 +1,11 @@
-"""The device, and how it computes: precision, memory formats, denormal numbers."""
+"""The device, and how it computes: precision, memory formats, denormal numbers, generators."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -93,3 +94,19 @@ def flush_denormals() -> Iterator[None]:
         yield
     finally:
         torch.set_flush_denormal(before)
+
+
+@contextmanager
+def seeded_generators(rng: np.random.Generator, device: torch.device) -> Iterator[None]:
+    """Seed PyTorch's generators, from which dropout draws, with a child of ``rng``; then restore them.
+
+    The stream of ``rng`` itself is not advanced.
+    """
+    seed, on_gpu = int(rng.spawn(1)[0].integers(2**63 - 1)), device.type == "cuda"
+    with torch.random.fork_rng([device] if on_gpu else []):
+        # torch.manual_seed, which seeds all kinds of devices, takes a hundred times as long.
+        torch.default_generator.manual_seed(seed)
+        if on_gpu:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield

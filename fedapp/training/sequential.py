@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +19,7 @@ from fedapp.training.algorithm import (
     Tensors,
 )
 from fedapp.training.batches import batches, counted_targets
-from fedapp.training.device import flush_denormals, set_memory_format
+from fedapp.training.device import flush_denormals, seeded_generators, set_memory_format
 from fedapp.training.networks import LiveNetwork, normalisation_names, running_statistics
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientResult, ClientTask
@@ -60,22 +58,6 @@ class LocalOptimizer:
         if not self.plan.nesterov:
             return self.velocity
         return list(torch._foreach_add(direction, self.velocity, alpha=self.plan.momentum))
-
-
-@contextlib.contextmanager
-def seeded_generators(rng: np.random.Generator, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's generators, from which dropout draws, with a child of ``rng``; then restore them.
-
-    The stream of ``rng`` itself is not advanced.
-    """
-    seed, on_gpu = int(rng.spawn(1)[0].integers(2**63 - 1)), device.type == "cuda"
-    with torch.random.fork_rng([device] if on_gpu else []):
-        # torch.manual_seed, which seeds all kinds of devices, takes a hundred times as long.
-        torch.default_generator.manual_seed(seed)
-        if on_gpu:
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
 
 
 class SequentialTrainer:
