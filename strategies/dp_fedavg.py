@@ -143,7 +143,7 @@ class DPFedAvg(Private):
         step: ServerStep,
     ) -> tuple[Tensors, Tensors]:
         """Return theta + eta_g (sum + noise) / (q K), and the next S."""
-        rng = noise_generator(self.entropy, step.seed, "dp-noise", step.round)
+        rng = noise_generator(self.entropy, step.plan.seed, "dp-noise", step.plan.round)
         bound, expected = float(state["clip"]), step.fraction * step.num_clients
         update = scaled(mean or add(theta, theta, -1.0), step.participants / expected)
         if self.noise:
@@ -158,6 +158,6 @@ class DPFedAvg(Private):
         state = {"clip": torch.tensor(bound, dtype=torch.float64)}
         return add(theta, update, step.server_learning_rate), state
 
-    def report(self, state: Mapping[str, Tensor], step: ServerStep) -> dict[str, float]:
+    def report(self, state: Mapping[str, Tensor]) -> dict[str, float]:
         """Return S of the next round."""
         return {"clip": float(state["clip"])}

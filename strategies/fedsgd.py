@@ -72,4 +72,4 @@ class FedSGD(Algorithm):
         step: ServerStep,
     ) -> tuple[Tensors, Tensors]:
         """Return theta - eta_g * eta * mean gradient."""
-        return add(theta, mean, -step.server_learning_rate * step.learning_rate), state
+        return add(theta, mean, -step.server_learning_rate * step.plan.learning_rate), state

@@ -227,9 +227,8 @@ class FederatedStrategy(Strategy):
         similarity, report = dict[str, Any](), dict[str, float]()
         problem = too_few(collected.aggregate, self.config.min_replies, self.algorithm)
         if self.config.record_updates and not problem:
-            similarity = similarity_metrics(
-                collected.aggregate, self.algorithm, self.state.theta, self.config.update
-            )
+            update = self._requests.plan.update
+            similarity = similarity_metrics(collected.aggregate, self.state.theta, update)
         step = self._server_step(collected.aggregate)
         problem = problem or apply_server_rule(
             self.algorithm, collected.aggregate, self.state, step
@@ -237,7 +236,7 @@ class FederatedStrategy(Strategy):
         if problem:
             self._stop_or_warn(problem)
         else:
-            report = self.algorithm.report(self.state.algorithm, step)
+            report = self.algorithm.report(self.state.algorithm)
         late = self._delivery.late
         return TrainingResult(self._requests, collected, problem, late, similarity, report)
 
@@ -264,15 +263,12 @@ class FederatedStrategy(Strategy):
         """Return what the server rule is given of this round."""
         plan = self._requests.plan
         return ServerStep(
-            round=plan.round,
-            learning_rate=plan.learning_rate,
+            plan=plan,
             server_learning_rate=self.config.server_learning_rate,
-            update="delta" if self.algorithm.custom_update else self.config.update,
             num_clients=len(self._sampler.population),
             participants=aggregate.num_weighted,
             share=min(aggregate.weight / self.nodes.total_weight, 1.0),
             fraction=self.config.fraction_train,
-            seed=self.config.seed,
         )
 
     def _stop_or_warn(self, problem: str) -> None:

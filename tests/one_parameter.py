@@ -139,10 +139,8 @@ class Federation:
         if self.config.weighting == "examples":
             total = sum(map(len, self.clients))
         step = ServerStep(
-            round=self.round,
-            learning_rate=RATE,
+            plan=replace(RoundPlan.of(self.config, self.round), learning_rate=RATE),
             server_learning_rate=self.config.server_learning_rate,
-            update=self.config.update,
             num_clients=len(self.clients),
             participants=len(cohort),
             share=reply.weight / total,

@@ -29,6 +29,7 @@ from fedapp.training.algorithm import (
     Tensors,
 )
 from fedapp.training.client_state import ClientStates
+from fedapp.training.round_plan import RoundPlan
 from strategies._server_optimizer import FedOpt
 from strategies.fedadagrad import FedAdagrad
 from strategies.fedadam import FedAdam
@@ -478,7 +479,7 @@ def three_rounds(algorithm: FedOpt) -> list[float]:
     theta = {"w": torch.zeros((), dtype=torch.float64)}
     state, path = algorithm.start(theta), []
     for round_, delta in enumerate(DELTAS, start=1):
-        step = ServerStep(round_, 1.0, 0.1, "delta", 1, 1, 1.0)
+        step = ServerStep(RoundPlan(round=round_, learning_rate=1.0), 0.1, 1, 1, 1.0)
         mean = {"w": torch.tensor(delta, dtype=torch.float64)}
         theta, state = algorithm.apply(theta, mean, {}, state, step)
         path.append(float(theta["w"]))

@@ -1,9 +1,10 @@
-"""ClientUpdate and averaging on one parameter, worked by hand."""
+"""ClientUpdate and averaging on one parameter, worked by hand, with every trainer."""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,10 +22,14 @@ from fedapp.data.transforms.transform import Transform
 from fedapp.federation.sampling import distribute, sample_clients
 from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, Need, Network
+from fedapp.training.batched.chunks import ClientBatching
+from fedapp.training.batched.trainer import BatchedTrainer
+from fedapp.training.batches import mean_over_targets
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.client_state import ClientStates, StateLocation
 from fedapp.training.round_plan import LARGEST_BATCH, RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 from tests.conftest import small_config
 
 
@@ -46,55 +51,70 @@ class HalfSquare(Model):
         return Scalar()
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
-        return ((outputs - targets) ** 2 / 2).mean()
+        return mean_over_targets((outputs - targets) ** 2 / 2, Batch(outputs, targets, mask))
 
 
 CLIENTS = {
     0: Examples(np.zeros((1, 1)), np.array([1.0])),
     1: Examples(np.zeros((3, 1)), np.array([3.0, 3.0, 3.0])),
+    2: Examples(np.zeros((0, 1)), np.array([])),
 }
 
 
-def trainer(algorithm: Algorithm | None = None, classes: int = 0) -> SequentialTrainer:
-    model, rule = HalfSquare(), algorithm or Algorithm()
-    device = torch.device("cpu")
-    return SequentialTrainer(Scalar(), model, rule, Transform(), device, torch.float64, classes)
+Make = Callable[..., Trainer]
+TRAINERS: dict[str, tuple[Callable[..., Trainer], dict[str, Any]]] = {
+    "sequential": (SequentialTrainer, {}),
+    "batched, one client a step": (BatchedTrainer, {"batching": ClientBatching(1)}),
+    "batched, two clients a step": (BatchedTrainer, {"batching": ClientBatching(2)}),
+}
 
 
-def one_round(theta: float = 0.0, rate: float = 0.5, epochs: int = 0, **settings: Any) -> float:
+@pytest.fixture(params=TRAINERS)
+def make(request: pytest.FixtureRequest) -> Make:
+    """Return the function that makes a trainer: a test that asks for it is of every trainer."""
+    kind, more = TRAINERS[request.param]
+
+    def trainer(algorithm: Algorithm | None = None, classes: int = 0) -> Trainer:
+        given = (algorithm or Algorithm(), Transform(), torch.device("cpu"), torch.float64, classes)
+        return kind(Scalar(), HalfSquare(), *given, **more)
+
+    return trainer
+
+
+def one_round(make: Make, rate: float = 0.5, epochs: int = 0, **settings: Any) -> float:
     """Return theta after one round of both clients, in which the server may order E."""
     config = small_config(**settings)
     plan = RoundPlan.of(config)
     plan = replace(plan, learning_rate=rate, reply="mean", epochs=epochs or plan.epochs)
     order = TrainRequest(plan, (0, 1))
-    start = {"w": torch.tensor([theta], dtype=torch.float64)}
-    reply = train_cohort(trainer(), order, start, {}, CLIENTS.__getitem__)
-    return theta + float(reply.mean["w"])
+    start = {"w": torch.zeros(1, dtype=torch.float64)}
+    reply = train_cohort(make(), order, start, {}, CLIENTS.__getitem__)
+    return float(reply.mean["w"])
 
 
-def test_one_step_weighted() -> None:
+def test_one_step_weighted(make: Make) -> None:
     """Client 0 (n = 1, a = 1): 0 - 0.5 (0 - 1) = 0.5. Client 1 (n = 3, a = 3): 1.5.
 
     Weighted: (1 * 0.5 + 3 * 1.5) / 4 = 1.25.
     """
-    assert one_round(local_epochs=1, batch_size=0) == 1.25
+    assert one_round(make, local_epochs=1, batch_size=0) == 1.25
 
 
-def test_one_step_uniform() -> None:
+def test_one_step_uniform(make: Make) -> None:
     """Naive: (0.5 + 1.5) / 2 = 1."""
-    assert one_round(local_epochs=1, batch_size=0, weighting="uniform") == 1.0
+    assert one_round(make, local_epochs=1, batch_size=0, weighting="uniform") == 1.0
 
 
-def test_two_epochs() -> None:
+def test_two_epochs(make: Make) -> None:
     """Client 0: 0.5, then 0.5 + 0.5 * 0.5 = 0.75. Client 1: 1.5, then 2.25. (0.75 + 6.75) / 4."""
-    assert one_round(local_epochs=2, batch_size=0) == 1.875
+    assert one_round(make, local_epochs=2, batch_size=0) == 1.875
 
 
-def test_the_order_says_how_many_epochs_a_round_has() -> None:
+def test_the_order_says_how_many_epochs_a_round_has(make: Make) -> None:
     """Two epochs are 1.875, as above, and one 1.25, whatever E the run began with."""
-    assert one_round(epochs=2, local_epochs=9, batch_size=0) == 1.875
-    assert one_round(epochs=1, local_epochs=9, batch_size=0) == 1.25
-    assert one_round(epochs=1, local_epochs=5, local_steps=2, batch_size=0) == 1.875
+    assert one_round(make, epochs=2, local_epochs=9, batch_size=0) == 1.875
+    assert one_round(make, epochs=1, local_epochs=9, batch_size=0) == 1.25
+    assert one_round(make, epochs=1, local_epochs=5, local_steps=2, batch_size=0) == 1.875
 
 
 @pytest.mark.parametrize(
@@ -133,53 +153,80 @@ def test_batches_grow_up_to_all_examples_and_stay_there() -> None:
     assert steps == [2 * 3, 2, 2, 2, 2]
 
 
-def test_partial_batch_is_kept() -> None:
+def test_partial_batch_is_kept(make: Make) -> None:
     """B = 2: client 1 steps on batches of 2 and 1 (0 -> 1.5 -> 2.25), client 0 once (0.5)."""
-    assert one_round(local_epochs=1, batch_size=2) == (0.5 + 3 * 2.25) / 4
+    assert one_round(make, local_epochs=1, batch_size=2) == (0.5 + 3 * 2.25) / 4
 
 
-def test_local_steps_instead_of_epochs() -> None:
+def test_local_steps_instead_of_epochs(make: Make) -> None:
     """I = 3 steps each: client 0: 0.5, 0.75, 0.875; client 1: 1.5, 2.25, 2.625."""
-    assert one_round(local_steps=3, local_epochs=5, batch_size=2) == (0.875 + 3 * 2.625) / 4
+    assert one_round(make, local_steps=3, local_epochs=5, batch_size=2) == (0.875 + 3 * 2.625) / 4
 
 
-def test_momentum_and_nesterov() -> None:
+def test_momentum_and_nesterov(make: Make) -> None:
     """Client 0, eta = 0.5, mu = 0.5, two steps from 0 towards 1.
 
     Heavy ball: g = -1, v = -1, w = 0.5; g = -0.5, v = -1, w = 1. Nesterov: step -(g + mu v):
     g = -1, v = -1, w = 0.75; g = -0.25, v = -0.75, w = 0.75 + 0.5 (0.25 + 0.375) = 1.0625.
     """
-    assert update_of_client_0(momentum=0.5) == 1.0
-    assert update_of_client_0(momentum=0.5, nesterov=True) == 1.0625
+    assert update_of_client_0(make, momentum=0.5) == 1.0
+    assert update_of_client_0(make, momentum=0.5, nesterov=True) == 1.0625
 
 
-def test_weight_decay_and_clipping() -> None:
+def test_weight_decay_and_clipping(make: Make) -> None:
     """From w = 2 towards 1: gradient 1; decay 0.5 adds 0.5 * 2; a norm of 0.25 is a step of 0.125."""
-    assert update_of_client_0(theta=2.0, epochs=1, weight_decay=0.5) == 2 - 0.5 * (1 + 1) - 2
-    assert update_of_client_0(theta=2.0, epochs=1, clip_norm=0.25) == pytest.approx(-0.125)
+    assert update_of_client_0(make, theta=2.0, epochs=1, weight_decay=0.5) == 2 - 0.5 * (1 + 1) - 2
+    assert update_of_client_0(make, theta=2.0, epochs=1, clip_norm=0.25) == pytest.approx(-0.125)
 
 
-def update_of_client_0(theta: float = 0.0, epochs: int = 2, **plan: Any) -> float:
+def update_of_client_0(make: Make, theta: float = 0.0, epochs: int = 2, **plan: Any) -> float:
     settings = RoundPlan(epochs, 0, 0, "epoch", 0.5, **plan)
-    context = ClientContext({"w": torch.tensor([theta], dtype=torch.float64)})
-    outcome = trainer().client_update(context, CLIENTS[0], settings, np.random.default_rng(0))
-    return float(outcome.params["w"]) - theta
+    (result,) = results(make(), settings, theta, 0)
+    return float(result.params["w"]) - theta
 
 
-def test_loss_is_the_mean_over_the_steps_before_each_step() -> None:
+def results(trainer: Trainer, plan: RoundPlan, theta: float, *clients: int) -> list[ClientResult]:
+    """Return the results of clients that start from theta."""
+    start = {"w": torch.tensor([theta], dtype=torch.float64)}
+    context = ClientContext(start, learning_rate=plan.learning_rate)
+    tasks = [ClientTask(context, CLIENTS[k], np.random.default_rng(k)) for k in clients]
+    return trainer.client_updates(tasks, plan)
+
+
+def test_loss_is_the_mean_over_the_steps_before_each_step(make: Make) -> None:
     """Client 1, E = 2, B = inf: losses 9/2 at w = 0 and (1.5)^2 / 2 at w = 1.5."""
-    context = ClientContext({"w": torch.zeros(1, dtype=torch.float64)})
-    plan = RoundPlan(2, 0, 0, "epoch", 0.5)
-    outcome = trainer().client_update(context, CLIENTS[1], plan, np.random.default_rng(0))
-    assert outcome.loss == (4.5 + 1.125) / 2
-    assert (outcome.steps, outcome.examples) == (2, 3)
+    first, second = results(make(), RoundPlan(2, 0, 0, "epoch", 0.5), 0.0, 0, 1)
+    assert first.loss == (0.5 + 0.125) / 2
+    assert second.loss == (4.5 + 1.125) / 2
+    assert (second.steps, second.examples) == (2, 3)
 
 
-def test_a_client_that_diverges_is_left_out_and_named() -> None:
+def test_results_are_in_the_order_of_the_tasks_and_an_empty_client_keeps_theta(make: Make) -> None:
+    """B = 1: client 1 takes three steps (1.5, 2.25, 2.625), client 0 one, client 2 none."""
+    plan = RoundPlan(1, 0, 1, "epoch", 0.5)
+    found = results(make(), plan, 0.0, 0, 2, 1)
+    assert [float(result.params["w"]) for result in found] == [0.5, 0.0, 2.625]
+    assert [(result.steps, result.examples) for result in found] == [(1, 1), (0, 0), (3, 3)]
+    assert [math.isnan(result.loss) for result in found] == [False, True, False]
+
+
+def test_no_tasks_have_no_results(make: Make) -> None:
+    assert make().client_updates([], RoundPlan(1, 0, 1, "epoch", 0.5)) == []
+
+
+def test_every_trainer_is_made_from_the_same_arguments() -> None:
+    """The batched one has two more, which say how it runs and not what comes out."""
+    sequential, batched = (
+        list(inspect.signature(kind).parameters) for kind in (SequentialTrainer, BatchedTrainer)
+    )
+    assert batched == [*sequential, "batching", "mode"]
+
+
+def test_a_client_that_diverges_is_left_out_and_named(make: Make) -> None:
     config = small_config(local_epochs=400, batch_size=0)
     order = TrainRequest(replace(RoundPlan.of(config), learning_rate=1e30, reply="mean"), (0, 1))
     theta = {"w": torch.zeros(1, dtype=torch.float64)}
-    reply = train_cohort(trainer(), order, theta, {}, CLIENTS.__getitem__)
+    reply = train_cohort(make(), order, theta, {}, CLIENTS.__getitem__)
     assert set(reply.failures) == {0, 1}
     assert "diverged" in reply.failures[0]
     assert reply.mean == {}
@@ -193,8 +240,9 @@ class OneInfinity(Algorithm):
     def loss(
         self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext
     ) -> Tensor:
-        infinite = self.where == "loss" and len(batch.targets) == 3
-        return super().loss(network, params, batch, context) + (math.inf if infinite else 0.0)
+        infinite = (batch.targets > 2).any() if self.where == "loss" else torch.tensor(False)
+        loss = super().loss(network, params, batch, context)
+        return loss + torch.where(infinite, math.inf, 0.0)
 
     def finalize(
         self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
@@ -205,9 +253,9 @@ class OneInfinity(Algorithm):
 
 
 @pytest.mark.parametrize("where", ["loss", "update", "upload", "state"])
-def test_nothing_that_is_not_finite_leaves_a_client(where: str, tmp_path: Path) -> None:
+def test_nothing_that_is_not_finite_leaves_a_client(where: str, make: Make, tmp_path: Path) -> None:
     """Client 0 goes to 0.5, client 1 to 1.5."""
-    trains = trainer(OneInfinity(where=where))
+    trains = make(OneInfinity(where=where))
     location = StateLocation("run", str(tmp_path), (0,), ())
     plan = replace(RoundPlan.of(small_config(batch_size=0)), learning_rate=0.5, reply="mean")
     order = TrainRequest(plan, (0, 1), location)
@@ -238,12 +286,12 @@ class Counting(Algorithm):
         )
 
 
-def test_targets_that_do_not_count_are_of_no_class() -> None:
+def test_targets_that_do_not_count_are_of_no_class(make: Make) -> None:
     examples = Examples(np.zeros((2, 1)), np.array([[0, 2, IGNORE], [2, IGNORE, IGNORE]]))
     plan = replace(RoundPlan.of(small_config(batch_size=0)), learning_rate=0.5, reply="mean")
     order = TrainRequest(plan, (0,))
     theta = {"w": torch.zeros(1, dtype=torch.float64)}
-    trains = trainer(Counting(), classes=4)
+    trains = make(Counting(), classes=4)
     reply = train_cohort(trains, order, theta, {}, {0: examples}.__getitem__)
     assert reply.uploads["counts"].tolist() == [1, 0, 2, 0]
 

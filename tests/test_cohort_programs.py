@@ -15,13 +15,12 @@ from fedapp.models.mlp import Linear
 from fedapp.models.model import initialise
 from fedapp.training.algorithm import Algorithm, ClientContext
 from fedapp.training.batched.batch_loader import (
-    WHOLE_COHORT,
     BatchLoader,
-    ClientBatching,
-    DeviceDataset,
     batch_size_buckets,
     rounded_up,
+    rows_of_steps,
 )
+from fedapp.training.batched.chunks import WHOLE_COHORT, ClientBatching
 from fedapp.training.batched.compiled_step import GraphPool
 from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.round_plan import RoundPlan
@@ -122,19 +121,25 @@ def test_few_steps_are_taken_for_nothing(sigma: float, before: float, now: float
     as unequal as the last.
     """
     sizes = np.random.default_rng(0).lognormal(4, sigma, 100).astype(int) + 1
-    clients = [
-        (Examples(np.zeros((n, 1)), np.zeros(n, int)), np.random.default_rng(0)) for n in sizes
+    tasks = [
+        ClientTask(
+            ClientContext({}),
+            Examples(np.zeros((n, 1)), np.zeros(n, int)),
+            np.random.default_rng(0),
+        )
+        for n in sorted(sizes, reverse=True)
     ]
-    clients.sort(key=lambda pair: -len(pair[0]))
     plan = RoundPlan(1, 0, 10, "epoch", 0.1)
-    loader = BatchLoader(
-        clients, plan, Scale(), DeviceDataset(CPU), torch.float32, batch_size_buckets(len(clients))
+    steps, buckets = (
+        [plan.num_steps(len(t.examples)) for t in tasks],
+        batch_size_buckets(len(tasks)),
     )
-    needed = sum(loader.steps)
-    assert len(loader.rows) * len(clients) / needed >= before
-    assert loader.rows.sum() / needed <= now
-    assert sum(len(step.sizes) for step in loader) == loader.rows.sum()
-    assert int(sum(step.sizes.sum() for step in loader)) == sizes.sum()
+    rows, needed = rows_of_steps(steps, buckets), sum(steps)
+    assert len(rows) * len(tasks) / needed >= before
+    assert rows.sum() / needed <= now
+    batches = list(BatchLoader(Scale(), CPU, torch.float32).batches(tasks, plan, buckets))
+    assert [len(batch.sizes) for batch in batches] == rows.tolist()
+    assert int(sum(batch.sizes.sum() for batch in batches)) == sizes.sum()
 
 
 def test_sizes_of_cohorts_that_are_captured_are_few() -> None:

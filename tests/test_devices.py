@@ -19,7 +19,7 @@ from fedapp.data.transforms.transform import Scale, Transform
 from fedapp.models.mlp import Linear
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import ClientContext
-from fedapp.training.batched.batch_loader import ClientBatching
+from fedapp.training.batched.chunks import ClientBatching
 from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.build import initial_parameters, make_algorithm, make_trainer
 from fedapp.training.client import TrainReply, TrainRequest, train_cohort

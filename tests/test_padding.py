@@ -18,6 +18,7 @@ from fedapp.training.batches import sequence_ends
 from fedapp.training.evaluation import Evaluator
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.trainer import ClientTask
 from strategies.fedavg import FedAvg
 from strategies.moon import Moon
 
@@ -69,7 +70,8 @@ def test_a_client_trains_as_with_the_padding(algorithm: FedAvg | Moon) -> None:
         context = ClientContext(theta, state=dict(theta), learning_rate=0.5)
         trainer = SequentialTrainer(module, model, algorithm, Scale(), CPU, torch.float64, 5)
         shapes = recorded(module)
-        outcome = trainer.client_update(context, examples, plan, np.random.default_rng(0))
+        task = ClientTask(context, examples, np.random.default_rng(0))
+        (outcome,) = trainer.client_updates([task], plan)
         results.append(outcome.params)
         widths = {shape[1] for shape in shapes}
         assert 9 in widths

@@ -28,16 +28,15 @@ from fedapp.runs.checkpoint import drop_checkpoints
 from fedapp.seeds import generator
 from fedapp.server_app import run as run_server
 from fedapp.training.algorithm import ClientContext, ClientExtras, ServerStep
+from fedapp.training.round_plan import RoundPlan
 from strategies._noise import clipped, norm_of
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP
 from tests.conftest import SMALL, Run, largest_difference, metrics_of, model_of
 
 STEP = ServerStep(
-    round=1,
-    learning_rate=0.1,
+    plan=RoundPlan(learning_rate=0.1),
     server_learning_rate=1.0,
-    update="delta",
     num_clients=100,
     participants=10,
     share=0.1,
@@ -159,11 +158,13 @@ def seeded(**fields: Any) -> DPFedAvg:
     return DPFedAvg(entropy="seed", **fields)
 
 
-def released(algorithm: DPFedAvg, seed: int, size: int = 50, **changes: Any) -> torch.Tensor:
-    """Return what round 1 adds to theta = 0 if the mean update is 0."""
+def released(
+    algorithm: DPFedAvg, seed: int, size: int = 50, round_: int = 1, **changes: Any
+) -> torch.Tensor:
+    """Return what round ``round_`` adds to theta = 0 if the mean update is 0."""
     theta = {"w": torch.zeros(size, dtype=torch.float64)}
     upload = {"within": torch.tensor(0.5)}
-    step = replace(STEP, seed=seed, **changes)
+    step = replace(STEP, plan=replace(STEP.plan, seed=seed, round=round_), **changes)
     return algorithm.apply(theta, theta, upload, algorithm.start(theta), step)[0]["w"]
 
 
@@ -190,7 +191,7 @@ def test_seeded_noise_is_of_the_seed_and_the_round_alone() -> None:
     first = released(algorithm, 7)
     assert torch.equal(first, released(algorithm, 7))
     assert not torch.equal(first, released(algorithm, 8))
-    assert not torch.equal(first, released(algorithm, 7, round=2))
+    assert not torch.equal(first, released(algorithm, 7, round_=2))
 
 
 def test_the_divisor_is_fixed_whoever_replied() -> None:
@@ -284,7 +285,9 @@ def test_the_bound_converges_to_the_quantile(quantile: float, noise: float, near
         context = ClientContext(theta, algorithm.broadcast(state))
         bits = [algorithm.finalize(vector(k), context, 1).upload["within"] for k in range(1, 101)]
         upload = {"within": torch.stack(bits).mean()}
-        _, state = algorithm.apply(theta, theta, upload, state, replace(step, round=round_))
+        _, state = algorithm.apply(
+            theta, theta, upload, state, replace(step, plan=replace(step.plan, round=round_))
+        )
         bounds.append(float(state["clip"]))
     mean = sum(bounds[-20:]) / 20
     assert mean == pytest.approx(100 * quantile, abs=near)

@@ -15,7 +15,7 @@ from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext
-from fedapp.training.batched.batch_loader import ClientBatching
+from fedapp.training.batched.chunks import ClientBatching
 from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.batches import counted_targets
 from fedapp.training.round_plan import RoundPlan

@@ -561,7 +561,7 @@ CASES: list[tuple[str, type[FedAvg], dict[str, Any], dict[str, Any]]] = [
     ("fedlc", FedLC, {"tau": 1.0}, SOME),
     ("fedntd", FedNTD, {"beta": 0.6, "temperature": 3.0}, SOME),
     ("fedsam", FedSAM, {"rho": 0.3}, SOME),
-    ("fedsol", FedSOL, {"rho": 1.0, "temperature": 3.0}, SOME),
+    ("fedsol", FedSOL, {"rho": 1.0, "temperature": 2.0}, SOME),
     ("fedpa", FedPA, {"samples": 2, "steps-per-sample": 2, "burn-in": 1, "rho": 0.5}, SOME),
     ("dp-fedavg", DPFedAvg, ADAPTIVE | SEEDED | {"noise": 0.2}, SOME | NAIVE),
     ("local-dp", LocalDP, SEEDED | {"clip": 0.3, "noise": 0.2}, SOME),

@@ -203,10 +203,7 @@ def too_few(aggregate: RunningAggregate, min_replies: int, algorithm: Algorithm)
 
 
 def similarity_metrics(
-    aggregate: RunningAggregate,
-    algorithm: Algorithm,
-    theta: Mapping[str, Tensor],
-    update: Literal["delta", "model"],
+    aggregate: RunningAggregate, theta: Mapping[str, Tensor], update: Literal["delta", "model"]
 ) -> RoundMetrics:
     """Return how similar the clients' updates are, and each client's training loss.
 
@@ -215,7 +212,7 @@ def similarity_metrics(
     weighted mean. ``client_train_loss``: by client, Figure 12's traces.
     """
     updates, weights = aggregate.client_updates()
-    if update == "model" and not algorithm.custom_update:
+    if update == "model":
         updates = [add(params, theta, -1.0) for params in updates]
     from_mean = distances(updates, weights)
     clients = sorted(aggregate.client_metrics, key=lambda metrics: metrics.client)
@@ -238,5 +235,5 @@ def apply_server_rule(
     state.theta, state.algorithm = theta, own
     if algorithm.keeps_state:
         clients = [metrics.client for metrics in aggregate.client_metrics]
-        state.last_used_round |= dict.fromkeys(clients, step.round)
+        state.last_used_round |= dict.fromkeys(clients, step.plan.round)
     return ""

@@ -68,7 +68,7 @@ class Expected:
             upload,
             algorithm.upload_bounds(context),
             config.weighting,
-            "delta" if algorithm.custom_update else config.update,
+            plan.update,
             config.max_update_norm,
         )
 

@@ -19,6 +19,7 @@ from fedapp.config.registry import Component
 from fedapp.config.run_config import RunConfig
 from fedapp.seeds import generator
 from fedapp.training.batches import Batch as Batch
+from fedapp.training.round_plan import RoundPlan
 from fedapp.training.tensors import Tensors as Tensors
 from fedapp.training.tensors import add, weighted_mean
 
@@ -85,22 +86,20 @@ class ClientExtras:
 
 @dataclass(frozen=True)
 class ServerStep:
-    """Scalar inputs of the server rule.
+    """Inputs of the server rule besides tensors.
 
-    ``share`` is the participants' share of all clients' weight: |S_t| / K with uniform weighting, sum
-    over S_t of n_k / n with weighting by examples. ``num_clients`` is K, ``fraction`` C;
-    ``participants`` is the number of accepted replies with a positive weight; ``seed`` is the run's.
+    ``plan`` is the round's: eta, ``update`` and the rest. ``num_clients`` is K, ``fraction`` C;
+    ``participants`` is the number of accepted replies with a positive weight; ``share`` is their share of
+    all clients' weight: |S_t| / K with uniform weighting, sum over S_t of n_k / n with weighting by
+    examples.
     """
 
-    round: int
-    learning_rate: float
+    plan: RoundPlan
     server_learning_rate: float
-    update: Literal["delta", "model"]
     num_clients: int
     participants: int
     share: float
     fraction: float = 1.0
-    seed: int = 0
 
 
 Objective = Callable[[Network, Mapping[str, Tensor], Batch, ClientContext], Tensor]
@@ -134,7 +133,7 @@ class Algorithm(Component):
     custom_update: ClassVar[bool] = False
     """Whether clients send ``ClientExtras.update``, whatever the key ``update`` is.
 
-    The server rule treats it as an update: ``step.update`` is "delta".
+    The server rule treats it as an update: ``plan.update`` is "delta".
     """
 
     default_weighting: ClassVar[Literal["examples", "uniform"]] = "examples"
@@ -263,15 +262,15 @@ class Algorithm(Component):
         Option II (``update = "model"``): theta becomes the mean model. Option I (``"delta"``):
         theta + eta_g * mean update (Seo et al. 2024, Algorithm 3, line 12).
         """
-        if step.update == "model":
+        if step.plan.update == "model":
             return mean, state
         return add(theta, mean, step.server_learning_rate), state
 
-    def report(self, state: Mapping[str, Tensor], step: ServerStep) -> dict[str, float]:
-        """Return the algorithm's own metrics of a round, by name."""
+    def report(self, state: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the algorithm's own metrics of a round, by name, from the new server state."""
         return {}
 
 
 def mean_update(theta: Mapping[str, Tensor], mean: Tensors, step: ServerStep) -> Tensors:
     """Return the mean Delta_k, from Delta_k (Option I) or theta_k (Option II)."""
-    return mean if step.update == "delta" else add(mean, theta, -1.0)
+    return mean if step.plan.update == "delta" else add(mean, theta, -1.0)

@@ -23,7 +23,7 @@ from fedapp.errors import ConfigError
 from fedapp.models.initial_weights import draw_initial_weights
 from fedapp.models.model import Model, initialise
 from fedapp.training.algorithm import Algorithm, Tensors
-from fedapp.training.batched.batch_loader import CLIENTS_PER_CORE, WHOLE_COHORT, ClientBatching
+from fedapp.training.batched.chunks import CLIENTS_PER_CORE, WHOLE_COHORT, ClientBatching
 from fedapp.training.batched.compiled_step import Mode, can_compile
 from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.device import choose_device

@@ -1,18 +1,20 @@
-"""One local step as a pure function of named tensors, for the batched trainer."""
+"""A local step of one client or several as a pure function of named tensors, for the batched trainer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
+from torch.func import grad_and_value, vmap
 
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Objective
 from fedapp.training.networks import PureNetwork
 from fedapp.training.round_plan import RoundPlan
-from fedapp.training.tensors import Tensors, add, norm, scaled
+from fedapp.training.tensors import Groups, Tensors, add, norm, scaled
+
+Step = Callable[[Groups], dict[str, Tensors]]
 
 
 @dataclass(frozen=True)
@@ -83,3 +85,59 @@ def where_active(active: Tensor, after: LocalState, before: LocalState) -> Local
         chosen(after.velocity, before.velocity),
         chosen(after.step_state, before.step_state),
     )
+
+
+def step_of_groups(
+    algorithm: Algorithm, network: PureNetwork, plan: RoundPlan, normalisation: frozenset[str]
+) -> Step:
+    """Return a client's local step as a function of groups of tensors.
+
+    Given are params, velocity, step_state, batch, and what the context has; where the batch has the
+    scalar ``active``, a client that it is false for stays as it is. Returned are params, velocity,
+    step_state and loss.
+    """
+
+    def step(groups: Groups) -> dict[str, Tensors]:
+        given = groups["batch"]
+        batch = Batch(given["inputs"], given["targets"], given["mask"])
+        before = LocalState(*(dict(groups[g]) for g in ("params", "velocity", "step_state")))
+        context = ClientContext(
+            groups["global_params"],
+            groups["broadcast"],
+            groups["state"],
+            learning_rate=groups["rate"]["rate"],
+            momentum=plan.momentum,
+            nesterov=plan.nesterov,
+            label_counts=groups["labels"].get("counts"),
+            normalisation=normalisation,
+            round_randomness=groups["round_randomness"],
+        )
+        after, loss = local_step(algorithm, network, plan, before, batch, context)
+        if "active" in given:
+            after = where_active(given["active"], after, before)
+        return {**vars(after), "loss": {"loss": loss}}
+
+    return step
+
+
+def over_clients(step: Step, shared: Collection[str]) -> Step:
+    """Return ``step`` over the rows of all groups but the ``shared`` ones."""
+
+    def batched(groups: Groups) -> dict[str, Tensors]:
+        dims = {group: None if group in shared else 0 for group in groups}
+        return vmap(step, in_dims=(dims,))(groups)
+
+    return batched
+
+
+def in_place(step: Step) -> Step:
+    """Return ``step`` with the next params and velocity written over those that it is given."""
+
+    def stepped(groups: Groups) -> dict[str, Tensors]:
+        after = step(groups)
+        for group in ("params", "velocity"):
+            for name, tensor in after.pop(group).items():
+                groups[group][name].copy_(tensor)
+        return after
+
+    return stepped

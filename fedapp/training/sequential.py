@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedapp.data.dataset import Examples
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
 from fedapp.training.algorithm import (
@@ -110,21 +109,19 @@ class SequentialTrainer:
 
     @flush_denormals()
     def client_updates(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
-        """Run ClientUpdate for all ``tasks``, one after another."""
+        """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) for one task after another."""
         results = []
         for task in tasks:
             with seeded_generators(task.rng, self.device):
-                results.append(self.client_update(task.context, task.examples, plan, task.rng))
+                results.append(self._client_update(task, plan))
         return results
 
-    def client_update(
-        self, context: ClientContext, examples: Examples, plan: RoundPlan, rng: np.random.Generator
-    ) -> ClientResult:
-        """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) and return theta_k.
+    def _client_update(self, task: ClientTask, plan: RoundPlan) -> ClientResult:
+        """Return theta_k, from ``initial_params``, and what ``finalize`` adds.
 
-        ``context.global_params`` is theta; the order of the examples and the transform's draws come from
-        ``rng``. ``Algorithm.initial_params`` and ``finalize`` also see running statistics, if any.
+        Both also see running statistics, if any.
         """
+        context = task.context
         live = self.network.params
         live_params = list(live.values())
         with torch.no_grad():
@@ -136,7 +133,7 @@ class SequentialTrainer:
         losses: list[Tensor] = []
         sizes: list[Tensor] = []
         kinds = (self.transform, self.device, self.dtype, self.memory_format)
-        loader = batches(examples, plan, rng, *kinds, causal=self.model.causal)
+        loader = batches(task.examples, plan, task.rng, *kinds, causal=self.model.causal)
         for batch in loader:
             direction, loss = self.algorithm.gradient(
                 self._differentiate(context), live, batch, context
@@ -155,7 +152,8 @@ class SequentialTrainer:
             }
             extras = self.algorithm.finalize(final, context, len(sizes))
         params = {name: final[name] for name in live}
-        return ClientResult(params, len(examples), len(sizes), _mean_loss(losses, sizes), extras)
+        mean_loss = _mean_loss(losses, sizes)
+        return ClientResult(params, len(task.examples), len(sizes), mean_loss, extras)
 
     def _differentiate(self, context: ClientContext) -> Differentiate:
         """Return the function with which the algorithm takes gradients in ``context``."""

@@ -11,6 +11,9 @@ from torch import Tensor
 Tensors = dict[str, Tensor]
 """Named tensors: parameters, gradients, updates, or an algorithm's own state."""
 
+Groups = Mapping[str, Mapping[str, Tensor]]
+"""Named tensors in named groups: params, batch, ..."""
+
 TINY = 1e-12
 """Added to norms in denominators, so that a zero gradient gives a zero direction, not nan."""
 

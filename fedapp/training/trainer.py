@@ -1,4 +1,9 @@
-"""The interface of trainers, which run ClientUpdate for the clients of a node."""
+"""The interface between a node and what trains its clients: tasks and a plan in, results out.
+
+``SequentialTrainer``, the reference, trains one client after another. ``BatchedTrainer`` takes each local
+step of several clients at once. Both are made from the same arguments and give the same results up to
+rounding, so that ``build.make_trainer`` alone knows which of them a run has.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +21,10 @@ from fedapp.training.round_plan import RoundPlan
 
 @dataclass(frozen=True)
 class ClientTask:
-    """One client update to run: context, the client's examples, and its generator.
+    """One client update to run.
 
-    The order of the examples and the transform's draws come from ``rng``.
+    ``context``: theta, eta and the client's state. ``rng``: the source of the examples' order and of all
+    other random numbers of the update.
     """
 
     context: ClientContext
@@ -45,7 +51,7 @@ class Trainer(Protocol):
     """Runs ClientUpdate (McMahan et al. 2017, Algorithm 1) for ``clients_together`` clients at a time.
 
     ``normalisation``: see ``ClientContext``. ``statistics``: the network's initial running
-    statistics, by name.
+    statistics, by name. ``memory_format``: that of theta's four-dimensional tensors in a context.
     """
 
     algorithm: Algorithm

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -24,7 +23,10 @@ from fedapp.training.batches import (
     load_stored,
     transform_generator,
 )
+from fedapp.training.device import to_memory_format
 from fedapp.training.round_plan import RoundPlan, passes
+from fedapp.training.tensors import Tensors
+from fedapp.training.trainer import ClientTask
 
 WIDTHS_PER_OCTAVE = 8
 """Batch widths between a power of two and the next, where B is infinite or grows."""
@@ -35,48 +37,8 @@ WINDOW = 1 << 20
 GPU_WINDOW = 1 << 28
 """The same on a GPU, where the number of calls is what costs time."""
 
-WHOLE_COHORT = 10**9
-"""More clients than any cohort has."""
-
-CLIENTS_PER_CORE = 5
-"""Clients whose weights a core's cache holds, for small networks."""
-
-
-@dataclass(frozen=True)
-class ClientBatching:
-    """How many clients share a compiled step; ``equal``: only clients with equal numbers of steps.
-
-    Where fewer than ``clients`` are equal, half of them or a quarter ... train together, but at least
-    CLIENTS_PER_CORE; others train alone. So few steps are traced.
-    """
-
-    clients: int
-    equal: bool = False
-
-    def __str__(self) -> str:
-        names = {1: "one client", WHOLE_COHORT: "a cohort"}
-        return names.get(self.clients, f"{self.clients} clients")
-
-    def chunks(self, steps: Sequence[int], runs: int) -> Iterator[Sequence[int]]:
-        """Yield the positions of clients that train together, given their ``steps``, of ``runs`` runs."""
-        size = runs if self.equal and runs > 1 else self.clients * runs
-        start = 0
-        while start < len(steps):
-            width = size if runs > 1 or not self.equal else self._num_equal(steps[start:])
-            yield range(start, min(start + width, len(steps)))
-            start += width
-
-    def _num_equal(self, steps: Sequence[int]) -> int:
-        """Return how many of the next clients train together, all with the same number of steps."""
-        width = self.clients
-        while width >= min(CLIENTS_PER_CORE, self.clients):
-            if len(steps) >= width and len(set(steps[:width])) == 1:
-                return width
-            width //= 2
-        return 1
-
-
-ONE_CLIENT = ClientBatching(1)
+MAX_SHARE = 0.5
+"""Share of a GPU's free memory that a data set may take; larger ones are loaded client by client."""
 
 
 @dataclass(frozen=True)
@@ -130,31 +92,104 @@ def batch_size_buckets(count: int) -> list[int]:
     return buckets
 
 
+def rows_of_steps(steps: Sequence[int], allowed: Sequence[int] = ()) -> NDArray[np.int64]:
+    """Return the number of clients in each step's batch, given their ``steps``, most first.
+
+    It is that of all clients, or the smallest of the ``allowed`` ones that covers those with steps left.
+    """
+    active = (np.asarray(steps) > np.arange(max(steps))[:, None]).sum(1)
+    counts = np.unique([len(steps), *allowed])
+    return np.asarray(counts[np.searchsorted(counts, active)])
+
+
 @dataclass(frozen=True)
 class ClientBatches:
-    """One mini-batch of each of c clients: [c, b, ...], and mask [c, b].
+    """One mini-batch of each of c clients.
 
-    For each client [c], ``sizes`` is the number of targets that count, and ``active`` whether the
-    client takes this step; with ``all_active`` all the loader's clients take it.
+    ``tensors``: inputs and targets [c, b, ...], mask [c, b], and, where not all of the loader's clients
+    take this step, active [c]. A single client's have no c. ``sizes`` [c]: the targets that count.
     """
 
-    inputs: Tensor
-    targets: Tensor
-    mask: Tensor
+    tensors: Tensors
     sizes: Tensor
-    active: Tensor
-    all_active: bool
 
 
-class DeviceDataset:
-    """The data set of which clients hold parts, on the device."""
+class BatchLoader:
+    """Loads the batches of several clients, from data on the device.
 
-    MAX_SHARE = 0.5
-    """Share of a GPU's free memory that a data set may take; larger ones are loaded client by client."""
+    Batches are gathered by index from the data set that the clients share, which stays on the device,
+    or from copies of the clients' own, and transformed for several steps at once. Random numbers are
+    drawn on the CPU, as the sequential trainer draws them, and copied to the device once.
+    """
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(
+        self,
+        transform: Transform,
+        device: torch.device,
+        dtype: torch.dtype,
+        memory_format: torch.memory_format = torch.contiguous_format,
+    ) -> None:
+        self.transform, self.device, self.dtype = transform, device, dtype
+        self.memory_format = memory_format
         self._last: tuple[Examples, StoredExamples] | None = None
+
+    def batches(
+        self, tasks: Sequence[ClientTask], plan: RoundPlan, allowed_rows: Sequence[int] = ()
+    ) -> Iterator[ClientBatches]:
+        """Yield as many batches as the client with the most steps, which is the first one, takes.
+
+        Each is of the first ``rows_of_steps`` clients; ``tasks`` are in the order of their steps.
+        """
+        steps = [plan.num_steps(len(task.examples)) for task in tasks]
+        width = padded_width(plan, [len(task.examples) for task in tasks])
+        inputs, targets, rows = self._stored([task.examples for task in tasks])
+        index, mask, draws = (t.to(self.device) for t in self._draw(tasks, plan, rows, width))
+        masks = (mask.to(self.dtype), mask.any(2))
+        step_bytes = width * inputs[0].numel() * self.dtype.itemsize
+        for start, end, count in self._windows(rows_of_steps(steps, allowed_rows), step_bytes):
+            window = (slice(start, end), slice(count))
+            indices = index[window]
+            flat, numbers = indices.flatten(), draws[window].flatten(0, 2)
+            x = self.transform.train(inputs.index_select(0, flat), self.dtype, numbers)
+            batch = Batch(x, as_targets(targets.index_select(0, flat)), mask[window].flatten())
+            sizes = counted_targets(batch).unflatten(0, indices.shape).flatten(2).sum(2)
+            examples = (t.unflatten(0, indices.shape) for t in (batch.inputs, batch.targets))
+            tensors = (*examples, *(t[window] for t in masks), sizes)
+            unbound = zip(*(tensor.unbind() for tensor in tensors), strict=True)
+            for step, (x, y, weight, active, size) in enumerate(unbound, start):
+                group = {"inputs": x, "targets": y, "mask": weight}
+                if len(tasks) == 1:
+                    group = {name: tensor[0] for name, tensor in group.items()}
+                    group["inputs"] = to_memory_format(group["inputs"], self.memory_format)
+                elif step >= min(steps):
+                    group["active"] = active
+                yield ClientBatches(group, size)
+
+    def _windows(self, rows: NDArray[np.int64], step_bytes: int) -> Iterator[tuple[int, int, int]]:
+        """Yield first step, end, and number of clients of the batches that are gathered at once."""
+        most = (WINDOW if self.device.type == "cpu" else GPU_WINDOW) // step_bytes
+        start = 0
+        while start < len(rows):
+            count = int(rows[start])
+            last = int(np.searchsorted(-rows, -count, side="right"))
+            end = min(last, start + max(1, most // count))
+            yield start, end, count
+            start = end
+
+    def _stored(
+        self, clients: Sequence[Examples]
+    ) -> tuple[Tensor, Tensor, list[NDArray[np.int64]]]:
+        """Return inputs [N, ...] and targets as stored, and the rows of each client's examples."""
+        shared = self.shared(clients)
+        if shared is not None:
+            return shared.inputs, shared.targets, [examples.indices for examples in clients]
+        each = [load_stored(examples, self.device) for examples in clients]
+        ends = np.cumsum([len(examples) for examples in clients])
+        rows = [np.arange(end - len(e), end) for end, e in zip(ends, clients, strict=True)]
+        if len(each) == 1:
+            return each[0].inputs, each[0].targets, rows
+        inputs, targets = ([*part] for part in zip(*each, strict=True))
+        return torch.cat(inputs), torch.cat(targets), rows
 
     def shared(self, clients: Sequence[Examples]) -> StoredExamples | None:
         """Return the data set of which all the clients' examples are parts, or None."""
@@ -171,91 +206,23 @@ class DeviceDataset:
         if self.device.type != "cuda":
             return True
         free, _ = torch.cuda.mem_get_info(self.device)
-        return base.inputs.nbytes + base.targets.nbytes <= self.MAX_SHARE * free
+        return base.inputs.nbytes + base.targets.nbytes <= MAX_SHARE * free
 
-
-class BatchLoader:
-    """Iterates over the local steps of c clients, from data on the device.
-
-    Batches are gathered by index from the data set that the clients share, or from copies of the
-    clients' own, and transformed for several steps at once. Random numbers are drawn on the CPU, as
-    the sequential trainer draws them, and copied to the device once per loader.
-
-    The clients must be sorted by their number of steps, most first. A batch has all clients, or as
-    many of the first ones as the smallest of ``counts`` that covers those with steps left.
-    """
-
-    def __init__(
+    def _draw(
         self,
-        clients: Sequence[tuple[Examples, np.random.Generator]],
+        tasks: Sequence[ClientTask],
         plan: RoundPlan,
-        transform: Transform,
-        device_dataset: DeviceDataset,
-        dtype: torch.dtype,
-        counts: Sequence[int] = (),
-    ) -> None:
-        self.clients, self.plan, self.transform = clients, plan, transform
-        self.device_dataset, self.device, self.dtype = device_dataset, device_dataset.device, dtype
-        sizes = [len(examples) for examples, _ in clients]
-        self.width = padded_width(plan, sizes)
-        self.steps = [plan.num_steps(n) for n in sizes]
-        active = (np.asarray(self.steps) > np.arange(max(self.steps))[:, None]).sum(1)
-        allowed = np.unique([len(clients), *counts])
-        self.rows = allowed[np.searchsorted(allowed, active)]
-        """The number of clients in each step's batch."""
-
-    def __iter__(self) -> Iterator[ClientBatches]:
-        """Yield as many batches as the client with the most steps takes."""
-        inputs, targets, rows_of = self._load()
-        index, mask, draws = (tensor.to(self.device) for tensor in self._draw(rows_of))
-        masks = (mask.to(self.dtype), mask.any(2))
-        for start, end, rows in self._windows(inputs):
-            window = (slice(start, end), slice(rows))
-            indices = index[window]
-            flat, numbers = indices.flatten(), draws[window].flatten(0, 2)
-            x = self.transform.train(inputs.index_select(0, flat), self.dtype, numbers)
-            batch = Batch(x, as_targets(targets.index_select(0, flat)), mask[window].flatten())
-            sizes = counted_targets(batch).unflatten(0, indices.shape).flatten(2).sum(2)
-            examples = (t.unflatten(0, indices.shape) for t in (batch.inputs, batch.targets))
-            tensors = (*examples, *(t[window] for t in masks), sizes)
-            steps = zip(*(tensor.unbind() for tensor in tensors), strict=True)
-            for step, (x, y, weight, active, size) in enumerate(steps, start):
-                yield ClientBatches(x, y, weight, size, active, all_active=step < min(self.steps))
-
-    def _windows(self, inputs: Tensor) -> Iterator[tuple[int, int, int]]:
-        """Yield first step, end, and number of clients of the batches that are gathered at once."""
-        most = WINDOW if self.device.type == "cpu" else GPU_WINDOW
-        most //= self.width * inputs[0].numel() * self.dtype.itemsize
-        start = 0
-        while start < len(self.rows):
-            rows = int(self.rows[start])
-            last = int(np.searchsorted(-self.rows, -rows, side="right"))
-            end = min(last, start + max(1, most // rows))
-            yield start, end, rows
-            start = end
-
-    def _load(self) -> tuple[Tensor, Tensor, list[NDArray[np.int64]]]:
-        """Return inputs [N, ...] and targets as stored, and the rows of each client's examples."""
-        clients = [examples for examples, _ in self.clients]
-        shared = self.device_dataset.shared(clients)
-        if shared is not None:
-            return shared.inputs, shared.targets, [examples.indices for examples in clients]
-        each = [load_stored(examples, self.device) for examples in clients]
-        ends = np.cumsum([len(examples) for examples in clients])
-        rows = [np.arange(end - len(e), end) for end, e in zip(ends, clients, strict=True)]
-        if len(each) == 1:
-            return each[0].inputs, each[0].targets, rows
-        inputs, targets = ([*part] for part in zip(*each, strict=True))
-        return torch.cat(inputs), torch.cat(targets), rows
-
-    def _draw(self, rows: Sequence[NDArray[np.int64]]) -> tuple[Tensor, Tensor, Tensor]:
+        rows: Sequence[NDArray[np.int64]],
+        width: int,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return index and mask [steps, c, b] and the transform's draws [steps, c, b, d], on the CPU."""
-        shape = (max(self.steps), len(self.clients), self.width)
+        steps = max(plan.num_steps(len(task.examples)) for task in tasks)
+        shape = (steps, len(tasks), width)
         index, mask = np.zeros(shape, np.int64), np.zeros(shape, np.bool_)
         draws = torch.zeros(*shape, self.transform.draws)
-        for client, (examples, rng) in enumerate(self.clients):
-            generator = transform_generator(self.transform, rng)
-            batches = BatchIndices.of(self.plan, len(examples), rng, self.width)
+        for client, task in enumerate(tasks):
+            generator = transform_generator(self.transform, task.rng)
+            batches = BatchIndices.of(plan, len(task.examples), task.rng, width)
             steps = len(batches.index)
             index[:steps, client] = rows[client][batches.index]
             index[steps:, client] = rows[client][0]
@@ -265,18 +232,3 @@ class BatchLoader:
                 numbers = torch.rand(int(real.sum()), self.transform.draws, generator=generator)
                 draws[:, client][real] = numbers
         return torch.from_numpy(index), torch.from_numpy(mask), draws
-
-
-def mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
-    """Return each client's mean loss, weighted by the targets that count: [steps][c] both to [c].
-
-    Later steps can be of fewer clients, the first ones.
-    """
-    total, weight = (torch.zeros_like(losses[0], dtype=torch.float64) for _ in range(2))
-    for count, group in groupby(range(len(losses)), key=lambda step: len(losses[step])):
-        steps = [*group]
-        weights = torch.stack([sizes[step] for step in steps]).double()
-        values = torch.stack([losses[step] for step in steps]).double()
-        total[:count] += (values.where(weights > 0, 0.0) * weights).sum(0)
-        weight[:count] += weights.sum(0)
-    return [float(loss) for loss in (total / weight.clamp(min=1)).cpu()]

@@ -10,13 +10,23 @@ from torch import Tensor
 
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.device import to_memory_format
-from fedapp.training.tensors import Tensors
-
-SHARED_GROUPS = frozenset({"global_params", "broadcast", "rate"})
-"""The groups of tensors that all clients of a run share; the others have a row for each client."""
+from fedapp.training.tensors import Groups, Tensors
 
 Layout = Literal["one client", "one run", "several runs"]
 """What the rows of a step's tensors are: one client, without rows; a run's clients; several runs'."""
+
+RUN_GROUPS = frozenset({"global_params", "broadcast", "rate"})
+"""The groups of tensors that all clients of a run share."""
+
+CLIENT_GROUPS = frozenset({"params", "velocity", "state", "round_randomness", "labels"})
+"""The groups of which every client has its own tensors."""
+
+WITHOUT_ROWS: Mapping[Layout, frozenset[str]] = {
+    "one client": RUN_GROUPS | CLIENT_GROUPS,
+    "one run": RUN_GROUPS,
+    "several runs": frozenset(),
+}
+"""The groups whose tensors have no dimension for the clients."""
 
 
 def layout_of(contexts: Sequence[ClientContext]) -> Layout:
@@ -28,11 +38,6 @@ def layout_of(contexts: Sequence[ClientContext]) -> Layout:
         for context in contexts
     }
     return "one run" if len(runs) == 1 else "several runs"
-
-
-def shared_groups(layout: Layout) -> frozenset[str]:
-    """Return the groups that have no rows although the others do."""
-    return SHARED_GROUPS if layout == "one run" else frozenset()
 
 
 class BufferPool:
@@ -47,30 +52,30 @@ class BufferPool:
         self._buffers: dict[tuple[str, str, torch.Size], Tensor] = {}
         self._last: dict[str, tuple[Mapping[str, Tensor], Tensors]] = {}
 
-    def copy_in(
-        self, group: str, clients: Sequence[Mapping[str, Tensor]], *, single: bool
-    ) -> Tensors:
-        """Copy the clients' tensors to their buffers: [c, ...], or with ``single`` the first client's."""
-        if single:
-            return {n: self._copy_single(group, n, tensor) for n, tensor in clients[0].items()}
-        return {n: self._copy_rows(group, n, [row[n] for row in clients]) for n in clients[0]}
+    def fill(self, group: str, clients: Sequence[Mapping[str, Tensor]], layout: Layout) -> Tensors:
+        """Copy the clients' tensors to the buffers of a group, and return these.
 
-    def copy_shared(
-        self, group: str, clients: Sequence[Mapping[str, Tensor]], *, shared: bool
-    ) -> Tensors:
-        """Copy what the server sent to its buffers; with ``shared`` once for the whole cohort."""
-        if not shared:
-            return self.copy_in(group, clients, single=False)
+        They are [c, ...], or the first client's in a group without rows. What the server sent is copied
+        once for all chunks of a cohort.
+        """
+        first = clients[0]
+        if group not in WITHOUT_ROWS[layout]:
+            return {n: self._copy_rows(group, n, [each[n] for each in clients]) for n in first}
         last, buffers = self._last.get(group, (None, {}))
-        if last is not clients[0]:
-            buffers = self.copy_in(group, clients, single=True)
-            self._last[group] = (clients[0], buffers)
+        if last is not first:
+            buffers = {n: self._copy_single(group, n, tensor) for n, tensor in first.items()}
+            if group in RUN_GROUPS:
+                self._last[group] = (first, buffers)
         return buffers
 
-    def first_rows(self, group: str, tensors: Mapping[str, Tensor], count: int) -> Tensors:
-        """Return the buffers of the first ``count`` clients, of a group that has rows."""
-        shapes = {name: torch.Size((count, *t.shape[1:])) for name, t in tensors.items()}
-        return {name: self._buffer(group, name, t, shapes[name]) for name, t in tensors.items()}
+    def first_rows(self, groups: Groups, count: int, layout: Layout) -> Groups:
+        """Return the buffers of the first ``count`` clients."""
+        return {
+            group: tensors
+            if group in WITHOUT_ROWS[layout]
+            else {n: self._buffer(group, n, t, (count, *t.shape[1:])) for n, t in tensors.items()}
+            for group, tensors in groups.items()
+        }
 
     def _copy_single(self, group: str, name: str, tensor: Tensor) -> Tensor:
         key = (group, name, tensor.shape)
@@ -81,14 +86,15 @@ class BufferPool:
 
     def _copy_rows(self, group: str, name: str, tensors: Sequence[Tensor]) -> Tensor:
         one = tensors[0]
-        buffer = self._buffer(group, name, one, torch.Size((len(tensors), *one.shape)))
+        buffer = self._buffer(group, name, one, (len(tensors), *one.shape))
         if all(tensor is one for tensor in tensors):
             return buffer.copy_(one)
         return torch.stack([tensor.to(self.device) for tensor in tensors], out=buffer)
 
-    def _buffer(self, group: str, name: str, like: Tensor, shape: torch.Size) -> Tensor:
+    def _buffer(self, group: str, name: str, like: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Return the first rows, of ``shape``; the same object for the same shape."""
-        key, row = (group, name, shape), shape[1:]
+        row = torch.Size(shape[1:])
+        key = (group, name, torch.Size(shape))
         if key not in self._buffers:
             full = self._full.get((group, name, row))
             if full is None:
@@ -98,9 +104,9 @@ class BufferPool:
         return self._buffers[key]
 
 
-def split_rows(tensors: Tensors, count: int, single: bool) -> list[Tensors]:
+def split_rows(tensors: Tensors, count: int, layout: Layout) -> list[Tensors]:
     """Return a copy of each client's tensors; on a GPU views of one copy, which is one launch."""
-    if single:
+    if layout == "one client":
         return [_copies(tensors)]
     if any(tensor.device.type != "cpu" for tensor in tensors.values()):
         copies = _copies(tensors)

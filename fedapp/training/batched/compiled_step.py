@@ -12,7 +12,7 @@ import functools
 import logging
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -22,10 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fedapp.training.batched.graph_matmul import compile_around_matmuls, use_onednn
 from fedapp.training.batched.graph_memory import BindStep, TracedStep, hoist, mark_hoisted
 from fedapp.training.batched.graph_updates import update_in_place
-from fedapp.training.tensors import Tensors
-
-Groups = Mapping[str, Mapping[str, Tensor]]
-"""Named tensors in named groups: params, batch, ..."""
+from fedapp.training.tensors import Groups, Tensors
 
 Mode = Literal["record", "compile", "capture"]
 Signature = tuple[tuple[str, str, torch.Size, tuple[int, ...], torch.dtype], ...]

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import copy
 import gc
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 
 from fedapp.data.transforms.transform import Transform
 from fedapp.models.model import Model
-from fedapp.training.algorithm import Algorithm, Batch, ClientContext
-from fedapp.training.batched.batch_loader import (
-    ONE_CLIENT,
-    WHOLE_COHORT,
-    BatchLoader,
-    ClientBatches,
-    ClientBatching,
-    DeviceDataset,
-    batch_size_buckets,
-    mean_over_steps,
-    rounded_up,
-)
-from fedapp.training.batched.buffers import BufferPool, Layout, layout_of, shared_groups, split_rows
-from fedapp.training.batched.compiled_step import CompiledStep, GraphPool, Groups, Mode
+from fedapp.training.algorithm import Algorithm
+from fedapp.training.batched.batch_loader import BatchLoader, batch_size_buckets, rounded_up
+from fedapp.training.batched.buffers import WITHOUT_ROWS, BufferPool, Layout, layout_of, split_rows
+from fedapp.training.batched.chunks import ONE_CLIENT, ClientBatching, MemoryLimit
+from fedapp.training.batched.compiled_step import CompiledStep, GraphPool, Mode
 from fedapp.training.batched.run_batching import current_run_batch
-from fedapp.training.device import flush_denormals, memory_format, to_memory_format
-from fedapp.training.local_step import LocalState, local_step, where_active
+from fedapp.training.device import flush_denormals, memory_format
+from fedapp.training.local_step import in_place, over_clients, step_of_groups
 from fedapp.training.networks import PureNetwork, normalisation_names
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.tensors import Tensors, zeros_like
@@ -41,8 +32,6 @@ BUCKETS_PER_OCTAVE = 16
 
 MAX_GRAPHS = 64
 """CUDA graphs that a trainer keeps; before there are more, it releases all."""
-
-logger = logging.getLogger(__name__)
 
 MODES = {"record": "recorded", "compile": "compiled", "capture": "captured as a CUDA graph"}
 
@@ -71,12 +60,12 @@ class BatchedTrainer:
         self.statistics: Tensors = {}
         single = batching.clients == 1
         self.memory_format = memory_format(module) if single else torch.contiguous_format
-        self.algorithm, self.transform = algorithm, transform
+        self.algorithm = algorithm
         self.device, self.dtype, self.num_classes = device, dtype, num_classes
         self.clients_together, self.mode = batching.clients, mode
         self.batching = batching
-        self._max_clients = WHOLE_COHORT
-        self._device_dataset = DeviceDataset(device)
+        self._memory_limit = MemoryLimit(device)
+        self._loader = BatchLoader(transform, device, dtype, self.memory_format)
         self._steps: dict[tuple[RoundPlan, Layout], CompiledStep] = {}
         self._pool, self._buffers = GraphPool(), BufferPool(device, self.memory_format)
 
@@ -86,118 +75,75 @@ class BatchedTrainer:
     def client_updates(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         """Run ClientUpdate (McMahan et al. 2017, Algorithm 1) for all ``tasks`` and return theta_k.
 
-        The results are those of the sequential trainer, up to rounding. In a batch of runs the clients
-        of all the runs train together.
+        In a batch of runs the clients of all the runs train together.
         """
         batch = current_run_batch()
         return batch.client_updates(self.train, tasks, plan) if batch else self.train(tasks, plan)
 
     @flush_denormals()
+    @torch.no_grad()
     def train(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
         """Run ClientUpdate for clients of one run or several, each at its context's learning rate."""
         steps = [plan.num_steps(len(task.examples)) for task in tasks]
         training = [index for index, count in enumerate(steps) if count]
-        runs = len({id(task.context.global_params) for task in tasks})
+        num_runs = max(len({id(task.context.global_params) for task in tasks}), 1)
+        fitting = self._memory_limit.limited(partial(self._train_chunk, plan=plan), self._release)
         results: dict[int, ClientResult] = {}
-        for positions in self.batching.chunks([steps[index] for index in training], max(runs, 1)):
-            chunk = [training[position] for position in positions]
-            trained = self._train_within_memory([tasks[index] for index in chunk], plan)
-            results.update(zip(chunk, trained, strict=True))
-        return [results.get(index) or self._untrained(task) for index, task in enumerate(tasks)]
+        for chunk in self.batching.chunks([steps[index] for index in training], num_runs):
+            clients = sorted((training[c] for c in chunk), key=lambda index: -steps[index])
+            results |= zip(clients, fitting([tasks[index] for index in clients]), strict=True)
+        return [
+            results[index] if index in results else self._untrained(task)
+            for index, task in enumerate(tasks)
+        ]
+
+    def _train_chunk(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
+        """Run ClientUpdate for clients that take their steps together, those with most steps first.
+
+        Where at most a quarter of the clients has steps left, the step goes on with these rows alone.
+        """
+        filled_up = self._fill_up(tasks)
+        layout, rows = layout_of([task.context for task in filled_up]), len(filled_up)
+        groups, step = self._fill_buffers(filled_up, plan, layout), self._step(plan, layout)
+        step_state, step_states = dict[str, Tensor](), list[Tensors]()
+        losses, sizes = list[Tensor](), list[Tensor]()
+        buckets = () if self.mode == "compile" else batch_size_buckets(rows)
+        batches = self._loader.batches(filled_up, plan, buckets)
+        for remaining, of_these in groupby(batches, key=lambda batch: len(batch.sizes)):
+            if remaining < rows:
+                ended = {name: tensor[remaining:] for name, tensor in step_state.items()}
+                step_states = [*split_rows(ended, rows - remaining, layout), *step_states]
+                step_state = {name: tensor[:remaining] for name, tensor in step_state.items()}
+                rows = remaining
+            bound = step.bind(self._buffers.first_rows(groups, rows, layout))
+            for batch in of_these:
+                after = bound({"step_state": step_state, "batch": batch.tensors})
+                step_state, loss = after.get("step_state", {}), after["loss"]["loss"].reshape(-1)
+                losses.append(loss.clone() if self.mode == "capture" else loss)
+                sizes.append(batch.sizes)
+        params = split_rows(groups["params"], len(filled_up), layout)
+        ended_states = [*split_rows(step_state, rows, layout), *step_states]
+        given = zip(tasks, params, ended_states, mean_over_steps(losses, sizes), strict=False)
+        return [self._result(*each, plan) for each in given]
+
+    def _result(
+        self, task: ClientTask, params: Tensors, step_state: Tensors, loss: float, plan: RoundPlan
+    ) -> ClientResult:
+        context, steps = (
+            replace(task.context, step_state=step_state),
+            plan.num_steps(len(task.examples)),
+        )
+        extras = self.algorithm.finalize(params, context, steps)
+        return ClientResult(params, len(task.examples), steps, loss, extras)
 
     def _untrained(self, task: ClientTask) -> ClientResult:
         """Return the result of a client without examples, which takes no step."""
-        params = {
-            name: tensor.clone()
-            for name, tensor in self.algorithm.initial_params(task.context).items()
-        }
+        initial = self.algorithm.initial_params(task.context)
+        params = {name: tensor.clone() for name, tensor in initial.items()}
         extras = self.algorithm.finalize(params, task.context, 0)
         return ClientResult(params, len(task.examples), 0, float("nan"), extras)
 
-    # ------------------------------------------------------------------ memory
-
-    def _train_within_memory(
-        self, tasks: Sequence[ClientTask], plan: RoundPlan
-    ) -> list[ClientResult]:
-        """Train all the clients, or half of them at a time where the device runs out of memory."""
-        results: list[ClientResult] = []
-        while tasks:
-            chunk = tasks[: self._max_clients]
-            trained = self._train_or_none(chunk, plan)
-            if trained is None:
-                self._max_clients = -(-len(chunk) // 2)
-                logger.warning(
-                    "%s has too little memory for that many clients in a program: %d from now on. "
-                    "clients-together=%d begins so.",
-                    *(self.device, self._max_clients, self._max_clients),
-                )
-                self._release(0)
-            else:
-                results += trained
-                tasks = tasks[len(chunk) :]
-        return results
-
-    def _train_or_none(
-        self, tasks: Sequence[ClientTask], plan: RoundPlan
-    ) -> list[ClientResult] | None:
-        """Train the clients, or return None, with their generators reset, if memory runs out."""
-        rng_states = [task.rng.bit_generator.state for task in tasks]
-        try:
-            return self._train_chunk(tasks, plan)
-        except torch.OutOfMemoryError:
-            if len(tasks) == 1:
-                raise
-        for task, state in zip(tasks, rng_states, strict=True):
-            task.rng.bit_generator.state = state
-        return None  # outside the handler, so that the traceback's tensors are freed
-
-    def _release(self, rows: int) -> None:
-        """Release all compiled steps and buffers; new buffers have ``rows`` rows."""
-        self._steps = {}
-        self._pool = GraphPool()
-        self._buffers = BufferPool(self.device, self.memory_format, rows)
-        gc.collect()
-        torch.cuda.empty_cache()
-
-    def _require_rows(self, rows: int) -> None:
-        """Make the buffers at least ``rows`` long. CUDA graphs of others, or too many, are released."""
-        graphs = sum(step.num_traced for step in self._steps.values())
-        larger = rows > self._buffers.rows
-        if self.mode == "capture" and (larger or graphs >= MAX_GRAPHS):
-            self._release(max(rows, self._buffers.rows))
-        elif larger:
-            self._buffers = BufferPool(self.device, self.memory_format, rows)
-
-    # ------------------------------------------------------------------ local steps
-
-    def _train_chunk(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
-        """Train clients that have steps to take, sorted by their number, most first."""
-        steps = [plan.num_steps(len(task.examples)) for task in tasks]
-        order = sorted(range(len(tasks)), key=lambda index: -steps[index])
-        trained = self._train_sorted([tasks[index] for index in order], plan)
-        results = dict(zip(order, trained, strict=True))
-        return [results[index] for index in range(len(tasks))]
-
-    @torch.no_grad()
-    def _train_sorted(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
-        """Train clients of which none takes more steps than the one before it."""
-        padded = self._pad_clients(tasks)
-        pairs = [(task.examples, task.rng) for task in padded]
-        counts = () if self.mode == "compile" else batch_size_buckets(len(padded))
-        loader = BatchLoader(pairs, plan, self.transform, self._device_dataset, self.dtype, counts)
-        layout = layout_of([task.context for task in padded])
-        single = layout == "one client"
-        self._require_rows(0 if single else len(padded))
-        groups = self._fill_buffers(padded, plan, layout)
-        step = self._compiled_step(plan, layout)
-        step_states, losses = self._take_steps(loader, step, groups, layout)
-        params = split_rows(groups["params"], len(padded), single)
-        return [
-            self._result(task, params[row], step_states[row], loader.steps[row], losses[row])
-            for row, task in enumerate(tasks)
-        ]
-
-    def _pad_clients(self, tasks: Sequence[ClientTask]) -> list[ClientTask]:
+    def _fill_up(self, tasks: Sequence[ClientTask]) -> list[ClientTask]:
         """Return the tasks and, for CUDA graphs, copies of the last up to a bucket's size.
 
         The copies train too: masking them would cost more.
@@ -208,143 +154,66 @@ class BatchedTrainer:
         last = tasks[-1]
         return [*tasks, *(replace(last, rng=copy.deepcopy(last.rng)) for _ in range(extra))]
 
-    def _take_steps(
-        self, loader: BatchLoader, step: CompiledStep, groups: Groups, layout: Layout
-    ) -> tuple[list[Tensors], list[float]]:
-        """Take all local steps, and return each client's step state and mean loss.
-
-        Where at most a quarter of the clients has steps left, the step goes on with these rows alone.
-        """
-        single, rows = layout == "one client", len(loader.clients)
-        bound, step_state, step_states = step.bind(groups), dict[str, Tensor](), list[Tensors]()
-        losses, sizes = list[Tensor](), list[Tensor]()
-        for batch in loader:
-            remaining = len(batch.sizes)
-            if remaining < rows:
-                ended = {name: tensor[remaining:] for name, tensor in step_state.items()}
-                step_states = [*split_rows(ended, rows - remaining, single), *step_states]
-                step_state = {name: tensor[:remaining] for name, tensor in step_state.items()}
-                bound = step.bind(self._first_rows(groups, remaining, layout))
-                rows = remaining
-            result = bound({"step_state": step_state, "batch": self._batch_group(batch, single)})
-            step_state, loss = result.get("step_state", {}), result["loss"]["loss"].reshape(-1)
-            losses.append(loss.clone() if self.mode == "capture" else loss)
-            sizes.append(batch.sizes)
-        return [*split_rows(step_state, rows, single), *step_states], mean_over_steps(losses, sizes)
-
-    def _result(
-        self, task: ClientTask, params: Tensors, step_state: Tensors, steps: int, loss: float
-    ) -> ClientResult:
-        context = replace(task.context, step_state=step_state)
-        extras = self.algorithm.finalize(params, context, steps)
-        return ClientResult(params, len(task.examples), steps, loss, extras)
-
-    # ------------------------------------------------------------------ inputs of a step
-
     def _fill_buffers(
         self, tasks: Sequence[ClientTask], plan: RoundPlan, layout: Layout
     ) -> dict[str, Tensors]:
-        """Return all inputs but the batches, in tensors whose addresses do not change."""
-        buffers, single = self._buffers, layout == "one client"
+        """Return all inputs of a step but the batches, in tensors whose addresses do not change."""
+        self._require_rows(0 if layout == "one client" else len(tasks))
         contexts = [task.context for task in tasks]
-        shared = layout != "several runs"
-        senders = contexts[:1] if shared else contexts
         params = [self.algorithm.initial_params(context) for context in contexts]
         velocity = zeros_like(params[0]) if plan.momentum else {}
-        counts = [{} if t.label_counts is None else {"counts": t.label_counts} for t in contexts]
-        rates = [torch.as_tensor(context.learning_rate, dtype=self.dtype) for context in senders]
-        return {
-            "params": buffers.copy_in("params", params, single=single),
-            "velocity": buffers.copy_in("velocity", [velocity] * len(contexts), single=single),
-            "global_params": buffers.copy_shared(
-                "global_params", [context.global_params for context in senders], shared=shared
-            ),
-            "broadcast": buffers.copy_shared(
-                "broadcast", [context.broadcast for context in senders], shared=shared
-            ),
-            "state": buffers.copy_in("state", [t.state for t in contexts], single=single),
-            "round_randomness": buffers.copy_in(
-                "round_randomness", [t.round_randomness for t in contexts], single=single
-            ),
-            "labels": buffers.copy_in("labels", counts, single=single),
-            "rate": buffers.copy_in("rate", [{"rate": rate} for rate in rates], single=shared),
+        counts = [{} if c.label_counts is None else {"counts": c.label_counts} for c in contexts]
+        rates = [torch.as_tensor(context.learning_rate, dtype=self.dtype) for context in contexts]
+        clients: dict[str, Sequence[Mapping[str, Tensor]]] = {
+            "params": params,
+            "velocity": [velocity] * len(contexts),
+            "global_params": [context.global_params for context in contexts],
+            "broadcast": [context.broadcast for context in contexts],
+            "state": [context.state for context in contexts],
+            "round_randomness": [context.round_randomness for context in contexts],
+            "labels": counts,
+            "rate": [{"rate": rate} for rate in rates],
         }
+        return {group: self._buffers.fill(group, each, layout) for group, each in clients.items()}
 
-    def _first_rows(self, groups: Groups, count: int, layout: Layout) -> dict[str, Tensors]:
-        """Return the inputs of the first ``count`` clients."""
-        shared, buffers = shared_groups(layout), self._buffers
-        return {
-            group: dict(tensors) if group in shared else buffers.first_rows(group, tensors, count)
-            for group, tensors in groups.items()
-        }
+    def _require_rows(self, rows: int) -> None:
+        """Make the buffers at least ``rows`` long. CUDA graphs of others, or too many, are released."""
+        graphs = sum(step.num_traced for step in self._steps.values())
+        larger = rows > self._buffers.rows
+        if self.mode == "capture" and (larger or graphs >= MAX_GRAPHS):
+            self._release(max(rows, self._buffers.rows))
+        elif larger:
+            self._buffers = BufferPool(self.device, self.memory_format, rows)
 
-    def _batch_group(self, batch: ClientBatches, single: bool) -> Tensors:
-        if single:
-            inputs = to_memory_format(batch.inputs[0], self.memory_format)
-            return {"inputs": inputs, "targets": batch.targets[0], "mask": batch.mask[0]}
-        tensors = {"inputs": batch.inputs, "targets": batch.targets, "mask": batch.mask}
-        return tensors if batch.all_active else {**tensors, "active": batch.active}
+    def _release(self, rows: int = 0) -> None:
+        """Release all compiled steps and buffers; new buffers have ``rows`` rows."""
+        self._steps = {}
+        self._pool = GraphPool()
+        self._buffers = BufferPool(self.device, self.memory_format, rows)
+        gc.collect()
+        torch.cuda.empty_cache()
 
-    # ------------------------------------------------------------------ the step
-
-    def _compiled_step(self, plan: RoundPlan, layout: Layout) -> CompiledStep:
+    def _step(self, plan: RoundPlan, layout: Layout) -> CompiledStep:
         """Return a local step of one client, or of several, which changes its params in place."""
         plan = plan.step
         if (plan, layout) not in self._steps:
-            step = self._client_step(plan)
-            batched = step if layout == "one client" else _over_clients(step, layout)
-
-            def function(groups: Groups) -> dict[str, Tensors]:
-                after = batched(groups)
-                for group in ("params", "velocity"):
-                    for name, tensor in after.pop(group).items():
-                        groups[group][name].copy_(tensor)
-                return after
-
-            self._steps[plan, layout] = CompiledStep(function, self.mode, self._pool)
+            step = step_of_groups(self.algorithm, self.network, plan, self.normalisation)
+            if layout != "one client":
+                step = over_clients(step, WITHOUT_ROWS[layout])
+            self._steps[plan, layout] = CompiledStep(in_place(step), self.mode, self._pool)
         return self._steps[plan, layout]
 
-    def _client_step(self, plan: RoundPlan) -> Callable[[Groups], dict[str, Tensors]]:
-        """Return a local step of one client as a function of groups of tensors."""
 
-        def step(groups: Groups) -> dict[str, Tensors]:
-            given = groups["batch"]
-            batch = Batch(given["inputs"], given["targets"], given["mask"])
-            before = LocalState(*(dict(groups[g]) for g in ("params", "velocity", "step_state")))
-            context = self._context(plan, groups)
-            after, loss = local_step(self.algorithm, self.network, plan, before, batch, context)
-            if "active" in given:
-                after = where_active(given["active"], after, before)
-            return {
-                "params": after.params,
-                "velocity": after.velocity,
-                "step_state": after.step_state,
-                "loss": {"loss": loss},
-            }
+def mean_over_steps(losses: list[Tensor], sizes: list[Tensor]) -> list[float]:
+    """Return each client's mean loss, weighted by the targets that count: [steps][c] both to [c].
 
-        return step
-
-    def _context(self, plan: RoundPlan, groups: Groups) -> ClientContext:
-        return ClientContext(
-            groups["global_params"],
-            groups["broadcast"],
-            groups["state"],
-            learning_rate=groups["rate"]["rate"],
-            momentum=plan.momentum,
-            nesterov=plan.nesterov,
-            label_counts=groups["labels"].get("counts"),
-            normalisation=self.normalisation,
-            round_randomness=groups["round_randomness"],
-        )
-
-
-def _over_clients(
-    step: Callable[[Groups], dict[str, Tensors]], layout: Layout
-) -> Callable[[Groups], dict[str, Tensors]]:
-    """Return ``step`` over the rows of all groups but those that one run's clients share."""
-
-    def batched(groups: Groups) -> dict[str, Tensors]:
-        dims = {group: None if group in shared_groups(layout) else 0 for group in groups}
-        return vmap(step, in_dims=(dims,))(groups)
-
-    return batched
+    Later steps can be of fewer clients, the first ones.
+    """
+    total, weight = (torch.zeros_like(losses[0], dtype=torch.float64) for _ in range(2))
+    for count, group in groupby(range(len(losses)), key=lambda step: len(losses[step])):
+        steps = [*group]
+        weights = torch.stack([sizes[step] for step in steps]).double()
+        values = torch.stack([losses[step] for step in steps]).double()
+        total[:count] += (values.where(weights > 0, 0.0) * weights).sum(0)
+        weight[:count] += weights.sum(0)
+    return [float(loss) for loss in (total / weight.clamp(min=1)).cpu()]

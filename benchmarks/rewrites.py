@@ -1,0 +1,134 @@
+"""What each graph rewrite of the batched trainer saves: ``python -m benchmarks.rewrites [W1 ... W5]``.
+
+A trainer with all rewrites, trainers that each lack one, and one that lacks all take turns in one
+process of one thread, each with a round of the workload, without messages and server. Printed are the
+seconds with all, and for each other trainer the median over the turns of its time over that in the same
+turn, with the quartiles. Times are CPU seconds, which other processes change less than seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
+from unittest.mock import patch
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.trainers import Round, trainer_round
+from benchmarks.turns import conditions, ratio
+from benchmarks.workloads import WORKLOADS
+from fedapp.config.read import read_config
+from fedapp.data.node_data import read_node_data
+from fedapp.training import build
+
+BATCHED = "fedapp.training.batched"
+STEPS = {"W2": 15, "W3": 15, "W5": 1}
+"""Local steps of a client at most, where a whole round takes long."""
+
+console = Console()
+
+
+def _none(*_: object) -> None:
+    """Stand in for a rewrite that finds nothing to do."""
+
+
+def _unmarked(graph: torch.fx.GraphModule, _fixed: int) -> torch.fx.GraphModule:
+    return graph
+
+
+REWRITES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
+    "views of the same shape removed": {"graph_updates._remove_no_op_views": _none},
+    "double transpositions removed": {"graph_updates._remove_double_transposes": _none},
+    "matmuls added into the weights": {"graph_updates._as_matmul": _none},
+    "other terms added into the weights": {"graph_updates._same_shape": lambda *_: False},
+    "matmuls by oneDNN": {"graph_matmul._replace_matmul": _none},
+    "updates by oneDNN": {"graph_matmul._replace_addmm": _none},
+    "constants hoisted": {
+        "compiled_step.mark_hoisted": _unmarked,
+        "graph_matmul.mark_hoisted": _unmarked,
+    },
+    "compiled around the matmuls": {"compiled_step.compile_around_matmuls": _none},
+}
+"""What stands in for functions of the batched trainer where a rewrite is left out."""
+
+
+@contextlib.contextmanager
+def without(rewrites: Sequence[str]) -> Iterator[None]:
+    """Trace steps without some of the rewrites."""
+    with contextlib.ExitStack() as stack:
+        for name in rewrites:
+            for target, stand_in in REWRITES[name].items():
+                stack.enter_context(patch(f"{BATCHED}.{target}", stand_in))
+        yield
+
+
+def rounds(name: str, folder: str, steps: int) -> dict[str, Round]:
+    """Return a round of a workload with all rewrites, without each, and without any, traced."""
+    config = WORKLOADS[name].config(folder, 1, steps)
+    if config is None:
+        raise typer.BadParameter(f"{name} needs its data set: FEDAPP_DATA=FOLDER")
+    config = read_config({**config.to_run_config(), "trainer": "batched"})
+    node_data, found = read_node_data(config, None), dict[str, Round]()
+    mode = build.choose_program(config, torch.device("cpu"))
+    left_out = {"all rewrites": list[str]()} | {name: [name] for name in REWRITES}
+    if mode != "compile":
+        del left_out["compiled around the matmuls"]
+    for row, rewrites in {**left_out, "none": [*REWRITES]}.items():
+        build._batched.cache_clear()
+        with without(rewrites):
+            found[row] = trainer_round(config, node_data)
+            found[row]()
+    return found
+
+
+def cpu_seconds(found: Mapping[str, Round], turns: int) -> dict[str, list[float]]:
+    """Return the CPU seconds of each row in each turn; every turn begins with another row."""
+    times: dict[str, list[float]] = {row: [] for row in found}
+    order = list(found)
+    for _ in range(turns):
+        for row in order:
+            began = time.process_time()
+            found[row]()
+            times[row].append(time.process_time() - began)
+        order = [*order[1:], order[0]]
+    return times
+
+
+def quartiles(times: Sequence[float], base: Sequence[float]) -> str:
+    """Return the quartiles of the turns' ratios."""
+    first, _, third = statistics.quantiles(
+        (mine / other for mine, other in zip(times, base, strict=True)), n=4
+    )
+    return f"{first:.3f} to {third:.3f}"
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[W1 ... W5]")] = None,
+    turns: Annotated[int, typer.Option(min=2)] = 10,
+    steps: Annotated[int, typer.Option(help="Local steps of a client at most.")] = 0,
+) -> None:
+    """Print a table a workload."""
+    torch.set_num_threads(1)
+    console.print(conditions(turns), highlight=False)
+    for name in names or list(WORKLOADS):
+        limit = steps or STEPS.get(name, 0)
+        with tempfile.TemporaryDirectory() as folder:
+            times = cpu_seconds(rounds(name, folder, limit), turns)
+        base = times["all rewrites"]
+        cut = f", at most {limit} steps a client" if limit else ""
+        title = f"{name}{cut}: {statistics.median(base):.3f} s with all"
+        table = Table("without", "of the time with all", "quartiles", title=title)
+        for row, mine in times.items():
+            table.add_row(row, f"{ratio(mine, base):.3f}", quartiles(mine, base))
+        console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
