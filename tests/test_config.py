@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 from fedapp import server_app
 from fedapp.cli.generate import ROOT, targets
 from fedapp.cli.main import app
+from fedapp.config.group import Case, cases_of, keys_of
 from fedapp.config.key_docs import allowed
 from fedapp.config.read import defaults, option_fields, parse_settings, read_config, split_settings
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import RunConfig
+from fedapp.config.run_config import GROUPS, RunConfig, snake
 from fedapp.data.node_data import own_client
 from fedapp.errors import CheckpointError, ConfigError, FedappError, RunError
 from fedapp.runs.metrics import read_metrics
@@ -179,6 +180,36 @@ def test_all_mistakes_are_named_at_once() -> None:
     said = str(error.value)
     for key in ("learning-rate = -1.0", "momentum = 2.0", "lr = 1"):
         assert key in said
+
+
+def test_all_contradictions_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        read_config({"nesterov": True, "resume": True, "min-replies": 11})
+    lines = str(error.value).splitlines()
+    assert [line.split(" = ")[0] for line in lines] == ["min-replies", "nesterov", "resume"]
+
+
+def test_each_key_is_of_one_group() -> None:
+    keys = [key for group in GROUPS for key in keys_of(group)]
+    assert keys == list(keys_of(RunConfig))
+    assert len(set(keys)) == len(keys)
+
+
+MARKED = [
+    (key, case)
+    for group in GROUPS
+    for key in keys_of(group)
+    for case in cases_of(group.model_fields[snake(key)])
+]
+
+
+@pytest.mark.parametrize(("key", "case"), MARKED, ids=lambda v: str(v)[:40])
+def test_a_key_without_effect_is_named_with_the_reason(key: str, case: Case) -> None:
+    """Also where only the data, or the algorithm, tell that it has none."""
+    config = read_config({}).model_copy(update={snake(key): 7})
+    (line,) = config.unused(case)
+    assert line.startswith(f"{key} = 7: has no effect, because ")
+    assert "{" not in line
 
 
 BAD_RUNS: list[tuple[dict[str, Any], list[str]]] = [

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from fedapp.config.registry import FAMILIES, Component, Family
-from fedapp.config.settings import Scalar, Settings, kebab, no_effect, snake
+from fedapp.config.settings import Scalar, Settings, kebab, no_effect
 from fedapp.errors import ConfigError
 
 
@@ -86,14 +86,8 @@ class ConfigGroup(Settings):
 
     def options_of(self, family: Family, name: str) -> dict[str, Scalar]:
         """Return the parameters of ``family``'s component ``name`` among the options, by field."""
-        prefix, fields = f"{name}.", family.components()[name].model_fields
-        values = {
-            snake(key.removeprefix(prefix)): value
-            for key, value in self.options.items()
-            if key.startswith(prefix)
-        }
-        # A data set and a model may have the same name, and then the same prefix.
-        return {field: value for field, value in values.items() if field in fields}
+        keys = {field: f"{name}.{kebab(field)}" for field in family.components()[name].model_fields}
+        return {field: self.options[key] for field, key in keys.items() if key in self.options}
 
 
 def keys_of(group: type[ConfigGroup]) -> tuple[str, ...]:
