@@ -3,14 +3,19 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run simulation deploy-demo test test-all lint format generate pins docs bench smoke fab clean
+.PHONY: run simulation deploy-demo test test-all lint format generate pins device docs bench smoke fab clean
 
+# What a run needs; then what the tests and the other developers' tools need.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "$(PYTHON) is too old: Python 3.11 or later is needed. Try: make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[dev]"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[deploy,studies]"
+	touch $@
+
+$(VENV)/.developer: $(VENV)/.installed constraints-dev.txt
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints-dev.txt --editable ".[dev]"
 	touch $@
 
 run: $(VENV)/.installed
@@ -19,40 +24,48 @@ run: $(VENV)/.installed
 simulation: $(VENV)/.installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 $(BIN)/python -m deploy.run
 
-test: $(VENV)/.installed
+test: $(VENV)/.developer
 	$(BIN)/python -m pytest
 
-test-all: $(VENV)/.installed
+test-all: $(VENV)/.developer
 	$(BIN)/python -m pytest -m ""
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.developer
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m fedapp.cli.generate --check
 
-format: $(VENV)/.installed
+format: $(VENV)/.developer
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-generate: $(VENV)/.installed
+generate: $(VENV)/.developer
 	$(BIN)/python -m fedapp.cli.generate
 	$(BIN)/python -m benchmarks.round_picture --write >/dev/null
 
-# The newest versions that pyproject.toml allows; the lowest Python, so that they hold for all.
-pins: $(VENV)/.installed
-	$(BIN)/uv --no-config pip compile pyproject.toml --extra dev --upgrade --python-version 3.11 \
-	    --python-platform linux --no-annotate --no-header --quiet --output-file constraints.txt
+# The newest versions that pyproject.toml allows, of what runs need and of the developers' tools with it;
+# the lowest Python, so that they hold for all.
+COMPILE := $(BIN)/uv --no-config pip compile --python-version 3.11 --no-annotate --no-header --quiet
+pins: $(VENV)/.developer
+	$(COMPILE) pyproject.toml --extra dev --upgrade --python-platform linux --output-file constraints-dev.txt
+	$(COMPILE) pyproject.toml --extra deploy --extra studies --constraint constraints-dev.txt --upgrade \
+	    --python-platform linux --output-file constraints.txt
 	$(BIN)/python -m fedapp.cli.generate
+
+# Whether wheels alone make a device of 64-bit ARM.
+device: $(VENV)/.installed
+	$(COMPILE) deploy/device.txt --constraint constraints.txt --python-platform aarch64-manylinux_2_28 \
+	    --only-binary :all: --output-file $(VENV)/device-aarch64.txt
 
 # A SuperLink and three devices on this machine, with TLS and node authentication; a minute or two.
 deploy-demo: $(VENV)/.installed
 	$(BIN)/python -m deploy.demo
 
-docs: $(VENV)/.installed
+docs: $(VENV)/.developer
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
-bench: $(VENV)/.installed
+bench: $(VENV)/.developer
 	$(BIN)/python -m benchmarks
 
 # Every table and figure of the papers at its smallest scale, into runs/smoke.

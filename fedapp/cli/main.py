@@ -15,6 +15,9 @@ from fedapp.cli.run import doctor, keys, partition, run
 from fedapp.cli.studies import reproduce, sweep
 from fedapp.errors import FedappError
 
+EXTRAS = {"markdown_it": "studies"}
+"""The extra of ``pyproject.toml`` that installs a package, of packages that only some commands import."""
+
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -61,6 +64,12 @@ def main() -> None:
         sys.exit(error.exit_code)
     except FedappError as error:
         print_error(str(error))
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        name = (error.name or "").partition(".")[0]
+        if name not in EXTRAS:
+            raise
+        print_error(f"{name} is not installed. Run: pip install 'fedapp[{EXTRAS[name]}]'")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
