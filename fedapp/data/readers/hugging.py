@@ -88,11 +88,12 @@ def _download_message(config: DataConfig, error: Exception) -> str:
 
 def _source(config: DataConfig, splits: Any, *, test_required: bool) -> Source:
     tables = {str(name): split.data.table for name, split in splits.items()}
-    names = _class_names(next(iter(splits.values())).features) if splits else {}
+    names = class_names_of(next(iter(splits.values())).features) if splits else {}
     return source_from_tables(config, tables, names, test_required=test_required)
 
 
-def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def class_names_of(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the names of each class-label column."""
     import datasets
 
     return {

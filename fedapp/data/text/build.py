@@ -73,11 +73,7 @@ def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
     DataError
         `client-key` names no column, or no training text has two symbols.
     """
-    client = client_column(config, source.train)
-    splits = _lines(join_windows(config, source, client), client)
-    if config.test_fraction and not splits[1:]:
-        held = hold_out_last(splits[0].owners, config.test_fraction)
-        splits = [splits[0].take(rows) for rows in held if len(rows)]
+    splits = _split_lines(config, source)
     words = config.text_unit == "words"
     steps = config.text_unroll or (10 if words else 80)
     limit = config.text_client_words if words else 0
@@ -98,6 +94,23 @@ def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
         vocabulary=symbols.vocabulary,
     )
     return Dataset(config.dataset, task, train, test, "")
+
+
+def symbols_of(config: DataConfig, source: Source) -> Symbols:
+    """Return the symbols of the data set that ``build_labelled`` or ``build_next_symbol`` returns."""
+    if source.train.labels is not None:
+        return _symbols(config, _lines(hold_out_random(config, source), "")[0], 0)
+    return _symbols(config, _split_lines(config, source)[0], config.text_client_words)
+
+
+def _split_lines(config: DataConfig, source: Source) -> list[Lines]:
+    """Return the texts of the training split, and of the test split or the part held out."""
+    client = client_column(config, source.train)
+    splits = _lines(join_windows(config, source, client), client)
+    if config.test_fraction and not splits[1:]:
+        held = hold_out_last(splits[0].owners, config.test_fraction)
+        splits = [splits[0].take(rows) for rows in held if len(rows)]
+    return splits
 
 
 @dataclass(frozen=True)
