@@ -103,12 +103,16 @@ class Model(Component, ABC):
     def num_correct(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return how many targets are predicted correctly, and how many count: two scalars.
 
-        The former is nan for a regression.
+        The former is nan for a regression with the base's loss.
         """
-        if is_regression(targets):
+        if self.predicts_numbers(targets):
             return torch.full((), torch.nan, dtype=torch.float64), torch.tensor(len(targets))
         counted = targets != IGNORE
         return ((outputs.argmax(1) == targets) & counted).sum(), counted.sum()
+
+    def predicts_numbers(self, targets: Tensor) -> bool:
+        """Return whether this is a regression with the base's loss."""
+        return is_regression(targets) and type(self).loss is Model.loss
 
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """Return further metrics of a model, by name; by default those of a regression.
@@ -119,7 +123,7 @@ class Model(Component, ABC):
         metrics of a round the names have the prefix ``test_`` or ``training_set_``, or ``client_`` for
         the mean over clients that evaluate the model, weighted by their examples.
         """
-        if not is_regression(targets):
+        if not self.predicts_numbers(targets):
             return {}
         targets = targets.double()
         squares = (outputs.squeeze(1).double() - targets).square().sum()

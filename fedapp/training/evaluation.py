@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedapp.data.dataset import Examples, Subset
 from fedapp.data.transforms.transform import Transform
-from fedapp.models.model import Model, is_regression
+from fedapp.models.model import Model
 from fedapp.seeds import generator
 from fedapp.training.batched.graph_matmul import LinearWithOnednn
 from fedapp.training.batches import sequence_ends, to_device
@@ -60,7 +60,6 @@ class Evaluator:
         self.memory_format = set_memory_format(self.module)
         self.model = model
         self.has_metrics = type(model).metrics is not Model.metrics
-        self.own_loss = type(model).loss is not Model.loss
         statistics = running_statistics(self.module)
         self.statistics = {name: tensor.clone() for name, tensor in statistics.items()}
         self.params = {**dict(self.module.named_parameters()), **statistics}
@@ -78,7 +77,7 @@ class Evaluator:
 
     def _load(self, examples: Examples) -> None:
         inputs, targets = to_device(examples, self.device)
-        self.has_metrics |= is_regression(targets) and not self.own_loss
+        self.has_metrics |= self.model.predicts_numbers(targets)
         ends = sequence_ends(examples, causal=self.model.causal and not self.has_metrics)
         parts = (inputs.split(self.batch_size), targets.split(self.batch_size))
         if ends is not None:

@@ -169,8 +169,8 @@ def _texts(column: Column, part: Any) -> Iterator[str]:
             yield str(value)
 
 
-def refuse_text_among_numbers(column: Column, least: float = 0.5) -> None:
-    """Refuse a text column of which more than ``least`` are numbers, with the row of one that is not.
+def refuse_text_among_numbers(column: Column, minimum: float = 0.5) -> None:
+    """Refuse a text column of which more than ``minimum`` are numbers, with the row of one that is not.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def refuse_text_among_numbers(column: Column, least: float = 0.5) -> None:
         if not is_text(part.type):
             continue
         sample = part.slice(0, SAMPLE).to_pylist()
-        if sum(_is_numeral(value) for value in sample) <= least * len(sample):
+        if sum(_is_numeral(value) for value in sample) <= minimum * len(sample):
             continue
         for row, value in enumerate(part.to_pylist()):
             if value is not None and not _is_numeral(value):

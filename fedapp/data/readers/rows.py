@@ -47,7 +47,7 @@ def read_rows(path: Path, statistics: Statistics, missing: str) -> NDArray[np.fl
             )
         column = Column(str(path), name, {"rows": rows.data.table[name]}, names.get(name, ()))
         if isinstance(how, Scaling):
-            refuse_text_among_numbers(column, least=-1)
+            refuse_text_among_numbers(column, minimum=-1)
             values.append(None)
             columns.append(numbers_of(column, missing)["rows"])
         else:
