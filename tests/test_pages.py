@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from fedapp.studies.papers.cells import line_name
@@ -16,7 +14,6 @@ from fedapp.studies.papers.pages.tables import Entry, entries, table_section
 from fedapp.studies.papers.results import CellResult, Results, thin
 from fedapp.studies.papers.schema import Comparison, Figure
 from fedapp.studies.sweep.record import RunRecord
-from fedapp.studies.sweep.store import Archive
 from tests.paper_results import (
     EXPERIMENTS,
     TABLES,
@@ -375,12 +372,11 @@ def test_the_index_counts_verdicts_and_lines() -> None:
     assert summary(EXPERIMENTS["seo-fig2"], [figure]) == "1 of 2 lines"
 
 
-def test_a_page_says_from_which_code_its_runs_are(tmp_path: Path) -> None:
+def test_a_page_says_from_which_code_its_runs_are() -> None:
     """One of a commit, one of a changed one, one that names none, and one without a record."""
-    archive = Archive(tmp_path)
     commits = {"a": "12ab", "b": "12ab-dirty", "c": ""}
-    archive.keep(
-        RunRecord(
+    records = {
+        run: RunRecord(
             run=run,
             settings={},
             status="complete",
@@ -390,15 +386,15 @@ def test_a_page_says_from_which_code_its_runs_are(tmp_path: Path) -> None:
             execution={"commit": commit} if commit else {},
         )
         for run, commit in commits.items()
-    )
+    }
     runs = [run_result(50.0, seed=n, run=name) for n, name in enumerate("abcd")]
     results = table_results({"E = 1, B = 10 | IID": cell(*runs)})
-    said = page(TABLES["mcmahan-table4"], [results], archive)
+    said = page(TABLES["mcmahan-table4"], [results], records)
     assert (
         "Of the 4 runs whose numbers are shown: 1 from a commit as it is, 1 from a commit with changes, "
         "1 from code that their record does not name, 1 without a record." in said
     )
     clean = table_results({"E = 1, B = 10 | IID": cell(runs[0])})
-    assert "Of the 1 runs" not in page(TABLES["mcmahan-table4"], [clean], archive)
+    assert "Of the 1 runs" not in page(TABLES["mcmahan-table4"], [clean], records)
     smoke = results.model_copy(update={"scale": "smoke"})
-    assert "Of the 4 runs" not in page(TABLES["mcmahan-table4"], [smoke], archive)
+    assert "Of the 4 runs" not in page(TABLES["mcmahan-table4"], [smoke], records)

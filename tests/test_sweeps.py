@@ -38,7 +38,7 @@ from fedapp.studies.sweep.search import (
     replay,
     search,
 )
-from fedapp.studies.sweep.store import Archive, Store
+from fedapp.studies.sweep.store import Store
 from fedapp.training import build as setup
 
 BASE = {"num-clients": 10, "2nn.hidden": 8}
@@ -695,16 +695,16 @@ def test_a_run_that_diverged_is_a_result_and_not_tried_again(tmp_path: Path) -> 
 def test_old_numbers_of_changed_code_are_named_and_not_of_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, archive = Store(tmp_path), Archive(tmp_path / "archive")
+    store = Store(tmp_path)
     mine, published = Request.of(SHORT, 1), Request.of({**SHORT, "seed": 1}, 1)
     do(mine, store)
-    archive.keep([do(published, store)])
+    recorded = {published.run: do(published, store).published}
     shutil.rmtree(store.folder(published.run))
     plans = {name: (lambda r=r: fixed([r])) for name, r in (("a", mine), ("b", published))}
 
     def said() -> str:
         console = Console(file=io.StringIO(), width=200)
-        run_plans(plans, Store(tmp_path, archive), SchedulerOptions(jobs=1), console)
+        run_plans(plans, Store(tmp_path, recorded), SchedulerOptions(jobs=1), console)
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
     assert said() == ""

@@ -22,7 +22,9 @@ from fedapp.config.registry import FAMILIES, Family
 from fedapp.config.run_config import RunConfig, kebab
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.pages.index import index_files
-from fedapp.studies.papers.pages.page import page_files, results_of
+from fedapp.studies.papers.pages.page import page_files
+from fedapp.studies.papers.stored import results_of
+from fedapp.studies.sweep.table import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "# --- generated: {} ---", "# --- end of generated: {} ---"
@@ -140,10 +142,11 @@ def targets() -> dict[Path, list[Callable[[str], str]]]:
 
 def result_pages(folder: Path) -> dict[Path, str]:
     """Return the current pages of all results in ``folder``."""
-    pages = index_files(folder) if folder.is_dir() else {}
+    records = read_records(folder)
+    pages = index_files(folder, records) if folder.is_dir() else {}
     for name in all_experiments():
-        if any(results_of(folder, name)):
-            pages |= page_files(folder, name)
+        if any(results_of(folder, name, records)):
+            pages |= page_files(folder, name, records)
     return pages
 
 

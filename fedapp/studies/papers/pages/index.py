@@ -12,7 +12,7 @@ from fedapp.studies.papers.cells import is_among
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.pages.claims import check_all
 from fedapp.studies.papers.pages.markdown import NOT_RUN, duration, percent, table
-from fedapp.studies.papers.pages.page import html, results_of
+from fedapp.studies.papers.pages.page import html
 from fedapp.studies.papers.pages.tables import (
     STANDINGS,
     Entry,
@@ -26,6 +26,8 @@ from fedapp.studies.papers.pages.tables import (
 )
 from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.schema import Comparison, Table
+from fedapp.studies.papers.stored import results_of
+from fedapp.studies.sweep.record import RunRecord
 
 HOW = "[Reproduce and sweep](../reproduce.md)"
 INTRODUCTION = f"""# The papers, reproduced
@@ -42,41 +44,32 @@ How to run them, and sweeps of your own: {HOW}.
 """
 
 
-def all_tables(folder: Path) -> str:
-    """Return the totals of all tables in ``folder`` as Markdown."""
-    return totals(
-        {
-            name: (experiment, list(results_of(folder, name)))
-            for name, experiment in all_experiments().items()
-            if isinstance(experiment, Table)
-        }
-    )
-
-
-def write_index(folder: Path) -> Path:
+def write_index(folder: Path, records: Mapping[str, RunRecord]) -> Path:
     """Write the index and return the path of its Markdown."""
     folder.mkdir(parents=True, exist_ok=True)
-    texts = index_files(folder)
+    texts = index_files(folder, records)
     for path, text in texts.items():
         write_atomically(path, text.encode())
     return next(iter(texts))
 
 
-def index_files(folder: Path) -> dict[Path, str]:
+def index_files(folder: Path, records: Mapping[str, RunRecord]) -> dict[Path, str]:
     """Return the contents of ``folder/index.md`` and ``.html`` by path."""
-    rows, pages = [], []
+    rows, pages, tables = [], [], {}
     for name, experiment in all_experiments().items():
-        by_scale = list(results_of(folder, name))
+        by_scale = list(results_of(folder, name, records))
         link = f"[{experiment.title}]({name}/index.md)" if by_scale else experiment.title
         pages += [f"{name}/index"] if by_scale else []
         runs = [
             f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale
             for r in by_scale
         ]
+        if isinstance(experiment, Table):
+            tables[name] = experiment, by_scale
         ran, source = "; ".join(runs) or NOT_RUN, experiment.source.rstrip(".")
         rows.append([link, summary(experiment, by_scale), ran, f"`{name}`", source])
     overview = table(("experiment", "results", "run", "name", "source"), rows)
-    body = f"{INTRODUCTION}\n{all_tables(folder)}\n\n{overview}\n"
+    body = f"{INTRODUCTION}\n{totals(tables)}\n\n{overview}\n"
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
     linked = body.replace("/index.md)", "/index.html)").replace(HOW, "`docs/reproduce.md`")
     return {

@@ -25,9 +25,10 @@ from fedapp.studies.papers.pages.figure_tables import (
 )
 from fedapp.studies.papers.pages.markdown import duration, table
 from fedapp.studies.papers.pages.tables import table_section
-from fedapp.studies.papers.results import Results, read_results
+from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.schema import SCALES, Comparison, ScaleName, Sharpness, Table, Updates
-from fedapp.studies.sweep.store import Archive
+from fedapp.studies.papers.stored import results_of
+from fedapp.studies.sweep.record import RunRecord
 
 HEADINGS: Mapping[ScaleName, str] = {
     "full": "Full scale",
@@ -37,42 +38,37 @@ HEADINGS: Mapping[ScaleName, str] = {
 }
 
 
-def write_page(folder: Path, name: str) -> list[Path]:
+def write_page(folder: Path, name: str, records: Mapping[str, RunRecord]) -> list[Path]:
     """Write the page of an experiment and return its files."""
-    texts = page_files(folder, name)
+    texts = page_files(folder, name, records)
     for path, text in texts.items():
         write_atomically(path, text.encode())
     return list(texts)
 
 
-def page_files(folder: Path, name: str) -> dict[Path, str]:
+def page_files(folder: Path, name: str, records: Mapping[str, RunRecord]) -> dict[Path, str]:
     """Return the contents of ``folder/name/index.md`` and ``.html`` by path."""
     experiment = all_experiments()[name]
-    text = page(experiment, list(results_of(folder, name)), Archive(folder))
+    text = page(experiment, list(results_of(folder, name, records)), records)
     files = folder / name / "index.md", folder / name / "index.html"
     return {files[0]: text, files[1]: html(text, experiment.title)}
 
 
-def results_of(folder: Path, name: str) -> Iterator[Results]:
-    """Yield the results of an experiment, the largest scale first."""
-    for scale in reversed(SCALES):
-        if results := read_results(folder, name, scale):
-            yield results
-
-
 def page(
-    experiment: Experiment, by_scale: Sequence[Results], archive: Archive | None = None
+    experiment: Experiment,
+    by_scale: Sequence[Results],
+    records: Mapping[str, RunRecord] | None = None,
 ) -> str:
     """Return the page as Markdown: what the paper shows, what was measured, what differs.
 
-    Above smoke scale, the records in ``archive`` tell which code the runs are from.
+    Above smoke scale, ``records`` tell which code the runs are from.
     """
     parts = [f"# {experiment.title}", "", f"{experiment.source}.", "", experiment.about.strip()]
     for place, results in enumerate(by_scale):
         section = _smoke_section if place and results.scale == "smoke" else _scale_section
         parts += ["", f"## {HEADINGS[results.scale]}", "", *section(experiment, results)]
-        if archive and results.scale != "smoke" and (sentence := provenance(results, archive)):
-            parts[-1] = f"{parts[-1]} {sentence}"
+        if records is not None and results.scale != "smoke":
+            parts[-1] = " ".join(filter(None, (parts[-1], provenance(results, records))))
     if experiment.differs:
         parts += ["", "## What differs, and why", "", experiment.differs.strip()]
     return "\n".join(parts) + "\n"
@@ -191,24 +187,22 @@ KINDS = (
 )
 
 
-def provenance(results: Results, archive: Archive) -> str:
+def provenance(results: Results, records: Mapping[str, RunRecord]) -> str:
     """Return how many of the runs on the page are from a clean commit; "" if all are.
 
     Only runs of the chosen candidates count.
     """
     runs = {run.run for cell in results.cells.values() for run in cell.runs}
-    counts = Counter(_kind(run, archive) for run in runs)
+    counts = Counter(_kind(records.get(run)) for run in runs)
     if counts[CLEAN] == len(runs):
         return ""
     kinds = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind] or kind == CLEAN)
     return f"Of the {len(runs)} runs whose numbers are shown: {kinds}."
 
 
-def _kind(run: str, archive: Archive) -> str:
-    record = archive.find(run)
+def _kind(record: RunRecord | None) -> str:
     if record is None:
         return KINDS[3]
-    commit = str(record.execution.get("commit") or "")
-    if not commit:
+    if not record.commit:
         return KINDS[2]
-    return KINDS[1] if commit.endswith("-dirty") else CLEAN
+    return KINDS[1] if record.commit.endswith("-dirty") else CLEAN
