@@ -49,8 +49,8 @@ def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> 
     reproduce(["seo-fig11", "mcmahan-fig1"], options, Console(quiet=True))
     for name in ("seo-fig11", "mcmahan-fig1"):
         files = {path.name for path in (tmp_path / "out" / name).iterdir()}
-        assert files == {"smoke.json", "smoke.png", "smoke.svg", "index.md", "index.html"}
-        assert 'src="smoke.svg"' in (tmp_path / "out" / name / "index.html").read_text()
+        assert files == {"smoke.json", "smoke.png", "index.md"}
+        assert "](smoke.png)" in (tmp_path / "out" / name / "index.md").read_text()
     numbers = read_results(tmp_path / "out", "mcmahan-fig1", "smoke").numbers
     middle = numbers["thetas"].index(min(numbers["thetas"], key=lambda t: abs(t - 0.5)))
     assert numbers["shared"][middle] < min(numbers["shared parents"])

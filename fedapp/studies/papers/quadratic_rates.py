@@ -34,6 +34,7 @@ from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.runs.figures import COLORS, GREY, LIGHT, new_figure
 from fedapp.server_app import run
+from fedapp.studies.papers.figures.style import reduce_colors
 
 Array = NDArray[np.float64]
 METHODS = tuple(
@@ -130,6 +131,8 @@ def promised(method: Method, steps: int) -> Array:
 def draw(path: Path) -> None:
     """Draw the figure into ``path``."""
     rates_figure().savefig(path, dpi=150)
+    if path.suffix == ".png":
+        reduce_colors(path)
 
 
 def rates_figure(steps: int = 16) -> Figure:

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.catalogue import Experiment, choose_at
+from fedapp.studies.papers.catalogue import Experiment, all_experiments, choose_at
 from fedapp.studies.papers.cells import (
     Cells,
     Setup,
@@ -36,6 +36,7 @@ from fedapp.studies.papers.results import (
 from fedapp.studies.papers.schema import Cut, Figure, ScaleName, Sharpness
 from fedapp.studies.papers.stored import (
     read_results,
+    results_of,
     results_path,
     with_curves,
     write_results,
@@ -305,9 +306,20 @@ def publish(
     records: Mapping[str, RunRecord],
 ) -> list[Path]:
     """Write results, figure and page of an experiment and return the files."""
-    files, stem = [write_results(folder, results)], folder / results.experiment / results.scale
-    files += draw(experiment, with_curves(results, records), setup, stem)
-    return [*files, *write_page(folder, results.experiment, records)]
+    stem = folder / results.experiment / results.scale
+    written = write_results(folder, results)
+    drawn = draw(experiment, with_curves(results, records), setup, stem)
+    page = write_page(folder, results.experiment, records)
+    return [written, *([drawn] if drawn else []), page]
+
+
+def redraw(folder: Path, data: Path | None) -> None:
+    """Draw the figures of all results in ``folder`` again."""
+    records = read_records(folder)
+    for name, experiment in all_experiments().items():
+        for results in results_of(folder, name, records):
+            options = ReproduceOptions(results.scale, data, folder, folder, SchedulerOptions(), {})
+            draw(experiment, results, setup_of(experiment, options), folder / name / results.scale)
 
 
 def data_folder(given: Path | None) -> Path | None:

@@ -1,4 +1,4 @@
-"""The page of an experiment, as Markdown and HTML."""
+"""The page of an experiment, as Markdown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markdown_it import MarkdownIt
-
 from fedapp.config.run_config import Scalar
 from fedapp.files import write_atomically
-from fedapp.runs.report import page as html_page
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import EVALUATIONS
 from fedapp.studies.papers.claims import Claims
@@ -26,7 +23,7 @@ from fedapp.studies.papers.pages.figure_tables import (
 from fedapp.studies.papers.pages.markdown import duration, table
 from fedapp.studies.papers.pages.tables import table_section
 from fedapp.studies.papers.results import Results
-from fedapp.studies.papers.schema import SCALES, Comparison, ScaleName, Sharpness, Table, Updates
+from fedapp.studies.papers.schema import Comparison, ScaleName, Sharpness, Table, Updates
 from fedapp.studies.papers.stored import results_of
 from fedapp.studies.sweep.record import RunRecord
 
@@ -38,20 +35,16 @@ HEADINGS: Mapping[ScaleName, str] = {
 }
 
 
-def write_page(folder: Path, name: str, records: Mapping[str, RunRecord]) -> list[Path]:
-    """Write the page of an experiment and return its files."""
-    texts = page_files(folder, name, records)
-    for path, text in texts.items():
-        write_atomically(path, text.encode())
-    return list(texts)
+def write_page(folder: Path, name: str, records: Mapping[str, RunRecord]) -> Path:
+    """Write the page of an experiment, ``folder/name/index.md``, and return it."""
+    path = folder / name / "index.md"
+    write_atomically(path, page_of(folder, name, records).encode())
+    return path
 
 
-def page_files(folder: Path, name: str, records: Mapping[str, RunRecord]) -> dict[Path, str]:
-    """Return the contents of ``folder/name/index.md`` and ``.html`` by path."""
-    experiment = all_experiments()[name]
-    text = page(experiment, list(results_of(folder, name, records)), records)
-    files = folder / name / "index.md", folder / name / "index.html"
-    return {files[0]: text, files[1]: html(text, experiment.title)}
+def page_of(folder: Path, name: str, records: Mapping[str, RunRecord]) -> str:
+    """Return the page of an experiment whose results are in ``folder``."""
+    return page(all_experiments()[name], list(results_of(folder, name, records)), records)
 
 
 def page(
@@ -61,25 +54,17 @@ def page(
 ) -> str:
     """Return the page as Markdown: what the paper shows, what was measured, what differs.
 
-    Above smoke scale, ``records`` tell which code the runs are from.
+    The smoke scale is shown only if it is the only one. Above it, ``records`` tell which code the runs
+    are from.
     """
     parts = [f"# {experiment.title}", "", f"{experiment.source}.", "", experiment.about.strip()]
-    for place, results in enumerate(by_scale):
-        section = _smoke_section if place and results.scale == "smoke" else _scale_section
-        parts += ["", f"## {HEADINGS[results.scale]}", "", *section(experiment, results)]
+    for results in [each for each in by_scale if each.scale != "smoke"] or by_scale:
+        parts += ["", f"## {HEADINGS[results.scale]}", "", *_scale_section(experiment, results)]
         if records is not None and results.scale != "smoke":
             parts[-1] = " ".join(filter(None, (parts[-1], provenance(results, records))))
     if experiment.differs:
         parts += ["", "## What differs, and why", "", experiment.differs.strip()]
     return "\n".join(parts) + "\n"
-
-
-def _smoke_section(experiment: Experiment, results: Results) -> list[str]:
-    """Return the section of the smoke scale if a larger scale has results."""
-    drawn = not isinstance(experiment, Table | Claims)
-    subject = f"[Its figure]({results.scale}.png)" if drawn else "It"
-    shows = f"{subject} shows that the experiment runs, and is no evidence of its outcome."
-    return [*_command(experiment, results), shows]
 
 
 def _command(experiment: Experiment, results: Results) -> list[str]:
@@ -168,14 +153,6 @@ def _executed_with(execution: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         values = [str(each[name]) for each in execution if each.get(name)]
         some = "" if len(values) == len(execution) else " for some of them"
         yield f"{name} {' and '.join(dict.fromkeys(values))}{some}"
-
-
-def html(text: str, title: str) -> str:
-    """Convert a page to HTML with SVG pictures."""
-    body = MarkdownIt("commonmark").enable("table").render(text)
-    for scale in SCALES:
-        body = body.replace(f'src="{scale}.png"', f'src="{scale}.svg"')
-    return html_page(title, body)
 
 
 CLEAN = "from a commit as it is"
