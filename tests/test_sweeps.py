@@ -22,10 +22,11 @@ from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.metrics import read_metrics
 from fedapp.studies.papers.reproduce import ReproduceOptions, reproduce
-from fedapp.studies.sweep.command import retry_failures, run_plans, sweep_settings
+from fedapp.studies.sweep.command import sweep_settings
 from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, Request
+from fedapp.studies.sweep.plans import retry_failures, run_plans
 from fedapp.studies.sweep.record import RunRecord, problem_of, read_run
 from fedapp.studies.sweep.scheduler import SchedulerOptions, in_groups
 from fedapp.studies.sweep.search import (

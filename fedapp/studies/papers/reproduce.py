@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,13 @@ from fedapp.studies.papers.stored import (
     with_curves,
     write_results,
 )
-from fedapp.studies.sweep.command import failure, records_of, run_plans
 from fedapp.studies.sweep.identity import LENGTH
+from fedapp.studies.sweep.plans import Plan, Plans, failure, records_of, run_plans
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.scheduler import SchedulerOptions
-from fedapp.studies.sweep.search import SearchResult, Steps, replay, search
+from fedapp.studies.sweep.search import SearchResult, replay, search
 from fedapp.studies.sweep.store import Store, as_folder
 from fedapp.studies.sweep.table import EARLIER, read_records, update_table
-
-Plan = Callable[[], Steps]
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ def _recorded(folders: Sequence[Path]) -> dict[str, RunRecord]:
     return read_records(*(folder.expanduser() for folder in folders))
 
 
-def _write_records(plans: Mapping[str, Plan], store: Store, folder: Path) -> None:
+def _write_records(plans: Plans, store: Store, folder: Path) -> None:
     """Merge the records of all runs that were found into the tables, one for each paper."""
     for paper in dict.fromkeys(map(_paper, plans)):
         own = {name: plan for name, plan in plans.items() if _paper(name) == paper}
@@ -190,7 +188,7 @@ def _chosen(plans: Sequence[str], only: Sequence[str]) -> list[str]:
 
 
 def _cheapest_first(
-    plans: Mapping[str, Plan], experiments: Mapping[str, Experiment], options: ReproduceOptions
+    plans: Plans, experiments: Mapping[str, Experiment], options: ReproduceOptions
 ) -> dict[str, Plan]:
     """Sort the plans by their estimated cost."""
     seconds = {
