@@ -141,13 +141,14 @@ def _plans(cells: Mapping[str, Cells]) -> dict[str, Plan]:
 
 def _recorded(folders: Sequence[Path]) -> dict[str, RunRecord]:
     """Return the records beside the results in ``folders``."""
+    folders = [folder.expanduser() for folder in folders]
     for folder in folders:
-        if not any(folder.expanduser().glob("*.parquet")) and not (folder / EARLIER).is_dir():
+        if not any(file for pattern in ("*.parquet", EARLIER) for file in folder.glob(pattern)):
             raise ConfigError(
                 f"--from {folder}: it has no table of records (*.parquet). Name a folder of results, "
                 "for instance docs/results."
             )
-    return read_records(*(folder.expanduser() for folder in folders))
+    return read_records(*folders)
 
 
 def _write_records(plans: Plans, store: Store, folder: Path) -> None:

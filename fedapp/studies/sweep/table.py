@@ -10,7 +10,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +23,22 @@ from fedapp.errors import CheckpointError
 from fedapp.files import write_atomically
 from fedapp.studies.sweep.record import RunRecord
 
-_INTS, _FLOATS = pa.list_(pa.int64()), pa.list_(pa.float64())
-COLUMNS = pa.schema(
-    {
-        "run": pa.string(),
-        "settings": pa.string(),
-        "status": pa.string(),
-        "problem": pa.string(),
-        "rounds": _INTS,
-        "accuracy": _FLOATS,
-        "loss": _FLOATS,
-        "train_loss": _FLOATS,
-        "training_set_loss": _FLOATS,
-        "gradients": _INTS,
-        "updates": pa.float64(),
-        "bytes_down": pa.int64(),
-        "bytes_up": pa.int64(),
-        "seconds": pa.float64(),
-        "updates_until": _FLOATS,
-        "bytes_down_until": _INTS,
-        "bytes_up_until": _INTS,
-        "seconds_until": _FLOATS,
-        "agreement": pa.string(),
-        "execution": pa.string(),
-        "device": pa.string(),
-        "commit": pa.string(),
-    }.items()
-)
+TYPES: dict[Any, pa.DataType] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    list[int]: pa.list_(pa.int64()),
+    list[float]: pa.list_(pa.float64()),
+    list[float | None]: pa.list_(pa.float64()),
+}
+"""The column types of the record's fields; the others are text."""
 JSON_COLUMNS = ("settings", "agreement", "execution")
+OF_EXECUTION = ("device", "commit")
+COLUMNS = pa.schema(
+    [
+        *((k, TYPES.get(v.annotation, pa.string())) for k, v in RunRecord.model_fields.items()),
+        *((key, pa.string()) for key in OF_EXECUTION),
+    ]
+)
 FORMAT = {
     "version": "2.6",
     "compression": "zstd",
@@ -61,8 +49,8 @@ FORMAT = {
 }
 """Options of the writer. Without pandas metadata and times, the same rows give the same bytes; the
 footer names the version of pyarrow, and another version of zstd may compress otherwise."""
-EARLIER = "records"
-"""The folder in which earlier versions had a JSON file for each record."""
+EARLIER = "records/*.json.gz"
+"""The files of earlier versions, one for each record."""
 
 
 def read_records(*folders: Path) -> dict[str, RunRecord]:
@@ -77,8 +65,8 @@ def read_records(*folders: Path) -> dict[str, RunRecord]:
     """
     records: dict[str, RunRecord] = {}
     for folder in folders:
-        for path in sorted(folder.glob(f"{EARLIER}/*.json.gz")):
-            records = merge(records, _read_json(path))
+        for path in sorted(folder.glob(EARLIER)):
+            records = merge(records, [_read_json(path)])
         for path in sorted(folder.glob("*.parquet")):
             records = merge(records, read_table(path).values())
     return records
@@ -141,22 +129,21 @@ def read_table(path: Path) -> dict[str, RunRecord]:
 
 def _row(record: RunRecord) -> dict[str, Any]:
     execution = dict(record.execution)
-    columns = {key: execution.pop(key, None) for key in ("device", "commit")}
+    columns = {key: execution.pop(key, None) for key in OF_EXECUTION}
     row = {**record.model_dump(), "execution": execution, **columns}
     return {key: json.dumps(v) if key in JSON_COLUMNS else v for key, v in row.items()}
 
 
 def _record(row: dict[str, Any]) -> RunRecord:
     values = {key: json.loads(v) if key in JSON_COLUMNS else v for key, v in row.items()}
-    columns = {key: values.pop(key) for key in ("device", "commit")}
-    first, last = ({k: v} if v is not None else {} for k, v in columns.items())
+    first, last = ({key: v} if (v := values.pop(key)) is not None else {} for key in OF_EXECUTION)
     values["execution"] = {**first, **values["execution"], **last}
     return RunRecord.model_validate(values)
 
 
-def _read_json(path: Path) -> Iterator[RunRecord]:
+def _read_json(path: Path) -> RunRecord:
     try:
-        yield RunRecord.model_validate_json(gzip.decompress(path.read_bytes()))
+        return RunRecord.model_validate_json(gzip.decompress(path.read_bytes()))
     except (OSError, EOFError, zlib.error, ValidationError) as error:
         raise CheckpointError(
             f"{path} is damaged: {_first_line(error)}. Delete the file, and the run is repeated."
