@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,15 @@ from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
 
 # The same examples every time, and none that fails because the machine was busy.
-settings.register_profile(
-    "fedapp", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("fedapp")
+for profile, examples in (("quick", 25), ("thorough", 100)):
+    settings.register_profile(
+        profile,
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("quick")
 
 Run = Callable[..., Path]
 Component = Callable[[str, str, str], None]
@@ -40,6 +46,15 @@ SMALL = {
     "precision": "float64",
     "pictures": False,
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let all processes of the session share compiled steps, of this session alone."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        compiled = tempfile.TemporaryDirectory(prefix="fedapp-compiled-")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled.name
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        config.add_cleanup(compiled.cleanup)
 
 
 @pytest.fixture(autouse=True)
