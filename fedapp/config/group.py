@@ -16,11 +16,11 @@ from fedapp.errors import ConfigError
 
 @dataclass(frozen=True)
 class Case:
-    """A case in which keys have no effect: ``local_epochs_decay: Annotated[float, UnusedIf(...)]``.
+    """A case in which keys have no effect: ``program: Annotated[str, UnusedIf(SEQUENTIAL)]``.
 
-    ``because`` says why and what else to set; it names values of the group's fields in braces. ``holds``
-    tells from the group whether the case is there; without it, who knows the data or the algorithm
-    asks :meth:`ConfigGroup.unused`.
+    ``because`` says why and what else to set, with values of fields in braces. ``holds`` returns whether
+    the case applies to a configuration. A case that depends on the data or the algorithm has none, and is
+    given to :meth:`ConfigGroup.unused`.
     """
 
     because: str

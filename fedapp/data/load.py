@@ -12,8 +12,7 @@ import numpy as np
 from fedapp.config.data import CHARACTERS, IMAGES, LABELLED, READING, DataConfig
 from fedapp.config.group import Case
 from fedapp.config.registry import FAMILIES
-from fedapp.config.run_config import RunConfig
-from fedapp.config.settings import kebab
+from fedapp.config.run_config import RunConfig, kebab
 from fedapp.data.cache import cached_dataset, cached_partition, partition_key
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
