@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
         compiled = tempfile.TemporaryDirectory(prefix="fedapp-compiled-")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled.name
         os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        os.environ["OMP_WAIT_POLICY"] = "passive"  # of the workers: threads that wait take no core
         config.add_cleanup(compiled.cleanup)
 
 
@@ -146,6 +147,12 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Any:
     return report
 
 
+def slow_but(quick: Collection[Any], values: Iterable[Any]) -> list[Any]:
+    """Return the values as parameters; those that are not ``quick`` are of the longer rest."""
+    slow = pytest.mark.slow
+    return [value if value in quick else pytest.param(value, marks=slow) for value in values]
+
+
 def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
     """Return the largest absolute difference between two sets of parameters."""
     assert a.keys() == b.keys()
@@ -164,5 +171,6 @@ __all__ = [
     "largest_difference",
     "metrics_of",
     "model_of",
+    "slow_but",
     "small_config",
 ]

@@ -160,7 +160,7 @@ FAULTS = (
         "strategies/scaffold.py",
         "add(state, upload, step.share)",
         "add(state, upload)",
-        f"{LOOPS}[scaffold-examples1]",
+        f"{LOOPS}[scaffold1-examples]",
     ),
     Fault(
         "noise of half the deviation",
@@ -210,7 +210,7 @@ FAULTS = (
         AGGREGATION,
         "dict.fromkeys(clients, step.plan.round)",
         "dict.fromkeys(clients, step.plan.round - 1)",
-        f"{LOOPS}[scaffold-examples1]",
+        f"{LOOPS}[scaffold1-examples]",
     ),
     Fault(
         "a test loss to which all batches count alike",

@@ -33,6 +33,7 @@ def test_bundle_holds_the_whole_app_and_is_small() -> None:
     assert wanted == {name for name in bundle.namelist() if not name.startswith(".info/")}
 
 
+@pytest.mark.process
 def test_an_unpacked_bundle_imports_both_apps(tmp_path: Path) -> None:
     """From its own folder alone: what is left out is not there, and is not asked for."""
     zipfile.ZipFile(io.BytesIO(build_fab_from_disk(ROOT))).extractall(tmp_path)
