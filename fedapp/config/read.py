@@ -156,7 +156,7 @@ def _component_problems(config: RunConfig) -> Iterator[str]:
     chosen = {getattr(config, family.key) for family in FAMILIES}
     for family in FAMILIES:
         name, components = getattr(config, family.key), family.components()
-        if name not in components and not family.open:
+        if name not in components and not (family.open or name == _default(family.key)):
             yield _unknown_choice(family, name, components)
         for other, component in components.items():
             yield from _option_problems(config, family, other, component, other in chosen)

@@ -1,4 +1,4 @@
-"""Components: algorithms, models, data sets, partitioners and transforms, chosen by name.
+"""Components: algorithms, models, data sets, partitioners, transforms and samplers, chosen by name.
 
 A component is one class in one file. Its ``name`` is the value of the run-config key that chooses
 it (``partitioner = "dirichlet"``) and its fields are its parameters, set by the keys
@@ -60,6 +60,7 @@ FAMILIES = (
     Family("dataset", "fedapp.data.embedded", open=True),
     Family("partitioner", "fedapp.data.partition"),
     Family("transform", "fedapp.data.transforms"),
+    Family("sampler", "fedapp.federation.samplers"),
 )
 
 
