@@ -15,9 +15,10 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
+from fedapp.cli.key_table import config_table
 from fedapp.config.group import keys_of
 from fedapp.config.key_docs import bounded_type, words_of
-from fedapp.config.read import defaults, field_of
+from fedapp.config.read import field_of
 from fedapp.config.registry import FAMILIES, Family
 from fedapp.config.run_config import GROUPS, kebab
 from fedapp.studies.papers.catalogue import all_experiments
@@ -26,18 +27,6 @@ from fedapp.studies.papers.pages.page import page_files, results_of
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "# --- generated: {} ---", "# --- end of generated: {} ---"
-SECTIONS = {keys_of(group)[0]: group.title for group in GROUPS}
-"""The titles of the groups of keys, by the first key."""
-
-
-def config_table() -> str:
-    """Return every run-config key with its default and, as a comment, its meaning."""
-    lines = ["[tool.flwr.app.config]"]
-    for key, value in defaults().items():
-        if key in SECTIONS:
-            lines.append(f"# {SECTIONS[key]}")
-        lines.append(f"{key} = {json.dumps(value)}  # {field_of(key).description}")
-    return "\n".join(lines)
 
 
 def uv_constraints() -> str:
