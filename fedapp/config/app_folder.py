@@ -25,8 +25,8 @@ def flower_folder() -> Path | None:
     """
     home = Path(os.environ.get("FLWR_HOME", "~/.flwr")).expanduser()
     apps = str((home / "apps").absolute())
-    found = next((each for each in sys.path if os.path.dirname(each) == apps), None)  # noqa: PTH120
-    return None if found is None else Path(found).resolve()
+    unpacked = next((each for each in sys.path if os.path.dirname(each) == apps), None)  # noqa: PTH120
+    return None if unpacked is None else Path(unpacked).resolve()
 
 
 def app_folder() -> Path:
@@ -68,8 +68,8 @@ def manifest(folder: Path) -> Mapping[str, Any]:
 
 def entry_points_of(folder: Path, group: str) -> Mapping[str, str]:
     """Return the entry points that the app in ``folder`` declares in ``group``, by name."""
-    found = _table(manifest(folder), "project", "entry-points", group)
-    return {name: str(value) for name, value in found.items()}
+    declared = _table(manifest(folder), "project", "entry-points", group)
+    return {name: str(value) for name, value in declared.items()}
 
 
 def settings_of(folder: Path) -> Mapping[str, Any]:

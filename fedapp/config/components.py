@@ -92,8 +92,8 @@ def refuse_shadowing(family: Family, value: str) -> None:
 @functools.cache
 def entry_points(family: Family, folder: Path) -> Mapping[str, str]:
     """Return the ``module:Class`` of a family's entry points, by name; those of the app come first."""
-    found = {each.name: each.value for each in _installed().select(group=family.entry_points)}
-    return dict(sorted({**found, **entry_points_of(folder, family.entry_points)}.items()))
+    installed = {each.name: each.value for each in _installed().select(group=family.entry_points)}
+    return dict(sorted({**installed, **entry_points_of(folder, family.entry_points)}.items()))
 
 
 @functools.cache
@@ -150,13 +150,13 @@ def _component_in(
     """Return the class ``name`` of a module, or its only component of the family."""
     base = family.base_class()
     if name:
-        found = vars(module).get(name)
-        if not isinstance(found, type):
+        named_class = vars(module).get(name)
+        if not isinstance(named_class, type):
             classes = ", ".join(_classes(module)) or "none"
             raise ComponentError(f"there is no class {name!r}. Its classes: {classes}.")
-        if issubclass(found, base):
-            return found
-        adopted = base.adopt(found, entry or kebab(_with_hyphens(name)))
+        if issubclass(named_class, base):
+            return named_class
+        adopted = base.adopt(named_class, entry or kebab(_with_hyphens(name)))
         if adopted is None:
             raise ComponentError(
                 f"the class {name} is no {family.key}. Derive it from {family.base.replace(':', '.')}."
@@ -169,15 +169,15 @@ def _component_in(
         for each in ([] if named else _classes(module).values())
         if (component := base.adopt(each, kebab(_with_hyphens(each.__name__)))) is not None
     ]
-    found_here = named or adopted_classes
-    if not found_here:
+    candidates = named or adopted_classes
+    if not candidates:
         raise ComponentError(
             f"the file defines no {family.key}. Derive a class from {family.base.replace(':', '.')}."
         )
-    if len(found_here) > 1:
-        choices = " or ".join(f"{family.key}='{value}:{each.__name__}'" for each in found_here)
+    if len(candidates) > 1:
+        choices = " or ".join(f"{family.key}='{value}:{each.__name__}'" for each in candidates)
         raise ComponentError(f"the file defines several. Set {choices}.")
-    return found_here[0]
+    return candidates[0]
 
 
 def _classes(module: ModuleType) -> dict[str, type[Any]]:

@@ -38,7 +38,7 @@ def describe(value: str) -> list[tuple[type[Component], str]]:
     ComponentError
         There is none.
     """
-    found = []
+    described = []
     errors = []
     for family in FAMILIES:
         if is_component(family, value):
@@ -50,10 +50,10 @@ def describe(value: str) -> list[tuple[type[Component], str]]:
                 code = component.own_code
                 source = f" ({', '.join(code.files)}, SHA-256 {code.digest})" if code else ""
                 line = f"{family.key} = {component.name!r}: {component.title()}{source}"
-                found.append((component, line))
-    if not found:
+                described.append((component, line))
+    if not described:
         raise ComponentError("\n".join(errors))
-    return found
+    return described
 
 
 def words_of(info: FieldInfo) -> list[str]:

@@ -125,7 +125,7 @@ def _imported(names: Iterable[str], folder: Path, packages: frozenset[str]) -> d
 
     Only modules of ``packages`` and of ``folder`` count. Imports within functions count as well.
     """
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     seen: set[str] = set()
     waiting = list(names)
     while waiting:
@@ -136,9 +136,9 @@ def _imported(names: Iterable[str], folder: Path, packages: frozenset[str]) -> d
         path = _source_path(name, folder, packages)
         if path is None:
             continue
-        found[_file_of(name, path)] = content = path.read_bytes()
+        files[_file_of(name, path)] = content = path.read_bytes()
         waiting += _names(content, name if path.name == "__init__.py" else name.rpartition(".")[0])
-    return found
+    return files
 
 
 def _names(source: bytes, package: str) -> Iterator[str]:
@@ -187,8 +187,8 @@ def _is_in(folder: Path, spec: importlib.machinery.ModuleSpec | None) -> bool:
     """Return whether a top-level module is in ``folder``, and not in an environment there."""
     if spec is None:
         return False
-    places = [spec.origin] if spec.has_location else [*(spec.submodule_search_locations or [])]
-    paths = [Path(place) for place in places if place]
+    locations = [spec.origin] if spec.has_location else [*(spec.submodule_search_locations or [])]
+    paths = [Path(location) for location in locations if location]
     return any(
         path.is_relative_to(folder) and not INSTALLED.intersection(path.relative_to(folder).parts)
         for path in paths

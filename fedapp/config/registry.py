@@ -68,8 +68,8 @@ class Family:
 
     def base_class(self) -> type[Component]:
         """Return the base class of the family's components."""
-        found: type[Component] = pkgutil.resolve_name(self.base)
-        return found
+        base: type[Component] = pkgutil.resolve_name(self.base)
+        return base
 
     def components(self) -> Mapping[str, type[Component]]:
         """Return the family's component classes by name, in alphabetical order."""

@@ -128,10 +128,10 @@ def read_node_data(config: RunConfig, own: OwnClient | None) -> NodeData:
 
 def describe_own_code(config: RunConfig) -> dict[str, list[str]]:
     """Return the digests of a run's own components as values of a message: {} if it has none."""
-    found = [
+    components = [
         f"{key} {config.name_of(key)} {code.digest}" for key, code in config.own_code().items()
     ]
-    return {"components": found} if found else {}
+    return {"components": components} if components else {}
 
 
 def own_code_differences(config: RunConfig, answer: Mapping[str, Any]) -> Iterator[str]:
