@@ -338,6 +338,11 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
         {"algorithm": "./sings.py"},
         r"algorithm = './sings\.py': there is no such file \(/.*/app/sings\.py\)\. Name a \.py file",
     ),
+    "the name of a file": (
+        {},
+        {"algorithm": "signs"},
+        r"algorithm = 'signs': there is no such algorithm\. One of: .* Did you mean '\./signs\.py'\?",
+    ),
     "a folder": (
         {"folder.py/x": ""},
         {"algorithm": "./folder.py"},
@@ -470,7 +475,7 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
         r"the name of the algorithm 'fedprox' of fedapp",
     ),
     "a pyproject that is no TOML": (
-        {"pyproject.toml": "[project"},
+        {"pyproject.toml": PYPROJECT + "[project"},
         {"algorithm": "./signs.py"},
         r"/app/pyproject\.toml: cannot be read as TOML: .*\. Correct it\.",
     ),

@@ -43,7 +43,10 @@ also take a TOML file of keys. Flower wants text in quotes: `--run-config "model
 `sweep`, `partition` and `doctor` take such a text, too (`-c` for short), so that one serves both. The
 values that `model`, `partitioner` and the like choose from are listed below, with their own parameters.
 
-`fedapp keys` prints the same list. A wrong value, an unknown key or a senseless combination is refused
+`algorithm`, `model`, `dataset`, `partitioner` and `transform` also take [code of your own](own-code.md).
+
+`fedapp keys` prints the same list, and `fedapp keys NAME` the parameters of one component. A wrong
+value, an unknown key or a senseless combination is refused
 before anything starts by `fedapp`. Flower begins a run with whatever it is given, which then ends with
 the same message: `fedapp doctor KEY=VALUE ...` says it first.
 

@@ -58,9 +58,12 @@ def manifest(folder: Path) -> Mapping[str, Any]:
     path = folder / MANIFEST
     if is_this_project(folder) or not path.is_file():
         return {}
+    text = path.read_text(encoding="utf-8", errors="replace")
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        content = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        if "fedapp." not in text:
+            return {}
         raise ComponentError(f"{path}: cannot be read as TOML: {error}. Correct it.") from error
     app = _table(content, "tool", "flwr", "app", "components")
     return content if str(app.get("serverapp", "")).startswith("fedapp.") else {}

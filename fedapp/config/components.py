@@ -124,6 +124,8 @@ def _import(family: Family, value: str, folder: Path) -> tuple[ModuleType, OwnCo
         return (*import_module(match["module"], folder), match["name"])
     names = [*family.components(), *entry_points(family, folder)]
     similar = difflib.get_close_matches(value, names, n=1)
+    if (folder / f"{value}.py").is_file():
+        similar = [f"./{value}.py"]
     hint = f" Did you mean {similar[0]!r}?" if similar else ""
     raise ComponentError(f"there is no such {family.key}. One of: {', '.join(names)}.{hint}")
 
@@ -138,9 +140,9 @@ def _path(text: str, folder: Path) -> Path:
             f"as in './{path.name}'."
         )
     if not path.is_file():
-        raise ComponentError(
-            f"there is no such file ({path}). Name a .py file, from {folder} or as a full path."
-        )
+        bundle = "with Flower, one that fab-include in the app's pyproject.toml names"
+        how = bundle if flower_folder() is not None else f"from {folder} or as a full path"
+        raise ComponentError(f"there is no such file ({path}). Name a .py file, {how}.")
     return path
 
 
