@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
+from fedapp.config.components import family_of, is_component
 from fedapp.config.data import CHARACTERS, IMAGES, LABELLED, READING, DataConfig
 from fedapp.config.group import Case
-from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, kebab
 from fedapp.data.cache import cached_dataset, cached_partition, partition_key
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
@@ -38,8 +38,7 @@ def load_dataset(config: DataConfig) -> Dataset:
     DataError
         The data cannot be read, or cannot be trained on.
     """
-    embedded = next(f for f in FAMILIES if f.key == "dataset").components()
-    if config.dataset in embedded:
+    if is_component(family_of("dataset"), config.dataset):
         return checked(cast("Embedded", config.component("dataset")).load())
     dataset = _load_cached(config, node=False)
     config.refuse_unused(*_cases(config, dataset.task))
