@@ -33,6 +33,7 @@ from fedapp.federation.evaluation import ClientEvaluation, evaluation_metrics
 from fedapp.federation.faults import Fault
 from fedapp.federation.messages import (
     EvaluateRequest,
+    add_statistics,
     encode_evaluate_request,
     encode_train_request,
 )
@@ -201,6 +202,9 @@ class FederatedStrategy(Strategy):
         self, kind: str, nodes: Sequence[int], contents: Sequence[RecordDict]
     ) -> list[Message]:
         """Return one message a node, which expires when its reply is no longer waited for."""
+        if self.nodes.tables.pooled is not None:
+            for content in contents:
+                add_statistics(content, self.nodes.tables.pooled.to_json())
         group, seconds = str(self.state.round + 1), self.config.round_deadline
         pairs = zip(nodes, contents, strict=True)
         return [expiring(content, node, kind, group, seconds) for node, content in pairs]

@@ -55,7 +55,7 @@ class ClientEvaluation:
             self.cohorts,
             replies,
             self.config.round_deadline,
-            has_accuracy=self.nodes.task.kind != "quadratic",
+            has_accuracy=self.nodes.task.has_accuracy,
             node_name=self.nodes.name_of,
         )
 
