@@ -17,7 +17,13 @@ from flwr.common.logger import log
 from fedapp.config.read import Items, config_of, items_of
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
-from fedapp.data.node_data import NodeData, OwnClient, own_client, read_node_data
+from fedapp.data.node_data import (
+    NodeData,
+    OwnClient,
+    describe_own_code,
+    own_client,
+    read_node_data,
+)
 from fedapp.data.table import Statistics
 from fedapp.errors import reason_of
 from fedapp.federation.messages import (
@@ -115,6 +121,7 @@ def query(message: Message, context: Context) -> Message:
     config, node_data = load_node_setup(node_setup_of(context))
     software = f"Python {platform.python_version()}, torch {torch.__version__}"
     answer = {**node_data.describe(), "device": str(choose_device(config)), "software": software}
+    answer |= describe_own_code(config)
     if not config.table_statistics and make_algorithm(config).privacy(config) is None:
         answer |= node_data.describe_table()
     return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)

@@ -37,6 +37,7 @@ from fedapp.runs.directory import RunDirectory, create, open_states, reopen, wri
 from fedapp.runs.initial_model import load_initial_model, weights_digest
 from fedapp.runs.lock import locked, logged
 from fedapp.runs.metrics import last_whole_round, read_metrics
+from fedapp.runs.own_code import digests, write_copies
 from fedapp.runs.partition import write_partition
 from fedapp.runs.privacy import PrivacyLedger
 from fedapp.runs.report import FinalOutputs
@@ -168,6 +169,7 @@ def _prepare(
         # Before config.json, which makes the folder a run: every run can be resumed.
         save_checkpoint(directory.checkpoints, state)
         write_partition(directory.path, config, node_data)
+        write_copies(directory.path, config)
         write_task(directory, node_data.dataset)
     threads = config.threads or _threads(config, node_data, run_info)
     write_config(directory, config, run_info)
@@ -259,6 +261,7 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
             "fingerprint": node_data.dataset.fingerprint,
             "device": str(choose_device(config)),
             "sources": sources(config),
+            **digests(config),
         }
         if config.initial_model:
             run_info["initial_model"] = weights_digest(config)

@@ -16,9 +16,10 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
+from fedapp.cli.key_table import config_table
 from fedapp.config.group import keys_of
 from fedapp.config.key_docs import bounded_type, words_of
-from fedapp.config.read import defaults, field_of
+from fedapp.config.read import field_of
 from fedapp.config.registry import FAMILIES, Family
 from fedapp.config.run_config import GROUPS, kebab
 from fedapp.studies.papers.catalogue import all_experiments
@@ -31,18 +32,6 @@ from fedapp.studies.sweep.table import read_records
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
 BEGIN, END = "# --- generated: {} ---", "# --- end of generated: {} ---"
-SECTIONS = {keys_of(group)[0]: group.title for group in GROUPS}
-"""The titles of the groups of keys, by the first key."""
-
-
-def config_table() -> str:
-    """Return every run-config key with its default and, as a comment, its meaning."""
-    lines = ["[tool.flwr.app.config]"]
-    for key, value in defaults().items():
-        if key in SECTIONS:
-            lines.append(f"# {SECTIONS[key]}")
-        lines.append(f"{key} = {json.dumps(value)}  # {field_of(key).description}")
-    return "\n".join(lines)
 
 
 def uv_constraints() -> str:
@@ -59,7 +48,10 @@ also take a TOML file of keys. Flower wants text in quotes: `--run-config "model
 `sweep`, `partition` and `doctor` take such a text, too (`-c` for short), so that one serves both. The
 values that `model`, `partitioner` and the like choose from are listed below, with their own parameters.
 
-`fedapp keys` prints the same list. A wrong value, an unknown key or a senseless combination is refused
+`algorithm`, `model`, `dataset`, `partitioner` and `transform` also take [code of your own](own-code.md).
+
+`fedapp keys` prints the same list, and `fedapp keys NAME` the parameters of one component. A wrong
+value, an unknown key or a senseless combination is refused
 before anything starts by `fedapp`. Flower begins a run with whatever it is given, which then ends with
 the same message: `fedapp doctor KEY=VALUE ...` says it first.
 

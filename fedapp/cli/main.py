@@ -12,7 +12,7 @@ import fedapp
 from fedapp.cli.model import export, predict
 from fedapp.cli.options import SETTINGS_HELP, print_error
 from fedapp.cli.results import report, sharpness, status, updates
-from fedapp.cli.run import doctor, keys, partition, run
+from fedapp.cli.run import doctor, init, keys, partition, run
 from fedapp.cli.studies import reproduce, sweep
 from fedapp.errors import FedappError
 
@@ -50,6 +50,7 @@ app.command(epilog="Experiments: mcmahan-table1 ... seo-fig13, prefixes of names
 app.command(epilog=SETTINGS_HELP)(partition)
 app.command(epilog=SETTINGS_HELP)(doctor)
 app.command()(keys)
+app.command()(init)
 app.command()(updates)
 app.command()(sharpness)
 app.command()(report)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedapp.cli.options import RunConfig, Settings, console, end_with
+from fedapp.cli.options import RunConfig, Settings, app_settings, console, end_with
 from fedapp.config.read import parse_settings, split_settings
 
 Jobs = Annotated[int, typer.Option(min=0, help="Parallel runs. 0: one a GPU, or one a core.")]
@@ -50,7 +50,7 @@ def sweep(
     from fedapp.studies.sweep.scheduler import SchedulerOptions
 
     options = SchedulerOptions(jobs, stacked, retry, hours)
-    words = split_settings(run_config, settings)
+    words = [*app_settings(), *split_settings(run_config, settings)]
     end_with(sweep_settings(words, runs, to, best_of, options, console))
 
 

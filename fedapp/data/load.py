@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
+from fedapp.config.components import family_of, is_component
 from fedapp.config.data import (
     CHARACTERS,
     IMAGES,
@@ -19,7 +20,6 @@ from fedapp.config.data import (
     DataConfig,
 )
 from fedapp.config.group import Case
-from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, kebab
 from fedapp.data.cache import cached_dataset, cached_partition, partition_key
 from fedapp.data.coding import coded, given_statistics, own_statistics
@@ -66,8 +66,7 @@ def load_dataset(config: DataConfig) -> Dataset:
 
 def load_uncoded(config: DataConfig) -> Dataset:
     """Return what ``load_dataset`` returns, except for a table, whose columns are not coded."""
-    embedded = next(f for f in FAMILIES if f.key == "dataset").components()
-    if config.dataset in embedded:
+    if is_component(family_of("dataset"), config.dataset):
         return checked(cast("Embedded", config.component("dataset")).load())
     dataset = _load_cached(config, node=False)
     config.refuse_unused(*_cases(config, dataset.task))
@@ -158,10 +157,10 @@ def build_dataset(config: DataConfig, source: Source) -> Dataset:
     DataError
         Labels are negative or out of range, or test inputs have another shape.
     """
-    if source.train.is_text and source.train.labels is None:
-        return build_next_symbol(config, source)
     if source.table is not None:
         return _build_table(config, source, source.table)
+    if source.train.is_text and source.train.labels is None:
+        return build_next_symbol(config, source)
     num_classes = checked_classes(config, source)
     source = hold_out_random(config, source)
     splits = [source.train, source.test] if source.test else [source.train]

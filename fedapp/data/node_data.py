@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -145,6 +145,28 @@ def read_node_data(config: RunConfig, own: OwnClient | None) -> NodeData:
     if not clients:
         return NodeData(dataset, None, None)
     return NodeData(dataset, load_partition(config, dataset, clients), own)
+
+
+def describe_own_code(config: RunConfig) -> dict[str, list[str]]:
+    """Return the digests of a run's own components as values of a message: {} if it has none."""
+    components = [
+        f"{key} {config.name_of(key)} {code.digest}" for key, code in config.own_code().items()
+    ]
+    return {"components": components} if components else {}
+
+
+def own_code_differences(config: RunConfig, answer: Mapping[str, Any]) -> Iterator[str]:
+    """Yield for each of the run's own components that a node's answer says to have other code."""
+    reported = answer.get("components", [])
+    lines = [str(each).split() for each in reported] if isinstance(reported, list) else []
+    digests = {words[0]: words[-1] for words in lines if words}
+    for key, code in config.own_code().items():
+        if (digest := digests.get(key, "")) != code.digest:
+            yield (
+                f"its code of {key} = {config.name_of(key)!r} has SHA-256 "
+                f"{one_line(digest) if digest else 'unknown'}, but the server's has {code.digest}; give "
+                f"it the server's files ({', '.join(code.files)})"
+            )
 
 
 OF_TABLES: dict[str, Any] = {"columns": [], "regression": False}

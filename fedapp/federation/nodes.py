@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import fedapp
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
-from fedapp.data.node_data import read_task, task_differences
+from fedapp.data.node_data import own_code_differences, read_task, task_differences
 from fedapp.data.table import Table
 from fedapp.errors import DataError, RunError, one_line
 from fedapp.federation.delivery import Delivery
@@ -310,6 +310,7 @@ class Nodes:
                 yield f"{key} = {one_line(repr(reported))}, but the server has {expected!r}; {fix}"
 
         yield from differs("version", fedapp.__version__, "install the same version")
+        yield from own_code_differences(self.config, answer)
         try:
             different = task_differences(self.task, read_task(answer))
             if different:

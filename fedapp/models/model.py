@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar, Self, cast
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from fedapp.config.registry import FAMILIES, Component
 from fedapp.data.dataset import IGNORE, Task
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, reason_of
 from fedapp.seeds import torch_seed
 
 KINDS = {
@@ -46,6 +47,18 @@ class Model(Component, ABC):
 
     smallest: ClassVar[int] = 1
     """The smallest height and width of an image that the network fits, in pixels."""
+
+    @classmethod
+    def adopt(cls, other: type[Any], name: str) -> type[Self] | None:
+        """Return a plain ``nn.Module`` as a model called ``name``."""
+        if not issubclass(other, nn.Module):
+            return None
+        members = {"name": name, "network": other}
+        described = {
+            "__module__": other.__module__,
+            "__doc__": other.__doc__ or f"{other.__name__}.",
+        }
+        return cast("type[Self]", type(other.__name__, (PlainModel,), members | described))
 
     @abstractmethod
     def build(self, task: Task) -> nn.Module:
@@ -137,6 +150,54 @@ class Model(Component, ABC):
 def is_regression(targets: Tensor) -> bool:
     """Return whether the targets are one float for each example."""
     return targets.is_floating_point() and targets.dim() == 1
+
+
+class PlainModel(Model):
+    """A class of networks that is no Model.
+
+    It is called with those of the arguments ``input_shape`` (without the batch) and ``num_classes`` that
+    it takes, and its loss is cross-entropy.
+    """
+
+    takes: ClassVar[frozenset[str]] = frozenset(KINDS) - {"quadratic"}
+    light: ClassVar[bool] = False
+    network: ClassVar[type[nn.Module]]
+
+    def build(self, task: Task) -> nn.Module:
+        """Return the network, after a test that it returns [n, C] or [n, C, T] for two zero examples."""
+        self.require_fit(task)
+        network = self._construct(task).eval()
+        kind = torch.long if task.kind == "tokens" else torch.float32
+        inputs = torch.zeros((2, *task.input_shape), dtype=kind)
+        try:
+            with torch.no_grad():
+                shape = tuple(network(inputs).shape)
+        except Exception as error:
+            raise ConfigError(
+                f"model = {self.name!r}: {self.network.__name__} raises {reason_of(error)} for inputs of "
+                f"shape {tuple(inputs.shape)}. Let forward take [n, *input_shape]."
+            ) from error
+        if shape[:2] != (2, task.num_classes):
+            raise ConfigError(
+                f"model = {self.name!r}: {self.network.__name__} returns shape {shape} for two "
+                f"examples. Let forward return logits of shape [n, {task.num_classes}] (of a text's "
+                f"every symbol: [n, {task.num_classes}, T])."
+            )
+        return network.train()
+
+    def _construct(self, task: Task) -> nn.Module:
+        given = {"input_shape": task.input_shape, "num_classes": task.num_classes}
+        signature = inspect.signature(self.network)
+        taken = {key: value for key, value in given.items() if key in signature.parameters}
+        try:
+            signature.bind(**taken)
+        except TypeError as error:
+            raise ConfigError(
+                f"model = {self.name!r}: {self.network.__name__}{signature} is called with the arguments "
+                f"input_shape and num_classes, or those of them that it has ({error}). Give the others "
+                "defaults, or derive a class from fedapp.models.model.Model, which has parameters."
+            ) from error
+        return self.network(**taken)
 
 
 def initialise(model: Model, task: Task, seed: int) -> nn.Module:

@@ -64,7 +64,8 @@ def _draw(folder: Path, config: RunConfig, node_data: NodeData) -> None:
 
 
 def _title(config: RunConfig) -> str:
-    return f"{Path(config.dataset).name}, {config.partitioner}, {config.num_clients} clients"
+    data, partitioner = Path(config.name_of("dataset")).name, config.name_of("partitioner")
+    return f"{data}, {partitioner}, {config.num_clients} clients"
 
 
 def _labels_of(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -79,7 +80,7 @@ def _labels_of(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
 def _summary(config: RunConfig, dataset: Dataset, partition: Partition) -> dict[str, Any]:
     targets, labels = _labels_of(dataset)
     partitioner = cast("Partitioning", config.component("partitioner"))
-    scheme = {"name": config.partitioner, **partitioner.model_dump()}
+    scheme = {"name": partitioner.name, **partitioner.model_dump()}
     summary = partition_summary(partition, targets, len(labels), scheme, config.seed)
     named = partitioner.named_clients(dataset.train) or partition.num_clients
     tests = partition.test if config.evaluation == "clients" else None  # the server tests on all

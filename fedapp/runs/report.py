@@ -66,15 +66,17 @@ def write_summary(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
 
 def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, Any]) -> None:
     """Write the curves and the report from the metrics on disk."""
+    data = config.name_of("dataset").rstrip("/").rsplit("/", 1)[-1]
+    algorithm = config.name_of("algorithm")
     title = (
-        f"{config.algorithm}, {config.dataset.rstrip('/').rsplit('/', 1)[-1]} ({config.partitioner}), "
-        f"{config.model}: K = {config.num_clients}, C = {config.fraction_train:g}, "
+        f"{algorithm}, {data} ({config.name_of('partitioner')}), "
+        f"{config.name_of('model')}: K = {config.num_clients}, C = {config.fraction_train:g}, "
         f"{_local_work(config)}, η = {config.learning_rate:g}"
     )
     records = read_metrics(directory.metrics)
     draw_curves(records, config.target_accuracy, title, directory.path / "curves")
     if any("similarity" in record for record in records):
-        draw_updates({config.algorithm: records}, directory.path)
+        draw_updates({algorithm: records}, directory.path)
     if config.sampler != "uniform" and config.num_clients and any(r["round"] for r in records):
         draw_participation(records, config, directory.path / "participation")
     pictures = {

@@ -29,7 +29,7 @@ def encode_labelled(config: DataConfig, splits: list[Split]) -> tuple[Task, list
     """Return the task of texts with one label, still without its classes, and each split's [n, T]."""
     steps = config.text_unroll or (64 if config.text_unit == "words" else 256)
     texts = [split.inputs.to_pylist() for split in splits]
-    symbols = _symbols(config, texts[0], np.zeros(len(texts[0]), np.int64), 0)
+    symbols = _labelled_symbols(config, texts[0])
     task = Task(
         kind="tokens",
         input_shape=(steps,),
@@ -40,6 +40,10 @@ def encode_labelled(config: DataConfig, splits: list[Split]) -> tuple[Task, list
     )
     encoded = (symbols.encode(each) for each in texts)
     return task, [truncate_and_pad(*each, steps, symbols) for each in encoded]
+
+
+def _labelled_symbols(config: DataConfig, texts: list[str]) -> Symbols:
+    return _symbols(config, texts, np.zeros(len(texts), np.int64), 0)
 
 
 def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
@@ -78,10 +82,9 @@ def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
 
 
 def symbols_of(config: DataConfig, source: Source) -> Symbols:
-    """Return the symbols of the texts in ``source``, with labels or without."""
+    """Return the symbols of the data set that a source of texts becomes."""
     if source.train.labels is not None:
-        texts = hold_out_random(config, source).train.inputs.to_pylist()
-        return _symbols(config, texts, np.zeros(len(texts), np.int64), 0)
+        return _labelled_symbols(config, hold_out_random(config, source).train.inputs.to_pylist())
     lines = _split_lines(config, source)[0]
     return _symbols(config, lines.texts, lines.owners, config.text_client_words)
 
