@@ -22,6 +22,7 @@ from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.table import Summary
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, DataError, RunError
+from fedapp.runs.status import status
 from fedapp.server_app import run as run_server
 
 
@@ -396,6 +397,30 @@ def test_nodes_with_data_of_their_own_train_as_virtual_clients_do(tmp_path):
         central["columns"]["x"]["mean"], rel=1e-14
     )
     assert pooled["label"] == central["label"]
+
+
+def test_nodes_with_partitions_of_one_table_pool_its_statistics(tmp_path):
+    data = clusters(tmp_path / "set")
+    configs = [{"partition-id": k, "num-partitions": 3} for k in range(3)]
+    settings = {"dataset": str(data), "num_server_rounds": 1}
+    one = run(tmp_path / "nodes", configs=configs, num_clients=0, **settings)
+    two = run(tmp_path / "virtual", num_clients=3, **settings)
+    pooled, central = (json.loads((f / "table.json").read_text()) for f in (one, two))
+    for name in ("x", "y"):
+        assert pooled["columns"][name] == pytest.approx(central["columns"][name], rel=1e-12)
+
+
+def test_clients_test_a_regression(tmp_path):
+    """The clients' loss is over all test examples, as the server's; an accuracy of nan is no fault."""
+    data, _, _ = line(tmp_path / "set")
+    folder = run(
+        tmp_path / "run", dataset=str(data), label_key="y", num_clients=3, evaluation="both"
+    )
+    last = metrics(folder)[-1]
+    assert last["client_loss"] == pytest.approx(last["test_loss"], rel=1e-5)
+    assert last["client_accuracy"] is None
+    assert last["client_rmse"] > 0
+    assert dict(status(folder))["RMSE"] == f"{last['test_rmse']:.6g}"
 
 
 def test_a_resumed_run_and_a_node_that_joins_later_use_the_runs_statistics(tmp_path):

@@ -127,7 +127,8 @@ def _rounds(config: RunConfig, trained: Sequence[RoundMetrics]) -> str:
 def _accuracy(records: Sequence[RoundMetrics]) -> list[tuple[str, str]]:
     scored = [record for record in records if record.get("test_accuracy") is not None]
     if not scored:
-        return []
+        errors = [record["test_rmse"] for record in records if "test_rmse" in record]
+        return [("RMSE", f"{errors[-1]:.6g}")] if errors else []
     best = max(scored, key=lambda record: record["test_accuracy"])
     last = scored[-1]["test_accuracy"]
     return [("accuracy", f"{last:.4f}, best {best['test_accuracy']:.4f} in round {best['round']}")]
