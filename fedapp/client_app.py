@@ -85,14 +85,16 @@ def _states(
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate each client's initial parameters of a round on its own test examples.
+    """Evaluate each client's initial parameters of a round on its own test or training examples.
 
     A client that raises is left out, and listed in ``failures``, as in training.
     """
     config, node_data = load_node_setup(node_setup_of(context))
     request, theta = decode_evaluate_request(message.content)
     _set_threads(request.threads)
-    evaluator = make_evaluator(config, node_data.dataset.task, node_data.test(request.clients[0]))
+    examples_of = node_data.train if request.split == "train" else node_data.test
+    first = examples_of(request.clients[0])
+    evaluator = make_evaluator(config, node_data.dataset.task, first)
     names = normalisation_names(evaluator.module)
     client_context = ClientContext({**theta, **evaluator.statistics}, normalisation=names)
     states = _states(request.states, request.round + 1, node_data, context)
@@ -102,7 +104,7 @@ def evaluate(message: Message, context: Context) -> Message:
     for client in request.clients:
         try:
             params = initial_client_params(algorithm, client_context, states, client)
-            scores[client] = evaluator.with_examples(node_data.test(client)).score(params)
+            scores[client] = evaluator.with_examples(examples_of(client)).score(params)
         except Exception as error:
             failures[client] = reason_of(error)
     return Message(encode_scores(scores, failures), reply_to=message)

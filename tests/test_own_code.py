@@ -88,6 +88,13 @@ def test_the_other_families_have_own_components_too(app: Path) -> None:
     assert set(config.own_code()) == {"dataset", "partitioner", "transform"}
 
 
+def test_a_sampler_of_ones_own_chooses_the_clients(app: Path, run: Run) -> None:
+    records = metrics_of(run("run", sampler="./last.py", num_server_rounds=2))
+    assert [record["clients"] for record in records[1:]] == [[3, 4, 5]] * 2
+    with pytest.raises(ConfigError, match=r"sampler = '\./signs\.py': the file defines no sampler"):
+        read_config({"sampler": "./signs.py"})
+
+
 def test_a_plain_module_is_a_model(app: Path) -> None:
     config = read_config({"model": "nets:Wide"})
     task = load_dataset(config).task

@@ -68,8 +68,8 @@ Overrides = Annotated[
     typer.Option("--set", help="KEY=VALUE that overrides the settings of all runs."),
 ]
 Recorded = Annotated[
-    Path | None,
-    typer.Option("--from", help="Use the records of runs beside the results in this folder."),
+    list[Path] | None,
+    typer.Option("--from", help="Use the records of runs beside the results in these folders."),
 ]
 Only = Annotated[
     list[str] | None,
@@ -110,9 +110,9 @@ def reproduce(
 
     scheduler, overrides = SchedulerOptions(jobs, stacked, retry, hours), parse_settings(setting)
     folder = data_folder(data)
-    chosen = tuple(only or ())
+    taken, chosen = tuple(recorded or ()), tuple(only or ())
     options = ReproduceOptions(
-        as_scale(scale), folder, runs, to, scheduler, overrides, recorded, chosen
+        as_scale(scale), folder, runs, to, scheduler, overrides, taken, chosen
     )
     if listed or not experiments:
         show_costs(experiments or ["all"], options, console)

@@ -1,4 +1,4 @@
-"""Components: algorithms, models, data sets, partitioners and transforms, chosen by name.
+"""Components: algorithms, models, data sets, partitioners, transforms and samplers, chosen by name.
 
 A component is one class in one file. Its ``name`` is the value of the run-config key that chooses
 it (``partitioner = "dirichlet"``) and its fields are its parameters, set by the keys
@@ -86,6 +86,7 @@ FAMILIES = (
         "fedapp.data.partition.partitioning:Partitioning",
     ),
     Family("transform", "fedapp.data.transforms", "fedapp.data.transforms.transform:Transform"),
+    Family("sampler", "fedapp.federation.samplers", "fedapp.federation.samplers.sampler:Sampler"),
 )
 
 

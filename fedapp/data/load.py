@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
-import numpy as np
+from numpy.typing import NDArray
 
 from fedapp.config.components import family_of, is_component
 from fedapp.config.data import CHARACTERS, IMAGES, LABELLED, READING, DataConfig
@@ -19,8 +19,8 @@ from fedapp.data.dataset import Dataset, Examples, Partition, Task
 from fedapp.data.embedded.embedded import Embedded, checked
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.data.readers import content_key, read_source
-from fedapp.data.readers.source import Source
-from fedapp.data.text.build import build_labelled, build_next_symbol
+from fedapp.data.readers.source import Source, Split
+from fedapp.data.text.build import build_next_symbol, encode_labelled
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, DataError
 
@@ -126,29 +126,30 @@ def build_dataset(config: DataConfig, source: Source) -> Dataset:
     DataError
         Labels are negative or out of range, or test inputs have another shape.
     """
-    if not source.train.is_text:
-        return _build_images(config, source)
-    if source.train.labels is not None:
-        return build_labelled(config, source)
-    return build_next_symbol(config, source)
-
-
-def _build_images(config: DataConfig, source: Source) -> Dataset:
+    if source.train.is_text and source.train.labels is None:
+        return build_next_symbol(config, source)
     num_classes = checked_classes(config, source)
     source = hold_out_random(config, source)
-    train, test = source.train, source.test
-    shape = train.inputs.shape[1:]
-    if test is not None and test.inputs.shape[1:] != shape:
+    splits = [source.train, source.test] if source.test else [source.train]
+    read = encode_labelled if source.train.is_text else _images
+    task, inputs = read(config, splits)
+    groups, names = code_groups(splits)
+    train, *tests = (
+        Examples(each, labels_of(split), codes, names)
+        for each, split, codes in zip(inputs, splits, groups, strict=True)
+    )
+    empty = Examples(train.inputs[:0], train.targets[:0])
+    task = dataclasses.replace(task, num_classes=num_classes, labels=source.class_names)
+    return Dataset(config.dataset, task, train, tests[0] if tests else empty, fingerprint="")
+
+
+def _images(config: DataConfig, splits: list[Split]) -> tuple[Task, list[NDArray[Any]]]:
+    """Return the task of images, still without its classes, and the images of each split."""
+    inputs = [split.inputs for split in splits]
+    shape, *others = (images.shape[1:] for images in inputs)
+    if others not in ([], [shape]):
         raise DataError(
-            f"test-split = {config.test_split!r}: its images have shape {test.inputs.shape[1:]}, "
+            f"test-split = {config.test_split!r}: its images have shape {others[0]}, "
             f"those of train-split {config.train_split!r} {shape}. Convert them to one shape."
         )
-    groups, names = code_groups([train, test] if test else [train])
-    empty = Examples(np.empty((0, *shape), train.inputs.dtype), np.empty(0, np.int64))
-    return Dataset(
-        name=config.dataset,
-        task=Task("image", shape, num_classes, source.class_names),
-        train=Examples(train.inputs, labels_of(train), groups[0], names),
-        test=Examples(test.inputs, labels_of(test), groups[1], names) if test else empty,
-        fingerprint="",
-    )
+    return Task("image", shape, num_classes=0), inputs

@@ -20,6 +20,7 @@ from fedapp.files import write_atomically, write_json
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.figures import draw_curves, draw_updates
 from fedapp.runs.metrics import read_metrics, wall_seconds
+from fedapp.runs.participation import draw_participation
 
 PAGE_TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
@@ -76,9 +77,11 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
     draw_curves(records, config.target_accuracy, title, directory.path / "curves")
     if any("similarity" in record for record in records):
         draw_updates({algorithm: records}, directory.path)
+    if config.sampler != "uniform" and config.num_clients and any(r["round"] for r in records):
+        draw_participation(records, config, directory.path / "participation")
     pictures = {
         name.replace("-", "_"): _inline_svg(directory.path / f"{name}.svg")
-        for name in ("curves", "partition", "client-losses", "similarity")
+        for name in ("curves", "participation", "partition", "client-losses", "similarity")
     }
     body = render(
         REPORT_BODY,
@@ -157,6 +160,7 @@ REPORT_BODY = """<h1>{{ title }}</h1>
 <h2>Summary</h2>
 <table>{% for key, value in summary.items() if value is not none %}
 <tr><th>{{ key | replace("_", " ") }}</th><td>{{ value }}</td></tr>{% endfor %}</table>
+{% if participation %}<h2>Who took part</h2>{{ participation | safe }}{% endif %}
 {% if partition %}<h2>Partition</h2>{{ partition | safe }}{% endif %}
 {% if similarity %}<h2>Clients' training loss</h2>{{ client_losses | safe }}
 <h2>Cosine similarity of clients' updates, by layer</h2>{{ similarity | safe }}{% endif %}

@@ -5,7 +5,6 @@ The library takes seconds to import, so it is imported only where something has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,19 +85,16 @@ def _download_message(config: DataConfig, error: Exception) -> str:
 
 
 def _source(config: DataConfig, splits: Any, *, test_required: bool) -> Source:
-    tables = {str(name): split.data.table for name, split in splits.items()}
-    names = _class_names(next(iter(splits.values())).features) if splits else {}
-    return source_from_tables(config, tables, names, test_required=test_required)
-
-
-def _class_names(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     import datasets
 
-    return {
+    tables = {str(name): split.data.table for name, split in splits.items()}
+    features = next(iter(splits.values())).features if splits else {}
+    names = {
         name: tuple(feature.names)
         for name, feature in features.items()
         if isinstance(feature, datasets.ClassLabel)
     }
+    return source_from_tables(config, tables, names, test_required=test_required)
 
 
 def _refuse_saved(config: DataConfig, folder: Path) -> None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from fedapp.config.components import family_of, is_component
 from fedapp.config.data import READING
@@ -18,6 +18,9 @@ from fedapp.config.run_config import RunConfig, Scalar, kebab
 from fedapp.data import load_dataset
 from fedapp.data.embedded.embedded import Embedded
 from fedapp.runs.initial_model import weights_digest
+
+if TYPE_CHECKING:
+    from fedapp.training.algorithm import Algorithm
 
 FORMAT = 1
 """Version of the identity; increment it when the default of a setting changes."""
@@ -105,6 +108,8 @@ def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
     }
     if config.initial_model:
         chosen["initial-model"] = weights_digest(config)[:12]
+    if config.sampler == cast("Algorithm", config.component("algorithm")).default_sampler:
+        chosen.pop("sampler", None)  # added later: the runs of before keep their names
     return {**chosen, "dataset": data_name(config)}
 
 
