@@ -29,6 +29,7 @@ from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.runs.directory import read_stored
 from fedapp.runs.status import status
 from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.workers import name_problem
 from fedapp.training.build import make_algorithm, make_model, make_module, make_trainer
 from fedapp.training.sequential import SequentialTrainer
 from tests.conftest import Run, metrics_of, model_of
@@ -279,6 +280,12 @@ def test_the_name_of_a_run_in_a_sweep_is_that_of_its_code(app: Path) -> None:
     write(app, {"signs.py": f"{SIGNS}\n# another\n", "points.py": FILES["points.py"] + "\n"})
     reload(app)
     assert name(algorithm="./signs.py") != first
+    request = Request.of({"algorithm": "./signs.py"}, 3)
+    assert "changed while the sweep ran. Start the command again" in name_problem(request, first)
+    assert name_problem(request, request.run) == ""
+    (app / "signs.py").unlink()
+    reload(app)
+    assert "there is no such file" in name_problem(request, first)
     assert name(dataset="./points.py") != data
     assert name() == plain
 
