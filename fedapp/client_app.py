@@ -31,8 +31,8 @@ from fedapp.federation.messages import (
     decode_train_request,
     encode_reply,
     encode_scores,
-    statistics_in,
 )
+from fedapp.federation.table_statistics import statistics_in
 from fedapp.machine import cores, keep_memory
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.build import make_algorithm, make_evaluator, make_trainer

@@ -33,12 +33,12 @@ from fedapp.federation.evaluation import ClientEvaluation, evaluation_metrics
 from fedapp.federation.faults import Fault
 from fedapp.federation.messages import (
     EvaluateRequest,
-    add_statistics,
     encode_evaluate_request,
     encode_train_request,
 )
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.round_result import RoundRequests, RoundResult, TrainingResult
+from fedapp.federation.table_statistics import add_statistics
 from fedapp.federation.validation import Expected, upload_like
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import TrainRequest, is_personalised

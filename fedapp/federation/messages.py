@@ -80,17 +80,6 @@ def encode_train_request(
     return content
 
 
-def add_statistics(content: RecordDict, statistics: str) -> None:
-    """Add the statistics with which all nodes code a table, as JSON, to the content of a request."""
-    content["table"] = ConfigRecord({"statistics": statistics})
-
-
-def statistics_in(content: RecordDict) -> str:
-    """Return the statistics in the content of a request, or ""."""
-    record = content.config_records.get("table")
-    return "" if record is None else str(record["statistics"])
-
-
 def _encode_plan(plan: RoundPlan) -> ConfigRecord:
     return ConfigRecord({kebab(name): value for name, value in vars(plan).items()})
 

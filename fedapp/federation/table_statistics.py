@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from flwr.app import ConfigRecord, RecordDict
+
 from fedapp.data.table import Statistics, Summary, Table, unknown_labels
 
 
@@ -48,3 +50,14 @@ class TableStatistics:
         )
         self.pooled = pooled.statistics()
         return self.pooled
+
+
+def add_statistics(content: RecordDict, statistics: str) -> None:
+    """Add the statistics with which all nodes code a table, as JSON, to the content of a request."""
+    content["table"] = ConfigRecord({"statistics": statistics})
+
+
+def statistics_in(content: RecordDict) -> str:
+    """Return the statistics in the content of a request, or ""."""
+    record = content.config_records.get("table")
+    return "" if record is None else str(record["statistics"])
