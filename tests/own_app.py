@@ -68,6 +68,18 @@ class Double(Transform):
     def test(self, inputs, dtype):
         return 2 * super().test(inputs, dtype)
 """
+LAST = """
+from typing import ClassVar
+from fedapp.federation.samplers.sampler import Sampler
+
+class Last(Sampler):
+    \"\"\"The clients with the highest ids.\"\"\"
+
+    name: ClassVar[str] = "last"
+
+    def sample(self, candidates):
+        return list(candidates.clients)[-candidates.number :]
+"""
 NETS = """
 import math
 from torch import nn
@@ -115,6 +127,7 @@ FILES = {
     "points.py": POINTS,
     "split.py": SPLIT,
     "double.py": DOUBLE,
+    "last.py": LAST,
     "nets.py": NETS,
     "parts.py": PARTS,
 }

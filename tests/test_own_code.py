@@ -29,6 +29,7 @@ from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.runs.directory import read_stored
 from fedapp.runs.status import status
 from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.workers import name_problem
 from fedapp.training.build import make_algorithm, make_model, make_module, make_trainer
 from fedapp.training.sequential import SequentialTrainer
 from tests.conftest import Run, metrics_of, model_of
@@ -86,6 +87,13 @@ def test_the_other_families_have_own_components_too(app: Path) -> None:
     transform: Any = config.component("transform")
     assert transform.test(torch.tensor([1.5]), torch.float32).tolist() == [3.0]
     assert set(config.own_code()) == {"dataset", "partitioner", "transform"}
+
+
+def test_a_sampler_of_ones_own_chooses_the_clients(app: Path, run: Run) -> None:
+    records = metrics_of(run("run", sampler="./last.py", num_server_rounds=2))
+    assert [record["clients"] for record in records[1:]] == [[3, 4, 5]] * 2
+    with pytest.raises(ConfigError, match=r"sampler = '\./signs\.py': the file defines no sampler"):
+        read_config({"sampler": "./signs.py"})
 
 
 def test_a_plain_module_is_a_model(app: Path) -> None:
@@ -272,6 +280,12 @@ def test_the_name_of_a_run_in_a_sweep_is_that_of_its_code(app: Path) -> None:
     write(app, {"signs.py": f"{SIGNS}\n# another\n", "points.py": FILES["points.py"] + "\n"})
     reload(app)
     assert name(algorithm="./signs.py") != first
+    request = Request.of({"algorithm": "./signs.py"}, 3)
+    assert "changed while the sweep ran. Start the command again" in name_problem(request, first)
+    assert name_problem(request, request.run) == ""
+    (app / "signs.py").unlink()
+    reload(app)
+    assert "there is no such file" in name_problem(request, first)
     assert name(dataset="./points.py") != data
     assert name() == plain
 

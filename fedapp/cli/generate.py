@@ -48,7 +48,8 @@ also take a TOML file of keys. Flower wants text in quotes: `--run-config "model
 `sweep`, `partition` and `doctor` take such a text, too (`-c` for short), so that one serves both. The
 values that `model`, `partitioner` and the like choose from are listed below, with their own parameters.
 
-`algorithm`, `model`, `dataset`, `partitioner` and `transform` also take [code of your own](own-code.md).
+`algorithm`, `model`, `dataset`, `partitioner`, `transform` and `sampler` also take
+[code of your own](own-code.md).
 
 `fedapp keys` prints the same list, and `fedapp keys NAME` the parameters of one component. A wrong
 value, an unknown key or a senseless combination is refused

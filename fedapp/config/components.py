@@ -110,7 +110,10 @@ def _own_component(family: Family, value: str, folder: Path) -> type[Component]:
     try:
         module, code, name = _import(family, value if reference is None else reference, folder)
         expected = value if reference is not None else ""
-        component = _component_in(family, module, name, value, expected)
+        if name:
+            component = _named_component(family, module, name, expected)
+        else:
+            component = _only_component(family, module, value)
         _check(family, component, expected)
     except ComponentError as error:
         raise ComponentError(f"{family.key} = {value!r}: {error}") from error
@@ -148,40 +151,43 @@ def _path(text: str, folder: Path) -> Path:
     return path
 
 
-def _component_in(
-    family: Family, module: ModuleType, name: str, value: str, entry: str
-) -> type[Component]:
-    """Return the class ``name`` of a module, or its only component of the family."""
-    base = family.base_class()
-    if name:
-        named_class = vars(module).get(name)
-        if not isinstance(named_class, type):
-            classes = ", ".join(_classes(module)) or "none"
-            raise ComponentError(f"there is no class {name!r}. Its classes: {classes}.")
-        if issubclass(named_class, base):
-            return named_class
-        adopted = base.adopt(named_class, entry or kebab(_with_hyphens(name)))
-        if adopted is None:
-            raise ComponentError(
-                f"the class {name} is no {family.key}. Derive it from {family.base.replace(':', '.')}."
-            )
-        return adopted
-    derived = [each for each in _classes(module).values() if issubclass(each, base)]
-    named = [each for each in derived if each.__dict__.get("name")] or derived
-    adopted_classes = [
-        component
-        for each in ([] if named else _classes(module).values())
-        if (component := base.adopt(each, kebab(_with_hyphens(each.__name__)))) is not None
-    ]
-    candidates = named or adopted_classes
+def _named_component(family: Family, module: ModuleType, name: str, entry: str) -> type[Component]:
+    """Return the class ``name`` of a module as a component; ``entry``: the entry point's name or ""."""
+    base, named_class = family.base_class(), vars(module).get(name)
+    if not isinstance(named_class, type):
+        classes = ", ".join(_classes(module)) or "none"
+        raise ComponentError(f"there is no class {name!r}. Its classes: {classes}.")
+    if issubclass(named_class, base):
+        return named_class
+    adopted = base.adopt(named_class, entry or _with_hyphens(name))
+    if adopted is None:
+        raise ComponentError(
+            f"the class {name} is no {family.key}. Derive it from {_dotted(family)}."
+        )
+    return adopted
+
+
+def _only_component(family: Family, module: ModuleType, value: str) -> type[Component]:
+    """Return the component of a file that has one of the family, or one class that can be adopted."""
+    base, classes = family.base_class(), _classes(module).values()
+    derived = [each for each in classes if issubclass(each, base)]
+    candidates = [each for each in derived if each.__dict__.get("name")] or derived
+    if not candidates:
+        made = (base.adopt(each, _with_hyphens(each.__name__)) for each in classes)
+        candidates = [each for each in made if each is not None]
     if not candidates:
         raise ComponentError(
-            f"the file defines no {family.key}. Derive a class from {family.base.replace(':', '.')}."
+            f"the file defines no {family.key}. Derive a class from {_dotted(family)}."
         )
     if len(candidates) > 1:
         choices = " or ".join(f"{family.key}='{value}:{each.__name__}'" for each in candidates)
         raise ComponentError(f"the file defines several. Set {choices}.")
     return candidates[0]
+
+
+def _dotted(family: Family) -> str:
+    """Return the base class of a family, as a text names it."""
+    return family.base.replace(":", ".")
 
 
 def _classes(module: ModuleType) -> dict[str, type[Any]]:
@@ -195,7 +201,7 @@ def _classes(module: ModuleType) -> dict[str, type[Any]]:
 
 def _with_hyphens(name: str) -> str:
     """Return a class's name as a component's: ``WideNet`` is ``wide-net``."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+    return kebab(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()).strip("-")
 
 
 def _check(family: Family, component: type[Component], expected: str) -> None:
@@ -222,7 +228,7 @@ def _problems(family: Family, component: type[Component], expected: str) -> Iter
             )
     if inspect.isabstract(component):
         missing = ", ".join(sorted(component.__abstractmethods__))
-        yield f"lacks the method {missing} of {family.base.replace(':', '.')}. Define it."
+        yield f"lacks the method {missing} of {_dotted(family)}. Define it."
     for key, field in parameters(component).items():
         if field.is_required() or not isinstance(field.get_default(), Scalar):
             yield (

@@ -21,10 +21,14 @@ from fedapp.errors import ComponentError
 
 
 def chosen_values(values: Mapping[str, Any]) -> Iterator[tuple[Family, str]]:
-    """Yield the families with the values that choose from them; a wrong type is refused elsewhere."""
+    """Yield the families with the values that choose from them.
+
+    Without those that are left to the algorithm, and those of a wrong type, which pydantic refuses.
+    """
     for family in FAMILIES:
-        value = values.get(family.key, RunConfig.model_fields[family.key].default)
-        if isinstance(value, str):
+        default = RunConfig.model_fields[family.key].default
+        value = values.get(family.key, default)
+        if isinstance(value, str) and (value != default or default in family.components()):
             yield family, value
 
 

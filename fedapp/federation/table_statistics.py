@@ -22,6 +22,12 @@ class TableStatistics:
         self.pooled: Statistics | None = None
         self._summaries: dict[int, Summary] = {}
 
+    def add_to(self, content: RecordDict) -> RecordDict:
+        """Return the content of a request with the pooled statistics, if there are any."""
+        if self.pooled is not None:
+            content["table"] = ConfigRecord({"statistics": self.pooled.to_json()})
+        return content
+
     def mismatches(self, node: int, answer: Mapping[str, Any]) -> Iterator[str]:
         """Keep the summary in a node's answer; yield why it does not fit the pooled statistics.
 
@@ -50,11 +56,6 @@ class TableStatistics:
         )
         self.pooled = pooled.statistics()
         return self.pooled
-
-
-def add_statistics(content: RecordDict, statistics: str) -> None:
-    """Add the statistics with which all nodes code a table, as JSON, to the content of a request."""
-    content["table"] = ConfigRecord({"statistics": statistics})
 
 
 def statistics_in(content: RecordDict) -> str:

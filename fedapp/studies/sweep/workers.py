@@ -16,7 +16,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fedapp.errors import FedappError, one_line
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 
@@ -25,6 +27,12 @@ REPORT_SECONDS = 0.5
 """Minimum seconds between two messages about the rounds of a run."""
 STOP_TIMEOUT = 15.0
 """Seconds that workers have to finish their round when they are stopped."""
+
+
+CHANGED = (
+    "the code of its own components, or its data, changed while the sweep ran. Start the command again, "
+    "which then makes runs of the new code"
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,11 @@ class WorkerEvent:
     accuracy: float | None = None
     done: bool = False
     problem: str = ""
+
+
+if TYPE_CHECKING:
+    Pipe = Connection[WorkerEvent, list[tuple[Request, str]]]
+    """The worker's end: it receives requests with the names of their runs."""
 
 
 class Worker:
@@ -64,11 +77,11 @@ class Worker:
         """Start runs, which train in one program; a worker that died while idle is replaced first."""
         self.requests = list(requests)
         try:
-            self.pipe.send(self.requests)
+            self.pipe.send([(each, each.run) for each in requests])
         except OSError:
             self.process.join()
             self._start()
-            self.pipe.send(self.requests)
+            self.pipe.send([(each, each.run) for each in requests])
 
     def events(self) -> list[WorkerEvent]:
         """Return the worker's messages; a worker that died is replaced, and its runs have failed."""
@@ -143,9 +156,7 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _work(
-    pipe: Connection[WorkerEvent, list[Request]], stop: Event, root: Path, log: Path, gpu: str
-) -> None:
+def _work(pipe: Pipe, stop: Event, root: Path, log: Path, gpu: str) -> None:
     """Execute the requests from the pipe until it closes, or the parent is gone."""
     if gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # read when CUDA is first used
@@ -157,14 +168,27 @@ def _work(
     parent, store = os.getppid(), Store(root)
     while not stop.is_set():
         try:
-            requests = pipe.recv()
+            named = pipe.recv()
         except EOFError:
             return
+        problems = {request: name_problem(request, run) for request, run in named}
+        requests = [request for request, problem in problems.items() if not problem]
+        for request, problem in problems.items():
+            if problem:
+                pipe.send(WorkerEvent(request, done=True, problem=problem))
         reporters = [_ProgressReporter(pipe, stop, parent, request) for request in requests]
         if len(reporters) == 1:
             reporters[0].ended(execute_run(requests[0], store, reporters[0]))
-        else:
+        elif reporters:
             execute_together([Job(each.request, each, each.ended) for each in reporters], store)
+
+
+def name_problem(request: Request, run: str) -> str:
+    """Return why this process would not make the run that the parent calls ``run``, or ""."""
+    try:
+        return "" if request.run == run else CHANGED
+    except FedappError as error:
+        return one_line(error)
 
 
 def _write_into(log: Path) -> None:
@@ -179,7 +203,7 @@ class _ProgressReporter:
 
     def __init__(
         self,
-        pipe: Connection[WorkerEvent, list[Request]],
+        pipe: Pipe,
         stop: Event,
         parent: int,
         request: Request,
