@@ -132,7 +132,7 @@ def test_every_algorithm(name: str, together: int) -> None:
 
 
 @pytest.mark.parametrize("name", slow_but(("fedavg", "scaffold", "moon"), ALGORITHMS))
-@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("together", slow_but((3,), (1, 3)))
 def test_every_algorithm_stacked(name: str, together: int) -> None:
     """Two runs that differ in seed, model and rate, in one program; to 1e-9 in float64."""
     check_stacked(name, together)
@@ -202,7 +202,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("together", slow_but((3,), (1, 3)))
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options))
 def test_the_local_optimizer(options: dict[str, Any], together: int) -> None:
     given = {"dataset": "digits", "2nn.hidden": 4, "precision": "float64", "batch_size": 5}
