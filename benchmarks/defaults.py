@@ -25,8 +25,8 @@ from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, kebab
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.metrics import read_metrics
-from fedapp.studies.sweep.command import failure, run_plans
 from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.plans import failure, run_plans
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.scheduler import SchedulerOptions
 from fedapp.studies.sweep.search import Steps, fixed

@@ -29,8 +29,8 @@ from fedapp.data.node_data import read_node_data
 from fedapp.training import build
 
 BATCHED = "fedapp.training.batched"
-STEPS = {"W2": 15, "W3": 15, "W5": 1}
-"""Local steps of a client at most, where a whole round takes long."""
+LIMITS = {"W1": (10, 0), "W2": (2, 15), "W3": (1, 8), "W4": (5, 0), "W5": (1, 2)}
+"""Clients a round, and local steps of each at most (0: all), so that a turn takes seconds."""
 
 console = Console()
 
@@ -39,21 +39,12 @@ def _none(*_: object) -> None:
     """Stand in for a rewrite that finds nothing to do."""
 
 
-def _unmarked(graph: torch.fx.GraphModule, _fixed: int) -> torch.fx.GraphModule:
-    return graph
-
-
 REWRITES: Mapping[str, Mapping[str, Callable[..., Any]]] = {
     "views of the same shape removed": {"graph_updates._remove_no_op_views": _none},
-    "double transpositions removed": {"graph_updates._remove_double_transposes": _none},
     "matmuls added into the weights": {"graph_updates._as_matmul": _none},
     "other terms added into the weights": {"graph_updates._same_shape": lambda *_: False},
     "matmuls by oneDNN": {"graph_matmul._replace_matmul": _none},
     "updates by oneDNN": {"graph_matmul._replace_addmm": _none},
-    "constants hoisted": {
-        "compiled_step.mark_hoisted": _unmarked,
-        "graph_matmul.mark_hoisted": _unmarked,
-    },
     "compiled around the matmuls": {"compiled_step.compile_around_matmuls": _none},
 }
 """What stands in for functions of the batched trainer where a rewrite is left out."""
@@ -69,12 +60,13 @@ def without(rewrites: Sequence[str]) -> Iterator[None]:
         yield
 
 
-def rounds(name: str, folder: str, steps: int) -> dict[str, Round]:
+def rounds(name: str, folder: str, clients: int, steps: int) -> dict[str, Round]:
     """Return a round of a workload with all rewrites, without each, and without any, traced."""
     config = WORKLOADS[name].config(folder, 1, steps)
     if config is None:
         raise typer.BadParameter(f"{name} needs its data set: FEDAPP_DATA=FOLDER")
-    config = read_config({**config.to_run_config(), "trainer": "batched"})
+    limited = {"trainer": "batched", "fraction-train": clients / config.num_clients}
+    config = read_config({**config.to_run_config(), **limited})
     node_data, found = read_node_data(config, None), dict[str, Round]()
     mode = build.choose_program(config, torch.device("cpu"))
     left_out = {"all rewrites": list[str]()} | {name: [name] for name in REWRITES}
@@ -112,18 +104,17 @@ def quartiles(times: Sequence[float], base: Sequence[float]) -> str:
 def main(
     names: Annotated[list[str] | None, typer.Argument(metavar="[W1 ... W5]")] = None,
     turns: Annotated[int, typer.Option(min=2)] = 10,
-    steps: Annotated[int, typer.Option(help="Local steps of a client at most.")] = 0,
 ) -> None:
     """Print a table a workload."""
     torch.set_num_threads(1)
     console.print(conditions(turns), highlight=False)
     for name in names or list(WORKLOADS):
-        limit = steps or STEPS.get(name, 0)
+        clients, steps = LIMITS[name]
         with tempfile.TemporaryDirectory() as folder:
-            times = cpu_seconds(rounds(name, folder, limit), turns)
+            times = cpu_seconds(rounds(name, folder, clients, steps), turns)
         base = times["all rewrites"]
-        cut = f", at most {limit} steps a client" if limit else ""
-        title = f"{name}{cut}: {statistics.median(base):.3f} s with all"
+        limit = f"{clients} clients" + (f", at most {steps} steps each" if steps else "")
+        title = f"{name}, {limit}: {statistics.median(base):.3f} s with all"
         table = Table("without", "of the time with all", "quartiles", title=title)
         for row, mine in times.items():
             table.add_row(row, f"{ratio(mine, base):.3f}", quartiles(mine, base))

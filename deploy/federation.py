@@ -143,15 +143,21 @@ class Federation(Processes):
 
     # ------------------------------------------------------------------ runs
 
-    def run(self, settings: Mapping[str, Scalar], name: str, federation_config: str = "") -> Path:
-        """Run the app to its end, its log in `<name>.log`, and return the run's folder.
+    def run(
+        self,
+        settings: Mapping[str, Scalar],
+        name: str,
+        federation_config: str = "",
+        app: Path = ROOT,
+    ) -> Path:
+        """Run an app to its end, its log in `<name>.log`, and return the run's folder.
 
         A run of a name is done once: tests that look at the same run share it.
         """
         folder = self.folder / name
         if not (folder / "summary.json").exists():
             file = self.write_settings(settings, name)
-            self.wait_for(self.begin(file, name, federation_config), name)
+            self.wait_for(self.begin(file, name, federation_config, app), name)
         return folder
 
     def write_settings(self, settings: Mapping[str, Scalar], name: str) -> Path:
@@ -162,11 +168,11 @@ class Federation(Processes):
         return path
 
     def begin(
-        self, settings: Path, name: str, federation_config: str = ""
+        self, settings: Path, name: str, federation_config: str = "", app: Path = ROOT
     ) -> subprocess.Popen[bytes]:
-        """Begin a run with a --run-config file."""
+        """Begin a run of an app with a --run-config file."""
         chosen = ["--federation-config", federation_config] if federation_config else []
-        command = ["flwr", "run", str(ROOT), "here", "--run-config", str(settings), "--stream"]
+        command = ["flwr", "run", str(app), "here", "--run-config", str(settings), "--stream"]
         return self.start(name, *command, *chosen)
 
     def wait_for(self, process: subprocess.Popen[bytes], name: str) -> None:

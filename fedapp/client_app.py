@@ -17,13 +17,21 @@ from flwr.common.logger import log
 from fedapp.config.read import Items, config_of, items_of
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
-from fedapp.data.node_data import NodeData, OwnClient, own_client, read_node_data
+from fedapp.data.node_data import (
+    NodeData,
+    OwnClient,
+    describe_own_code,
+    own_client,
+    read_node_data,
+)
+from fedapp.data.table import Statistics
 from fedapp.errors import reason_of
 from fedapp.federation.messages import (
     decode_evaluate_request,
     decode_train_request,
     encode_reply,
     encode_scores,
+    statistics_in,
 )
 from fedapp.machine import cores, keep_memory
 from fedapp.training.algorithm import ClientContext
@@ -48,7 +56,7 @@ def train_with(
     trainer_of: Callable[[NodeSetup, int], Trainer], message: Message, context: Context
 ) -> Message:
     """Return the reply to a train request, trained by ``trainer_of(setup, threads)``."""
-    setup = node_setup_of(context)
+    setup = node_setup_of(context, message)
     _, node_data = load_node_setup(setup)
     request, theta, extras = decode_train_request(message.content)
     trainer = trainer_of(setup, _set_threads(request.plan.threads))
@@ -79,14 +87,16 @@ def _states(
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate each client's initial parameters of a round on its own test examples.
+    """Evaluate each client's initial parameters of a round on its own test or training examples.
 
     A client that raises is left out, and listed in ``failures``, as in training.
     """
-    config, node_data = load_node_setup(node_setup_of(context))
+    config, node_data = load_node_setup(node_setup_of(context, message))
     request, theta = decode_evaluate_request(message.content)
     _set_threads(request.threads)
-    evaluator = make_evaluator(config, node_data.dataset.task, node_data.test(request.clients[0]))
+    examples_of = node_data.train if request.split == "train" else node_data.test
+    first = examples_of(request.clients[0])
+    evaluator = make_evaluator(config, node_data.dataset.task, first)
     names = normalisation_names(evaluator.module)
     client_context = ClientContext({**theta, **evaluator.statistics}, normalisation=names)
     states = _states(request.states, request.round + 1, node_data, context)
@@ -96,7 +106,7 @@ def evaluate(message: Message, context: Context) -> Message:
     for client in request.clients:
         try:
             params = initial_client_params(algorithm, client_context, states, client)
-            scores[client] = evaluator.with_examples(node_data.test(client)).score(params)
+            scores[client] = evaluator.with_examples(examples_of(client)).score(params)
         except Exception as error:
             failures[client] = reason_of(error)
     return Message(encode_scores(scores, failures), reply_to=message)
@@ -104,25 +114,36 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Describe this node's data, device and software, from which the server accepts or rejects it."""
+    """Describe this node's data, device and software, from which the server accepts or rejects it.
+
+    The statistics of a table are left out where they are given, or where its examples are private.
+    """
     config, node_data = load_node_setup(node_setup_of(context))
     software = f"Python {platform.python_version()}, torch {torch.__version__}"
     answer = {**node_data.describe(), "device": str(choose_device(config)), "software": software}
+    answer |= describe_own_code(config)
+    if not config.table_statistics and make_algorithm(config).privacy(config) is None:
+        answer |= node_data.describe_table()
     return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)
 
 
 @dataclass(frozen=True)
 class NodeSetup:
-    """A node's settings, and the client that it is (None: virtual clients)."""
+    """A node's settings, the client that it is (None: virtual clients), and a table's statistics."""
 
     settings: Items
     own: OwnClient | None
+    statistics: str = ""
 
 
-def node_setup_of(context: Context) -> NodeSetup:
-    """Return the setup of a node; it is the same for all nodes of virtual clients."""
+def node_setup_of(context: Context, message: Message | None = None) -> NodeSetup:
+    """Return the setup of a node; it is the same for all nodes of virtual clients.
+
+    A request's ``message`` brings the statistics of a table, where the nodes are clients.
+    """
     settings = items_of(context.run_config)
-    return NodeSetup(settings, own_client(config_of(settings), context.node_config))
+    statistics = "" if message is None else statistics_in(message.content)
+    return NodeSetup(settings, own_client(config_of(settings), context.node_config), statistics)
 
 
 class _Cache(threading.local):
@@ -137,7 +158,7 @@ def load_node_setup(setup: NodeSetup) -> tuple[RunConfig, NodeData]:
     """Return configuration and data, cached by content: nodes that are clients share them."""
     settings, own = setup.settings, setup.own
     shared = own and replace(own, client=0)
-    return config_of(settings), replace(_CACHE.data(settings, shared), own=own)
+    return config_of(settings), replace(_CACHE.data(settings, shared, setup.statistics), own=own)
 
 
 def trainer_of(setup: NodeSetup, threads: int) -> Trainer:
@@ -146,8 +167,9 @@ def trainer_of(setup: NodeSetup, threads: int) -> Trainer:
     return _CACHE.trainer(setup.settings, node_data.dataset.task, threads)
 
 
-def _read_data(settings: Items, own: OwnClient | None) -> NodeData:
-    return read_node_data(config_of(settings), own)
+def _read_data(settings: Items, own: OwnClient | None, statistics: str) -> NodeData:
+    node_data = read_node_data(config_of(settings), own)
+    return node_data.coded(Statistics.from_json(statistics)) if statistics else node_data
 
 
 def _make_trainer(settings: Items, task: Task, threads: int) -> Trainer:

@@ -20,6 +20,10 @@ class ConfigError(FedappError):
     """A run-config key, or a combination of keys, is not allowed."""
 
 
+class ComponentError(ConfigError):
+    """The code of a component is not there, cannot be imported, or defines no such component."""
+
+
 class DataError(FedappError):
     """A data set, a folder or a file cannot be used as it is."""
 

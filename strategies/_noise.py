@@ -37,7 +37,12 @@ class Private(Algorithm):
     )
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
-        """Yield the errors of noise without clipping, and of a bound on epsilon without noise."""
+        """Yield the errors of noise without clipping, of a bound without noise, and of losses sent."""
+        if config.sampler == "power-of-choice":
+            yield (
+                f"sampler = 'power-of-choice': with algorithm = {self.name!r} the losses that clients "
+                "would send are not private. Leave the key out."
+            )
         if self.noise and not self.clip:
             yield (
                 f"{self.name}.clip = 0: without clipping no noise is enough. "

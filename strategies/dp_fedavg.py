@@ -33,6 +33,7 @@ class DPFedAvg(Private):
     """
 
     name: ClassVar[str] = "dp-fedavg"
+    default_sampler: ClassVar[str] = "poisson"
     poisson_sampling: ClassVar[bool] = True
 
     adaptive: bool = Field(default=False, description="Let S follow a quantile of the norms.")
@@ -51,11 +52,11 @@ class DPFedAvg(Private):
                 f"weighting = {config.weighting!r}: with algorithm = {self.name!r} each client must have "
                 "the same influence, so only 'uniform' is allowed. Leave the key out."
             )
-        if config.over_selection:
+        if config.sampler != "poisson":
             yield (
-                f"over-selection = {config.over_selection:g}: with algorithm = {self.name!r} each client "
-                "is sampled independently, and none is left out for being slow. Leave the key out, or "
-                "raise fraction-train."
+                f"sampler = {config.sampler!r}: with algorithm = {self.name!r} each client is sampled "
+                "independently, with probability fraction-train: epsilon is computed for that. Leave the "
+                "key out."
             )
         if not config.fraction_train:
             yield (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import cached_property
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -33,6 +33,7 @@ from fedapp.federation.evaluation import ClientEvaluation, evaluation_metrics
 from fedapp.federation.faults import Fault
 from fedapp.federation.messages import (
     EvaluateRequest,
+    add_statistics,
     encode_evaluate_request,
     encode_train_request,
 )
@@ -81,7 +82,9 @@ class FederatedStrategy(Strategy):
         self.client_states = client_states
         self.ledger = ledger or Ledger()
         self._delivery = Delivery()
-        self._sampler = ClientSampler(config, algorithm, nodes, self._delivery, population)
+        self._sampler = ClientSampler(
+            config, algorithm, nodes, self._delivery, population, self._training_losses
+        )
         self._evaluation = ClientEvaluation(config, nodes, self._delivery)
         self._requests = RoundRequests()  # from configure_train to aggregate_train
 
@@ -188,7 +191,8 @@ class FederatedStrategy(Strategy):
         used = self.state.last_used_round
         requests = [TrainRequest(plan, tuple(c), states and states.of(c, used)) for _, c in cohorts]
         nodes = [node for node, _ in cohorts]
-        self._requests = RoundRequests(plan, sampled, nodes, requests)
+        asked = self._sampler.bytes_asked
+        self._requests = RoundRequests(plan, sampled, nodes, requests, asked)
         extras = self.algorithm.broadcast(self.state.algorithm)
         extra_arrays = to_arrays(extras) if extras else None
         contents = [encode_train_request(request, arrays, extra_arrays) for request in requests]
@@ -198,6 +202,9 @@ class FederatedStrategy(Strategy):
         self, kind: str, nodes: Sequence[int], contents: Sequence[RecordDict]
     ) -> list[Message]:
         """Return one message a node, which expires when its reply is no longer waited for."""
+        if self.nodes.tables.pooled is not None:
+            for content in contents:
+                add_statistics(content, self.nodes.tables.pooled.to_json())
         group, seconds = str(self.state.round + 1), self.config.round_deadline
         pairs = zip(nodes, contents, strict=True)
         return [expiring(content, node, kind, group, seconds) for node, content in pairs]
@@ -283,13 +290,23 @@ class FederatedStrategy(Strategy):
         """Return one EVALUATE message a node, or none if only the server evaluates."""
         if self.config.evaluation == "server":
             return []
+        return self._evaluate_messages(grid, self.nodes.clients, arrays, "test")
+
+    def _evaluate_messages(
+        self,
+        grid: Grid,
+        clients: Sequence[int],
+        arrays: ArrayRecord,
+        split: Literal["test", "train"],
+    ) -> list[Message]:
+        """Return the EVALUATE message of each node, for its part of ``clients``."""
         personalised = is_personalised(self.algorithm)
         states = self.client_states() if self.client_states and personalised else None
         used, threads = self.state.last_used_round, self.config.threads
         contents = []
-        for _, cohort in self._evaluation.assign(grid):
+        for _, cohort in self._evaluation.assign(grid, clients):
             location = states and states.of(cohort, used)
-            request = EvaluateRequest(server_round, tuple(cohort), threads, location)
+            request = EvaluateRequest(self.state.round, tuple(cohort), threads, location, split)
             contents.append(encode_evaluate_request(request, arrays))
         nodes = [node for node, _ in self._evaluation.cohorts]
         return self._messages(MessageType.EVALUATE, nodes, contents)
@@ -300,6 +317,13 @@ class FederatedStrategy(Strategy):
         """Aggregate replies, which are matched to their requests by node, as in Flower's interface."""
         nodes = [node for node, _ in self._evaluation.cohorts]
         return self._evaluation.aggregate(match_by_node(nodes, replies))
+
+    def _training_losses(self, grid: Grid, clients: Sequence[int]) -> tuple[dict[int, float], int]:
+        """Ask clients for their mean training loss, for the sampler; return also the bytes sent."""
+        messages = self._evaluate_messages(grid, clients, to_arrays(self.state.theta), "train")
+        size = sum(size_of(message.content) for message in messages)
+        replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
+        return {k: score.loss for k, score in self._evaluation.scores(replies).items()}, size
 
     def _is_evaluated(self, round_: int, last: int) -> bool:
         """Return whether theta is evaluated after round ``round_``."""

@@ -203,7 +203,8 @@ def test_a_fixed_number_of_clients_is_found_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The negative control: m = q K of K clients, drawn without replacement, and the same report."""
-    monkeypatch.setattr(DPFedAvg, "poisson_sampling", False)
+    monkeypatch.setattr(DPFedAvg, "default_sampler", "uniform")
+    monkeypatch.setattr(DPFedAvg, "config_errors", lambda *_: ())
     found = attack(monkeypatch, tmp_path, lambda seen: central_score(seen, fixed=1))
     assert found > reported(tmp_path)
 

@@ -124,7 +124,7 @@ def test_the_last_training_loss_is_kept_of_a_run() -> None:
         training_set_loss=[2.0, 0.5, 0.125],
     )
     kept = [
-        cell_result(Cell({}, 2), SearchResult([each]), curves=False).runs[0]
+        cell_result(Cell({}, 2), SearchResult([each]), envelopes=False).runs[0]
         for each in (record, record.model_copy(update={"training_set_loss": []}))
     ]
     assert (kept[0].training_loss, kept[0].beyond_plateau) == (0.125, 0.25)

@@ -23,6 +23,7 @@ from fedapp.training.algorithm import Batch, ClientContext
 from fedapp.training.build import make_algorithm, make_module
 from tests.conftest import Component, Run
 from tests.identities import Identity
+from tests.own_app import app_in, write
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
@@ -99,6 +100,29 @@ def test_data_set(adopt: Adopt, tmp_path: Path) -> None:
     module = make_module(read_config({"model": "2nn", "2nn.hidden": 1}), data.task)
     # 2 numbers to 1 unit to 1 unit to 3 classes, with biases.
     assert sum(p.numel() for p in module.parameters()) == 3 + 2 + 6
+
+
+RECIPES = {
+    "slices": {"partitioner": "./slices.py", "slices.keep": 0.5},
+    "bottleneck": {"model": "./bottleneck.py", "bottleneck.width": 3},
+    "flowers": {"dataset": "./flowers.py"},
+    "signs": {"algorithm": "./signs.py", "signs.scale": 0.1},
+    "halfway": {"algorithm": "./halfway.py", "halfway.own": 0.2},
+}
+"""The settings with which each example runs from a folder of one's own."""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_runs_from_ones_own_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, {f"{name}.py": block(f'name: ClassVar[str] = "{name}"')})
+    write(tmp_path, {"flowers.csv": "a,kind\n" + "".join(f"{i},{i % 3}\n" for i in range(60))})
+    with app_in(tmp_path):
+        folder = run(num_server_rounds=1, **RECIPES[name])
+    (copy,) = (folder / "components").rglob("*.py")
+    assert copy.read_text() == (tmp_path / f"{name}.py").read_text()
 
 
 def test_python_in_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

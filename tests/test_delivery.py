@@ -14,6 +14,7 @@ from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.federation.delivery import Delivery
+from fedapp.federation.samplers.uniform import Uniform
 from fedapp.federation.sampling import sample_clients
 from fedapp.server_app import app as server_app
 
@@ -286,10 +287,7 @@ def test_a_message_lives_as_long_as_its_reply_is_waited_for(tmp_path):
 def test_replies_that_come_while_a_round_waits_for_busy_nodes_are_counted(tmp_path, monkeypatch):
     """Round 4 draws the three clients that the others did not wait for, and waits for two of them."""
     draws = {1: [0, 1, 2], 2: [0, 1, 3], 3: [0, 1, 4], 4: [2, 3, 4]}
-    monkeypatch.setattr(
-        "fedapp.federation.client_sampler.sample_clients",
-        lambda _, round_, *__, **___: draws[round_],
-    )
+    monkeypatch.setattr(Uniform, "sample", lambda _, candidates: draws[candidates.round])
     monkeypatch.setattr("fedapp.federation.client_sampler.BUSY_SECONDS", 0.01)
     looks = []
 

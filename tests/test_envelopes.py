@@ -13,7 +13,7 @@ from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import all_experiments, read_experiment
 from fedapp.studies.papers.cells import line_name
 from fedapp.studies.papers.figures.curves import draw_figure
-from fedapp.studies.papers.results import CellResult, Results, cell_result
+from fedapp.studies.papers.results import CellResult, Results, cell_result, thin
 from fedapp.studies.papers.schema import Figure
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Candidate, Cell, RateGrid, SearchResult
@@ -46,7 +46,10 @@ def kept(
     *candidates: Candidate, runs: Sequence[RunRecord], seeds: tuple[int, ...] = (0,)
 ) -> CellResult:
     cell = Cell({}, 2, seeds=seeds, rates=RateGrid(start=0.1, seeds=seeds), draw=4)
-    return cell_result(cell, SearchResult(runs, candidates[0], candidates), curves=True)
+    result = cell_result(cell, SearchResult(runs, candidates[0], candidates), envelopes=True)
+    pairs = zip(result.runs, runs, strict=True)
+    drawn = [run.model_copy(update={"curve": thin(record)}) for run, record in pairs]
+    return result.model_copy(update={"runs": drawn})
 
 
 def test_an_envelope_is_the_best_of_any_curve_so_far() -> None:
@@ -72,7 +75,7 @@ def test_one_rate_alone_has_no_envelope() -> None:
     assert kept(candidate(0.1, only), runs=[only]).envelopes == {}
     tables = Cell({}, 2, rates=RateGrid(start=0.1))
     both = (candidate(0.1, only), candidate(0.2, only))
-    assert cell_result(tables, SearchResult([only], both[0], both), curves=False).envelopes == {}
+    assert cell_result(tables, SearchResult([only], both[0], both), envelopes=False).envelopes == {}
 
 
 def test_candidates_that_several_seeds_judge_count_by_their_mean() -> None:

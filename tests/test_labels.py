@@ -16,12 +16,15 @@ from fedapp.studies.papers.figures.curves import draw_figure
 from fedapp.studies.papers.labels import KEYS, VALUE, RunLabels
 from fedapp.studies.papers.pages.claims import claims_section
 from fedapp.studies.papers.pages.page import page
-from fedapp.studies.papers.results import CellResult, Results, read_results
+from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import Figure, Sharpness, Table
-from fedapp.studies.sweep.store import Archive
+from fedapp.studies.papers.stored import read_results
+from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.table import read_records
 from tests.paper_results import EXPERIMENTS, cell, curve, run_result
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
+RECORDS = read_records(RESULTS)
 SCALES = ("cpu", "narrow", "full")
 PUBLISHED = [
     results
@@ -101,9 +104,9 @@ def test_claims_say_what_is_compared() -> None:
     assert "full scale:" not in said("narrow")
 
 
-def settings_of(run: CellResult, archive: Archive) -> dict[str, Scalar] | None:
+def settings_of(run: CellResult, records: dict[str, RunRecord]) -> dict[str, Scalar] | None:
     """Return the recorded settings of a cell's first run, all keys; None without a record."""
-    found = archive.find(run.runs[0].run) if run.runs else None
+    found = records.get(run.runs[0].run) if run.runs else None
     return {**defaults(), **found.settings} if found else None
 
 
@@ -116,9 +119,9 @@ def values_in(text: str) -> list[tuple[str, float]]:
 @pytest.mark.parametrize("results", PUBLISHED, ids=lambda r: f"{r.experiment}-{r.scale}")
 def test_published_names_say_no_value_that_did_not_run(results: Results) -> None:
     """Of every line, row and column beside its run's record, and of claims beside their cells'."""
-    experiment, archive = EXPERIMENTS[results.experiment], Archive(RESULTS)
+    experiment = EXPERIMENTS[results.experiment]
     names = RunLabels.of(experiment, results)
-    ran = {name: settings_of(cell, archive) for name, cell in results.cells.items()}
+    ran = {name: settings_of(cell, RECORDS) for name, cell in results.cells.items()}
     for name, settings in ran.items():
         for key, value in values_in(names.text(name, name)) if settings else []:
             assert settings is not None

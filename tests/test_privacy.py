@@ -405,7 +405,10 @@ def fail_for_client_1(
     ("settings", "message"),
     [
         ({"weighting": "examples"}, "weighting = 'examples': with algorithm = 'dp-fedavg'"),
-        ({"over-selection": 0.5}, "over-selection = 0.5: with algorithm = 'dp-fedavg'"),
+        (
+            {"over-selection": 0.5},
+            "over-selection = 0.5: has no effect, because sampler = 'poisson'",
+        ),
         (
             {"fraction-train": 0.0},
             "fraction-train = 0: with algorithm = 'dp-fedavg' it is the prob",

@@ -238,7 +238,7 @@ def test_a_late_reply_is_said_to_be_late_and_nothing_else(code, reason, caplog):
     replies = [(0, error(code, reason))]
     assert (
         collect_scores([(1, [7])], replies, 40.0, has_accuracy=True, node_name="device-{}".format)
-        == []
+        == {}
     )
     assert said in caplog.text
     assert reason not in caplog.text

@@ -13,16 +13,22 @@ from typer.testing import CliRunner
 from fedapp.cli.main import app
 from fedapp.config.read import read_config
 from fedapp.data import load_dataset
-from fedapp.errors import ConfigError
+from fedapp.errors import CheckpointError, ConfigError
 from fedapp.studies.papers import costs
 from fedapp.studies.papers.catalogue import choose
+from fedapp.studies.papers.cells import make_cells
 from fedapp.studies.papers.costs import cost_of
 from fedapp.studies.papers.reproduce import ReproduceOptions, reproduce
-from fedapp.studies.papers.results import collect, read_results
+from fedapp.studies.papers.results import collect
 from fedapp.studies.papers.schema import SCALES
+from fedapp.studies.papers.stored import read_results, results_of, write_results
+from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions
-from tests.paper_results import EXPERIMENTS, TABLES, cell, run_result, table_results
+from fedapp.studies.sweep.search import replay, search
+from fedapp.studies.sweep.table import read_records, update_table
+from tests.paper_results import EXPERIMENTS, TABLES, cell, run_result, setup, table_results
+from tests.test_records import write_json
 
 
 def test_items_are_chosen_by_name_or_by_its_start() -> None:
@@ -43,8 +49,8 @@ def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> 
     reproduce(["seo-fig11", "mcmahan-fig1"], options, Console(quiet=True))
     for name in ("seo-fig11", "mcmahan-fig1"):
         files = {path.name for path in (tmp_path / "out" / name).iterdir()}
-        assert files == {"smoke.json", "smoke.png", "smoke.svg", "index.md", "index.html"}
-        assert 'src="smoke.svg"' in (tmp_path / "out" / name / "index.html").read_text()
+        assert files == {"smoke.json", "smoke.png", "index.md"}
+        assert "](smoke.png)" in (tmp_path / "out" / name / "index.md").read_text()
     numbers = read_results(tmp_path / "out", "mcmahan-fig1", "smoke").numbers
     middle = numbers["thetas"].index(min(numbers["thetas"], key=lambda t: abs(t - 0.5)))
     assert numbers["shared"][middle] < min(numbers["shared parents"])
@@ -207,7 +213,7 @@ def test_the_list_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"), [("--data", "there is no such folder"), ("--from", "no folder 'records'")]
+    ("option", "said"), [("--data", "there is no such folder"), ("--from", "no table of records")]
 )
 def test_folders_that_are_not_there_are_refused(option: str, said: str, tmp_path: Path) -> None:
     run = ["reproduce", "seo-fig11", option, str(tmp_path / "nosuch"), "--to", str(tmp_path)]
@@ -234,8 +240,6 @@ def test_the_list_names_every_item() -> None:
 
 
 def test_results_survive_a_round_trip(tmp_path: Path) -> None:
-    from fedapp.studies.papers.results import write_results
-
     results = table_results({"E = 1, B = 10 | IID": cell(run_result(50.0))})
     write_results(tmp_path, results)
     again = read_results(tmp_path, "mcmahan-table4", "full")
@@ -257,3 +261,82 @@ def test_the_time_of_a_run_is_counted_once_and_whole() -> None:
 def test_an_item_that_is_misspelt_is_guessed() -> None:
     with pytest.raises(ConfigError, match="Did you mean 'mcmahan-table4'"):
         list(choose(["mcmahan-tabel4"]))
+
+
+def recorded_runs(seconds: float, rounds: int = 60) -> list[RunRecord]:
+    """Return a record of each run of seo-fig5 at smoke scale."""
+    experiment = EXPERIMENTS["seo-fig5"]
+    cells = make_cells(experiment, setup(experiment, "smoke")).values()
+    requests = [request for each in cells for request in replay(search(each), no_record).missing]
+    done = list(range(rounds + 1))
+    curve = [0.001 * r for r in done]
+    return [
+        RunRecord(
+            run=request.run,
+            settings=request.canonical,
+            status="complete",
+            rounds=done,
+            gradients=done,
+            seconds=seconds,
+            **dict.fromkeys(("accuracy", "loss", "train_loss"), curve),
+        )
+        for request in requests
+    ]
+
+
+def no_record(_: Request) -> None:
+    return None
+
+
+def merged(tmp_path: Path, *recorded: Path) -> dict[str, RunRecord]:
+    """Return the records after a command that takes runs from folders, and runs nothing."""
+    folders = [part for each in recorded for part in ("--from", str(each))]
+    command = ["reproduce", "seo-fig5", "--hours", "0.0005", "--jobs", "1", *folders]
+    command += ["--runs", str(tmp_path / "runs"), "--to", str(tmp_path / "to")]
+    said = CliRunner().invoke(app, command)
+    assert said.exit_code == 0, said.output
+    assert not list((tmp_path / "runs").glob("*/metrics.jsonl"))
+    return read_records(tmp_path / "to")
+
+
+def test_records_of_an_earlier_version_become_rows_and_results(tmp_path: Path) -> None:
+    runs = recorded_runs(1.0)
+    assert len(runs) == 4
+    write_json(tmp_path / "old", runs)
+    assert merged(tmp_path, tmp_path / "old") == {each.run: each for each in runs}
+    assert [path.name for path in (tmp_path / "to").glob("*.parquet")] == ["seo.parquet"]
+    [stored] = [read_results(tmp_path / "to", "seo-fig5", "smoke")]
+    assert stored is not None
+    assert all(run.curve is None for each in stored.cells.values() for run in each.runs)
+    records = {each.run: each for each in runs}
+    [whole] = results_of(tmp_path / "to", "seo-fig5", records)
+    for run in (run for each in whole.cells.values() for run in each.runs):
+        assert run.curve is not None
+        assert run.curve.rounds == list(range(run.rounds + 1))
+        assert run.curve.accuracy == pytest.approx(records[run.run].accuracy[: run.rounds + 1])
+
+
+def test_two_peoples_folders_are_merged_by_row(tmp_path: Path) -> None:
+    """One has two runs, and another before; the other has longer runs, and one not asked for."""
+    first, second, third, fourth = recorded_runs(1.0)
+    longer, again = recorded_runs(2.0, 70)[0], recorded_runs(2.0)[1]
+    other = third.model_copy(update={"run": "0" * 16})
+    update_table(tmp_path / "a" / "seo.parquet", [first, second, third])
+    update_table(tmp_path / "b" / "algorithms.parquet", [longer, again, fourth, other])
+    update_table(tmp_path / "to" / "seo.parquet", [other.model_copy(update={"run": "1" * 16})])
+    found = merged(tmp_path, tmp_path / "a", tmp_path / "b")
+    assert found.pop("1" * 16)  # of another experiment: it stays
+    assert found == {each.run: each for each in (longer, again, third, fourth)}
+    # Equally long ones in --to are replaced, and longer ones are not.
+    update_table(tmp_path / "c" / "seo.parquet", [first, second, third, fourth])
+    found = merged(tmp_path, tmp_path / "c")
+    assert [found[each.run].seconds for each in (first, second)] == [2.0, 1.0]
+
+
+def test_a_damaged_table_of_results_is_named_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "seo.parquet").write_text("damaged")
+    command = ["reproduce", "seo-fig5", "--to", str(tmp_path / "to"), "--runs", str(tmp_path / "r")]
+    said = CliRunner().invoke(app, command)
+    assert isinstance(said.exception, CheckpointError)
+    assert not (tmp_path / "r").exists()

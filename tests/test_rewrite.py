@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +18,6 @@ from fedapp.training.batched.graph_matmul import (
     compile_around_matmuls,
     use_onednn,
 )
-from fedapp.training.batched.graph_memory import hoist, is_hoisted, mark_hoisted
 from fedapp.training.batched.graph_updates import update_in_place
 
 aten = torch.ops.aten
@@ -282,37 +280,6 @@ def test_linear_layers_are_onednns_while_scored() -> None:
     assert [tuple(out.shape) for out in found] == [(3, 4, 512), (3, 0, 512), (1, 2)]
 
 
-def test_what_cannot_change_is_computed_once() -> None:
-    """-rate and sin(anchor) are; the weight's transposition is a view; what reads the weight is not."""
-
-    def step(w: Tensor, global_params: Tensor, rate: Tensor, x: Tensor) -> list[Tensor]:
-        out = x @ w.t()
-        gradient = global_params.sin() + out.sum() + torch.rand_like(global_params) * 0 + w.cos()
-        w.copy_(w + -rate * gradient)
-        return [out]
-
-    given = tensors(W, W, (), X)
-    graph = mark_hoisted(update_in_place(recorded(step, given)), fixed=3)
-    marked = {node.target for node in graph.graph.nodes if is_hoisted(node)}
-    assert marked == {aten.t.default, aten.sin.default, aten.neg.default}
-    mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
-    run = hoist(graph, fixed=3)(mine[:3])
-    for _ in range(3):
-        torch.testing.assert_close(run([mine[3]]), step(*reference), rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(mine, reference, rtol=1e-12, atol=1e-12)
-
-
-def test_what_follows_from_other_inputs_is_computed_every_time() -> None:
-    def step(rate: Tensor, x: Tensor) -> list[Tensor]:
-        return [rate.exp() * x.sin()]
-
-    graph = mark_hoisted(update_in_place(recorded(step, tensors((), X))), fixed=1)
-    step_of = hoist(graph, fixed=1)([torch.ones((), dtype=torch.float64)])
-    for number in (1.0, 2.0):
-        x = torch.full(X, number, dtype=torch.float64)
-        torch.testing.assert_close(step_of([x])[0], math.e * x.sin())
-
-
 def uncompiled(calls: list[GraphModule]) -> Callable[..., Any]:
     """Stand in for a compiler: note each part, and run it as it is."""
 
@@ -399,7 +366,7 @@ def test_a_compiled_part_takes_no_numbers() -> None:
         taken.extend(values)
         return lambda tensors: graph(*tensors)
 
-    graph = compile_around_matmuls(recorded(step, given), given, compile_, fixed=1)
+    graph = compile_around_matmuls(recorded(step, given), given, compile_)
     assert graph is not None
     assert taken
     assert all(isinstance(each, Tensor) for each in taken)

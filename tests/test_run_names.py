@@ -1,6 +1,5 @@
 """The names of the published records: a run is found by the hash of its settings."""
 
-import gzip
 import hashlib
 import json
 from pathlib import Path
@@ -9,13 +8,11 @@ import pytest
 
 from fedapp.config.registry import FAMILIES
 from fedapp.studies.sweep.identity import FORMAT, Request
+from fedapp.studies.sweep.table import read_records
 
-RECORDS = Path(__file__).parent.parent / "docs/results/records"
+RESULTS = Path(__file__).parent.parent / "docs/results"
 EMBEDDED = next(family for family in FAMILIES if family.key == "dataset").components()
-SETTINGS = {
-    path.name.split(".")[0]: json.loads(gzip.decompress(path.read_bytes()))["settings"]
-    for path in sorted(RECORDS.glob("*.json.gz"))
-}
+SETTINGS = {run: record.settings for run, record in read_records(RESULTS).items()}
 AS_FEDAVG = {"weighting": "examples", "server-learning-rate": 1.0}
 """What a record that does not have these keys was made with, whatever its algorithm."""
 

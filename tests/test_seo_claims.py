@@ -9,10 +9,9 @@ from fedapp.analysis.curves import fluctuation, relative_spread
 from fedapp.studies.papers.cells import make_cells
 from fedapp.studies.papers.claims import Claim, Claims
 from fedapp.studies.papers.pages.claims import Noise, check, claims_section
-from fedapp.studies.papers.reproduce import cells_with_curves
 from fedapp.studies.papers.results import CellResult, Curve, Results, RunResult
 from fedapp.studies.papers.schema import ScaleName
-from tests.paper_results import EXPERIMENTS, TABLES, cell, run_result, setup
+from tests.paper_results import EXPERIMENTS, cell, run_result, setup
 
 
 def claim(**more) -> Claim:
@@ -224,21 +223,6 @@ def test_a_page_says_which_rounds_a_window_is() -> None:
 
     assert "rounds 40 to 70 of the paper are here 10 to 17.5." in said("cpu")
     assert "of the paper are here" not in said("full")
-
-
-def test_the_curves_of_claims_are_kept_where_they_are_read() -> None:
-    experiment = EXPERIMENTS["seo-claims"]
-    cells = make_cells(experiment, setup(experiment, "cpu"))
-    kept = cells_with_curves(experiment, cells)
-    assert "seo-fig7: weighted | SGM 0.9" in kept
-    assert "seo-fig2: K | K = 1" not in kept
-    assert cells_with_curves(TABLES["mcmahan-table4"], cells) == set()
-    row = claim(measure="spread", of="accuracy", cells=("mcmahan-table4: IID",), high=0.1)
-    assert isinstance(experiment, Claims)
-    of_a_column = cells_with_curves(experiment.model_copy(update={"claims": (row,)}), cells)
-    assert len(of_a_column) == 9
-    assert "mcmahan-table4: E = 1, B = 50 | IID" in of_a_column
-    assert cells_with_curves(EXPERIMENTS["seo-fig9"], cells) == set(cells)
 
 
 @pytest.mark.parametrize(

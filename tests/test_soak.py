@@ -8,7 +8,7 @@ from damages import DAMAGES
 from flwr.app import MessageType
 from in_process import client_app, metrics, model, run
 
-from fedapp.federation import client_sampler
+from fedapp.federation.samplers.uniform import Uniform
 from fedapp.runs.callbacks import Metrics
 from fedapp.seeds import generator
 
@@ -53,7 +53,7 @@ def resident_bytes():
 def soak(folder, patch):
     """Return the folder of the run with faults, of that without, and the memory every ten rounds."""
     memory = []
-    write, draw = Metrics.on_round, client_sampler.sample_clients
+    write, draw = Metrics.on_round, Uniform.sample
 
     def weigh(self, result, state):
         if state.round % 10 == 0:
@@ -61,14 +61,14 @@ def soak(folder, patch):
             memory.append(resident_bytes())
         return write(self, result, state)
 
-    def sound(seed, round_, clients, fraction, **further):
-        drawn = draw(seed, round_, clients, fraction, **further)
-        return [client for client in drawn if fault_of(round_, client) is None]
+    def sound(sampler, candidates):
+        drawn = draw(sampler, candidates)
+        return [client for client in drawn if fault_of(candidates.round, client) is None]
 
     patch.setattr(Metrics, "on_round", weigh)
     faulty = run(folder / "faulty", NODES, failing, **SETTINGS)
     patch.setattr(Metrics, "on_round", write)
-    patch.setattr(client_sampler, "sample_clients", sound)
+    patch.setattr(Uniform, "sample", sound)
     clean = run(folder / "clean", NODES, **SETTINGS)
     return faulty, clean, memory
 

@@ -22,10 +22,11 @@ from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.metrics import read_metrics
 from fedapp.studies.papers.reproduce import ReproduceOptions, reproduce
-from fedapp.studies.sweep.command import retry_failures, run_plans, sweep_settings
+from fedapp.studies.sweep.command import sweep_settings
 from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.grid import Row, expand, make_rows, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, Request
+from fedapp.studies.sweep.plans import retry_failures, run_plans
 from fedapp.studies.sweep.record import RunRecord, problem_of, read_run
 from fedapp.studies.sweep.scheduler import SchedulerOptions, in_groups
 from fedapp.studies.sweep.search import (
@@ -38,7 +39,7 @@ from fedapp.studies.sweep.search import (
     replay,
     search,
 )
-from fedapp.studies.sweep.store import Archive, Store
+from fedapp.studies.sweep.store import Store
 from fedapp.training import build as setup
 
 BASE = {"num-clients": 10, "2nn.hidden": 8}
@@ -695,16 +696,16 @@ def test_a_run_that_diverged_is_a_result_and_not_tried_again(tmp_path: Path) -> 
 def test_old_numbers_of_changed_code_are_named_and_not_of_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, archive = Store(tmp_path), Archive(tmp_path / "archive")
+    store = Store(tmp_path)
     mine, published = Request.of(SHORT, 1), Request.of({**SHORT, "seed": 1}, 1)
     do(mine, store)
-    archive.keep([do(published, store)])
+    recorded = {published.run: do(published, store).published}
     shutil.rmtree(store.folder(published.run))
     plans = {name: (lambda r=r: fixed([r])) for name, r in (("a", mine), ("b", published))}
 
     def said() -> str:
         console = Console(file=io.StringIO(), width=200)
-        run_plans(plans, Store(tmp_path, archive), SchedulerOptions(jobs=1), console)
+        run_plans(plans, Store(tmp_path, recorded), SchedulerOptions(jobs=1), console)
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
     assert said() == ""

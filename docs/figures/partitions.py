@@ -21,9 +21,9 @@ from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.sgm import Sgm
 from fedapp.data.partition.shards import Shards
 from fedapp.runs.partition_figure import draw_comparison, draw_partition
+from fedapp.studies.papers.figures.style import PNG, reduce_colors
 
 IMAGES = Path(__file__).resolve().parent.parent / "images"
-PNG = (".png",)
 CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 DIGITS = tuple("0123456789")
 
@@ -64,12 +64,13 @@ def draw_mcmahan(folder: Path, cifar: Examples) -> None:
     path, title = IMAGES / "partition-mnist-shards", "MNIST, 2 shards a client"
     draw_partition(shards, train.targets, DIGITS, path, title, PNG)
     cifar_test = read_labels(folder / "cifar10", "test")
+    mnist_iid, cifar_iid = Iid().split(train, 100, 0), Iid().split(cifar, 100, 0)
     for name, partition in (
-        ("MNIST, iid", Iid().split(train, 100, 0)),
-        ("MNIST test, iid", Iid().split_test(test, train, 100, 0)),
+        ("MNIST, iid", mnist_iid),
+        ("MNIST test, iid", Iid().split_test(test, train, mnist_iid, 0)),
         ("MNIST, shards", shards),
-        ("CIFAR-10, iid", Iid().split(cifar, 100, 0)),
-        ("CIFAR-10 test, iid", Iid().split_test(cifar_test, cifar, 100, 0)),
+        ("CIFAR-10, iid", cifar_iid),
+        ("CIFAR-10 test, iid", Iid().split_test(cifar_test, cifar, cifar_iid, 0)),
     ):
         print(f"{name}: {partition.num_clients} clients of {sorted(set(partition.sizes.tolist()))}")
     print(f"MNIST, shards: number of labels -> clients: {labels_per_client(counts)}")
@@ -83,6 +84,8 @@ def main() -> None:
     cifar = read_labels(folder / "cifar10", "train")
     draw_seo(cifar)
     draw_mcmahan(folder, cifar)
+    for path in IMAGES.glob("partition-*.png"):
+        reduce_colors(path)
 
 
 if __name__ == "__main__":

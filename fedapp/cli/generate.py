@@ -3,7 +3,8 @@
 From RunConfig and the components: the table ``[tool.flwr.app.config]`` of ``pyproject.toml`` and
 ``docs/configuration.md``. From ``constraints.txt``: ``[tool.uv] constraint-dependencies``, since
 the environments that Flower makes for an app with ``uv sync`` read no constraints file. From the
-papers' experiments and the results that are there: the pages of ``docs/results``.
+papers' experiments and the results that are there: the pages of ``docs/results``, and with
+``--figures`` their pictures, of which those of partitions need the data sets.
 """
 
 from __future__ import annotations
@@ -15,29 +16,22 @@ from pathlib import Path
 
 from pydantic.fields import FieldInfo
 
+from fedapp.cli.key_table import config_table
 from fedapp.config.group import keys_of
 from fedapp.config.key_docs import bounded_type, words_of
-from fedapp.config.read import defaults, field_of
+from fedapp.config.read import field_of
 from fedapp.config.registry import FAMILIES, Family
 from fedapp.config.run_config import GROUPS, kebab
 from fedapp.studies.papers.catalogue import all_experiments
-from fedapp.studies.papers.pages.index import index_files
-from fedapp.studies.papers.pages.page import page_files, results_of
+from fedapp.studies.papers.pages.index import index
+from fedapp.studies.papers.pages.page import page_of
+from fedapp.studies.papers.reproduce import data_folder, redraw
+from fedapp.studies.papers.stored import results_of
+from fedapp.studies.sweep.table import read_records
 
 ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "docs" / "results"
 BEGIN, END = "# --- generated: {} ---", "# --- end of generated: {} ---"
-SECTIONS = {keys_of(group)[0]: group.title for group in GROUPS}
-"""The titles of the groups of keys, by the first key."""
-
-
-def config_table() -> str:
-    """Return every run-config key with its default and, as a comment, its meaning."""
-    lines = ["[tool.flwr.app.config]"]
-    for key, value in defaults().items():
-        if key in SECTIONS:
-            lines.append(f"# {SECTIONS[key]}")
-        lines.append(f"{key} = {json.dumps(value)}  # {field_of(key).description}")
-    return "\n".join(lines)
 
 
 def uv_constraints() -> str:
@@ -54,7 +48,10 @@ also take a TOML file of keys. Flower wants text in quotes: `--run-config "model
 `sweep`, `partition` and `doctor` take such a text, too (`-c` for short), so that one serves both. The
 values that `model`, `partitioner` and the like choose from are listed below, with their own parameters.
 
-`fedapp keys` prints the same list. A wrong value, an unknown key or a senseless combination is refused
+`algorithm`, `model`, `dataset`, `partitioner` and `transform` also take [code of your own](own-code.md).
+
+`fedapp keys` prints the same list, and `fedapp keys NAME` the parameters of one component. A wrong
+value, an unknown key or a senseless combination is refused
 before anything starts by `fedapp`. Flower begins a run with whatever it is given, which then ends with
 the same message: `fedapp doctor KEY=VALUE ...` says it first.
 
@@ -125,16 +122,17 @@ def targets() -> dict[Path, list[Callable[[str], str]]]:
             _between("pins of constraints.txt", uv_constraints),
         ],
         ROOT / "docs" / "configuration.md": [lambda _: configuration_page()],
-        **{path: [_whole(text)] for path, text in result_pages(ROOT / "docs" / "results").items()},
+        **{path: [_whole(text)] for path, text in result_pages(RESULTS).items()},
     }
 
 
 def result_pages(folder: Path) -> dict[Path, str]:
     """Return the current pages of all results in ``folder``."""
-    pages = index_files(folder) if folder.is_dir() else {}
+    records = read_records(folder)
+    pages = {folder / "index.md": index(folder, records)} if folder.is_dir() else {}
     for name in all_experiments():
-        if any(results_of(folder, name)):
-            pages |= page_files(folder, name)
+        if any(results_of(folder, name, records)):
+            pages[folder / name / "index.md"] = page_of(folder, name, records)
     return pages
 
 
@@ -145,6 +143,8 @@ def _whole(text: str) -> Callable[[str], str]:
 
 def main(arguments: list[str]) -> int:
     """Write the generated files, or with ``--check`` print those that are out of date."""
+    if "--figures" in arguments:
+        redraw(RESULTS, data_folder(None))
     stale = []
     for path, steps in targets().items():
         before = text = path.read_text() if path.exists() else ""

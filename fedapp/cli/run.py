@@ -10,7 +10,8 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedapp.cli.options import RunConfig, Settings, console
+from fedapp.cli.options import RunConfig, Settings, app_settings, console
+from fedapp.config.components import parameters
 from fedapp.config.read import defaults, field_of, parse_settings, read_config, split_settings
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
@@ -46,7 +47,8 @@ def run(
     from fedapp.engines.in_process import run_inline
     from fedapp.server_app import app as server_app
 
-    values = parse_settings(split_settings(run_config, settings))
+    own = app_settings() if resume is None else []
+    values = parse_settings([*own, *split_settings(run_config, settings)])
     if resume is not None:
         values, nodes, workers = _resumed(resume, values, nodes, workers)
     _check_places(nodes, workers, ray_address, worker_timeout)
@@ -115,7 +117,7 @@ def partition(
     """Show the partition: a table of clients and labels, measures of skew, and a picture."""
     from fedapp.runs.partition import show_partition
 
-    values = parse_settings(split_settings(run_config, settings))
+    values = parse_settings([*app_settings(), *split_settings(run_config, settings)])
     show_partition(read_config(values), console, picture)
 
 
@@ -123,14 +125,41 @@ def doctor(settings: Settings = None, run_config: RunConfig = None) -> None:
     """Show what is installed, the device of Flower's actors, and commands for this machine."""
     from fedapp.cli.doctor import examine
 
-    examine(read_config(parse_settings(split_settings(run_config, settings))), console)
+    values = parse_settings([*app_settings(), *split_settings(run_config, settings)])
+    examine(read_config(values), console)
 
 
-def keys() -> None:
-    """List all run-config keys with default, allowed values and meaning."""
-    from fedapp.config.key_docs import allowed
+def keys(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A component: a name, ./FILE.py or MODULE:CLASS. Only its parameters are listed."
+        ),
+    ] = "",
+) -> None:
+    """List all run-config keys, or those of one component, with default, allowed values and meaning."""
+    from fedapp.config.key_docs import allowed, allowed_of, describe
 
     table = Table("key", "default", "allowed", "meaning", box=None, padding=(0, 2, 0, 0))
-    for key, default in defaults().items():
-        table.add_row(key, json.dumps(default), escape(allowed(key)), field_of(key).description)
+    if name:
+        for component, line in describe(name):
+            console.print(escape(line), highlight=False, soft_wrap=True)
+            for key, field in parameters(component).items():
+                default = json.dumps(field.get_default())
+                table.add_row(key, default, escape(allowed_of(field)), field.description)
+        console.print(table)
+        return
+    for key, value in defaults().items():
+        table.add_row(key, json.dumps(value), escape(allowed(key)), field_of(key).description)
     console.print(table)
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="NAME", help="The new folder.")],
+) -> None:
+    """Make a folder with an algorithm and a data set of your own, which runs as it is."""
+    from fedapp.cli.init import create_app
+
+    for path in create_app(folder):
+        console.print(str(path), highlight=False, soft_wrap=True)
+    console.print(f"Run it: cd {folder}; fedapp run", highlight=False, soft_wrap=True)

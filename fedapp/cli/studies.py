@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedapp.cli.options import RunConfig, Settings, console, end_with
+from fedapp.cli.options import RunConfig, Settings, app_settings, console, end_with
 from fedapp.config.read import parse_settings, split_settings
 
 Jobs = Annotated[int, typer.Option(min=0, help="Parallel runs. 0: one a GPU, or one a core.")]
@@ -50,7 +50,7 @@ def sweep(
     from fedapp.studies.sweep.scheduler import SchedulerOptions
 
     options = SchedulerOptions(jobs, stacked, retry, hours)
-    words = split_settings(run_config, settings)
+    words = [*app_settings(), *split_settings(run_config, settings)]
     end_with(sweep_settings(words, runs, to, best_of, options, console))
 
 
@@ -68,8 +68,8 @@ Overrides = Annotated[
     typer.Option("--set", help="KEY=VALUE that overrides the settings of all runs."),
 ]
 Recorded = Annotated[
-    Path | None,
-    typer.Option("--from", help="Use the records of runs beside the results in this folder."),
+    list[Path] | None,
+    typer.Option("--from", help="Use the records of runs beside the results in these folders."),
 ]
 Only = Annotated[
     list[str] | None,
@@ -110,9 +110,9 @@ def reproduce(
 
     scheduler, overrides = SchedulerOptions(jobs, stacked, retry, hours), parse_settings(setting)
     folder = data_folder(data)
-    chosen = tuple(only or ())
+    taken, chosen = tuple(recorded or ()), tuple(only or ())
     options = ReproduceOptions(
-        as_scale(scale), folder, runs, to, scheduler, overrides, recorded, chosen
+        as_scale(scale), folder, runs, to, scheduler, overrides, taken, chosen
     )
     if listed or not experiments:
         show_costs(experiments or ["all"], options, console)

@@ -33,6 +33,11 @@ class FederationConfig(ConfigGroup):
     fraction_train: float = Field(
         0.5, ge=0, le=1, description="Client fraction, C: max(floor(C*K), 1) clients a round."
     )
+    sampler: str = Field(
+        "auto",
+        description="How a round's clients are sampled. auto: the algorithm's own, uniform but "
+        "for dp-fedavg.",
+    )
     min_nodes: int = Field(1, ge=1, description="Nodes to wait for before the first round.")
     node_timeout: float = Field(300.0, gt=0, description="Longest wait for min-nodes, in seconds.")
     round_deadline: float = Field(

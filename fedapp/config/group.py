@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Self, cast
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from fedapp.config.registry import FAMILIES, Component, Family
+from fedapp.config.components import component_class, family_of, name_of
+from fedapp.config.registry import Component
 from fedapp.config.settings import Scalar, Settings, kebab, no_effect
 from fedapp.errors import ConfigError
 
@@ -80,14 +81,20 @@ class ConfigGroup(Settings):
 
     def component(self, key: str) -> Component:
         """Return the component that ``key`` chooses, with this run's parameters."""
-        family = next(family for family in FAMILIES if family.key == key)
-        name = cast("str", getattr(self, key))
-        return family.components()[name].model_validate(self.options_of(family, name))
+        component = component_class(family_of(key), self._value(key))
+        return component.model_validate(self.options_of(component))
 
-    def options_of(self, family: Family, name: str) -> dict[str, Scalar]:
-        """Return the parameters of ``family``'s component ``name`` among the options, by field."""
-        keys = {field: f"{name}.{kebab(field)}" for field in family.components()[name].model_fields}
+    def options_of(self, component: type[Component]) -> dict[str, Scalar]:
+        """Return the parameters of ``component`` among the options, by field."""
+        keys = {field: f"{component.name}.{kebab(field)}" for field in component.model_fields}
         return {field: self.options[key] for field, key in keys.items() if key in self.options}
+
+    def name_of(self, key: str) -> str:
+        """Return the name of the component that ``key`` chooses; of other data, the folder's or hub's."""
+        return name_of(family_of(key), self._value(key))
+
+    def _value(self, key: str) -> str:
+        return cast("str", getattr(self, key))
 
 
 def keys_of(group: type[ConfigGroup]) -> tuple[str, ...]:

@@ -7,8 +7,10 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
+from fedapp.config.components import component_class, is_component
 from fedapp.config.read import field_of
-from fedapp.config.registry import FAMILIES
+from fedapp.config.registry import FAMILIES, Component
+from fedapp.errors import ComponentError
 
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 TYPES: dict[Any, str] = {bool: "true or false", int: "whole number", float: "number"}
@@ -20,7 +22,38 @@ def allowed(key: str) -> str:
         if family.key == key:
             others = ", a name on the hub, a folder" if key == "dataset" else ""
             return ", ".join(family.components()) + others
-    return ", ".join(words_of(field_of(key))) or bounded_type(field_of(key))
+    return allowed_of(field_of(key))
+
+
+def allowed_of(field: FieldInfo) -> str:
+    """Return the choices of a field, or its type with bounds."""
+    return ", ".join(words_of(field)) or bounded_type(field)
+
+
+def describe(value: str) -> list[tuple[type[Component], str]]:
+    """Return the components that ``value`` names, each with a line about it.
+
+    Raises
+    ------
+    ComponentError
+        There is none.
+    """
+    described = []
+    errors = []
+    for family in FAMILIES:
+        if is_component(family, value):
+            try:
+                component = component_class(family, value)
+            except ComponentError as error:
+                errors.append(str(error))
+            else:
+                code = component.own_code
+                source = f" ({', '.join(code.files)}, SHA-256 {code.digest})" if code else ""
+                line = f"{family.key} = {component.name!r}: {component.title()}{source}"
+                described.append((component, line))
+    if not described:
+        raise ComponentError("\n".join(errors))
+    return described
 
 
 def words_of(info: FieldInfo) -> list[str]:

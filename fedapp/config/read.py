@@ -14,8 +14,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from fedapp.config.components import is_component, name_of
 from fedapp.config.data import EMBEDDED
 from fedapp.config.group import keys_of
+from fedapp.config.own_components import OwnComponents, chosen_values, own_components
 from fedapp.config.registry import FAMILIES, Component, Family
 from fedapp.config.run_config import RunConfig
 from fedapp.config.settings import Scalar, kebab, no_effect, snake
@@ -61,18 +63,23 @@ def read_config(values: Mapping[str, Any]) -> RunConfig:
 def _read(values: Mapping[str, Any]) -> RunConfig:
     options = {key: value for key, value in values.items() if "." in key}
     keys = {key: value for key, value in values.items() if "." not in key}
-    allowed = (*keys_of(RunConfig), *option_fields())
-    problems = [*_unknown_keys(values, allowed), *_not_scalar(options)]
+    own = own_components(values)
+    fields = option_fields() | own.fields
+    allowed = (*keys_of(RunConfig), *fields)
+    # Which parameters a component has that cannot be imported is not known.
+    named = {k: v for k, v in values.items() if "." not in k or not own.problems}
+    problems = [*_unknown_keys(named, allowed), *_not_scalar(options, fields)]
     options = {key: value for key, value in options.items() if isinstance(value, Scalar)}
     config = None
     try:
         known = {key: value for key, value in keys.items() if key in allowed}
-        complete = {key: field.get_default() for key, field in option_fields().items()} | options
+        complete = {key: field.get_default() for key, field in fields.items()} | options
         config = RunConfig.model_validate({**known, "options": complete})
     except ValidationError as error:
         problems += [_message(detail, RunConfig) for detail in error.errors()]
+    problems += own.problems
     if config is not None:
-        problems += _component_problems(config)
+        problems += _option_problems_of(config, own)
         if not problems:
             config = _with_algorithm_defaults(config)
             problems += _config_errors(config)
@@ -95,9 +102,13 @@ def without_unused_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return run-config values without the parameters of components that they do not choose.
 
     These have no effect, and a run directory may hold another version's defaults of them.
+
+    Raises
+    ------
+    ComponentError
+        A component that they choose is not there.
     """
-    fields = RunConfig.model_fields
-    chosen = {values.get(family.key, fields[family.key].default) for family in FAMILIES}
+    chosen = {name_of(family, value) for family, value in chosen_values(values)}
     return {
         key: value
         for key, value in values.items()
@@ -143,8 +154,8 @@ def _unknown_keys(values: Mapping[str, Any], allowed: Sequence[str]) -> Iterator
             yield f"{key} = {value!r}: there is no such key. {hint}`fedapp keys` lists them all."
 
 
-def _not_scalar(options: Mapping[str, Any]) -> Iterator[str]:
-    for key, field in option_fields().items():
+def _not_scalar(options: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> Iterator[str]:
+    for key, field in fields.items():
         if key in options and not isinstance(options[key], Scalar):
             yield (
                 f"{key} = {options[key]!r}: must be one value: a number, a text, true or false. "
@@ -152,14 +163,18 @@ def _not_scalar(options: Mapping[str, Any]) -> Iterator[str]:
             )
 
 
-def _component_problems(config: RunConfig) -> Iterator[str]:
-    chosen = {getattr(config, family.key) for family in FAMILIES}
+def _option_problems_of(config: RunConfig, own: OwnComponents) -> Iterator[str]:
+    """Yield the errors of parameters, of all components of this package and of one's own."""
+    chosen = {getattr(config, family.key) for family in FAMILIES} | own.chosen.keys()
+    every = [*own.chosen.values(), *own.declared.values()]
     for family in FAMILIES:
-        name, components = getattr(config, family.key), family.components()
-        if name not in components and not family.open:
-            yield _unknown_choice(family, name, components)
-        for other, component in components.items():
-            yield from _option_problems(config, family, other, component, other in chosen)
+        base = family.base_class() if every else Component
+        for component in (
+            *family.components().values(),
+            *(c for c in every if issubclass(c, base)),
+        ):
+            unused = component.name not in chosen
+            yield from _option_problems(config, family, component, unused=unused)
 
 
 def _config_errors(config: RunConfig) -> Iterator[str]:
@@ -168,24 +183,17 @@ def _config_errors(config: RunConfig) -> Iterator[str]:
     if algorithm.one_gradient:
         yield from config.one_gradient_errors()
     for family in FAMILIES:
-        if getattr(config, family.key) in family.components():
+        if is_component(family, getattr(config, family.key)):
             yield from config.component(family.key).config_errors(config)
             if family.key == "dataset":
                 yield from config.unused(EMBEDDED)
 
 
-def _unknown_choice(family: Family, name: str, components: Mapping[str, Any]) -> str:
-    similar = difflib.get_close_matches(name, components, n=1)
-    hint = f" Did you mean {similar[0]!r}?" if similar else ""
-    choices = ", ".join(components)
-    return f"{family.key} = {name!r}: there is no such {family.key}. One of: {choices}.{hint}"
-
-
 def _option_problems(
-    config: RunConfig, family: Family, name: str, component: type[Component], chosen: bool
+    config: RunConfig, family: Family, component: type[Component], *, unused: bool
 ) -> Iterator[str]:
-    prefix = f"{name}."
-    values = config.options_of(family, name)
+    prefix = f"{component.name}."
+    values = config.options_of(component)
     try:
         instance = component.model_validate(values)
     except ValidationError as error:
@@ -193,8 +201,9 @@ def _option_problems(
         return
     default = component()
     for field in values:
-        if not chosen and getattr(instance, field) != getattr(default, field):
-            because = f"{family.key} is {getattr(config, family.key)!r}. Set {family.key}='{name}'"
+        if unused and getattr(instance, field) != getattr(default, field):
+            fix = f"Set {family.key}='{component.name}'"
+            because = f"{family.key} is {getattr(config, family.key)!r}. {fix}"
             yield no_effect(f"{prefix}{kebab(field)}", values[field], because)
 
 
@@ -245,7 +254,7 @@ def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
         if separator:
             values[key.strip()] = _value(text.strip(), all_defaults.get(key.strip()))
         elif setting.endswith(".toml"):
-            values |= _flat(_read_toml(Path(setting)))
+            values |= dotted(_read_toml(Path(setting)))
         else:
             raise ConfigError(
                 f"{setting!r}: must be KEY=VALUE, as in learning-rate=0.1, or a .toml file."
@@ -276,10 +285,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
 
 
-def _flat(values: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:
+def dotted(values: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """Return the keys of nested TOML tables with dots."""
     flat: dict[str, Scalar] = {}
     for key, value in values.items():
         flat |= (
-            _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+            dotted(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
         )
     return flat

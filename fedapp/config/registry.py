@@ -1,9 +1,10 @@
-"""Components: algorithms, models, data sets, partitioners and transforms, chosen by name.
+"""Components: algorithms, models, data sets, partitioners, transforms and samplers, chosen by name.
 
 A component is one class in one file. Its ``name`` is the value of the run-config key that chooses
 it (``partitioner = "dirichlet"``) and its fields are its parameters, set by the keys
 ``<name>.<parameter>`` (``dirichlet.alpha = 0.1``). A file in a family's package is known to
-the configuration, the CLI, the docs and the tests without any other change.
+the configuration, the CLI, the docs and the tests without any other change. Components from elsewhere
+are found by :mod:`fedapp.config.components`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from fedapp.config.own_code import OwnCode
 from fedapp.config.settings import Settings
 
 if TYPE_CHECKING:
@@ -29,6 +31,14 @@ class Component(Settings):
     """Base of the classes that the run-config chooses by name; fields are parameters."""
 
     name: ClassVar[str] = ""
+
+    own_code: ClassVar[OwnCode | None] = None
+    """The source of a component that is not part of this package."""
+
+    @classmethod
+    def adopt(cls, other: type[Any], name: str) -> type[Self] | None:
+        """Return a component called ``name`` that is made of another class; None if it cannot be."""
+        return None
 
     @classmethod
     def title(cls) -> str:
@@ -46,8 +56,22 @@ class Family:
 
     key: str
     package: str
+    base: str
+    """The base class of its components, as ``module:Class``."""
     open: bool = False
     """Whether other values than the components' names are allowed (a hub name, a folder)."""
+    auto: bool = False
+    """Whether "auto" leaves the choice to the algorithm."""
+
+    @property
+    def entry_points(self) -> str:
+        """The group of entry points by which installed packages add components."""
+        return f"fedapp.{self.key}s"
+
+    def base_class(self) -> type[Component]:
+        """Return the base class of the family's components."""
+        base: type[Component] = pkgutil.resolve_name(self.base)
+        return base
 
     def components(self) -> Mapping[str, type[Component]]:
         """Return the family's component classes by name, in alphabetical order."""
@@ -55,11 +79,21 @@ class Family:
 
 
 FAMILIES = (
-    Family("algorithm", "strategies"),
-    Family("model", "fedapp.models"),
-    Family("dataset", "fedapp.data.embedded", open=True),
-    Family("partitioner", "fedapp.data.partition"),
-    Family("transform", "fedapp.data.transforms"),
+    Family("algorithm", "strategies", "fedapp.training.algorithm:Algorithm"),
+    Family("model", "fedapp.models", "fedapp.models.model:Model"),
+    Family("dataset", "fedapp.data.embedded", "fedapp.data.embedded.embedded:Embedded", open=True),
+    Family(
+        "partitioner",
+        "fedapp.data.partition",
+        "fedapp.data.partition.partitioning:Partitioning",
+    ),
+    Family("transform", "fedapp.data.transforms", "fedapp.data.transforms.transform:Transform"),
+    Family(
+        "sampler",
+        "fedapp.federation.samplers",
+        "fedapp.federation.samplers.sampler:Sampler",
+        auto=True,
+    ),
 )
 
 
@@ -67,8 +101,11 @@ FAMILIES = (
 def source_digest(component: type[Component]) -> str:
     """Return a digest of the files that define a component and its bases in the family's package.
 
-    It is cached, so it describes the code in this process also after a file has changed.
+    For a component of one's own these are its files. It is cached, so it describes the code in this
+    process also after a file has changed.
     """
+    if component.own_code is not None:
+        return component.own_code.digest[:16]
     package = component.__module__.rpartition(".")[0]
     modules = [each.__module__ for each in component.__mro__]
     modules_of_family = [

@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
+from fedapp.config.components import component_class, is_component
 from fedapp.config.data import DataConfig
 from fedapp.config.federation import FederationConfig, participants
 from fedapp.config.group import ConfigGroup
 from fedapp.config.model import ModelConfig
+from fedapp.config.own_code import OwnCode
+from fedapp.config.registry import FAMILIES
 from fedapp.config.run import EvaluationConfig, ExecutionConfig, RunDirectoryConfig
 from fedapp.config.settings import Scalar, kebab, snake
 from fedapp.config.training import ONE_GRADIENT, ClientUpdateConfig, ServerConfig
@@ -37,6 +40,15 @@ class RunConfig(
     def to_run_config(self) -> dict[str, Scalar]:
         """Return every key and value, flat, as Flower's run-config holds them."""
         return {**self.model_dump(by_alias=True), **self.options}
+
+    def own_code(self) -> dict[str, OwnCode]:
+        """Return the source of the run's components that are not of this package, by their keys."""
+        chosen = {
+            family.key: component_class(family, value).own_code
+            for family in FAMILIES
+            if is_component(family, value := self._value(family.key))
+        }
+        return {key: code for key, code in chosen.items() if code is not None}
 
     def one_gradient_errors(self) -> Iterator[str]:
         """Yield keys about local steps, for an algorithm whose clients compute one gradient instead."""

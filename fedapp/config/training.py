@@ -23,7 +23,7 @@ ALL_DATA = Case(
 )
 ONE_GRADIENT = Case("the clients of {algorithm!r} take no steps. Set algorithm='fedavg'")
 """A client computes one gradient at theta, in batches: no setting of local steps is used."""
-ALGORITHM_DEFAULTS = ("weighting", "server_learning_rate")
+ALGORITHM_DEFAULTS = ("sampler", "weighting", "server_learning_rate")
 """Fields whose default means the algorithm's own value, its attribute ``default_<field>``."""
 
 

@@ -7,6 +7,7 @@ where each machine's workers read them. Ray reports a finished reply, so nothing
 from __future__ import annotations
 
 import copy
+import os
 import pkgutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,6 +22,7 @@ from flwr.serverapp import ServerApp
 from ray.exceptions import RayActorError, RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from fedapp.config.app_folder import VARIABLE, app_folder
 from fedapp.config.run_config import Scalar
 from fedapp.engines.grid import (
     LocalGrid,
@@ -50,9 +52,13 @@ MAX_INLINE_BYTES = 100_000
 
 
 class Worker:
-    """A Ray actor: one node and its ClientApp, given as ``module:attribute``."""
+    """A Ray actor: one node and its ClientApp, given as ``module:attribute``.
 
-    def __init__(self, client_app: str, context: Context) -> None:
+    ``folder`` is that of the app, in which the run was started.
+    """
+
+    def __init__(self, client_app: str, context: Context, folder: str) -> None:
+        os.environ[VARIABLE] = folder
         set_identity(context.node_id)
         self.client_app = pkgutil.resolve_name(client_app)
         self.context = context
@@ -135,7 +141,7 @@ class WorkerGrid(LocalGrid):
             num_gpus=self._placement.resources.gpus,
             scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement.group, node - 1),
         )
-        return actor.remote(self.client_app, self.contexts[node])
+        return actor.remote(self.client_app, self.contexts[node], str(app_folder()))
 
     def _to_object_store(self, record: ArrayRecord) -> Any:
         """Return the record's reference in the object store; a small record is sent faster by itself."""

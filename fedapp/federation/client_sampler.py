@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from logging import WARNING
+from typing import cast
 
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -14,7 +15,8 @@ from fedapp.errors import RunError
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault
 from fedapp.federation.nodes import Cohort, Nodes
-from fedapp.federation.sampling import distribute, poisson_sample, sample_clients
+from fedapp.federation.samplers.sampler import Candidates, Sampler
+from fedapp.federation.sampling import distribute, over_selected
 from fedapp.training.algorithm import Algorithm
 
 BUSY_SECONDS = 0.5
@@ -45,8 +47,9 @@ def assign(
 class ClientSampler:
     """Samples the clients of each round, statelessly, and assigns them to nodes.
 
-    Algorithms that sample by coin draw from the ``population`` with which the run began (None: all
-    clients).
+    ``losses`` asks clients for their training loss, and returns also the bytes of its messages;
+    ``bytes_asked`` are those of the last round. A private run samples from the ``population`` with
+    which it began (None: all clients).
     """
 
     def __init__(
@@ -56,28 +59,43 @@ class ClientSampler:
         nodes: Nodes,
         delivery: Delivery,
         population: Sequence[int] | None,
+        losses: Callable[[Grid, Sequence[int]], tuple[Mapping[int, float], int]],
     ) -> None:
         self.config = config
         self.algorithm = algorithm
         self.nodes = nodes
+        self.sampler = cast("Sampler", config.component("sampler"))
+        self.sampler.prepare(config)
         self._delivery = delivery
         self._population = population
+        self._losses = losses
+        self.bytes_asked = 0
 
     @property
     def population(self) -> Sequence[int]:
         """The clients that a round samples from: K of them."""
         return self.nodes.clients if self._population is None else self._population
 
-    def sample(self, round_: int) -> list[int]:
-        """Return S_t: m of the clients known now, and the over-selection."""
-        config, clients = self.config, self.nodes.clients
-        extra, fraction = config.over_selection, config.fraction_train
-        return sample_clients(config.seed, round_, clients, fraction, extra=extra)
+    def sample(self, round_: int, grid: Grid | None = None) -> list[int]:
+        """Return S_t of the clients known now; without a ``grid`` nobody is asked for a loss."""
+        config, clients = self.config, self.population
 
-    def poisson_sample(self, round_: int) -> list[int]:
-        """Return S_t: a Poisson sample of the population, with rate C."""
-        rng = self.algorithm.sampling_generator(self.config.seed, round_)
-        return poisson_sample(rng, self.population, self.config.fraction_train)
+        def losses(asked: Sequence[int]) -> Mapping[int, float]:
+            found, self.bytes_asked = self._losses(grid, asked) if grid else ({}, 0)
+            return found
+
+        return self.sampler.sample(
+            Candidates(
+                config.seed,
+                round_,
+                clients,
+                config.fraction_train,
+                over_selected(config.fraction_train, len(clients), config.over_selection),
+                lambda: self.algorithm.sampling_generator(config.seed, round_),
+                self.nodes.sizes,
+                losses,
+            )
+        )
 
     def assign_round(self, round_: int, grid: Grid) -> tuple[list[int], list[Cohort]]:
         """Return S_t and its cohorts; clients of busy nodes are in S_t alone.
@@ -92,16 +110,18 @@ class ClientSampler:
         """
         end, needed = time.monotonic() + self.config.node_timeout, self.config.min_replies
         is_logged = False
-        poisson = self.poisson_sample(round_) if self.algorithm.poisson_sampling else None
+        population, sampled = None, list[int]()
         while True:
             available = self.nodes.available(grid)
             clients = self.nodes.clients
-            sampled = self.sample(round_) if poisson is None else poisson
+            if population != self.population:
+                population = self.population
+                sampled = self.sample(round_, grid)
             connected = sampled if self.nodes.virtual else [k for k in sampled if k in clients]
             busy = self._delivery.busy(available)
             cohorts = assign(self.nodes, connected, available, busy)
             num_assigned = sum(len(cohort) for _, cohort in cohorts)
-            fixed = poisson is None and not self.nodes.virtual
+            fixed = not (self.sampler.may_be_few or self.nodes.virtual)
             if num_assigned >= (needed if fixed else min(needed, len(connected))):
                 return sampled, cohorts
             if len(sampled) < needed and time.monotonic() > end:
@@ -118,10 +138,9 @@ class ClientSampler:
             self._delivery.drop_late(grid)
 
     def wanted(self, sampled: Sequence[int]) -> int:
-        """Return m, the accepted clients after which no others are waited for."""
-        if self.algorithm.poisson_sampling:
-            return len(sampled)
-        return participants(self.config.fraction_train, len(self.nodes.clients))
+        """Return the accepted clients after which no others are waited for."""
+        m = participants(self.config.fraction_train, len(self.nodes.clients))
+        return self.sampler.wanted(m, len(sampled))
 
     def unassigned(self, sampled: Collection[int], assigned: Collection[int]) -> dict[int, Fault]:
         """Return why sampled clients were not assigned to a node."""

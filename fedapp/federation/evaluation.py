@@ -35,10 +35,10 @@ class ClientEvaluation:
         self.cohorts: list[Cohort] = []
         self._delivery = delivery
 
-    def assign(self, grid: Grid) -> list[Cohort]:
-        """Return the cohorts of all clients, without those of busy nodes."""
+    def assign(self, grid: Grid, clients: Sequence[int]) -> list[Cohort]:
+        """Return the cohorts of ``clients``, without those of busy nodes."""
         available = self.nodes.available(grid)
-        clients, busy = self.nodes.clients, self._delivery.busy(available)
+        busy = self._delivery.busy(available)
         self.cohorts = assign(self.nodes, clients, available, busy)
         if left_out := len(clients) - sum(len(cohort) for _, cohort in self.cohorts):
             message = "%d clients are left out of this evaluation: %s"
@@ -47,14 +47,17 @@ class ClientEvaluation:
 
     def aggregate(self, replies: Iterable[tuple[int, Message | Fault]]) -> MetricRecord | None:
         """Return loss and accuracy over all clients' test examples, each example counting once."""
-        scores = collect_scores(
+        return aggregate_scores([*self.scores(replies).values()])
+
+    def scores(self, replies: Iterable[tuple[int, Message | Fault]]) -> dict[int, Score]:
+        """Return the scores of the clients that have one, in their order."""
+        return collect_scores(
             self.cohorts,
             replies,
             self.config.round_deadline,
-            has_accuracy=self.nodes.task.kind != "quadratic",
+            has_accuracy=self.nodes.task.has_accuracy,
             node_name=self.nodes.name_of,
         )
-        return aggregate_scores(scores)
 
 
 def collect_scores(
@@ -64,7 +67,7 @@ def collect_scores(
     *,
     has_accuracy: bool,
     node_name: Callable[[int], str] = str,
-) -> list[Score]:
+) -> dict[int, Score]:
     """Return the clients' scores of replies, given as (index of the cohort, reply) in any order.
 
     Clients without a score are logged with the reason and the ``node_name``.
@@ -87,7 +90,7 @@ def collect_scores(
             log(WARNING, NOT_EVALUATED, node_name(node), one_line(clients), reason)
     for node, clients in unanswered.values():
         log(WARNING, NOT_EVALUATED, node_name(node), one_line(clients), late(deadline).reason)
-    return [scores[client] for client in sorted(scores)]
+    return {client: scores[client] for client in sorted(scores)}
 
 
 def aggregate_scores(scores: Sequence[Score]) -> MetricRecord | None:

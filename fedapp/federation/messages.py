@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, cast, get_type_hints
+from typing import Any, Literal, cast, get_type_hints
 
 from flwr.app import (
     ArrayRecord,
@@ -78,6 +78,17 @@ def encode_train_request(
     if extras is not None:
         content["extras"] = extras
     return content
+
+
+def add_statistics(content: RecordDict, statistics: str) -> None:
+    """Add the statistics with which all nodes code a table, as JSON, to the content of a request."""
+    content["table"] = ConfigRecord({"statistics": statistics})
+
+
+def statistics_in(content: RecordDict) -> str:
+    """Return the statistics in the content of a request, or ""."""
+    record = content.config_records.get("table")
+    return "" if record is None else str(record["statistics"])
 
 
 def _encode_plan(plan: RoundPlan) -> ConfigRecord:
@@ -252,12 +263,16 @@ def _reasons(content: RecordDict) -> dict[int, str]:
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """The clients that a node evaluates after a round; ``states`` if their own parameters are tested."""
+    """The clients that a node evaluates after a round; ``states`` if their own parameters are tested.
+
+    ``split``: their test examples, or the training examples, for a sampler.
+    """
 
     round: int
     clients: tuple[int, ...]
     threads: int
     states: StateLocation | None = None
+    split: Literal["test", "train"] = "test"
 
 
 def encode_evaluate_request(request: EvaluateRequest, theta: ArrayRecord) -> RecordDict:
@@ -267,6 +282,7 @@ def encode_evaluate_request(request: EvaluateRequest, theta: ArrayRecord) -> Rec
             "server-round": request.round,
             "clients": list(request.clients),
             "threads": request.threads,
+            "split": request.split,
             **_state_keys(request.states, request.clients),
         }
     )
@@ -276,8 +292,13 @@ def encode_evaluate_request(request: EvaluateRequest, theta: ArrayRecord) -> Rec
 def decode_evaluate_request(content: RecordDict) -> tuple[EvaluateRequest, Tensors]:
     """Return the request and theta of an EVALUATE message."""
     config = cast("dict[str, Any]", content.config_records["config"])
-    clients, threads = tuple(config["clients"]), int(config["threads"])
-    request = EvaluateRequest(int(config["server-round"]), clients, threads, _states(config))
+    request = EvaluateRequest(
+        int(config["server-round"]),
+        tuple(config["clients"]),
+        int(config["threads"]),
+        _states(config),
+        "train" if config["split"] == "train" else "test",
+    )
     return request, to_tensors(content.array_records["arrays"])
 
 

@@ -17,13 +17,15 @@ from fedapp.training.round_plan import RoundPlan
 class RoundRequests:
     """A round's plan, the sampled clients S_t, and the nodes with a train request each.
 
-    A client whose node could not be asked is in ``sampled`` alone.
+    A client whose node could not be asked is in ``sampled`` alone. ``bytes_asked`` are those of the
+    messages of a sampler that asks for losses.
     """
 
     plan: RoundPlan = field(default_factory=RoundPlan)
     sampled: Sequence[int] = ()
     nodes: Sequence[int] = ()
     by_node: Sequence[TrainRequest] = ()
+    bytes_asked: int = 0
 
     @property
     def clients(self) -> list[int]:
@@ -64,6 +66,7 @@ class TrainingResult:
             "effective_updates": updates * plan.learning_rate,
             "train_loss": aggregate.average([client.loss for client in clients]),
             "bytes_up": aggregate.bytes,
+            **({"bytes_asked": self.requests.bytes_asked} if self.requests.bytes_asked else {}),
             **({"surplus": self.replies.unused} if self.replies.unused else {}),
             **_fault_metrics(self.replies.faults),
             **({"late_replies": self.late} if self.late else {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,26 +12,29 @@ from fedapp.config.run_config import participants
 from fedapp.seeds import generator
 
 
-def sample_clients(
-    seed: int,
-    round_: int,
-    clients: Sequence[int],
-    fraction: float,
-    extra: float = 0.0,
-) -> list[int]:
-    """Return S_t: m = max(floor(C*K + 1e-9), 1) of ``clients``, in ascending order.
+def draw(rng: Callable[[], np.random.Generator], clients: Sequence[int], m: int) -> list[int]:
+    """Return m of ``clients`` at random, or all of them if they are no more, in ascending order.
 
-    A function of (seed, round) alone (McMahan et al. 2017, Algorithm 1). ``clients`` may be a
-    ``range`` of any length, of which only the sampled members are created. ``extra`` is the
-    over-selection: ceil(extra * m) further clients are sampled, if there are as many.
+    ``clients`` may be a ``range`` of any length, of which only the sampled members are created.
     """
-    m = participants(fraction, len(clients))
-    m += math.ceil(extra * m - 1e-9)
     if m >= len(clients):
         return sorted(clients)
-    rng = generator(seed, "sample", round_)
-    sampled = rng.choice(len(clients), m, replace=False, shuffle=False)
-    return sorted(clients[int(i)] for i in sampled)
+    chosen = rng().choice(len(clients), m, replace=False, shuffle=False)
+    return sorted(clients[int(index)] for index in chosen)
+
+
+def sample_clients(
+    seed: int, round_: int, clients: Sequence[int], fraction: float, extra: float = 0.0
+) -> list[int]:
+    """Return S_t of uniform sampling, a function of (seed, round) alone; ``extra``: over-selection."""
+    number = over_selected(fraction, len(clients), extra)
+    return draw(lambda: generator(seed, "sample", round_), clients, number)
+
+
+def over_selected(fraction: float, clients: int, extra: float) -> int:
+    """Return m and the over-selection, ceil(extra * m)."""
+    m = participants(fraction, clients)
+    return m + math.ceil(extra * m - 1e-9)
 
 
 def poisson_sample(rng: np.random.Generator, clients: Sequence[int], rate: float) -> list[int]:

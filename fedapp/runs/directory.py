@@ -18,9 +18,10 @@ from typing import Any
 import fedapp
 from fedapp.config.read import read_config, without_unused_parameters
 from fedapp.config.run_config import RunConfig
-from fedapp.errors import CheckpointError, ConfigError
+from fedapp.errors import CheckpointError, ComponentError, ConfigError
 from fedapp.files import json_problem, write_atomically, write_json
 from fedapp.runs.checkpoint import checkpoint_rounds
+from fedapp.runs.own_code import changed_code, missing_component
 from fedapp.training.client_state import StateLocation
 
 CHANGEABLE_ON_RESUME = (
@@ -67,6 +68,16 @@ class RunDirectory:
     def model(self) -> Path:
         """The final parameters."""
         return self.path / "model.safetensors"
+
+    @property
+    def task(self) -> Path:
+        """The task that the model was built for."""
+        return self.path / "task.json"
+
+    @property
+    def table(self) -> Path:
+        """The statistics with which the columns of a table are coded."""
+        return self.path / "table.json"
 
     @property
     def summary(self) -> Path:
@@ -123,8 +134,8 @@ def _default_path(config: RunConfig) -> Path:
     """Return runs/<time>-<dataset>-<model>-<algorithm>, with $FEDAPP_RUNS in place of ``runs``."""
     base = Path(os.environ.get("FEDAPP_RUNS", "runs")).expanduser()
     stamp = datetime.datetime.now(tz=datetime.UTC).astimezone().strftime("%Y%m%d-%H%M%S")
-    data = Path(config.dataset).name
-    name = f"{stamp}-{data}-{config.model}-{config.algorithm}"
+    data = Path(config.name_of("dataset")).name
+    name = f"{stamp}-{data}-{config.name_of('model')}-{config.name_of('algorithm')}"
     return next(
         path
         for i in range(1, 10_000)
@@ -173,22 +184,34 @@ def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
     Raises
     ------
     CheckpointError
-        There is no run, or its config.json is damaged.
+        There is no run, or its config.json is damaged, or a component of the run is not there.
     """
     file = RunDirectory(path).config
+    run_info: dict[str, Any] = {}
     try:
         stored = json.loads(file.read_text())
-        return read_config(without_unused_parameters(stored["config"])), dict(stored["found"])
+        values, run_info = stored["config"], dict(stored["found"])
+        return read_config(without_unused_parameters(values)), run_info
+    except ComponentError as error:
+        raise CheckpointError(missing_component(path, run_info, error)) from error
+    except ConfigError as error:
+        if changed := changed_code(path, values, run_info):
+            raise CheckpointError(changed) from error
+        raise CheckpointError(_damaged(file, error)) from error
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"{file.name} is missing" if path.is_dir() else "there is no such folder"
         raise CheckpointError(
             f"{str(path)!r} holds no run ({why}). Give the folder that a run logs first."
         ) from error
-    except (ValueError, KeyError, TypeError, OSError, ConfigError) as error:
-        raise CheckpointError(
-            f"{file} is damaged, or of another version, and cannot be read: {json_problem(error)}. "
-            "Restore a copy of it, or start another run, in another run-dir."
-        ) from error
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise CheckpointError(_damaged(file, error)) from error
+
+
+def _damaged(file: Path, error: Exception) -> str:
+    return (
+        f"{file} is damaged, or of another version, and cannot be read: {json_problem(error)}. "
+        "Restore a copy of it, or start another run, in another run-dir."
+    )
 
 
 def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
@@ -198,10 +221,13 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
     ------
     ConfigError
         A setting differs from the run's own; the message names each, and the command to use.
+    CheckpointError
+        A component of one's own has other code than the run was made with.
     """
     directory = RunDirectory(Path(config.run_dir).expanduser().absolute())
     stored, run_info = read_stored(directory.path)
     given, own = config.to_run_config(), stored.to_run_config()
+    given = {key: value for key, value in given.items() if key in own or "." not in key}
     differing = [
         f"{key} = {given[key]!r} (the run has {own[key]!r})"
         for key in sorted(given)
@@ -213,6 +239,8 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
             f"Resume with `fedapp run --resume {directory.path}`, or "
             f"`flwr run . --run-config {directory.path / 'resume.toml'}`."
         )
+    if changed := changed_code(directory.path, given, run_info):
+        raise CheckpointError(changed)
     return directory, run_info
 
 

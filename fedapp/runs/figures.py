@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedapp.analysis.curves import least
-from fedapp.errors import ConfigError, DataError
+from fedapp.errors import DataError
 from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.directory import read_stored
 from fedapp.runs.metrics import read_metrics
@@ -61,27 +61,6 @@ def make_plain(axes: Axes, grid: Literal["both", "y"] = "both") -> None:
     axes.grid(visible=True, axis=grid, color=LIGHT, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def stem_of(picture: Path) -> Path:
-    """Return the ``stem`` for :func:`save` of a picture's path, with or without an ending.
-
-    Raises
-    ------
-    ConfigError
-        It has the ending of another image format.
-    """
-    if picture.suffix.lower() in ENDINGS:
-        return picture.with_suffix("")
-    if picture.suffix.lower().removeprefix(".") in {
-        *Figure().canvas.get_supported_filetypes(),
-        "bmp",
-    }:
-        raise ConfigError(
-            f"--picture {str(picture)!r}: pictures are written as {' and '.join(ENDINGS)}. Call it "
-            f"{picture.stem}.png, or {picture.stem} alone."
-        )
-    return picture
 
 
 def save(

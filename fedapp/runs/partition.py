@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 from flwr.common.logger import log
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -20,7 +21,7 @@ from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.errors import ConfigError, FedappError
 from fedapp.files import write_json
-from fedapp.runs.figures import stem_of
+from fedapp.runs.figures import ENDINGS
 from fedapp.runs.partition_figure import count_labels, draw_partition, partition_summary
 
 MAX_ROWS, MAX_LABELS = 40, 15
@@ -63,7 +64,8 @@ def _draw(folder: Path, config: RunConfig, node_data: NodeData) -> None:
 
 
 def _title(config: RunConfig) -> str:
-    return f"{Path(config.dataset).name}, {config.partitioner}, {config.num_clients} clients"
+    data, partitioner = Path(config.name_of("dataset")).name, config.name_of("partitioner")
+    return f"{data}, {partitioner}, {config.num_clients} clients"
 
 
 def _labels_of(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -78,7 +80,7 @@ def _labels_of(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
 def _summary(config: RunConfig, dataset: Dataset, partition: Partition) -> dict[str, Any]:
     targets, labels = _labels_of(dataset)
     partitioner = cast("Partitioning", config.component("partitioner"))
-    scheme = {"name": config.partitioner, **partitioner.model_dump()}
+    scheme = {"name": partitioner.name, **partitioner.model_dump()}
     summary = partition_summary(partition, targets, len(labels), scheme, config.seed)
     named = partitioner.named_clients(dataset.train) or partition.num_clients
     tests = partition.test if config.evaluation == "clients" else None  # the server tests on all
@@ -138,15 +140,20 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
 
 def _picture_stem(picture: Path) -> Path:
     """Return the picture's path without its ending, after creating its folder."""
-    stem = stem_of(picture)
+    ending = picture.suffix.lower()
+    if ending[1:] in {*Figure().canvas.get_supported_filetypes(), "bmp"} and ending not in ENDINGS:
+        raise ConfigError(
+            f"--picture {str(picture)!r}: pictures are written as {' and '.join(ENDINGS)}. Call it "
+            f"{picture.stem}.png, or {picture.stem} alone."
+        )
     try:
-        stem.parent.mkdir(parents=True, exist_ok=True)
+        picture.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
             f"--picture {str(picture)!r}: its folder cannot be created ({error.strerror}). "
             "Choose another."
         ) from error
-    return stem
+    return picture.with_suffix("") if ending in ENDINGS else picture
 
 
 def _table(partition: Partition, targets: NDArray[Any], labels: tuple[str, ...]) -> Table:

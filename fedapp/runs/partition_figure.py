@@ -159,6 +159,7 @@ def draw_comparison(
     targets: NDArray[Any],
     labels: Sequence[str],
     path: Path,
+    endings: Sequence[str] = ENDINGS,
 ) -> list[Path]:
     """Draw partitions of the same data side by side, by title; for a few clients each."""
     figure = new_figure(2.2 * len(partitions) + 1.5, 4.9)
@@ -179,7 +180,7 @@ def draw_comparison(
     grid[0, 0].set_ylabel("examples")
     _color_bar(grid[1, -1], images[-1], 0.07)
     _legend(grid[0, -1])
-    return save(figure, path, dpi=120)
+    return save(figure, path, dpi=120, endings=endings)
 
 
 def _numbers(sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[str]:

@@ -20,6 +20,7 @@ from fedapp.files import write_atomically, write_json
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.figures import draw_curves, draw_updates
 from fedapp.runs.metrics import read_metrics, wall_seconds
+from fedapp.runs.participation import draw_participation
 
 PAGE_TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
@@ -65,18 +66,22 @@ def write_summary(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
 
 def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, Any]) -> None:
     """Write the curves and the report from the metrics on disk."""
+    data = config.name_of("dataset").rstrip("/").rsplit("/", 1)[-1]
+    algorithm = config.name_of("algorithm")
     title = (
-        f"{config.algorithm}, {config.dataset.rstrip('/').rsplit('/', 1)[-1]} ({config.partitioner}), "
-        f"{config.model}: K = {config.num_clients}, C = {config.fraction_train:g}, "
+        f"{algorithm}, {data} ({config.name_of('partitioner')}), "
+        f"{config.name_of('model')}: K = {config.num_clients}, C = {config.fraction_train:g}, "
         f"{_local_work(config)}, η = {config.learning_rate:g}"
     )
     records = read_metrics(directory.metrics)
     draw_curves(records, config.target_accuracy, title, directory.path / "curves")
     if any("similarity" in record for record in records):
-        draw_updates({config.algorithm: records}, directory.path)
+        draw_updates({algorithm: records}, directory.path)
+    if config.sampler != "uniform" and config.num_clients and any(r["round"] for r in records):
+        draw_participation(records, config, directory.path / "participation")
     pictures = {
         name.replace("-", "_"): _inline_svg(directory.path / f"{name}.svg")
-        for name in ("curves", "partition", "client-losses", "similarity")
+        for name in ("curves", "participation", "partition", "client-losses", "similarity")
     }
     body = render(
         REPORT_BODY,
@@ -113,6 +118,7 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
         "rounds": records[-1]["round"] if records else 0,
         "test_accuracy": last.get("test_accuracy"),
         "test_loss": measured[-1]["test_loss"] if measured else None,
+        **_regression(measured),
         "best_test_accuracy": best.get("test_accuracy"),
         "best_round": best.get("round"),
         "target_accuracy": target,
@@ -128,6 +134,12 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
         "failures": sum(len(r.get("failures", {})) for r in trained),
         "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _regression(records: Sequence[RoundMetrics]) -> dict[str, float | None]:
+    """Return the last RMSE and R2 of a run that predicts numbers."""
+    keys = ("test_rmse", "test_r2")
+    return {key: records[-1][key] for key in keys if records and key in records[-1]}
 
 
 def _privacy(records: Sequence[RoundMetrics]) -> dict[str, float | str | None]:
@@ -155,6 +167,7 @@ REPORT_BODY = """<h1>{{ title }}</h1>
 <h2>Summary</h2>
 <table>{% for key, value in summary.items() if value is not none %}
 <tr><th>{{ key | replace("_", " ") }}</th><td>{{ value }}</td></tr>{% endfor %}</table>
+{% if participation %}<h2>Who took part</h2>{{ participation | safe }}{% endif %}
 {% if partition %}<h2>Partition</h2>{{ partition | safe }}{% endif %}
 {% if similarity %}<h2>Clients' training loss</h2>{{ client_losses | safe }}
 <h2>Cosine similarity of clients' updates, by layer</h2>{{ similarity | safe }}{% endif %}

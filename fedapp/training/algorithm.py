@@ -139,6 +139,9 @@ class Algorithm(Component):
     default_weighting: ClassVar[Literal["examples", "uniform"]] = "examples"
     """The meaning of ``weighting = "auto"``."""
 
+    default_sampler: ClassVar[str] = "uniform"
+    """The meaning of ``sampler = "auto"``."""
+
     default_server_learning_rate: ClassVar[float] = 1.0
     """The meaning of ``server-learning-rate = 0``."""
 
@@ -155,7 +158,7 @@ class Algorithm(Component):
     """
 
     poisson_sampling: ClassVar[bool] = False
-    """Whether each client participates independently with probability C (Poisson sampling).
+    """Whether a round's clients must be a Poisson sample.
 
     The server rule is then applied in every round, even without replies.
     """
@@ -176,7 +179,7 @@ class Algorithm(Component):
         """Raise ConfigError if K, known once the nodes have connected, is too small."""
 
     def sampling_generator(self, seed: int, round_: int) -> np.random.Generator:
-        """Return the generator that draws the participants, with ``poisson_sampling``."""
+        """Return the generator that draws the participants."""
         return generator(seed, "sample", round_)
 
     # ------------------------------------------------------------------ client rule

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
-from fedapp.data.columns import checked_classes, code_groups, hold_out_random
+from fedapp.data.columns import code_groups, hold_out_random
 from fedapp.data.dataset import Dataset, Examples, Task
-from fedapp.data.readers.source import Source
+from fedapp.data.readers.source import Source, Split
 from fedapp.data.text.clients import client_column, hold_out_last, join_windows
 from fedapp.data.text.symbols import (
     Characters,
@@ -24,41 +25,25 @@ from fedapp.data.text.symbols import (
 from fedapp.errors import DataError
 
 
-def build_labelled(config: DataConfig, source: Source) -> Dataset:
-    """Return texts with one label each: inputs [n, T], targets [n].
-
-    Raises
-    ------
-    DataError
-        Labels are negative or out of range.
-    """
-    num_classes = checked_classes(config, source)
-    source = hold_out_random(config, source)
+def encode_labelled(config: DataConfig, splits: list[Split]) -> tuple[Task, list[NDArray[Any]]]:
+    """Return the task of texts with one label, still without its classes, and each split's [n, T]."""
     steps = config.text_unroll or (64 if config.text_unit == "words" else 256)
-    splits = _lines(source, "")
-    symbols = _symbols(config, splits[0], 0)
-    labels = [split.labels for split in (source.train, source.test) if split]
-    examples = [
-        Examples(
-            truncate_and_pad(*symbols.encode(lines.texts), steps, symbols),
-            targets,
-            lines.codes,
-            lines.names,
-        )
-        for lines, targets in zip(splits, labels, strict=True)
-        if targets is not None
-    ]
+    texts = [split.inputs.to_pylist() for split in splits]
+    symbols = _labelled_symbols(config, texts[0])
     task = Task(
         kind="tokens",
         input_shape=(steps,),
-        num_classes=num_classes,
-        labels=source.class_names,
+        num_classes=0,
         num_symbols=symbols.count,
         vocabulary=symbols.vocabulary,
         one_label=True,
     )
-    empty = Examples(np.empty((0, steps), symbol_dtype(symbols.count)), np.empty(0, np.int64))
-    return Dataset(config.dataset, task, examples[0], (*examples[1:], empty)[0], "")
+    encoded = (symbols.encode(each) for each in texts)
+    return task, [truncate_and_pad(*each, steps, symbols) for each in encoded]
+
+
+def _labelled_symbols(config: DataConfig, texts: list[str]) -> Symbols:
+    return _symbols(config, texts, np.zeros(len(texts), np.int64), 0)
 
 
 def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
@@ -73,15 +58,11 @@ def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
     DataError
         `client-key` names no column, or no training text has two symbols.
     """
-    client = client_column(config, source.train)
-    splits = _lines(join_windows(config, source, client), client)
-    if config.test_fraction and not splits[1:]:
-        held = hold_out_last(splits[0].owners, config.test_fraction)
-        splits = [splits[0].take(rows) for rows in held if len(rows)]
+    splits = _split_lines(config, source)
     words = config.text_unit == "words"
     steps = config.text_unroll or (10 if words else 80)
     limit = config.text_client_words if words else 0
-    symbols = _symbols(config, splits[0], limit)
+    symbols = _symbols(config, splits[0].texts, splits[0].owners, limit)
     by_line = config.text_example == "line"
     train = _sequences(splits[0], symbols, steps, limit, by_line=by_line)
     if not len(train):
@@ -98,6 +79,24 @@ def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
         vocabulary=symbols.vocabulary,
     )
     return Dataset(config.dataset, task, train, test, "")
+
+
+def symbols_of(config: DataConfig, source: Source) -> Symbols:
+    """Return the symbols of the data set that a source of texts becomes."""
+    if source.train.labels is not None:
+        return _labelled_symbols(config, hold_out_random(config, source).train.inputs.to_pylist())
+    lines = _split_lines(config, source)[0]
+    return _symbols(config, lines.texts, lines.owners, config.text_client_words)
+
+
+def _split_lines(config: DataConfig, source: Source) -> list[Lines]:
+    """Return the texts of the training split, and of the test split or the part held out."""
+    client = client_column(config, source.train)
+    splits = _lines(join_windows(config, source, client), client)
+    if config.test_fraction and not splits[1:]:
+        held = hold_out_last(splits[0].owners, config.test_fraction)
+        splits = [splits[0].take(rows) for rows in held if len(rows)]
+    return splits
 
 
 @dataclass(frozen=True)
@@ -165,12 +164,14 @@ def _within_limit(owners: NDArray[np.int64], limit: int) -> NDArray[np.bool_]:
     return np.arange(len(owners)) - np.searchsorted(owners, owners) < limit
 
 
-def _symbols(config: DataConfig, lines: Lines, limit: int) -> Symbols:
+def _symbols(
+    config: DataConfig, texts: list[str], owners: NDArray[np.int64], limit: int
+) -> Symbols:
     """Return bytes, or the vocabulary of the first ``limit`` words of every client (0: of all)."""
     if config.text_unit != "words":
         return Characters()
     words: dict[int, list[str]] = {}
-    for text, owner in zip(lines.texts, lines.owners.tolist(), strict=True):
+    for text, owner in zip(texts, owners.tolist(), strict=True):
         words.setdefault(owner, []).extend(words_of(text))
     return most_frequent(
         (word for own in words.values() for word in own[: limit or None]), config.text_vocabulary

@@ -35,6 +35,7 @@ from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs.figures import COLORS, GREY, LIGHT, new_figure
 from fedapp.server_app import run
+from fedapp.studies.papers.figures.style import reduce_colors
 
 Array = NDArray[np.float64]
 METHODS = tuple(
@@ -131,6 +132,8 @@ def promised(method: Method, steps: int) -> Array:
 def draw(path: Path) -> None:
     """Draw the figure into ``path``."""
     rates_figure().savefig(path, dpi=150)
+    if path.suffix == ".png":
+        reduce_colors(path)
 
 
 def rates_figure(steps: int = 16) -> Figure:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +12,15 @@ from rich.console import Console
 
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.catalogue import Experiment, choose_at
+from fedapp.studies.papers.catalogue import Experiment, all_experiments, choose_at
 from fedapp.studies.papers.cells import (
     Cells,
     Setup,
-    cells_of,
     cells_without_data,
     is_among,
     make_cells,
     parts_of,
 )
-from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.costs import costs_of_cells, list_experiments
 from fedapp.studies.papers.data import locate
 from fedapp.studies.papers.figures.draw import draw, numbers_of
@@ -34,28 +32,31 @@ from fedapp.studies.papers.results import (
     Results,
     cell_result,
     collect,
+)
+from fedapp.studies.papers.schema import Cut, Figure, ScaleName, Sharpness
+from fedapp.studies.papers.stored import (
     read_results,
+    results_of,
     results_path,
+    with_curves,
     write_results,
 )
-from fedapp.studies.papers.schema import Cut, ScaleName, Sharpness, Table
-from fedapp.studies.sweep.command import failure, run_plans
 from fedapp.studies.sweep.identity import LENGTH
+from fedapp.studies.sweep.plans import Plan, Plans, failure, records_of, run_plans
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.scheduler import SchedulerOptions
-from fedapp.studies.sweep.search import SearchResult, Steps, replay, search
-from fedapp.studies.sweep.store import Archive, Store, as_folder
-
-Plan = Callable[[], Steps]
+from fedapp.studies.sweep.search import SearchResult, replay, search
+from fedapp.studies.sweep.store import Store, as_folder
+from fedapp.studies.sweep.table import EARLIER, read_records, update_table
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
     """The options of ``fedapp reproduce``: scale, data, and the folders of runs and results.
 
-    Runs with a record beside the results in ``recorded`` are taken from there. ``only`` names the rows,
-    columns, lines, algorithms or cells to run (empty: all of the scale); of the others, finished runs
-    are shown.
+    Runs with a record beside the results in the folders ``recorded`` are taken from there. ``only``
+    names the rows, columns, lines, algorithms or cells to run (empty: all of the scale); of the others,
+    finished runs are shown.
     """
 
     scale: ScaleName
@@ -64,7 +65,7 @@ class ReproduceOptions:
     to: Path
     scheduler: SchedulerOptions
     overrides: Mapping[str, Scalar]
-    recorded: Path | None = None
+    recorded: tuple[Path, ...] = ()
     only: tuple[str, ...] = ()
 
 
@@ -86,7 +87,9 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
     """
     _check_overrides(options.overrides)
     experiments = choose_at(list(names), options.scale)
-    as_folder(options.to, "--to")
+    options = replace(options, to=as_folder(options.to, "--to"))
+    recorded = _recorded(options.recorded)
+    read_records(options.to)  # a damaged table is named before anything runs
     earlier = {name: read_results(options.to, name, options.scale) for name in experiments}
     setups = {name: setup_of(experiment, options) for name, experiment in experiments.items()}
     cells = {name: make_cells(experiment, setups[name]) for name, experiment in experiments.items()}
@@ -94,13 +97,13 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
     if options.scheduler.hours:
         plans = _cheapest_first(plans, experiments, options)
     chosen = _chosen(list(plans), options.only)
-    store = Store(options.runs, _archive(options.recorded))
+    store = Store(options.runs, recorded)
     outcomes = run_plans({name: plans[name] for name in chosen}, store, options.scheduler, console)
     for name in plans.keys() - chosen:
         if outcome := replay(plans[name](), store.find).outcome:
             outcomes[name] = outcome
-    if options.scale != "smoke":
-        Archive(options.to).keep(store.known)
+    _write_records(plans, store, options.to)
+    records = read_records(options.to)
     problems = [failure(outcomes.values(), store)]
     for name, experiment in experiments.items():
         own = {label: outcomes.get(_plan_name(name, label)) for label in cells[name]}
@@ -110,9 +113,9 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
         if problem := _refuse_to_overwrite(results, earlier[name], options):
             problems.append(problem)
             continue
-        for path in publish(experiment, results, setups[name], options.to.absolute()):
+        for path in publish(experiment, results, setups[name], options.to, records):
             console.print(str(path), highlight=False, soft_wrap=True)
-    console.print(str(write_index(options.to.absolute())), highlight=False, soft_wrap=True)
+    console.print(str(write_index(options.to, records)), highlight=False, soft_wrap=True)
     return " ".join(filter(None, problems))
 
 
@@ -136,17 +139,29 @@ def _plans(cells: Mapping[str, Cells]) -> dict[str, Plan]:
     }
 
 
-def _archive(folder: Path | None) -> Archive | None:
-    """Return the archive of records beside the results in ``folder``."""
-    if folder is None:
-        return None
-    archive = Archive(folder)
-    if not archive.root.is_dir():
-        raise ConfigError(
-            f"--from {folder}: it has no folder {archive.root.name!r}. Name a folder of results, "
-            "for instance docs/results."
-        )
-    return archive
+def _recorded(folders: Sequence[Path]) -> dict[str, RunRecord]:
+    """Return the records beside the results in ``folders``."""
+    folders = [folder.expanduser() for folder in folders]
+    for folder in folders:
+        if not any(file for pattern in ("*.parquet", EARLIER) for file in folder.glob(pattern)):
+            raise ConfigError(
+                f"--from {folder}: it has no table of records (*.parquet). Name a folder of results, "
+                "for instance docs/results."
+            )
+    return read_records(*folders)
+
+
+def _write_records(plans: Plans, store: Store, folder: Path) -> None:
+    """Merge the records of all runs that were found into the tables, one for each paper."""
+    for paper in dict.fromkeys(map(_paper, plans)):
+        own = {name: plan for name, plan in plans.items() if _paper(name) == paper}
+        runs = [request.run for request, _ in records_of(own, store)]
+        update_table(folder / f"{paper}.parquet", [store.known[run] for run in runs])
+
+
+def _paper(name: str) -> str:
+    """Return the paper of an experiment or of its plan: the first word of its name."""
+    return name.partition("-")[0]
 
 
 def _plan_name(experiment: str, label: str) -> str:
@@ -174,7 +189,7 @@ def _chosen(plans: Sequence[str], only: Sequence[str]) -> list[str]:
 
 
 def _cheapest_first(
-    plans: Mapping[str, Plan], experiments: Mapping[str, Experiment], options: ReproduceOptions
+    plans: Plans, experiments: Mapping[str, Experiment], options: ReproduceOptions
 ) -> dict[str, Plan]:
     """Sort the plans by their estimated cost."""
     seconds = {
@@ -225,9 +240,8 @@ def _results(
     setup: Setup,
     options: ReproduceOptions,
 ) -> Results:
-    drawn = cells_with_curves(experiment, cells)
     cell_results = {
-        label: cell_result(cell, outcomes[label], curves=label in drawn)
+        label: cell_result(cell, outcomes[label], envelopes=isinstance(experiment, Figure))
         for label, cell in cells.items()
     }
     records = [record for outcome in outcomes.values() for record in _records(outcome)]
@@ -271,19 +285,10 @@ def _numbers(
     """Return the numbers of an experiment beside its cells; measured sharpness is reused."""
     if not isinstance(experiment, Sharpness):
         return numbers_of(experiment, setup)
-    folders = [options.to, *([options.recorded] if options.recorded else [])]
+    folders = (options.to, *options.recorded)
     earlier = [read_results(folder, name, options.scale) for folder in folders]
     known = [results.numbers for results in earlier if results]
     return measure_sharpness(experiment, cell_results, datasets, options.runs, known)
-
-
-def cells_with_curves(experiment: Experiment, cells: Cells) -> set[str]:
-    """Return the cells whose curves are stored, because figures draw or claims read them."""
-    if isinstance(experiment, Claims):
-        return {
-            name for claim in experiment.claims if claim.needs_curves for name in cells_of(claim)
-        }
-    return set() if isinstance(experiment, Table | Sharpness) else set(cells)
 
 
 def _records(outcome: SearchResult | None) -> list[RunRecord]:
@@ -292,11 +297,28 @@ def _records(outcome: SearchResult | None) -> list[RunRecord]:
     return [*outcome.runs, *(record for each in outcome.tried for record in each.records)]
 
 
-def publish(experiment: Experiment, results: Results, setup: Setup, folder: Path) -> list[Path]:
+def publish(
+    experiment: Experiment,
+    results: Results,
+    setup: Setup,
+    folder: Path,
+    records: Mapping[str, RunRecord],
+) -> list[Path]:
     """Write results, figure and page of an experiment and return the files."""
-    files = [write_results(folder, results)]
-    files += draw(experiment, results, setup, folder / results.experiment / results.scale)
-    return [*files, *write_page(folder, results.experiment)]
+    stem = folder / results.experiment / results.scale
+    written = write_results(folder, results)
+    drawn = draw(experiment, with_curves(results, records), setup, stem)
+    page = write_page(folder, results.experiment, records)
+    return [written, *([drawn] if drawn else []), page]
+
+
+def redraw(folder: Path, data: Path | None) -> None:
+    """Draw the figures of all results in ``folder`` again."""
+    records = read_records(folder)
+    for name, experiment in all_experiments().items():
+        for results in results_of(folder, name, records):
+            options = ReproduceOptions(results.scale, data, folder, folder, SchedulerOptions(), {})
+            draw(experiment, results, setup_of(experiment, options), folder / name / results.scale)
 
 
 def data_folder(given: Path | None) -> Path | None:

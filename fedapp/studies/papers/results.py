@@ -1,14 +1,13 @@
-"""The results of an experiment at one scale, as JSON: all that its page and figure need."""
+"""The results of an experiment at one scale: the numbers of its page and figure."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedapp.analysis.curves import (
     band,
@@ -21,8 +20,6 @@ from fedapp.analysis.curves import (
 )
 from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar, participants
-from fedapp.errors import ConfigError
-from fedapp.files import write_atomically
 from fedapp.studies.papers.schema import ScaleName
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Candidate, Cell, SearchResult
@@ -61,7 +58,8 @@ class RunResult(ResultModel):
     ``fluctuation`` is the mean change of the test accuracy between evaluated rounds in the last half
     of the run. ``training_loss`` is the global model's loss on the training set in the last round, and
     ``beyond_plateau`` its ratio to the loss when the test accuracy first came within 0.1 points of its
-    best. Both are None if they were not measured or training diverged.
+    best. Both are None if they were not measured or training diverged. ``curve`` and ``agreement`` are
+    those of the run's record; of a failed run, which has no record, they are stored here.
     """
 
     run: str
@@ -111,7 +109,7 @@ class CellResult(ResultModel):
 
     ``every`` is the number of rounds between evaluations. ``envelopes`` are the best test accuracy and
     the minimum training-set loss of all candidates up to each round, as means over the search's seeds;
-    only searched cells with curves have them.
+    only searched cells of figures have them.
     """
 
     target: float = 0.0
@@ -160,8 +158,8 @@ class Results(ResultModel):
     written: str = ""
 
 
-def cell_result(cell: Cell | None, outcome: SearchResult | None, *, curves: bool) -> CellResult:
-    """Return the results of a cell; empty if it did not run."""
+def cell_result(cell: Cell | None, outcome: SearchResult | None, *, envelopes: bool) -> CellResult:
+    """Return the results of a cell, without the curves in records; empty if it did not run."""
     if cell is None or outcome is None:
         return CellResult()
     config = read_config(dict(cell.settings))
@@ -173,10 +171,9 @@ def cell_result(cell: Cell | None, outcome: SearchResult | None, *, curves: bool
         inside=outcome.inside,
         tried=[_tried(candidate, cell) for candidate in outcome.tried],
         runs=[
-            _run(record, seed, cell, curves=curves)
-            for record, seed in zip(outcome.runs, cell.seeds, strict=True)
+            _run(record, seed, cell) for record, seed in zip(outcome.runs, cell.seeds, strict=True)
         ],
-        envelopes=_envelopes(cell, outcome) if curves else {},
+        envelopes=_envelopes(cell, outcome) if envelopes else {},
     )
 
 
@@ -241,7 +238,8 @@ def collect(
     )
 
 
-def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult:
+def _run(record: RunRecord, seed: int, cell: Cell) -> RunResult:
+    failed = record.status == "failed"
     lowest, training_loss = least(record.rounds, record.loss), record.training_set_loss
     return RunResult(
         run=record.run,
@@ -260,8 +258,8 @@ def _run(record: RunRecord, seed: int, cell: Cell, *, curves: bool) -> RunResult
         bytes_up=record.bytes_up,
         seconds=record.seconds,
         problem=record.problem,
-        curve=thin(record) if curves else None,
-        agreement=thin_rows(record.agreement),
+        curve=thin(record) if failed else None,
+        agreement=thin_rows(record.agreement) if failed else [],
     )
 
 
@@ -315,36 +313,3 @@ def _shortened(value: Any) -> Any:
 
 def _round(value: float | None, digits: int = DIGITS) -> float | None:
     return None if value is None else float(f"{value:.{digits}g}")
-
-
-def results_path(folder: Path, experiment: str, scale: ScaleName) -> Path:
-    """Return the path of an experiment's results at a scale."""
-    return folder / experiment / f"{scale}.json"
-
-
-def write_results(folder: Path, results: Results) -> Path:
-    """Write results and return their path."""
-    path = results_path(folder, results.experiment, results.scale)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (results.model_dump_json(exclude_defaults=True) + "\n").encode())
-    return path
-
-
-def read_results(folder: Path, experiment: str, scale: ScaleName) -> Results | None:
-    """Return an experiment's results, or None if there are none.
-
-    Raises
-    ------
-    ConfigError
-        The file is damaged or of another version.
-    """
-    path = results_path(folder, experiment, scale)
-    if not path.exists():
-        return None
-    try:
-        return Results.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error.errors()[0]['msg']}). Delete it and make it again with "
-            f"`fedapp reproduce {experiment} --scale {scale}`."
-        ) from error

@@ -8,15 +8,19 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+from fedapp.config.components import family_of, is_component
 from fedapp.config.data import READING
-from fedapp.config.read import read_config
+from fedapp.config.read import read_config, without_unused_parameters
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, Scalar, kebab
 from fedapp.data import load_dataset
 from fedapp.data.embedded.embedded import Embedded
 from fedapp.runs.initial_model import weights_digest
+
+if TYPE_CHECKING:
+    from fedapp.training.algorithm import Algorithm
 
 FORMAT = 1
 """Version of the identity; increment it when the default of a setting changes."""
@@ -96,27 +100,35 @@ def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
     config = read_config(dict(settings))
     values = {**config.to_run_config(), **_chosen_parameters(config)}
     standard = read_config({}).to_run_config()
-    chosen = {k: v for k, v in values.items() if k not in EXECUTION and v != standard[k]}
+    used = {**standard, **without_unused_parameters(values)}
+    chosen = {k: v for k, v in values.items() if k not in EXECUTION and v != standard.get(k)}
+    chosen = {key: value for key, value in chosen.items() if key in used}
+    chosen |= {
+        key: f"{config.name_of(key)}@{code.digest[:12]}" for key, code in config.own_code().items()
+    }
     if config.initial_model:
         chosen["initial-model"] = weights_digest(config)[:12]
+    if config.sampler == cast("Algorithm", config.component("algorithm")).default_sampler:
+        chosen.pop("sampler", None)  # added later: the runs of before keep their names
     return {**chosen, "dataset": data_name(config)}
 
 
 def _chosen_parameters(config: RunConfig) -> dict[str, Scalar]:
     """Return the components' parameters, converted to their types: 1 and 1.0 are equal."""
     return {
-        f"{getattr(config, family.key)}.{kebab(field)}": value
+        f"{config.name_of(family.key)}.{kebab(field)}": value
         for family in FAMILIES
-        if getattr(config, family.key) in family.components()
+        if is_component(family, getattr(config, family.key))
         for field, value in config.component(family.key).model_dump().items()
     }
 
 
 def data_name(config: RunConfig) -> str:
     """Return the data set's name, without its path, and a digest of its content."""
-    embedded = next(family for family in FAMILIES if family.key == "dataset").components()
-    if config.dataset in embedded:
-        return config.dataset + _embedded_content(cast("Embedded", config.component("dataset")))
+    if is_component(family_of("dataset"), config.dataset):
+        code = config.own_code().get("dataset")
+        name = config.name_of("dataset") + (f"@{code.digest[:12]}" if code else "")
+        return name + _embedded_content(cast("Embedded", config.component("dataset")))
     return f"{Path(config.dataset).name}@{_fingerprint(*_shape(config))[:12]}"
 
 

@@ -75,6 +75,11 @@ class RunRecord(BaseModel):
         return self.model_copy(update={"execution": execution})
 
     @property
+    def commit(self) -> str:
+        """The commit of the code, with ``-dirty`` if it had changes; "" if it is not known."""
+        return str(self.execution.get("commit") or "")
+
+    @property
     def last_round(self) -> int:
         """The last evaluated round."""
         return self.rounds[-1] if self.rounds else 0

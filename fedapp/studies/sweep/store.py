@@ -1,14 +1,12 @@
-"""Records of runs: the archive beside published results, and the folder of run directories."""
+"""The folder of run directories, with the record of each finished run."""
 
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import os
 import time
-import zlib
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 from filelock import FileLock
@@ -18,48 +16,6 @@ from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import write_atomically
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
-
-NAME = "records"
-
-
-class Archive:
-    """``<folder>/records/<run>.json.gz``: the record of each run, without the digests of its code.
-
-    The name of a run is a hash of its settings and data, so records are valid on any machine. The same
-    record gives the same bytes.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder.expanduser().absolute() / NAME
-
-    def find(self, run: str) -> RunRecord | None:
-        """Return the run's record, or None if there is none or the run failed.
-
-        Raises
-        ------
-        CheckpointError
-            The file is damaged.
-        """
-        path = self.root / f"{run}.json.gz"
-        try:
-            record = RunRecord.model_validate_json(gzip.decompress(path.read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (OSError, EOFError, zlib.error, ValidationError) as error:
-            raise CheckpointError(
-                f"{path} is damaged: {error}. Delete the file or leave --from out, and "
-                "the run is repeated."
-            ) from error
-        return record if record.status != "failed" else None
-
-    def keep(self, records: Iterable[RunRecord]) -> None:
-        """Write records of runs that did not fail and are longer than the stored record."""
-        for record in {r.run: r for r in records if r.status != "failed"}.values():
-            stored = self.find(record.run)
-            if stored is None or stored.last_round < record.last_round:
-                self.root.mkdir(parents=True, exist_ok=True)
-                content = gzip.compress(record.published.model_dump_json().encode(), mtime=0)
-                write_atomically(self.root / f"{record.run}.json.gz", content)
 
 
 def as_folder(path: Path, option: str) -> Path:
@@ -91,7 +47,7 @@ class Store:
     """The records of runs under ``root``, which several processes may share.
 
     ``root/<run>/`` is a run directory, with ``record.json`` once the run is finished. Records of
-    sufficient length in ``archive`` are used, too.
+    sufficient length in ``recorded``, which has them by name of the run, are used, too.
 
     Raises
     ------
@@ -99,10 +55,11 @@ class Store:
         ``root`` cannot be created or written.
     """
 
-    def __init__(self, root: Path, archive: Archive | None = None) -> None:
+    def __init__(self, root: Path, recorded: Mapping[str, RunRecord] | None = None) -> None:
         self.root = as_folder(root, "--runs")
-        self.archive = archive
-        self._known: dict[str, RunRecord] = {}
+        self.known: dict[str, RunRecord] = {}
+        """The full records of the runs found so far, by name."""
+        self._recorded = recorded or {}
 
     def folder(self, run: str) -> Path:
         """Return the run's directory."""
@@ -110,17 +67,12 @@ class Store:
 
     def find(self, request: Request) -> RunRecord | None:
         """Return the record that satisfies ``request``, cut to it, or None."""
-        for read in (self._known.get, self._read, self._recorded):
+        for read in (self.known.get, self._read, self._recorded.get):
             record = read(request.run)
             if record is not None and record.satisfies(request):
-                self._known[request.run] = record
+                self.known[request.run] = record
                 return record.until(request)
         return None
-
-    @property
-    def known(self) -> list[RunRecord]:
-        """The full records of the runs found so far."""
-        return list(self._known.values())
 
     def keep(self, record: RunRecord) -> None:
         """Write the record of a run, atomically."""
@@ -129,7 +81,7 @@ class Store:
 
     def forget(self, run: str) -> None:
         """Drop the cached record; the next ``find`` reads the file."""
-        self._known.pop(run, None)
+        self.known.pop(run, None)
 
     def retry(self, run: str) -> None:
         """Delete the record of a run that failed, so that the run is repeated."""
@@ -160,6 +112,3 @@ class Store:
                 "written again from the run directory."
             ) from error
         return record
-
-    def _recorded(self, run: str) -> RunRecord | None:
-        return self.archive.find(run) if self.archive else None

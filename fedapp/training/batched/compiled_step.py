@@ -20,7 +20,6 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedapp.training.batched.graph_matmul import compile_around_matmuls, use_onednn
-from fedapp.training.batched.graph_memory import BindStep, TracedStep, hoist, mark_hoisted
 from fedapp.training.batched.graph_updates import update_in_place
 from fedapp.training.tensors import Groups, Tensors
 
@@ -28,6 +27,9 @@ Mode = Literal["record", "compile", "capture"]
 Signature = tuple[tuple[str, str, torch.Size, tuple[int, ...], torch.dtype], ...]
 Names = list[tuple[str, str]]
 """Group and name of each tensor in a flat list."""
+
+TracedStep = Callable[[list[Tensor]], list[Tensor]]
+"""From all input tensors, those of the fixed groups first, to the results."""
 
 WARM_UP_RUNS = 3
 """Runs on a side stream before a CUDA graph is captured, as PyTorch's documentation asks."""
@@ -71,7 +73,7 @@ class CompiledStep:
         self.function = function
         self.mode = mode
         self.pool = pool or GraphPool()
-        self._runs: dict[tuple[int, Signature], tuple[BindStep, Names]] = {}
+        self._runs: dict[tuple[int, Signature], tuple[TracedStep, Names]] = {}
 
     def bind(self, fixed: Groups) -> BoundStep:
         """Return the step bound to groups that are the same in every call."""
@@ -83,7 +85,7 @@ class CompiledStep:
         return len(self._runs)
 
     @torch.no_grad()
-    def lookup(self, fixed: Groups, others: Groups) -> tuple[BindStep, Names]:
+    def lookup(self, fixed: Groups, others: Groups) -> tuple[TracedStep, Names]:
         """Return the traced function on flat lists of such tensors, and the names of its results."""
         groups = {**fixed, **others}
         signature = tuple(
@@ -98,7 +100,7 @@ class CompiledStep:
 
     def _trace(
         self, names: list[str], fixed: int, signature: Signature, flat: list[Tensor]
-    ) -> tuple[BindStep, Names]:
+    ) -> tuple[TracedStep, Names]:
         """Trace the function; return it on flat lists of tensors, and the names of its results."""
         returned: Names = []
 
@@ -114,8 +116,8 @@ class CompiledStep:
         if self.mode == "capture":
             return _captured(graph, flat, fixed, self.pool), returned
         if self.mode == "record":
-            return _uncompiled(graph, fixed), returned
-        return _compiled_or_uncompiled(graph, flat, fixed), returned
+            return _uncompiled(graph), returned
+        return _compiled_or_uncompiled(graph, flat), returned
 
 
 class BoundStep:
@@ -136,11 +138,10 @@ class BoundStep:
         """
         sizes = tuple(map(len, others.values()))
         if sizes not in self._resolved:
-            run, returned = self.step.lookup(self.fixed, others)
-            self._resolved[sizes] = (run(self._flat), returned)
+            self._resolved[sizes] = self.step.lookup(self.fixed, others)
         step, returned = self._resolved[sizes]
-        result: dict[str, Tensors] = {}
-        for (group, name), tensor in zip(returned, step(flattened(others)), strict=True):
+        tensors, result = step([*self._flat, *flattened(others)]), dict[str, Tensors]()
+        for (group, name), tensor in zip(returned, tensors, strict=True):
             result.setdefault(group, {})[name] = tensor
         return result
 
@@ -150,19 +151,20 @@ def flattened(groups: Groups) -> list[Tensor]:
     return [tensor for tensors in groups.values() for tensor in tensors.values()]
 
 
-def _uncompiled(graph: torch.fx.GraphModule, fixed: int) -> BindStep:
+def _uncompiled(graph: torch.fx.GraphModule) -> TracedStep:
     """Return the traced operations, run one by one, with updates in place on a CPU."""
-    return hoist(mark_hoisted(use_onednn(update_in_place(graph)), fixed), fixed)
+    return _calling(use_onednn(update_in_place(graph)).forward)
 
 
-def _compiled_or_uncompiled(
-    graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int
-) -> BindStep:
+def _calling(function: Callable[..., list[Tensor]]) -> TracedStep:
+    return lambda tensors: list(function(*tensors))
+
+
+def _compiled_or_uncompiled(graph: torch.fx.GraphModule, flat: list[Tensor]) -> TracedStep:
     """Return the traced operations compiled, or run one by one where compiling fails."""
     try:
-        run = _compiled(graph, flat, fixed)
-        given = [tensor.clone() for tensor in flat]
-        run(given[:fixed])(given[fixed:])
+        run = _compiled(graph, flat)
+        run([tensor.clone() for tensor in flat])
     except Exception as error:
         warnings.warn(
             "A local step could not be compiled; its operations run one by one, which takes longer "
@@ -171,30 +173,26 @@ def _compiled_or_uncompiled(
             RuntimeWarning,
             stacklevel=2,
         )
-        return _uncompiled(graph, fixed)
+        return _uncompiled(graph)
     return run
 
 
-def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int) -> BindStep:
+def _compiled(graph: torch.fx.GraphModule, flat: list[Tensor]) -> TracedStep:
     """Return the traced operations compiled, but for the matrix multiplications between them."""
     # Inductor's imports warn of a missing GPU wherever there is a CUDA compiler.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
 
     def compiled(part: torch.fx.GraphModule, given: list[Tensor]) -> TracedStep:
         # The tensors themselves: a copy can have other strides, and strides are compiled in.
-        made = torch._inductor.compile(part, [*given])
-        return lambda tensors: list(made(*tensors))
+        return _calling(torch._inductor.compile(part, [*given]))
 
-    parts = compile_around_matmuls(copy.deepcopy(graph), flat, compiled, fixed)
-    if parts is not None:
-        return hoist(parts, fixed)
-    complete = compiled(graph, flat)
-    return lambda given: lambda others: complete([*given, *others])
+    parts = compile_around_matmuls(copy.deepcopy(graph), flat, compiled)
+    return compiled(graph, flat) if parts is None else _calling(parts.forward)
 
 
 def _captured(
     graph: torch.fx.GraphModule, flat: list[Tensor], fixed: int, pool: GraphPool
-) -> BindStep:
+) -> TracedStep:
     """Return the traced operations as a CUDA graph, which reads and writes the fixed tensors in place.
 
     The values of other tensors are copied to the graph's own buffers before each replay, and those of
@@ -210,7 +208,7 @@ def _captured(
         replay()
         return list(returned)
 
-    return lambda given: lambda others: run([*given, *others])
+    return run
 
 
 def cuda_graph(

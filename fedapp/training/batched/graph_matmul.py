@@ -13,13 +13,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.node import Argument
 from torch.overrides import TorchFunctionMode
 
-from fedapp.training.batched.graph_memory import (
-    MemoryUse,
-    aliased_inputs,
-    is_hoisted,
-    mark_hoisted,
-    written_inputs,
-)
+from fedapp.training.batched.graph_memory import MemoryUse, aliased_inputs, written_inputs
 from fedapp.training.batched.graph_updates import (
     cleanup_graph,
     meta,
@@ -146,15 +140,14 @@ MIN_OPERATIONS = 3
 
 
 def compile_around_matmuls(
-    graph: GraphModule, inputs: list[Tensor], compile_: Compile, fixed: int = 0
+    graph: GraphModule, inputs: list[Tensor], compile_: Compile
 ) -> GraphModule | None:
     """Return the step with its matmuls run separately, and the operations between them compiled.
 
     Inductor, given the whole step, cannot write a matmul into a weight. None where there is no matmul,
-    or so many in sequence that the parts are too small. Operations on the first ``fixed`` inputs alone
-    are marked as hoisted.
+    or so many in sequence that the parts are too small.
     """
-    graph = mark_hoisted(use_onednn(update_in_place(graph)), fixed)
+    graph = use_onednn(update_in_place(graph))
     parts = StepParts.of(graph.graph)
     if not 1 < parts.count <= MAX_PARTS:
         return None
@@ -191,7 +184,7 @@ class StepParts:
     def of(cls, graph: Graph) -> StepParts:
         """Assign uncompiled operations to their earliest part, the others to their latest."""
         parts, dependencies = cls(), _dependencies(graph)
-        nodes = [node for node in graph.nodes if _in_step(node)]
+        nodes = [node for node in graph.nodes if _is_call(node)]
         parts.uncompiled = _uncompiled(nodes)
         for node in nodes:
             parts.part[node] = max(
@@ -218,9 +211,8 @@ class StepParts:
         return 1 + max(self.part.values(), default=0)
 
 
-def _in_step(node: Node) -> bool:
-    """Return whether the operation runs in every step."""
-    return node.op == "call_function" and not is_hoisted(node)
+def _is_call(node: Node) -> bool:
+    return node.op == "call_function"
 
 
 def _is_getitem(node: Node) -> bool:
@@ -234,10 +226,10 @@ def _dependencies(graph: Graph) -> dict[Node, list[Node]]:
     readers: dict[Node, list[Node]] = {}
     writer: dict[Node, Node] = {}
     dependencies: dict[Node, list[Node]] = {}
-    for node in filter(_in_step, graph.nodes):
+    for node in filter(_is_call, graph.nodes):
         writes = {root for arg in written_inputs(node) for root in memory.roots[arg]}
         reads = {root for arg in node.all_input_nodes for root in memory.roots[arg]}
-        deps = set(filter(_in_step, node.all_input_nodes))
+        deps = set(filter(_is_call, node.all_input_nodes))
         deps |= {writer[root] for root in reads | writes if root in writer}
         for root in writes:
             deps |= set(readers.get(root, []))
@@ -270,7 +262,7 @@ def _assembled(
     """Return a graph that calls the compiled parts and, between them, the uncompiled operations."""
     assembled, copied = Graph(), dict[Node, Node]()
     for node in graph.graph.nodes:
-        if node.op == "placeholder" or is_hoisted(node):
+        if node.op == "placeholder":
             copied[node] = assembled.node_copy(node, copied.__getitem__)
     for number in range(parts.count):
         nodes = [node for node, part in parts.part.items() if part == number]

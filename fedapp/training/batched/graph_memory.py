@@ -1,20 +1,15 @@
-"""Which memory the operations of a traced step read and write, and hoisting of what never changes."""
+"""Which memory the operations of a traced step read and write."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.fx.node import Argument
 
 aten = torch.ops.aten
-
-TracedStep = Callable[[list[Tensor]], list[Tensor]]
-BindStep = Callable[[list[Tensor]], TracedStep]
-"""From the fixed input tensors to a step that takes the other inputs and returns the results."""
 
 Root = Node
 """A node that allocates memory; views of it share that memory."""
@@ -84,62 +79,3 @@ def written_inputs(node: Node) -> list[Node]:
         if argument.alias_info and argument.alias_info.is_write
         for n in _nodes_in(value)
     ]
-
-
-def mark_hoisted(graph: GraphModule, fixed: int) -> GraphModule:
-    """Mark the operations that depend only on the first ``fixed`` inputs and never change.
-
-    These read memory that no operation writes, or are views of any memory.
-    """
-    memory = MemoryUse.of(graph.graph)
-    constant = set(graph.graph.find_nodes(op="placeholder")[:fixed])
-    for node in graph.graph.nodes:
-        if _depends_only_on(node, constant) and _is_constant(node, memory):
-            constant.add(node)
-            node.meta["hoisted"] = True
-    return graph
-
-
-def is_hoisted(node: Node) -> bool:
-    """Return whether the node is marked."""
-    return bool(node.meta.get("hoisted"))
-
-
-def _depends_only_on(node: Node, constant: set[Node]) -> bool:
-    return node.op == "call_function" and constant.issuperset(node.all_input_nodes)
-
-
-def _is_constant(node: Node, memory: MemoryUse) -> bool:
-    if written_inputs(node) or _is_random(node):
-        return False
-    is_view = bool(aliased_inputs(node))
-    return is_view or all(memory.never_written(n) for n in (node, *node.all_input_nodes))
-
-
-def _is_random(node: Node) -> bool:
-    tags = getattr(node.target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags
-
-
-def hoist(graph: GraphModule, fixed: int) -> BindStep:
-    """Return the step, whose marked operations run once, when the ``fixed`` tensors are bound."""
-    inputs = graph.graph.find_nodes(op="placeholder")
-    hoisted = [node for node in graph.graph.nodes if is_hoisted(node)]
-    results = [node for node in hoisted if not all(map(is_hoisted, node.users))]
-    prologue, body = Graph(), Graph()
-    in_prologue = {node: prologue.placeholder(node.name) for node in inputs[:fixed]}
-    for node in hoisted:
-        in_prologue[node] = prologue.node_copy(node, in_prologue.__getitem__)
-    prologue.output([in_prologue[node] for node in results])
-    body_inputs = (*inputs[:fixed], *results, *inputs[fixed:])
-    in_body = {node: body.placeholder(node.name) for node in body_inputs}
-    for node in graph.graph.nodes:
-        if node not in in_body and not is_hoisted(node):
-            in_body[node] = body.node_copy(node, in_body.__getitem__)
-    run_prologue, run_body = (GraphModule(graph, part).forward for part in (prologue, body))
-
-    def bind(given: list[Tensor]) -> TracedStep:
-        bound = (*given, *run_prologue(*given))
-        return lambda others: run_body(*bound, *others)
-
-    return bind

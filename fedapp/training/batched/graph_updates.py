@@ -307,17 +307,9 @@ def add_call(target: Callable[..., Tensor], args: tuple[Node | float, ...], like
 
 
 def cleanup_graph(graph: GraphModule) -> GraphModule:
-    """Remove double transpositions and unused nodes."""
-    _remove_double_transposes(graph.graph)
+    """Remove unused nodes."""
     always = ("placeholder", "output")
     graph.graph.eliminate_dead_code(lambda node: node.op in always or bool(written_inputs(node)))
     graph.graph.lint()
     graph.recompile()
     return graph
-
-
-def _remove_double_transposes(graph: Graph) -> None:
-    for node in graph.nodes:
-        inner = node.args[0] if is_transpose(node) else None
-        if isinstance(inner, Node) and is_transpose(inner):
-            node.replace_all_uses_with(inner.args[0])

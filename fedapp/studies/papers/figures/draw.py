@@ -23,7 +23,13 @@ from fedapp.studies.papers.figures.landscapes import (
     measure_interpolation,
 )
 from fedapp.studies.papers.figures.sharpness import draw_sharpness
-from fedapp.studies.papers.figures.style import new_figure, note_scale, save
+from fedapp.studies.papers.figures.style import (
+    PNG,
+    new_figure,
+    note_scale,
+    reduce_colors,
+    save,
+)
 from fedapp.studies.papers.quadratic_rates import rates_figure
 from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.schema import Comparison, Figure, Picture, Sharpness, Updates
@@ -36,8 +42,8 @@ def numbers_of(experiment: Experiment, setup: Setup) -> dict[str, Any]:
     return {}
 
 
-def draw(experiment: Experiment, results: Results, setup: Setup, stem: Path) -> list[Path]:
-    """Draw the figure as ``stem``.png and .svg; tables and claims have none."""
+def draw(experiment: Experiment, results: Results, setup: Setup, stem: Path) -> Path | None:
+    """Draw the figure as ``stem``.png; tables, claims and updates that were not run have none."""
     match experiment:
         case Figure():
             return _save_noted(draw_figure(experiment, results), results, stem)
@@ -50,25 +56,25 @@ def draw(experiment: Experiment, results: Results, setup: Setup, stem: Path) -> 
         case Picture():
             return _draw_picture(experiment, results.numbers, setup, stem)
         case _:
-            return []
+            return None
 
 
-def _draw_updates(experiment: Updates, results: Results, stem: Path) -> list[Path]:
+def _draw_updates(experiment: Updates, results: Results, stem: Path) -> Path | None:
     runs = {name: cell.runs[0].agreement for name, cell in results.cells.items() if cell.runs}
     if not runs:
-        return []
+        return None
     figure = losses_figure(runs) if experiment.shows == "losses" else similarity_figure(runs)
     return _save_noted(figure, results, stem)
 
 
-def _save_noted(figure: Drawing, results: Results, stem: Path) -> list[Path]:
+def _save_noted(figure: Drawing, results: Results, stem: Path) -> Path:
     note_scale(figure, results.scale)
     return save(figure, stem)
 
 
 def _draw_picture(
     experiment: Picture, numbers: Mapping[str, Any], setup: Setup, stem: Path
-) -> list[Path]:
+) -> Path:
     match experiment.draw:
         case "interpolation":
             return save(draw_interpolation(numbers), stem)
@@ -86,8 +92,8 @@ def _panels(experiment: Picture, setup: Setup) -> dict[str, dict[str, Scalar]]:
     return {title: setup.settings(settings) for title, settings in experiment.panels.items()}
 
 
-def draw_partitions(settings: Mapping[str, Mapping[str, Scalar]], stem: Path) -> list[Path]:
-    """Draw the partitions of run-configs side by side, as ``stem``.png and .svg."""
+def draw_partitions(settings: Mapping[str, Mapping[str, Scalar]], stem: Path) -> Path:
+    """Draw the partitions of run-configs side by side, as ``stem``.png."""
     configs = {title: read_config(each) for title, each in settings.items()}
     dataset = load_dataset(next(iter(configs.values())))
     partitions = {
@@ -96,7 +102,8 @@ def draw_partitions(settings: Mapping[str, Mapping[str, Scalar]], stem: Path) ->
     }
     task = dataset.task
     labels = task.labels or tuple(map(str, range(task.num_classes)))
-    return draw_comparison(partitions, dataset.train.targets, labels, stem)
+    [path] = draw_comparison(partitions, dataset.train.targets, labels, stem, PNG)
+    return reduce_colors(path)
 
 
 REFERENCE = "fedavg"

@@ -12,7 +12,6 @@ from fedapp.studies.papers.cells import is_among
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.pages.claims import check_all
 from fedapp.studies.papers.pages.markdown import NOT_RUN, duration, percent, table
-from fedapp.studies.papers.pages.page import html, results_of
 from fedapp.studies.papers.pages.tables import (
     STANDINGS,
     Entry,
@@ -26,9 +25,10 @@ from fedapp.studies.papers.pages.tables import (
 )
 from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.schema import Comparison, Table
+from fedapp.studies.papers.stored import results_of
+from fedapp.studies.sweep.record import RunRecord
 
-HOW = "[Reproduce and sweep](../reproduce.md)"
-INTRODUCTION = f"""# The papers, reproduced
+INTRODUCTION = """# The papers, reproduced
 
 Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the algorithms compared: each
 from one command, with what is published beside what was measured. `full` is as in the paper; `narrow`, of
@@ -38,51 +38,36 @@ The results are those of the largest scale that was run: how many cells need the
 25 % both ways (0.8 to 1.25 times as many), claims that hold, the best algorithms, or how many lines of a
 figure are drawn.
 
-How to run them, and sweeps of your own: {HOW}.
+How to run them, and sweeps of your own: [Reproduce and sweep](../reproduce.md).
 """
 
 
-def all_tables(folder: Path) -> str:
-    """Return the totals of all tables in ``folder`` as Markdown."""
-    return totals(
-        {
-            name: (experiment, list(results_of(folder, name)))
-            for name, experiment in all_experiments().items()
-            if isinstance(experiment, Table)
-        }
-    )
+def write_index(folder: Path, records: Mapping[str, RunRecord]) -> Path:
+    """Write the index, ``folder/index.md``, and return it."""
+    path = folder / "index.md"
+    write_atomically(path, index(folder, records).encode())
+    return path
 
 
-def write_index(folder: Path) -> Path:
-    """Write the index and return the path of its Markdown."""
-    folder.mkdir(parents=True, exist_ok=True)
-    texts = index_files(folder)
-    for path, text in texts.items():
-        write_atomically(path, text.encode())
-    return next(iter(texts))
-
-
-def index_files(folder: Path) -> dict[Path, str]:
-    """Return the contents of ``folder/index.md`` and ``.html`` by path."""
-    rows, pages = [], []
+def index(folder: Path, records: Mapping[str, RunRecord]) -> str:
+    """Return the index of the results in ``folder`` as Markdown."""
+    rows, pages, tables = [], [], {}
     for name, experiment in all_experiments().items():
-        by_scale = list(results_of(folder, name))
+        by_scale = list(results_of(folder, name, records))
         link = f"[{experiment.title}]({name}/index.md)" if by_scale else experiment.title
         pages += [f"{name}/index"] if by_scale else []
         runs = [
             f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale
             for r in by_scale
         ]
+        if isinstance(experiment, Table):
+            tables[name] = experiment, by_scale
         ran, source = "; ".join(runs) or NOT_RUN, experiment.source.rstrip(".")
         rows.append([link, summary(experiment, by_scale), ran, f"`{name}`", source])
     overview = table(("experiment", "results", "run", "name", "source"), rows)
-    body = f"{INTRODUCTION}\n{all_tables(folder)}\n\n{overview}\n"
+    body = f"{INTRODUCTION}\n{totals(tables)}\n\n{overview}\n"
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
-    linked = body.replace("/index.md)", "/index.html)").replace(HOW, "`docs/reproduce.md`")
-    return {
-        folder / "index.md": f"{body}\n{tree}\n",
-        folder / "index.html": html(linked, "The papers, reproduced"),
-    }
+    return f"{body}\n{tree}\n"
 
 
 ONLY_SMOKE = "smoke alone"

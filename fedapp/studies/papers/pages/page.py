@@ -1,4 +1,4 @@
-"""The page of an experiment, as Markdown and HTML."""
+"""The page of an experiment, as Markdown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from markdown_it import MarkdownIt
-
 from fedapp.config.run_config import Scalar
 from fedapp.files import write_atomically
-from fedapp.runs.report import page as html_page
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import EVALUATIONS
 from fedapp.studies.papers.claims import Claims
@@ -25,9 +22,10 @@ from fedapp.studies.papers.pages.figure_tables import (
 )
 from fedapp.studies.papers.pages.markdown import duration, table
 from fedapp.studies.papers.pages.tables import table_section
-from fedapp.studies.papers.results import Results, read_results
-from fedapp.studies.papers.schema import SCALES, Comparison, ScaleName, Sharpness, Table, Updates
-from fedapp.studies.sweep.store import Archive
+from fedapp.studies.papers.results import Results
+from fedapp.studies.papers.schema import Comparison, ScaleName, Sharpness, Table, Updates
+from fedapp.studies.papers.stored import results_of
+from fedapp.studies.sweep.record import RunRecord
 
 HEADINGS: Mapping[ScaleName, str] = {
     "full": "Full scale",
@@ -37,53 +35,36 @@ HEADINGS: Mapping[ScaleName, str] = {
 }
 
 
-def write_page(folder: Path, name: str) -> list[Path]:
-    """Write the page of an experiment and return its files."""
-    texts = page_files(folder, name)
-    for path, text in texts.items():
-        write_atomically(path, text.encode())
-    return list(texts)
+def write_page(folder: Path, name: str, records: Mapping[str, RunRecord]) -> Path:
+    """Write the page of an experiment, ``folder/name/index.md``, and return it."""
+    path = folder / name / "index.md"
+    write_atomically(path, page_of(folder, name, records).encode())
+    return path
 
 
-def page_files(folder: Path, name: str) -> dict[Path, str]:
-    """Return the contents of ``folder/name/index.md`` and ``.html`` by path."""
-    experiment = all_experiments()[name]
-    text = page(experiment, list(results_of(folder, name)), Archive(folder))
-    files = folder / name / "index.md", folder / name / "index.html"
-    return {files[0]: text, files[1]: html(text, experiment.title)}
-
-
-def results_of(folder: Path, name: str) -> Iterator[Results]:
-    """Yield the results of an experiment, the largest scale first."""
-    for scale in reversed(SCALES):
-        if results := read_results(folder, name, scale):
-            yield results
+def page_of(folder: Path, name: str, records: Mapping[str, RunRecord]) -> str:
+    """Return the page of an experiment whose results are in ``folder``."""
+    return page(all_experiments()[name], list(results_of(folder, name, records)), records)
 
 
 def page(
-    experiment: Experiment, by_scale: Sequence[Results], archive: Archive | None = None
+    experiment: Experiment,
+    by_scale: Sequence[Results],
+    records: Mapping[str, RunRecord] | None = None,
 ) -> str:
     """Return the page as Markdown: what the paper shows, what was measured, what differs.
 
-    Above smoke scale, the records in ``archive`` tell which code the runs are from.
+    The smoke scale is shown only if it is the only one. Above it, ``records`` tell which code the runs
+    are from.
     """
     parts = [f"# {experiment.title}", "", f"{experiment.source}.", "", experiment.about.strip()]
-    for place, results in enumerate(by_scale):
-        section = _smoke_section if place and results.scale == "smoke" else _scale_section
-        parts += ["", f"## {HEADINGS[results.scale]}", "", *section(experiment, results)]
-        if archive and results.scale != "smoke" and (sentence := provenance(results, archive)):
-            parts[-1] = f"{parts[-1]} {sentence}"
+    for results in [each for each in by_scale if each.scale != "smoke"] or by_scale:
+        parts += ["", f"## {HEADINGS[results.scale]}", "", *_scale_section(experiment, results)]
+        if records is not None and results.scale != "smoke":
+            parts[-1] = " ".join(filter(None, (parts[-1], provenance(results, records))))
     if experiment.differs:
         parts += ["", "## What differs, and why", "", experiment.differs.strip()]
     return "\n".join(parts) + "\n"
-
-
-def _smoke_section(experiment: Experiment, results: Results) -> list[str]:
-    """Return the section of the smoke scale if a larger scale has results."""
-    drawn = not isinstance(experiment, Table | Claims)
-    subject = f"[Its figure]({results.scale}.png)" if drawn else "It"
-    shows = f"{subject} shows that the experiment runs, and is no evidence of its outcome."
-    return [*_command(experiment, results), shows]
 
 
 def _command(experiment: Experiment, results: Results) -> list[str]:
@@ -174,14 +155,6 @@ def _executed_with(execution: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"{name} {' and '.join(dict.fromkeys(values))}{some}"
 
 
-def html(text: str, title: str) -> str:
-    """Convert a page to HTML with SVG pictures."""
-    body = MarkdownIt("commonmark").enable("table").render(text)
-    for scale in SCALES:
-        body = body.replace(f'src="{scale}.png"', f'src="{scale}.svg"')
-    return html_page(title, body)
-
-
 CLEAN = "from a commit as it is"
 KINDS = (
     CLEAN,
@@ -191,24 +164,22 @@ KINDS = (
 )
 
 
-def provenance(results: Results, archive: Archive) -> str:
+def provenance(results: Results, records: Mapping[str, RunRecord]) -> str:
     """Return how many of the runs on the page are from a clean commit; "" if all are.
 
     Only runs of the chosen candidates count.
     """
     runs = {run.run for cell in results.cells.values() for run in cell.runs}
-    counts = Counter(_kind(run, archive) for run in runs)
+    counts = Counter(_kind(records.get(run)) for run in runs)
     if counts[CLEAN] == len(runs):
         return ""
     kinds = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind] or kind == CLEAN)
     return f"Of the {len(runs)} runs whose numbers are shown: {kinds}."
 
 
-def _kind(run: str, archive: Archive) -> str:
-    record = archive.find(run)
+def _kind(record: RunRecord | None) -> str:
     if record is None:
         return KINDS[3]
-    commit = str(record.execution.get("commit") or "")
-    if not commit:
+    if not record.commit:
         return KINDS[2]
-    return KINDS[1] if commit.endswith("-dirty") else CLEAN
+    return KINDS[1] if record.commit.endswith("-dirty") else CLEAN

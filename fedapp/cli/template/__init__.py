@@ -1,0 +1,1 @@
+"""The components that ``fedapp init`` writes into a new app."""

@@ -1,0 +1,231 @@
+"""From the value of a run-config key to a component: one of this package, or of the user's own.
+
+A value names a component of this package, an entry point (of an installed package, or of the app's
+``pyproject.toml``), a file (``./signs.py``, ``./signs.py:Signs``) or a module (``package.module:Class``).
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib.metadata
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from fedapp.config.app_folder import app_folder, entry_points_of, flower_folder
+from fedapp.config.own_code import OwnCode, import_file, import_module
+from fedapp.config.registry import FAMILIES, Component, Family
+from fedapp.config.settings import Scalar, kebab
+from fedapp.errors import ComponentError
+
+FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<name>\w+))?")
+MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+def family_of(key: str) -> Family:
+    """Return the family of components that a run-config key chooses from."""
+    return next(family for family in FAMILIES if family.key == key)
+
+
+def component_class(family: Family, value: str) -> type[Component]:
+    """Return the component that ``value`` names.
+
+    Raises
+    ------
+    ComponentError
+        There is none, or its code cannot be used; the message names the key, the value and the fix.
+    """
+    ours = family.components().get(value)
+    return ours if ours is not None else _own_component(family, value, app_folder())
+
+
+def is_component(family: Family, value: str) -> bool:
+    """Return whether ``value`` names a component, and no data set of a hub or folder, nor "auto"."""
+    if family.auto and value == "auto":
+        return False
+    return value in family.components() or not family.open or is_own(family, value)
+
+
+def is_own(family: Family, value: str) -> bool:
+    """Return whether ``value`` names code outside of this package."""
+    if family.open and Path(value).expanduser().is_dir():
+        return False
+    is_reference = bool(FILE.fullmatch(value) or MODULE.fullmatch(value))
+    return is_reference or value in entry_points(family, app_folder())
+
+
+def name_of(family: Family, value: str) -> str:
+    """Return the name of the component that ``value`` names, the prefix of its parameters' keys.
+
+    A data set that is no component has its value.
+    """
+    if value in family.components() or not is_component(family, value):
+        return value
+    return component_class(family, value).name
+
+
+def parameters(component: type[Component]) -> dict[str, Any]:
+    """Return the field of each parameter of a component, by its key ``name.parameter``."""
+    return {f"{component.name}.{kebab(name)}": f for name, f in component.model_fields.items()}
+
+
+def refuse_shadowing(family: Family, value: str) -> None:
+    """Refuse an entry point that has the name of a component of this package.
+
+    Raises
+    ------
+    ComponentError
+        There is one called ``value``.
+    """
+    reference = entry_points(family, app_folder()).get(value)
+    if value in family.components() and reference is not None:
+        raise ComponentError(
+            f"{family.key} = {value!r}: the entry point {value!r} = {reference!r} "
+            f"({family.entry_points}) has the name of the {family.key} {value!r} of fedapp. Give it "
+            "another name, or uninstall its package."
+        )
+
+
+@functools.cache
+def entry_points(family: Family, folder: Path) -> Mapping[str, str]:
+    """Return the ``module:Class`` of a family's entry points, by name; those of the app come first."""
+    installed = {each.name: each.value for each in _installed().select(group=family.entry_points)}
+    return dict(sorted({**installed, **entry_points_of(folder, family.entry_points)}.items()))
+
+
+@functools.cache
+def _installed() -> Any:
+    """Return all entry points of the installed packages: Python 3.11 has another type for them."""
+    return importlib.metadata.entry_points()
+
+
+@functools.cache
+def _own_component(family: Family, value: str, folder: Path) -> type[Component]:
+    reference = entry_points(family, folder).get(value)
+    try:
+        module, code, name = _import(family, value if reference is None else reference, folder)
+        expected = value if reference is not None else ""
+        component = _component_in(family, module, name, value, expected)
+        _check(family, component, expected)
+    except ComponentError as error:
+        raise ComponentError(f"{family.key} = {value!r}: {error}") from error
+    component.own_code = code
+    return component
+
+
+def _import(family: Family, value: str, folder: Path) -> tuple[ModuleType, OwnCode, str]:
+    """Return the module of a reference, its source, and the name of the class ("": the only one)."""
+    if match := FILE.fullmatch(value):
+        return (*import_file(_path(match["path"], folder), folder), match["name"] or "")
+    if match := MODULE.fullmatch(value):
+        return (*import_module(match["module"], folder), match["name"])
+    names = [*family.components(), *entry_points(family, folder)]
+    similar = difflib.get_close_matches(value, names, n=1)
+    if (folder / f"{value}.py").is_file():
+        similar = [f"./{value}.py"]
+    hint = f" Did you mean {similar[0]!r}?" if similar else ""
+    raise ComponentError(f"there is no such {family.key}. One of: {', '.join(names)}.{hint}")
+
+
+def _path(text: str, folder: Path) -> Path:
+    """Return the file of a reference; a process of Flower reads only files of the app."""
+    path = (folder / Path(text).expanduser()).resolve()
+    if flower_folder() is not None and not path.is_relative_to(folder):
+        raise ComponentError(
+            f"{path} is not in the app's folder {folder}, and an app that runs on a SuperLink or a "
+            "SuperNode uses no other files. Put the file into the app's folder and name it from there, "
+            f"as in './{path.name}'."
+        )
+    if not path.is_file():
+        bundle = "with Flower, one that fab-include in the app's pyproject.toml names"
+        how = bundle if flower_folder() is not None else f"from {folder} or as a full path"
+        raise ComponentError(f"there is no such file ({path}). Name a .py file, {how}.")
+    return path
+
+
+def _component_in(
+    family: Family, module: ModuleType, name: str, value: str, entry: str
+) -> type[Component]:
+    """Return the class ``name`` of a module, or its only component of the family."""
+    base = family.base_class()
+    if name:
+        named_class = vars(module).get(name)
+        if not isinstance(named_class, type):
+            classes = ", ".join(_classes(module)) or "none"
+            raise ComponentError(f"there is no class {name!r}. Its classes: {classes}.")
+        if issubclass(named_class, base):
+            return named_class
+        adopted = base.adopt(named_class, entry or kebab(_with_hyphens(name)))
+        if adopted is None:
+            raise ComponentError(
+                f"the class {name} is no {family.key}. Derive it from {family.base.replace(':', '.')}."
+            )
+        return adopted
+    derived = [each for each in _classes(module).values() if issubclass(each, base)]
+    named = [each for each in derived if each.__dict__.get("name")] or derived
+    adopted_classes = [
+        component
+        for each in ([] if named else _classes(module).values())
+        if (component := base.adopt(each, kebab(_with_hyphens(each.__name__)))) is not None
+    ]
+    candidates = named or adopted_classes
+    if not candidates:
+        raise ComponentError(
+            f"the file defines no {family.key}. Derive a class from {family.base.replace(':', '.')}."
+        )
+    if len(candidates) > 1:
+        choices = " or ".join(f"{family.key}='{value}:{each.__name__}'" for each in candidates)
+        raise ComponentError(f"the file defines several. Set {choices}.")
+    return candidates[0]
+
+
+def _classes(module: ModuleType) -> dict[str, type[Any]]:
+    """Return the classes that a module defines itself, by name."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type) and value.__module__ == module.__name__
+    }
+
+
+def _with_hyphens(name: str) -> str:
+    """Return a class's name as a component's: ``WideNet`` is ``wide-net``."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+
+
+def _check(family: Family, component: type[Component], expected: str) -> None:
+    """Refuse a component without a name of its own, with methods missing, or without defaults."""
+    problem = next(_problems(family, component, expected), "")
+    if problem:
+        raise ComponentError(f"the class {component.__name__} {problem}")
+
+
+def _problems(family: Family, component: type[Component], expected: str) -> Iterator[str]:
+    name = component.name
+    if not (isinstance(name, str) and NAME.fullmatch(name)):
+        yield (
+            f"has name = {name!r}, which must be a text of letters, digits and hyphens. Give it a "
+            f'name: ClassVar[str] = "{_with_hyphens(component.__name__)}".'
+        )
+    if expected and name != expected:
+        yield f"has name = {name!r}, and its entry point is {expected!r}. Give both the same name."
+    for other in FAMILIES:
+        if name in other.components():
+            yield (
+                f"has the name of the {other.key} {name!r} of fedapp, so that keys like {name}.parameter "
+                "would mean both. Give it another name."
+            )
+    if inspect.isabstract(component):
+        missing = ", ".join(sorted(component.__abstractmethods__))
+        yield f"lacks the method {missing} of {family.base.replace(':', '.')}. Define it."
+    for key, field in parameters(component).items():
+        if field.is_required() or not isinstance(field.get_default(), Scalar):
+            yield (
+                f"has the parameter {key}, whose default is no number, text, true or false. Give it "
+                "one, as in Field(0.5, ...)."
+            )

@@ -1,0 +1,34 @@
+"""Poisson sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from fedapp.config.run_config import RunConfig
+from fedapp.federation.samplers.sampler import Candidates, Sampler
+from fedapp.federation.sampling import poisson_sample
+
+
+class Poisson(Sampler):
+    """Each client with probability C, independently (McMahan et al. 2018, Algorithm 1)."""
+
+    name: ClassVar[str] = "poisson"
+    may_be_few: ClassVar[bool] = True
+
+    def sample(self, candidates: Candidates) -> list[int]:
+        """Return a Poisson sample, of any size."""
+        return poisson_sample(candidates.rng(), candidates.clients, candidates.fraction)
+
+    def wanted(self, m: int, sampled: int) -> int:
+        """Return the size of the sample: all of it is waited for."""
+        return sampled
+
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
+        """Yield the error of over-selection, whose m clients a Poisson sample does not have."""
+        if config.over_selection:
+            yield (
+                f"over-selection = {config.over_selection}: has no effect, because sampler = 'poisson' "
+                "draws any number of clients, and waits for all. Set sampler='uniform', or leave the "
+                "key out."
+            )

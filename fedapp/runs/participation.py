@@ -1,0 +1,66 @@
+"""The picture of who was available in each round, and who trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from fedapp.config.run_config import RunConfig
+from fedapp.federation.callback import RoundMetrics
+from fedapp.federation.samplers.sampler import Sampler
+from fedapp.runs.figures import BLUE, LIGHT, ORANGE, new_figure, save
+
+KINDS = {"not available": "white", "available": LIGHT, "trained": BLUE, "failed": ORANGE}
+MAX_CLIENTS = 400
+"""Rows of the picture; of more clients the first are drawn."""
+
+
+def draw_participation(
+    records: Sequence[RoundMetrics], config: RunConfig, stem: Path
+) -> list[Path]:
+    """Draw clients by rounds as ``stem``.png and .svg; return the files."""
+    trained = [record for record in records if record["round"] > 0]
+    clients = range(config.num_clients)
+    sampler = cast("Sampler", config.component("sampler"))
+    sampler.prepare(config)
+    cells = np.zeros((min(len(clients), MAX_CLIENTS), len(trained)), dtype=np.int64)
+    for column, record in enumerate(trained):
+        failed = {int(client) for client in record.get("failures", {})}
+        for kind, members in enumerate(
+            (
+                sampler.available(config.seed, record["round"], clients),
+                set(record["clients"]) - failed,
+                failed,
+            ),
+            start=1,
+        ):
+            cells[[client for client in members if client < len(cells)], column] = kind
+    figure = new_figure(9.2, 1.6 + 0.012 * max(len(cells), 100))
+    axes = figure.subplots()
+    shown = {
+        name: color for kind, (name, color) in enumerate(KINDS.items()) if (cells == kind).any()
+    }
+    axes.imshow(
+        cells,
+        ListedColormap(list(KINDS.values())),
+        aspect="auto",
+        interpolation="nearest",
+        vmin=0,
+        vmax=len(KINDS) - 1,
+        extent=(trained[0]["round"] - 0.5, trained[-1]["round"] + 0.5, len(cells) - 0.5, -0.5),
+    )
+    axes.set_xlabel("communication round")
+    axes.set_ylabel("client")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, nbins=7))
+    handles = [
+        Patch(facecolor=color, edgecolor="#8A8A8A", label=name) for name, color in shown.items()
+    ]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
+    return save(figure, stem, dpi=100)

@@ -1,0 +1,556 @@
+"""Components from a folder, a module or a package of one's own: how they are found, kept and refused."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message
+from in_process import run as run_on
+from typer.testing import CliRunner
+
+from fedapp.cli.main import app as command_line
+from fedapp.client_app import app as client_app
+from fedapp.config import app_folder, components
+from fedapp.config.components import family_of
+from fedapp.config.own_code import OwnCode
+from fedapp.config.read import defaults, read_config
+from fedapp.data import load_dataset, load_partition
+from fedapp.data.dataset import Task
+from fedapp.errors import CheckpointError, ConfigError, RunError
+from fedapp.runs.directory import read_stored
+from fedapp.runs.status import status
+from fedapp.studies.sweep.identity import Request
+from fedapp.training.build import make_algorithm, make_model, make_module, make_trainer
+from fedapp.training.sequential import SequentialTrainer
+from tests.conftest import Run, metrics_of, model_of
+from tests.own_app import FILES, PYPROJECT, SIGNS, app_in, reload, write
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder with one component of each kind, in which this process works."""
+    folder = tmp_path / "app"
+    write(folder, FILES)
+    monkeypatch.chdir(folder)
+    with app_in(folder):
+        yield folder
+
+
+def invoke(*words: str) -> str:
+    """Return the output of a command, or its error."""
+    result = CliRunner().invoke(command_line, list(words))
+    return result.output if result.exception is None else str(result.exception)
+
+
+# ---------------------------------------------------------------------- how they are found
+
+
+@pytest.mark.parametrize("value", ["./signs.py", "signs.py", "./signs.py:Signs", "signs:Signs"])
+def test_an_algorithm_of_a_file_or_module_has_its_parameters(app: Path, value: str) -> None:
+    config = read_config({"algorithm": value, "signs.scale": 2})
+    assert make_algorithm(config).model_dump() == {"scale": 2.0}
+    assert config.name_of("algorithm") == "signs"
+    assert read_config({"algorithm": value}).to_run_config()["signs.scale"] == 0.01
+    code = config.own_code()["algorithm"]
+    assert code.files == {"signs.py": (app / "signs.py").read_bytes()}
+    assert code.digest == hashlib.sha256((app / "signs.py").read_bytes()).hexdigest()
+
+
+def test_a_file_elsewhere_is_named_by_its_path(app: Path, tmp_path: Path) -> None:
+    write(tmp_path / "other", {"signs.py": SIGNS})
+    config = read_config({"algorithm": str(tmp_path / "other" / "signs.py")})
+    assert list(config.own_code()["algorithm"].files) == ["signs.py"]
+
+
+def test_the_other_families_have_own_components_too(app: Path) -> None:
+    values = {
+        "dataset": "./points.py",
+        "partitioner": "split:Split",
+        "transform": "./double.py",
+        "num-clients": 4,
+    }
+    config = read_config(values)
+    data = load_dataset(config)
+    assert data.task == Task("vector", (1,), 2)
+    partition = load_partition(config, data, 4)
+    assert partition.client(1).tolist() == list(range(1, 40, 4))
+    transform: Any = config.component("transform")
+    assert transform.test(torch.tensor([1.5]), torch.float32).tolist() == [3.0]
+    assert set(config.own_code()) == {"dataset", "partitioner", "transform"}
+
+
+def test_a_plain_module_is_a_model(app: Path) -> None:
+    config = read_config({"model": "nets:Wide"})
+    task = load_dataset(config).task
+    # 64 pixels to 16 units to 10 classes, with biases.
+    assert sum(p.numel() for p in make_module(config, task).parameters()) == 65 * 16 + 17 * 10
+    assert config.name_of("model") == "wide"
+    assert make_model(config).title() == "A wide layer."
+    one, two = (make_module(config, task).state_dict() for _ in range(2))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert isinstance(make_trainer(config, task), SequentialTrainer)
+    digits = make_module(read_config({"model": "./nets.py:ForDigits"}), task)
+    assert sum(p.numel() for p in digits.parameters()) == 650
+
+
+def test_the_modules_that_a_component_imports_are_its_code_as_well(app: Path) -> None:
+    by_module = read_config({"model": "nets:Wide"}).own_code()["model"]
+    by_file = read_config({"model": "./nets.py:Wide"}).own_code()["model"]
+    assert set(by_module.files) == {"nets.py", "parts.py"}
+    assert by_file.digest == by_module.digest
+    lines = "".join(
+        f"{hashlib.sha256((app / name).read_bytes()).hexdigest()}  {name}\n"
+        for name in ("nets.py", "parts.py")
+    )
+    assert by_file.digest == hashlib.sha256(lines.encode()).hexdigest()
+    write(app, {"parts.py": (app / "parts.py").read_text() + "\n"})
+    reload(app)
+    assert read_config({"model": "nets:Wide"}).own_code()["model"].digest != by_file.digest
+
+
+def test_a_package_is_code_with_its_relative_and_late_imports(app: Path) -> None:
+    algorithm = "from .names import NAME\n" + SIGNS.replace('= "signs"', "= NAME")
+    late = (
+        "\n    def start(self, theta):\n        from package.late import state\n        return {}\n"
+    )
+    files = {
+        "package/__init__.py": "",
+        "package/names.py": 'NAME = "named"\n',
+        "package/late.py": "state = 1\n",
+        "package/unused.py": "",
+        "package/own.py": algorithm + late,
+    }
+    write(app, files)
+    config = read_config({"algorithm": "package.own:Signs"})
+    assert config.name_of("algorithm") == "named"
+    names = set(config.own_code()["algorithm"].files)
+    assert names == {name for name in files if "unused" not in name}
+
+
+def test_an_installed_package_adds_names(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its entry points, which is how an app's ``pyproject.toml`` names its own."""
+    entry = importlib.metadata.EntryPoint("signs", "signs:Signs", "fedapp.algorithms")
+    installed = importlib.metadata.EntryPoints([entry])
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda: installed)
+    config = read_config({"algorithm": "signs", "signs.scale": 0.5})
+    assert make_algorithm(config).model_dump() == {"scale": 0.5}
+    assert read_config({"signs.scale": 0.01}).algorithm == "fedavg"
+    with pytest.raises(ConfigError, match=r"signs\.scale = 0\.5: has no effect.*algorithm='signs'"):
+        read_config({"signs.scale": 0.5})
+    with pytest.raises(ConfigError, match=r"algorithm = 'sign'.*Did you mean 'signs'\?"):
+        read_config({"algorithm": "sign"})
+
+
+def test_a_command_takes_the_settings_of_the_app(app: Path) -> None:
+    write(app, {"pyproject.toml": PYPROJECT})
+    told = invoke("run", "num-clients=4", "num-server-rounds=1", "run-dir=run", "pictures=false")
+    assert (app / "run" / "config.json").exists(), told
+    config, _ = read_stored(app / "run")
+    assert config.algorithm == "signs"
+    assert config.options["signs.scale"] == 0.02
+    assert "signs.scale" not in defaults()
+
+
+def test_keys_lists_those_of_a_component(app: Path) -> None:
+    digest = hashlib.sha256((app / "signs.py").read_bytes()).hexdigest()
+    said = invoke("keys", "./signs.py")
+    assert f"(signs.py, SHA-256 {digest})" in said
+    assert "signs.scale  0.01     number > 0  Length of a step." in said
+    assert "2nn.hidden" in invoke("keys", "2nn")
+    assert "local-epochs" not in invoke("keys", "2nn")
+    assert "algorithm = 'nobody': there is no such algorithm" in invoke("keys", "nobody")
+
+
+# ---------------------------------------------------------------------- runs
+
+
+def test_a_run_keeps_the_code_and_gives_the_numbers_of_any_other_form(app: Path, run: Run) -> None:
+    folders = [
+        run(str(i), algorithm=value) for i, value in enumerate(["./signs.py", "signs:Signs"])
+    ]
+    assert metrics_of(folders[0]) == metrics_of(folders[1])
+    assert metrics_of(folders[0]) != metrics_of(run("fedavg"))
+    copy = folders[0] / "components" / "algorithm" / "signs.py"
+    assert copy.read_bytes() == (app / "signs.py").read_bytes()
+    found = json.loads((folders[0] / "config.json").read_text())["found"]
+    digest = hashlib.sha256(copy.read_bytes()).hexdigest()
+    entry = {"name": "signs", "sha256": digest, "files": ["signs.py"]}
+    assert (found["components"], found["app"]) == ({"algorithm": entry}, str(app))
+    assert found["sources"]["algorithm"] == digest[:16]
+
+
+def test_trainers_agree_on_own_components(app: Path, run: Run) -> None:
+    same = {"algorithm": "./signs.py", "model": "nets:Wide", "dataset": "./points.py"}
+    one = run("one", trainer="sequential", **same)
+    two = run("two", trainer="batched", program="record", nodes=2, **same)
+    for name, tensor in model_of(one).items():
+        torch.testing.assert_close(model_of(two)[name], tensor)
+
+
+def test_a_default_folder_is_called_by_the_names(
+    app: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    told = invoke(
+        *("run", "algorithm=./signs.py", "model=nets:Wide", "dataset=./points.py"),
+        *("num-clients=4", "num-server-rounds=1"),
+    )
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.endswith("-points-wide-signs"), told
+    assert "signs, points (iid), wide: K = 4" in (folder / "report.html").read_text()
+
+
+def test_a_run_without_own_components_has_no_entry(run: Run) -> None:
+    folder = run("plain")
+    assert "components" not in json.loads((folder / "config.json").read_text())["found"]
+    assert not (folder / "components").exists()
+
+
+def test_a_run_resumes_with_the_same_code_alone(app: Path, run: Run) -> None:
+    run("whole", algorithm="./signs.py", num_server_rounds=3)
+    run("part", algorithm="./signs.py", num_server_rounds=2)
+    reload(app)
+    folder = run("part", algorithm="./signs.py", num_server_rounds=3, resume=True)
+    assert metrics_of(folder) == metrics_of(folder.parent / "whole")
+    before = hashlib.sha256((app / "signs.py").read_bytes()).hexdigest()
+    write(app, {"signs.py": SIGNS.replace(".sign()", ".sign() * 2")})
+    now = hashlib.sha256((app / "signs.py").read_bytes()).hexdigest()
+    reload(app)
+    assert status(folder)[1] == ("state", "finished")
+    with pytest.raises(CheckpointError) as error:
+        run("part", algorithm="./signs.py", num_server_rounds=4, resume=True)
+    said = str(error.value)
+    assert said.startswith(
+        "algorithm = './signs.py': the code of 'signs' is not that of the run in "
+    )
+    assert f"It has SHA-256 {now}, and the run's {before}." in said
+    assert f"Put back the files of {folder / 'components' / 'algorithm'}, or start another" in said
+    write(app, {"signs.py": SIGNS.replace("scale", "length")})
+    reload(app)
+    for read in (status, read_stored):
+        with pytest.raises(CheckpointError, match=r"the code of 'signs' is not that of the run"):
+            read(folder)
+
+
+def test_a_run_whose_component_is_gone_says_so(
+    app: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run("run", algorithm="./signs.py")
+    (app / "signs.py").unlink()
+    reload(app)
+    for words in (["status"], ["report"], ["run", "--resume"]):
+        said = invoke(*words, str(folder))
+        assert "a component of this run is not there. algorithm = './signs.py': there is no" in said
+        assert f"The run was started in {app}: start there." in said
+        assert f"A copy of the code that the run used is in {folder / 'components'}." in said
+        assert "damaged" not in said
+    stored = json.loads((folder / "config.json").read_text())
+    stored["config"]["algorithm"] = "uninstalled"
+    (folder / "config.json").write_text(json.dumps(stored))
+    assert "is not there. algorithm = 'uninstalled': there is no such algorithm" in invoke(
+        "status", str(folder)
+    )
+
+
+def test_the_name_of_a_run_in_a_sweep_is_that_of_its_code(app: Path) -> None:
+    def name(**settings: Any) -> str:
+        return Request.of({k.replace("_", "-"): v for k, v in settings.items()}, 3).run
+
+    plain = name()
+    first = name(algorithm="./signs.py")
+    assert len({plain, first, name(algorithm="./signs.py", **{"signs.scale": 0.5})}) == 3
+    assert name(algorithm="signs:Signs") == first
+    data = name(dataset="./points.py")
+    write(app, {"signs.py": f"{SIGNS}\n# another\n", "points.py": FILES["points.py"] + "\n"})
+    reload(app)
+    assert name(algorithm="./signs.py") != first
+    assert name(dataset="./points.py") != data
+    assert name() == plain
+
+
+# ---------------------------------------------------------------------- nodes
+
+
+def answered(change: Callable[[dict[str, Any]], None]) -> Callable[[Message, Context], Message]:
+    """Return a ClientApp whose answer to a query is changed."""
+
+    def call(message: Message, context: Context) -> Message:
+        reply = client_app(message, context)
+        if message.metadata.message_type == "query":
+            change(reply.content["holdings"])
+        return reply
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda a: a.update(components=["algorithm signs 00ff"]),
+            "has SHA-256 00ff, but the server's",
+        ),
+        (lambda a: a.pop("components"), "has SHA-256 unknown, but the server's"),
+    ],
+    ids=["other code", "none"],
+)
+def test_a_node_with_other_code_is_rejected(
+    app: Path, tmp_path: Path, change: Callable[[dict[str, Any]], None], said: str
+) -> None:
+    with pytest.raises(RunError) as error:
+        run_on(
+            tmp_path / "run",
+            call=answered(change),
+            algorithm="./signs.py",
+            min_nodes=2,
+            node_timeout=0.1,
+        )
+    digest = hashlib.sha256((app / "signs.py").read_bytes()).hexdigest()
+    assert f"its code of algorithm = 'signs' {said} has {digest}; give it the" in str(error.value)
+    assert "(signs.py)" in str(error.value)
+
+
+def test_an_answer_has_the_digests_only_of_own_code(app: Path, tmp_path: Path) -> None:
+    seen: list[Mapping[str, Any]] = []
+    run_on(tmp_path / "one", call=answered(seen.append), algorithm="./signs.py")
+    run_on(tmp_path / "two", call=answered(seen.append))
+    digest = hashlib.sha256((app / "signs.py").read_bytes()).hexdigest()
+    assert [dict(each).get("components") for each in seen] == [
+        *[[f"algorithm signs {digest}"]] * 2,
+        *[None] * 2,
+    ]
+
+
+# ---------------------------------------------------------------------- what is refused
+
+NO_NAME = SIGNS.replace('    name: ClassVar[str] = "signs"\n', "")
+MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
+    "no such file": (
+        {},
+        {"algorithm": "./sings.py"},
+        r"algorithm = './sings\.py': there is no such file \(/.*/app/sings\.py\)\. Name a \.py file",
+    ),
+    "the name of a file": (
+        {},
+        {"algorithm": "signs"},
+        r"algorithm = 'signs': there is no such algorithm\. One of: .* Did you mean '\./signs\.py'\?",
+    ),
+    "a folder": (
+        {"folder.py/x": ""},
+        {"algorithm": "./folder.py"},
+        r"algorithm = './folder\.py': there is no such file",
+    ),
+    "no component": (
+        {"empty.py": "x = 1\n"},
+        {"algorithm": "./empty.py"},
+        r"algorithm = './empty\.py': the file defines no algorithm\. Derive a class from "
+        r"fedapp\.training\.algorithm\.Algorithm\.",
+    ),
+    "a component of another key": (
+        {},
+        {"partitioner": "./signs.py"},
+        r"partitioner = './signs\.py': the file defines no partitioner",
+    ),
+    "several components": (
+        {"two.py": SIGNS + SIGNS.replace("Signs", "Other").replace('"signs"', '"other"')},
+        {"algorithm": "./two.py"},
+        r"algorithm = './two\.py': the file defines several\. Set algorithm='\./two\.py:Signs' or "
+        r"algorithm='\./two\.py:Other'\.",
+    ),
+    "several networks": (
+        {},
+        {"model": "./nets.py"},
+        r"model = './nets\.py': the file defines several\. Set .*:Wide' or .*:ForDigits'\.",
+    ),
+    "no such class": (
+        {},
+        {"algorithm": "./signs.py:Sings"},
+        r"algorithm = './signs\.py:Sings': there is no class 'Sings'\. Its classes: Signs\.",
+    ),
+    "no such module": (
+        {},
+        {"model": "netts:Wide"},
+        r"model = 'netts:Wide': there is no module 'netts' in /.*/app or among the installed packages",
+    ),
+    "a syntax error": (
+        {"bad.py": "x = 1\nclass :\n"},
+        {"algorithm": "./bad.py"},
+        r"algorithm = './bad\.py': /.*/bad\.py, line 2: SyntaxError: invalid syntax \(class :\)\. "
+        r"Correct the file\.",
+    ),
+    "an exception": (
+        {"bad.py": "x = 1\n\ny = x / 0\n"},
+        {"model": "bad:Net"},
+        r"model = 'bad:Net': /.*/bad\.py, line 3: importing it raises ZeroDivisionError: division by "
+        r"zero\. Correct",
+    ),
+    "an exception in what it imports": (
+        {"bad.py": "import worse\n", "worse.py": "\nraise ValueError('no')\n"},
+        {"algorithm": "./bad.py"},
+        r"algorithm = './bad\.py': /.*/worse\.py, line 2: importing it raises ValueError: no\.",
+    ),
+    "a script that exits": (
+        {"bad.py": "import sys\nsys.exit(3)\n"},
+        {"algorithm": "./bad.py"},
+        r"algorithm = './bad\.py': /.*/bad\.py, line 2: importing it raises SystemExit: 3",
+    ),
+    "a package that is not installed": (
+        {"bad.py": "import no_such_package\n"},
+        {"algorithm": "./bad.py"},
+        r"/bad\.py, line 1: .*No module named 'no_such_package'\. Install that package, or put",
+    ),
+    "the wrong base class": (
+        {"plain.py": "class Plain:\n    pass\n"},
+        {"algorithm": "plain:Plain"},
+        r"algorithm = 'plain:Plain': the class Plain is no algorithm\. Derive it from fedapp\.training",
+    ),
+    "no name": (
+        {"signs.py": NO_NAME},
+        {"algorithm": "./signs.py"},
+        r"algorithm = './signs\.py': the class Signs has name = '', which must be .*\. Give it a name: "
+        r'ClassVar\[str\] = "signs"\.',
+    ),
+    "a name of ours": (
+        {"signs.py": SIGNS.replace('"signs"', '"fedprox"')},
+        {"algorithm": "./signs.py"},
+        r"algorithm = './signs\.py': the class Signs has the name of the algorithm 'fedprox' of fedapp",
+    ),
+    "a name of ours in another family": (
+        {"signs.py": SIGNS.replace('"signs"', '"2nn"')},
+        {"algorithm": "./signs.py"},
+        r"the class Signs has the name of the model '2nn' of fedapp.*Give it another name\.",
+    ),
+    "one of ours": (
+        {},
+        {"algorithm": "strategies.fedprox:FedProx"},
+        r"algorithm = 'strategies\.fedprox:FedProx': the class FedProx has the name of the algorithm",
+    ),
+    "one name twice": (
+        {"double.py": FILES["double.py"].replace('"double"', '"signs"')},
+        {"algorithm": "./signs.py", "transform": "./double.py"},
+        r"transform = './double\.py': its name 'signs' is that of another component of this run",
+    ),
+    "a missing method": (
+        {"points.py": FILES["points.py"].replace("def load", "def read")},
+        {"dataset": "./points.py"},
+        r"dataset = './points\.py': the class Points lacks the method load of fedapp\.data\.embedded",
+    ),
+    "a parameter without default": (
+        {"signs.py": SIGNS.replace("0.01, gt", "gt")},
+        {"algorithm": "./signs.py"},
+        r"the class Signs has the parameter signs\.scale, whose default is no number, text, true or",
+    ),
+    "no such parameter": (
+        {},
+        {"algorithm": "./signs.py", "signs.scle": 2},
+        r"signs\.scle = 2: there is no such key\. Did you mean 'signs\.scale'\?",
+    ),
+    "a parameter beyond its bounds": (
+        {},
+        {"algorithm": "./signs.py", "signs.scale": -1.0},
+        r"signs\.scale = -1\.0: must be greater than 0\. Length of a step\. The default is 0\.01\.",
+    ),
+    "a parameter of what is not chosen": (
+        {},
+        {"signs.scale": 2.0},
+        r"signs\.scale = 2\.0: there is no such key",
+    ),
+    "the name of another entry point": (
+        {"pyproject.toml": PYPROJECT.replace('signs = "signs', 'steps = "signs')},
+        {"algorithm": "steps"},
+        r"algorithm = 'steps': the class Signs has name = 'signs', and its entry point is 'steps'\.",
+    ),
+    "an entry point that shadows one of ours": (
+        {"pyproject.toml": PYPROJECT.replace('signs = "signs', 'fedprox = "signs')},
+        {"algorithm": "fedprox"},
+        r"algorithm = 'fedprox': the entry point 'fedprox' = 'signs:Signs' \(fedapp\.algorithms\) has "
+        r"the name of the algorithm 'fedprox' of fedapp",
+    ),
+    "a pyproject that is no TOML": (
+        {"pyproject.toml": PYPROJECT + "[project"},
+        {"algorithm": "./signs.py"},
+        r"/app/pyproject\.toml: cannot be read as TOML: .*\. Correct it\.",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_answered_before_anything_starts(app: Path, mistake: str) -> None:
+    files, settings, said = MISTAKES[mistake]
+    write(app, files)
+    with pytest.raises(ConfigError, match=said):
+        read_config(settings)
+
+
+NETWORK = "from torch import nn\nclass Net(nn.Module):\n    def {}\n        super().__init__()\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            NETWORK.format("__init__(self, width):"),
+            r"model = 'net': Net\(width\) is called with the arguments input_shape and num_classes, or "
+            r"those of them that it has \(missing a required argument: 'width'\)\. Give the others",
+        ),
+        (
+            NETWORK.format("__init__(self):") + "        self.layer = nn.Linear(3, 10)\n"
+            "    def forward(self, x):\n        return self.layer(x)\n",
+            r"model = 'net': Net raises .* for inputs of shape \(2, 1, 8, 8\)\. Let forward take",
+        ),
+        (
+            NETWORK.format("__init__(self):") + "    def forward(self, x):\n        return x\n",
+            r"model = 'net': Net returns shape \(2, 1, 8, 8\) for two examples\. .*\[n, 10\]",
+        ),
+    ],
+    ids=["arguments", "inputs", "outputs"],
+)
+def test_a_network_that_does_not_fit_is_refused_before_training(
+    app: Path, run: Run, code: str, said: str
+) -> None:
+    write(app, {"net.py": code})
+    with pytest.raises(ConfigError, match=said):
+        run("run", model="./net.py")
+    assert not (app.parent / "run").exists()
+
+
+def test_a_process_of_flower_uses_no_file_outside_of_the_app(
+    app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpacked = tmp_path / "flwr" / "apps" / "me.app.0.1.0.12345678"
+    write(unpacked, {"inside.py": SIGNS})
+    (unpacked / "link.py").symlink_to(app / "signs.py")
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    monkeypatch.setattr(sys, "path", [str(unpacked), *sys.path])
+    assert app_folder.app_folder() == unpacked
+    code = read_config({"algorithm": "./inside.py"}).own_code()["algorithm"]
+    assert list(code.files) == ["inside.py"]
+    for value in (str(app / "signs.py"), "../me.app.0.1.0.12345678/../../x.py", "./link.py"):
+        with pytest.raises(ConfigError) as error:
+            read_config({"algorithm": value})
+        assert f"algorithm = {value!r}: " in str(error.value)
+        assert f"is not in the app's folder {unpacked}, and an app that runs on a SuperLink" in str(
+            error.value
+        )
+
+
+def test_a_folder_of_data_is_no_component(app: Path) -> None:
+    (app / "photos.py").mkdir()
+    for value in ("./photos.py", "ylecun/mnist", "digits"):
+        assert components.is_own(family_of("dataset"), value) is False
+    assert components.is_own(family_of("dataset"), "./points.py")
+
+
+def test_the_digest_does_not_depend_on_the_order_of_files() -> None:
+    one = OwnCode({"a.py": b"1", "b.py": b"2"})
+    assert one.digest == OwnCode({"b.py": b"2", "a.py": b"1"}).digest
+    assert one.digest != OwnCode({"a.py": b"2", "b.py": b"1"}).digest
+    assert np.unique([one.digest, OwnCode({"a.py": b"1"}).digest]).size == 2

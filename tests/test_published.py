@@ -1,0 +1,66 @@
+"""What ``docs`` holds of results: small files, each made from the results and their records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedapp.cli.generate import RESULTS, result_pages
+from fedapp.studies.papers.catalogue import all_experiments
+from fedapp.studies.papers.figures.draw import draw
+from fedapp.studies.papers.stored import results_of
+from fedapp.studies.sweep.table import read_records
+from tests.paper_results import EXPERIMENTS, setup
+
+DOCS = RESULTS.parent
+RECORDS = read_records(RESULTS)
+LARGEST = 5_000_000
+"""Bytes of all files of the documentation."""
+
+
+def test_the_documentation_is_small() -> None:
+    built = DOCS / "_build"
+    files = [path for path in DOCS.rglob("*") if path.is_file() and built not in path.parents]
+    assert sum(path.stat().st_size for path in files) < LARGEST
+
+
+def test_results_hold_one_format_of_each_and_no_smoke() -> None:
+    names = {path.relative_to(RESULTS) for path in RESULTS.rglob("*") if path.is_file()}
+    assert {name.suffix for name in names} <= {".md", ".json", ".png", ".parquet", ""}
+    assert not [name for name in names if name.stem == "smoke"]
+
+
+def test_every_page_is_of_results_and_every_result_has_a_page() -> None:
+    pages = set(RESULTS.rglob("*.md"))
+    assert pages == set(result_pages(RESULTS))
+    for name in all_experiments():
+        for results in results_of(RESULTS, name, RECORDS):
+            drawn = (RESULTS / name / f"{results.scale}.png").exists()
+            assert drawn == (f"]({results.scale}.png)" in (RESULTS / name / "index.md").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        ("algorithms-mnist-shards", "cpu"),
+        ("mcmahan-fig1", "full"),
+        ("mcmahan-fig7", "cpu"),
+        ("seo-fig11", "cpu"),
+        ("seo-fig12", "cpu"),
+        ("seo-sharpness", "cpu"),
+    ],
+)
+def test_a_figure_is_drawn_from_results_and_records(name, scale, tmp_path: Path) -> None:
+    """Up to what another version of matplotlib draws otherwise."""
+    experiment = EXPERIMENTS[name]
+    [results] = [each for each in results_of(RESULTS, name, RECORDS) if each.scale == scale]
+    path = draw(experiment, results, setup(experiment, scale), tmp_path / scale)
+    assert path is not None
+    with Image.open(path) as now, Image.open(RESULTS / name / f"{scale}.png") as before:
+        assert now.mode == before.mode == "P"
+        assert now.size == before.size
+        pixels, others = (np.asarray(image.convert("RGB"), float) for image in (now, before))
+    assert np.abs(pixels - others).mean() < 1.0

@@ -1,0 +1,255 @@
+"""Samplers: who takes part in a round."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from fedapp.client_app import app as client_app
+from fedapp.config.read import read_config
+from fedapp.data.node_data import read_node_data
+from fedapp.engines.in_process import InlineGrid
+from fedapp.errors import ConfigError
+from fedapp.federation.callback import Callback
+from fedapp.federation.samplers.availability import Availability
+from fedapp.federation.samplers.by_size import BySize
+from fedapp.federation.samplers.poisson import Poisson
+from fedapp.federation.samplers.power_of_choice import PowerOfChoice
+from fedapp.federation.samplers.sampler import Candidates
+from fedapp.federation.samplers.uniform import Uniform
+from fedapp.federation.sampling import sample_clients
+from fedapp.seeds import generator
+from fedapp.server_app import run as run_server
+from fedapp.studies.sweep.identity import Request
+from fedapp.training.build import initial_parameters, make_evaluator
+from tests.conftest import SMALL, Run, metrics_of
+
+SIZES = {0: 10, 1: 30, 2: 0, 3: 60}
+
+
+def candidates(round_: int = 1, number: int = 1, **changes: Any) -> Candidates:
+    values: dict[str, Any] = {
+        "seed": 5,
+        "round": round_,
+        "clients": range(4),
+        "fraction": 0.25,
+        "number": number,
+        "rng": lambda: generator(5, "sample", round_),
+        "sizes": lambda clients: {client: SIZES[client] for client in clients},
+        "losses": lambda clients: dict.fromkeys(clients, 1.0),
+    }
+    return Candidates(**values | changes)
+
+
+def test_uniform_is_the_sample_of_before() -> None:
+    for round_ in range(1, 30):
+        found = Uniform().sample(candidates(round_, 3, clients=range(20)))
+        expected = generator(5, "sample", round_).choice(20, 3, replace=False, shuffle=False)
+        assert found == sorted(expected.tolist()) == sample_clients(5, round_, range(20), 0.15)
+    assert Uniform().sample(candidates(number=9)) == [0, 1, 2, 3]
+
+
+def test_by_size_draws_in_proportion_to_n_k() -> None:
+    """One of clients with 10, 30, 0 and 60 examples; a client without examples never."""
+    drawn = Counter(BySize().sample(candidates(t))[0] for t in range(4000))
+    shares = np.array([drawn[k] for k in range(4)]) / 4000
+    # Three standard deviations of a share of 4,000 draws are at most 0.024.
+    np.testing.assert_allclose(shares, [0.1, 0.3, 0.0, 0.6], atol=0.024)
+    assert BySize().sample(candidates(number=4)) == [0, 1, 3]
+    assert BySize().sample(candidates(clients=[2])) == []
+
+
+def test_poisson_draws_each_client_with_probability_c() -> None:
+    samples = [Poisson().sample(candidates(t, fraction=0.3)) for t in range(2000)]
+    assert np.mean([len(s) for s in samples]) == pytest.approx(1.2, abs=0.07)
+    assert min(map(len, samples)) == 0
+    assert Poisson().wanted(1, 3) == 3
+
+
+def test_power_of_choice_takes_the_largest_losses_of_its_candidates() -> None:
+    losses, asked = {0: 1.0, 1: 3.0, 3: 2.0}, []
+
+    def answer(clients: list[int]) -> dict[int, float]:
+        asked.append(clients)
+        return {client: losses[client] for client in clients}
+
+    assert PowerOfChoice(candidates=3).sample(candidates(number=2, losses=answer)) == [1, 3]
+    assert asked == [[0, 1, 3]]
+    # Two candidates by default; one of them does not answer.
+    [pair] = [BySize().sample(candidates(7, 2))]
+    assert PowerOfChoice().sample(candidates(7, losses=lambda _: {pair[0]: 0.0})) == [pair[0]]
+
+
+def test_a_client_is_available_for_its_share_of_every_day() -> None:
+    sampler = Availability(period=8, share=0.25)
+    days = [[set(sampler.available(1, d * 8 + h, range(50))) for h in range(8)] for d in range(2)]
+    assert days[0] == days[1]
+    assert Counter(k for hour in days[0] for k in hour) == dict.fromkeys(range(50), 2)
+    assert len({frozenset(hour) for hour in days[0]}) == 8
+    for round_ in range(1, 9):
+        available = set(sampler.available(5, round_, range(50)))
+        chosen = sampler.sample(candidates(round_, 4, clients=range(50)))
+        assert set(chosen) <= available
+        assert len(chosen) == min(4, len(available))
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_a_trace_says_who_is_available(run: Run, tmp_path: Path) -> None:
+    trace = write(tmp_path / "trace.csv", "1,0\n0,1\n1,0\n0,1\n1,0\n0,0\n")
+    settings = {"sampler": "availability", "availability.trace": trace, "num_server_rounds": 4}
+    rows = metrics_of(run(fraction_train=0.4, **settings))[1:]
+    assert [len(row["clients"]) for row in rows] == [2, 2, 2, 2]
+    for row in rows:
+        assert set(row["clients"]) < ({0, 2, 4} if row["round"] % 2 else {1, 3, 5})
+    none = write(tmp_path / "none.csv", "0,1\n" * 6)
+    rows = metrics_of(run("none", **settings | {"availability.trace": none}))
+    assert [row.get("clients") for row in rows[1:4:2]] == [[], []]
+    assert not rows[1]["model_changed"]
+    assert rows[2]["model_changed"]
+
+
+class Thetas(Callback):
+    def __init__(self) -> None:
+        self.thetas: list[dict[str, Any]] = []
+
+    def on_round(self, result: Any, state: Any) -> bool:
+        self.thetas.append(dict(state.theta))
+        return False
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_power_of_choice_asks_its_candidates_for_their_training_loss(
+    nodes: int, tmp_path: Path
+) -> None:
+    """The sample of every round is recomputed from theta before it, on the clients' data."""
+    values = SMALL | {
+        "sampler": "power-of-choice",
+        "power-of-choice.candidates": 5,
+        "weighting": "uniform",
+        "partitioner": "shards",
+        "num-clients": 8,
+        "fraction-train": 0.25,
+        "run-dir": str(tmp_path / "run"),
+    }
+    config, thetas = read_config(values), Thetas()
+    run_server(InlineGrid(client_app, values, [{}] * nodes), config, [thetas])
+    data = read_node_data(config, None)
+    rows = metrics_of(tmp_path / "run")
+    for row, theta in zip(rows[1:], thetas.thetas, strict=False):
+        rng = generator(0, "sample", row["round"])
+        weights = np.array([len(data.train(k)) for k in range(8)], dtype=float)
+        asked = rng.choice(8, 5, replace=False, p=weights / weights.sum(), shuffle=False)
+        losses = {
+            int(k): make_evaluator(config, data.dataset.task, data.train(int(k))).score(theta).loss
+            for k in asked
+        }
+        assert row["clients"] == sorted(sorted(losses, key=lambda k: -losses[k])[:2])
+    theta = initial_parameters(config, data.dataset.task)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in theta.values())
+    for row in rows[1:]:  # theta once a node, and the headers of its arrays
+        assert nodes * size < row["bytes_asked"] < nodes * size + nodes * 200 * len(theta)
+
+
+SAMPLERS: tuple[dict[str, Any], ...] = (
+    {"sampler": "by-size", "weighting": "uniform", "partitioner": "dirichlet"},
+    {"sampler": "poisson"},
+    {"sampler": "power-of-choice", "weighting": "uniform", "partitioner": "dirichlet"},
+    {"sampler": "availability", "availability.period": 3, "over_selection": 0.5},
+)
+
+
+@pytest.mark.parametrize("settings", SAMPLERS, ids=lambda s: s["sampler"])
+def test_a_resumed_run_samples_as_if_it_had_not_stopped(
+    settings: dict[str, Any], run: Run, tmp_path: Path
+) -> None:
+    whole = run("whole", num_server_rounds=4, nodes=2, **settings)
+    run("parts", num_server_rounds=2, **settings)
+    parts = run("parts", num_server_rounds=4, resume=True, **settings)
+    found, expected = (metrics_of(folder) for folder in (parts, whole))
+    assert [row.get("clients") for row in found] == [row.get("clients") for row in expected]
+    one, two = (load_file(folder / "model.safetensors") for folder in (parts, whole))
+    assert all(float((one[name] - two[name]).abs().max()) < 1e-12 for name in one)
+
+
+def test_runs_of_before_keep_their_names() -> None:
+    """The key came later; the algorithm's own sampler is not part of a run's name."""
+    for algorithm in ("fedavg", "dp-fedavg"):
+        plain = Request.of({"algorithm": algorithm}, 1)
+        assert "sampler" not in plain.canonical
+    assert Request.of({"sampler": "uniform"}, 1).run == Request.of({}, 1).run
+    assert Request.of({"sampler": "poisson"}, 1).canonical["sampler"] == "poisson"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"sampler": "unifrom"},
+            "sampler = 'unifrom': there is no such sampler.*Did you mean 'uniform'",
+        ),
+        ({"sampler": "by-size"}, "weighting = 'examples': does not go with sampler = 'by-size'"),
+        ({"sampler": "poisson", "over-selection": 0.5}, "over-selection = 0.5: has no effect"),
+        (
+            {"sampler": "power-of-choice", "weighting": "uniform", "power-of-choice.candidates": 2},
+            "candidates = 2: 3 clients train a round",
+        ),
+        (
+            {"power-of-choice.candidates": 9},
+            "candidates = 9: has no effect, because sampler is 'auto'",
+        ),
+        (
+            {"algorithm": "dp-fedavg", "sampler": "uniform"},
+            "sampler = 'uniform': .*epsilon is computed",
+        ),
+        (
+            {"algorithm": "local-dp", "sampler": "power-of-choice"},
+            "sampler = 'power-of-choice': .*are not private",
+        ),
+        ({"sampler": "availability", "num-clients": 0}, "is for virtual clients"),
+        (
+            {"sampler": "availability", "availability.trace": "a.csv", "availability.period": 7},
+            "availability.period = 7: has no effect",
+        ),
+        (
+            {"sampler": "availability", "availability.share": 0},
+            "availability.share = 0.*greater than 0",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_config({"num-clients": 6, **settings})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ("", "is empty"),
+        ("1,0\n1\n", "its rows differ in length"),
+        ("1,0\n1,yes\n", "row 2, column 2, is 'yes'"),
+        ("1,0\n0,1\n", "has 2 rows, one a client, and num-clients = 6. Set num-clients=2"),
+    ],
+)
+def test_a_wrong_trace_is_named_before_the_first_round(
+    text: str | None, message: str, run: Run, tmp_path: Path
+) -> None:
+    trace = str(tmp_path / "trace.csv") if text is None else write(tmp_path / "trace.csv", text)
+    with pytest.raises(ConfigError, match=message):
+        run(sampler="availability", **{"availability.trace": trace})
+
+
+def test_the_report_shows_who_was_available_and_who_trained(run: Run) -> None:
+    folder = run(sampler="availability", pictures=True, **{"availability.period": 4})
+    assert "Who took part" in (folder / "report.html").read_text()
+    assert (folder / "participation.png").stat().st_size > 5000
+    assert not (run("uniform", pictures=True) / "participation.png").exists()
