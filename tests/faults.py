@@ -67,8 +67,8 @@ FAULTS = (
     Fault(
         "the last, partial batch left out",
         PLAN,
-        "order = rng.permutation(n)[: left * size]",
-        "order = rng.permutation(n)[: min(left, n // size) * size]",
+        "self.epochs * -(-n // self.batch(n))",
+        "self.epochs * (n // self.batch(n))",
         f"{UPDATE}test_partial_batch_is_kept",
     ),
     Fault(
@@ -125,7 +125,7 @@ FAULTS = (
         STEP,
         "torch.where(active, t, old[n])",
         "torch.where(active | True, t, old[n])",
-        f"{GOLDEN}[fedavg-together]",
+        f"{GOLDEN}[momentum-and-clipping-together]",
     ),
     Fault(
         "results of a batch to other clients",
@@ -189,7 +189,7 @@ FAULTS = (
         AGGREGATION,
         "if accepted >= wanted:\n            return",
         "if accepted > wanted:\n            return",
-        "tests/test_folding.py::test_a_round_waits_for_clients_and_not_for_nodes",
+        "tests/test_delivery.py::test_a_round_closes_when_m_clients_replied_well",
     ),
     Fault(
         "the same clients every round",

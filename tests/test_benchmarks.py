@@ -84,6 +84,7 @@ def test_the_rows_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {"trainer sequential", "trainer batched", "Ray workers, 2, sequential"} <= set(found)
 
 
+@pytest.mark.slow
 def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows that need no peer are there all the same."""
 

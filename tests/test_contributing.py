@@ -164,6 +164,7 @@ def test_algorithm_with_client_state(adopt: Adopt, run: Run) -> None:
     for own in (0.0, 0.5):
         for trainer in ("sequential", "batched"):
             settings = {"halfway.own": own, "trainer": trainer, "fraction-train": 1.0}
+            settings |= {"program": "record"} if trainer == "batched" else {}
             folder = run(f"{own}-{trainer}", algorithm="halfway", **settings)
             models[own, trainer] = model_of(folder)
     fedavg = model_of(run("fedavg", trainer="sequential", fraction_train=1.0))

@@ -248,6 +248,7 @@ def test_a_class_may_be_held_out_whole(tmp_path):
 
 
 @pytest.mark.data
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "sizes"),
     [("mnist", (1, 28, 28), (60000, 10000)), ("cifar10", (3, 32, 32), (50000, 10000))],

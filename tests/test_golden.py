@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import slow_but
 from tests.golden.driver import command
 from tests.golden.numbers import differences, found, golden, read, tolerance
 from tests.golden.runs import ALGORITHMS, BY_NAME
@@ -18,7 +19,9 @@ from tests.golden.runs import ALGORITHMS, BY_NAME
 PINNED = read()
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize(
+    "name", slow_but([name for name in BY_NAME if not name.endswith("-batched")], BY_NAME)
+)
 def test_a_pinned_run_gives_its_numbers(name: str, tmp_path: Path) -> None:
     now = found(BY_NAME[name], tmp_path)
     assert list(differences(PINNED[golden(name)], now, tolerance(name))) == []

@@ -155,6 +155,7 @@ def test_a_run_on_a_kept_partition_imports_neither_flwr_datasets_nor_datasets(
     assert imported_by_a_run(tmp_path / "run", partitioner) == []
 
 
+@pytest.mark.process
 def test_two_processes_split_the_same(tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
     assert "flwr_datasets" in imported_by_a_run(first, "shards")

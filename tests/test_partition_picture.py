@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import small_config
+from conftest import slow_but, small_config
 from in_process import run
 from rich.console import Console
 from typer.testing import CliRunner
@@ -43,7 +43,7 @@ def size_of_png(path: Path) -> tuple[int, int]:
     return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
-@pytest.mark.parametrize("num_clients", [1, 10, 100, 400])
+@pytest.mark.parametrize("num_clients", slow_but((1, 400), (1, 10, 100, 400)))
 def test_pictures_for_few_and_many_clients(tmp_path, num_clients, recwarn):
     partition = Dirichlet(alpha=0.3, min_size=0).split(cycle(4_000), num_clients, 0)
     png, svg = draw_partition(partition, cycle(4_000).targets, LABELS, tmp_path / "p", "a title")

@@ -28,7 +28,7 @@ from fedapp.training.batched.compiled_step import CaptureError
 from fedapp.training.batched.run_batching import RunBatch, current_run_batch
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientResult, ClientTask
-from tests.conftest import SMALL, largest_difference, metrics_of, model_of
+from tests.conftest import SMALL, largest_difference, metrics_of, model_of, slow_but
 
 SECONDS = 120
 BATCHED: dict[str, Any] = {"trainer": "batched", "program": "record", "2nn.hidden": 8}
@@ -198,7 +198,7 @@ UNEQUAL = {"partitioner": "sgm", "sgm.sigma": 0.8}
 """Seeds draw other sizes: clients of some runs have more steps than those of others."""
 
 
-@pytest.mark.parametrize("together", [1, 0, 2])
+@pytest.mark.parametrize("together", slow_but((1,), (1, 0, 2)))
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_runs_of_unequal_sizes_and_lengths_are_what_they_are_alone(
     algorithm: str, together: int, tmp_path: Path

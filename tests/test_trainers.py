@@ -132,7 +132,7 @@ def test_every_algorithm(name: str, together: int) -> None:
 
 
 @pytest.mark.parametrize("name", slow_but(("fedavg", "scaffold", "moon"), ALGORITHMS))
-@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("together", slow_but((3,), (1, 3)))
 def test_every_algorithm_stacked(name: str, together: int) -> None:
     """Two runs that differ in seed, model and rate, in one program; to 1e-9 in float64."""
     check_stacked(name, together)
@@ -202,14 +202,17 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("together", slow_but((3,), (1, 3)))
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options))
 def test_the_local_optimizer(options: dict[str, Any], together: int) -> None:
     given = {"dataset": "digits", "2nn.hidden": 4, "precision": "float64", "batch_size": 5}
     check_equal(*both(together, **{"local_epochs": 2, **given, **options}), tolerance=1e-9)
 
 
-@pytest.mark.parametrize("name", ["fedpa", "fedsgd", "fedsmoo", "scaffold"])
+REMEMBER = ("fedpa", "fedsgd", "fedsmoo", "scaffold")
+
+
+@pytest.mark.parametrize("name", slow_but(("fedpa", "scaffold"), REMEMBER))
 def test_what_a_client_remembers_is_of_its_own_steps(name: str) -> None:
     """Three clients in one program: those of 4 and 2 steps wait for the one of 6."""
     given = {"dataset": "digits", "2nn.hidden": 4, "precision": "float64", "batch_size": 5}
@@ -218,8 +221,18 @@ def test_what_a_client_remembers_is_of_its_own_steps(name: str) -> None:
     check_equal(*both(3, algorithm=name, local_epochs=epochs, **given, **more), tolerance=1e-9)
 
 
+LARGE = ("resnet18-gn", "char-lstm")
+
+
 @pytest.mark.parametrize("together", slow_but((2,), (1, 2)))
-@pytest.mark.parametrize(("model", "task"), STACKED, ids=identifier)
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [
+        pytest.param(*pair, marks=[pytest.mark.slow] if pair[0].name in LARGE else [])
+        for pair in STACKED
+    ],
+    ids=identifier,
+)
 def test_every_model(
     model: Model, task: Task, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
