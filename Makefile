@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run simulation deploy-demo test test-all lint format generate pins device docs bench smoke fab clean
+.PHONY: run simulation deploy-demo test test-slow test-all test-nightly lint format generate pins device docs bench smoke fab clean
 
 # What a run needs; then what the tests and the other developers' tools need.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -24,11 +24,20 @@ run: $(VENV)/.installed
 simulation: $(VENV)/.installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 $(BIN)/python -m deploy.run
 
-test: $(VENV)/.developer
-	$(BIN)/python -m pytest
+# The quick selection; what else CI runs; both; and what takes hours (docs/testing.md).
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-test-all: $(VENV)/.developer
-	$(BIN)/python -m pytest -m ""
+test: $(VENV)/.developer
+	$(PYTEST)
+
+test-slow: $(VENV)/.developer
+	$(PYTEST) -m "(slow or process or hypothesis) and not nightly" --hypothesis-profile thorough
+
+test-all: test test-slow
+
+test-nightly: $(VENV)/.developer
+	$(PYTEST) -m nightly
+	$(BIN)/python -m tests.faults
 
 lint: $(VENV)/.developer
 	$(BIN)/ruff check .

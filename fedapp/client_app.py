@@ -24,6 +24,7 @@ from fedapp.data.node_data import (
     own_client,
     read_node_data,
 )
+from fedapp.data.table import Statistics
 from fedapp.errors import reason_of
 from fedapp.federation.messages import (
     decode_evaluate_request,
@@ -31,6 +32,7 @@ from fedapp.federation.messages import (
     encode_reply,
     encode_scores,
 )
+from fedapp.federation.table_statistics import statistics_in
 from fedapp.machine import cores, keep_memory
 from fedapp.training.algorithm import ClientContext
 from fedapp.training.build import make_algorithm, make_evaluator, make_trainer
@@ -54,7 +56,7 @@ def train_with(
     trainer_of: Callable[[NodeSetup, int], Trainer], message: Message, context: Context
 ) -> Message:
     """Return the reply to a train request, trained by ``trainer_of(setup, threads)``."""
-    setup = node_setup_of(context)
+    setup = node_setup_of(context, message)
     _, node_data = load_node_setup(setup)
     request, theta, extras = decode_train_request(message.content)
     trainer = trainer_of(setup, _set_threads(request.plan.threads))
@@ -89,7 +91,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
     A client that raises is left out, and listed in ``failures``, as in training.
     """
-    config, node_data = load_node_setup(node_setup_of(context))
+    config, node_data = load_node_setup(node_setup_of(context, message))
     request, theta = decode_evaluate_request(message.content)
     _set_threads(request.threads)
     examples_of = node_data.train if request.split == "train" else node_data.test
@@ -112,26 +114,36 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Describe this node's data, device and software, from which the server accepts or rejects it."""
+    """Describe this node's data, device and software, from which the server accepts or rejects it.
+
+    The statistics of a table are left out where they are given, or where its examples are private.
+    """
     config, node_data = load_node_setup(node_setup_of(context))
     software = f"Python {platform.python_version()}, torch {torch.__version__}"
     answer = {**node_data.describe(), "device": str(choose_device(config)), "software": software}
     answer |= describe_own_code(config)
+    if not config.table_statistics and make_algorithm(config).privacy(config) is None:
+        answer |= node_data.describe_table()
     return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)
 
 
 @dataclass(frozen=True)
 class NodeSetup:
-    """A node's settings, and the client that it is (None: virtual clients)."""
+    """A node's settings, the client that it is (None: virtual clients), and a table's statistics."""
 
     settings: Items
     own: OwnClient | None
+    statistics: str = ""
 
 
-def node_setup_of(context: Context) -> NodeSetup:
-    """Return the setup of a node; it is the same for all nodes of virtual clients."""
+def node_setup_of(context: Context, message: Message | None = None) -> NodeSetup:
+    """Return the setup of a node; it is the same for all nodes of virtual clients.
+
+    A request's ``message`` brings the statistics of a table, where the nodes are clients.
+    """
     settings = items_of(context.run_config)
-    return NodeSetup(settings, own_client(config_of(settings), context.node_config))
+    statistics = "" if message is None else statistics_in(message.content)
+    return NodeSetup(settings, own_client(config_of(settings), context.node_config), statistics)
 
 
 class _Cache(threading.local):
@@ -146,7 +158,7 @@ def load_node_setup(setup: NodeSetup) -> tuple[RunConfig, NodeData]:
     """Return configuration and data, cached by content: nodes that are clients share them."""
     settings, own = setup.settings, setup.own
     shared = own and replace(own, client=0)
-    return config_of(settings), replace(_CACHE.data(settings, shared), own=own)
+    return config_of(settings), replace(_CACHE.data(settings, shared, setup.statistics), own=own)
 
 
 def trainer_of(setup: NodeSetup, threads: int) -> Trainer:
@@ -155,8 +167,9 @@ def trainer_of(setup: NodeSetup, threads: int) -> Trainer:
     return _CACHE.trainer(setup.settings, node_data.dataset.task, threads)
 
 
-def _read_data(settings: Items, own: OwnClient | None) -> NodeData:
-    return read_node_data(config_of(settings), own)
+def _read_data(settings: Items, own: OwnClient | None, statistics: str) -> NodeData:
+    node_data = read_node_data(config_of(settings), own)
+    return node_data.coded(Statistics.from_json(statistics)) if statistics else node_data
 
 
 def _make_trainer(settings: Items, task: Task, threads: int) -> Trainer:

@@ -13,7 +13,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedapp.config.read import read_config
 from fedapp.config.run_config import RunConfig
+from fedapp.data import Dataset
+from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.node_data import NodeData, read_node_data
+from fedapp.data.table import Statistics
 from fedapp.engines.grid import LocalGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.arrays import to_arrays
@@ -38,6 +41,7 @@ from fedapp.runs.own_code import digests, write_copies
 from fedapp.runs.partition import write_partition
 from fedapp.runs.privacy import PrivacyLedger
 from fedapp.runs.report import FinalOutputs
+from fedapp.runs.saved_task import known_statistics, write_task
 from fedapp.runs.status import without_effect
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.build import (
@@ -47,6 +51,8 @@ from fedapp.training.build import (
     make_algorithm,
     make_score,
     require_batches,
+    require_given_statistics,
+    require_target,
     require_whole_model,
     sources,
 )
@@ -82,22 +88,18 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     if isinstance(grid, LocalGrid):
         _check_nodes(grid, config)
     node_data = read_node_data(config, None)
-    theta = initial_parameters(config, node_data.dataset.task)
-    if config.evaluation != "clients":
-        require_whole_model(
-            config,
-            node_data.dataset.task,
-            because=f"evaluation = {config.evaluation!r} would test it. Set evaluation='clients'.",
-        )
-    if config.initial_model and not config.resume:
-        theta = load_initial_model(config, theta)
+    dataset, statistics = node_data.dataset, known_statistics(config, node_data.dataset)
+    if dataset.table is not None:  # until the nodes have answered
+        dataset = coded(dataset, statistics or own_statistics(dataset))
+    theta = _initial_theta(config, dataset)
     directory, run_info = _open(config, node_data)
     with locked(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)
         if isinstance(grid, LocalGrid) and grid.location:
             log(INFO, "Workers: %s", grid.location)
         state = _resumed(config, directory, theta)
-        strategy = _prepare(grid, config, directory, run_info, node_data, theta, state)
+        nodes = _nodes(config, node_data, statistics)
+        strategy = _prepare(grid, config, directory, run_info, nodes, node_data, theta, state)
         strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
         last = _last_round(config, directory, strategy.state)
         keep_memory()
@@ -109,6 +111,22 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
             raise
         log(INFO, "Run directory: %s", directory.path)
     return directory
+
+
+def _initial_theta(config: RunConfig, dataset: Dataset) -> Tensors:
+    """Return theta_0, after checking that the run suits the data."""
+    require_target(config, dataset.task)
+    require_given_statistics(config, dataset)
+    theta = initial_parameters(config, dataset.task)
+    if config.evaluation != "clients":
+        require_whole_model(
+            config,
+            dataset.task,
+            because=f"evaluation = {config.evaluation!r} would test it. Set evaluation='clients'.",
+        )
+    return (
+        load_initial_model(config, theta) if config.initial_model and not config.resume else theta
+    )
 
 
 def _check_nodes(grid: LocalGrid, config: RunConfig) -> None:
@@ -128,14 +146,17 @@ def _prepare(
     config: RunConfig,
     directory: RunDirectory,
     run_info: dict[str, Any],
+    nodes: Nodes,
     node_data: NodeData,
     theta: Tensors,
     state: ServerState | None,
 ) -> FederatedStrategy:
     """Wait for nodes, write a new run's first files, and return the strategy."""
-    task = node_data.dataset.task
-    nodes = _nodes(config, node_data)
     available = nodes.wait(grid)
+    if node_data.dataset.table is not None:
+        node_data = node_data.coded(_statistics(nodes, available, node_data.dataset))
+        theta = theta if state else _initial_theta(config, node_data.dataset)
+    task = node_data.dataset.task
     partition = node_data.partition
     sizes = list(nodes.sizes(nodes.clients).values()) if partition is None else partition.sizes
     require_batches(config, task, sizes)
@@ -149,6 +170,7 @@ def _prepare(
         save_checkpoint(directory.checkpoints, state)
         write_partition(directory.path, config, node_data)
         write_copies(directory.path, config)
+        write_task(directory, node_data.dataset)
     threads = config.threads or _threads(config, node_data, run_info)
     write_config(directory, config, run_info)
     config = config.model_copy(update={"threads": threads})
@@ -288,6 +310,21 @@ def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) 
     return config.num_server_rounds
 
 
-def _nodes(config: RunConfig, node_data: NodeData) -> Nodes:
-    sizes = None if node_data.partition is None else node_data.partition.sizes
-    return Nodes(config, node_data.dataset.task, node_data.dataset.fingerprint, sizes)
+def _nodes(config: RunConfig, node_data: NodeData, statistics: Statistics | None) -> Nodes:
+    dataset, partition = node_data.dataset, node_data.partition
+    sizes = None if partition is None else partition.sizes
+    nodes = Nodes(config, dataset.task, dataset.fingerprint, sizes, dataset.table)
+    nodes.tables.pooled = statistics
+    return nodes
+
+
+def _statistics(nodes: Nodes, available: Sequence[int], dataset: Dataset) -> Statistics:
+    """Return the statistics of a table: the known ones, or those of the nodes that are there now."""
+    if nodes.tables.pooled is not None:
+        return nodes.tables.pooled
+    log(
+        INFO,
+        "Statistics of the table: pooled over the training examples of %d nodes",
+        len(available),
+    )
+    return nodes.tables.pool(available, summary_of(dataset))

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import cached_property
 from logging import INFO, WARNING
-from typing import Any, Literal
+from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -28,19 +28,17 @@ from fedapp.federation.aggregation import (
 from fedapp.federation.arrays import size_of, to_arrays, to_tensors
 from fedapp.federation.callback import Callback, Ledger, RoundMetrics, ServerState
 from fedapp.federation.client_sampler import ClientSampler
-from fedapp.federation.delivery import Delivery, expiring, match_by_node
+from fedapp.federation.delivery import Delivery, match_by_node, messages_to
 from fedapp.federation.evaluation import ClientEvaluation, evaluation_metrics
 from fedapp.federation.faults import Fault
 from fedapp.federation.messages import (
-    EvaluateRequest,
-    encode_evaluate_request,
     encode_train_request,
 )
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.round_result import RoundRequests, RoundResult, TrainingResult
 from fedapp.federation.validation import Expected, upload_like
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
-from fedapp.training.client import TrainRequest, is_personalised
+from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import StateLocation
 from fedapp.training.round_plan import RoundPlan
 
@@ -81,10 +79,10 @@ class FederatedStrategy(Strategy):
         self.client_states = client_states
         self.ledger = ledger or Ledger()
         self._delivery = Delivery()
+        self._evaluation = ClientEvaluation(config, algorithm, nodes, self._delivery, client_states)
         self._sampler = ClientSampler(
-            config, algorithm, nodes, self._delivery, population, self._training_losses
+            config, algorithm, nodes, self._delivery, population, self._evaluation.training_losses
         )
-        self._evaluation = ClientEvaluation(config, nodes, self._delivery)
         self._requests = RoundRequests()  # from configure_train to aggregate_train
 
     # ------------------------------------------------------------------ the run
@@ -185,7 +183,7 @@ class FederatedStrategy(Strategy):
     ) -> list[Message]:
         """Sample S_t, distribute it over the nodes, and return one TRAIN message a node."""
         plan = RoundPlan.of(self.config, server_round)
-        sampled, cohorts = self._sampler.assign_round(server_round, grid)
+        sampled, cohorts = self._sampler.assign_round(server_round, grid, self.state)
         states = self.client_states() if self.client_states else None
         used = self.state.last_used_round
         requests = [TrainRequest(plan, tuple(c), states and states.of(c, used)) for _, c in cohorts]
@@ -194,16 +192,12 @@ class FederatedStrategy(Strategy):
         self._requests = RoundRequests(plan, sampled, nodes, requests, asked)
         extras = self.algorithm.broadcast(self.state.algorithm)
         extra_arrays = to_arrays(extras) if extras else None
-        contents = [encode_train_request(request, arrays, extra_arrays) for request in requests]
-        return self._messages(MessageType.TRAIN, nodes, contents)
-
-    def _messages(
-        self, kind: str, nodes: Sequence[int], contents: Sequence[RecordDict]
-    ) -> list[Message]:
-        """Return one message a node, which expires when its reply is no longer waited for."""
-        group, seconds = str(self.state.round + 1), self.config.round_deadline
-        pairs = zip(nodes, contents, strict=True)
-        return [expiring(content, node, kind, group, seconds) for node, content in pairs]
+        contents = [
+            self.nodes.tables.add_to(encode_train_request(request, arrays, extra_arrays))
+            for request in requests
+        ]
+        deadline = self.config.round_deadline
+        return messages_to(nodes, contents, MessageType.TRAIN, server_round, deadline)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -286,40 +280,13 @@ class FederatedStrategy(Strategy):
         """Return one EVALUATE message a node, or none if only the server evaluates."""
         if self.config.evaluation == "server":
             return []
-        return self._evaluate_messages(grid, self.nodes.clients, arrays, "test")
-
-    def _evaluate_messages(
-        self,
-        grid: Grid,
-        clients: Sequence[int],
-        arrays: ArrayRecord,
-        split: Literal["test", "train"],
-    ) -> list[Message]:
-        """Return the EVALUATE message of each node, for its part of ``clients``."""
-        personalised = is_personalised(self.algorithm)
-        states = self.client_states() if self.client_states and personalised else None
-        used, threads = self.state.last_used_round, self.config.threads
-        contents = []
-        for _, cohort in self._evaluation.assign(grid, clients):
-            location = states and states.of(cohort, used)
-            request = EvaluateRequest(self.state.round, tuple(cohort), threads, location, split)
-            contents.append(encode_evaluate_request(request, arrays))
-        nodes = [node for node, _ in self._evaluation.cohorts]
-        return self._messages(MessageType.EVALUATE, nodes, contents)
+        return self._evaluation.messages(grid, self.nodes.clients, self.state, arrays)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Aggregate replies, which are matched to their requests by node, as in Flower's interface."""
-        nodes = [node for node, _ in self._evaluation.cohorts]
-        return self._evaluation.aggregate(match_by_node(nodes, replies))
-
-    def _training_losses(self, grid: Grid, clients: Sequence[int]) -> tuple[dict[int, float], int]:
-        """Ask clients for their mean training loss, for the sampler; return also the bytes sent."""
-        messages = self._evaluate_messages(grid, clients, to_arrays(self.state.theta), "train")
-        size = sum(size_of(message.content) for message in messages)
-        replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
-        return {k: score.loss for k, score in self._evaluation.scores(replies).items()}, size
+        return self._evaluation.aggregate(match_by_node(self._evaluation.asked, replies))
 
     def _is_evaluated(self, round_: int, last: int) -> bool:
         """Return whether theta is evaluated after round ``round_``."""

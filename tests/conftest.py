@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,15 @@ from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
 
 # The same examples every time, and none that fails because the machine was busy.
-settings.register_profile(
-    "fedapp", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
-settings.load_profile("fedapp")
+for profile, examples in (("quick", 25), ("thorough", 100)):
+    settings.register_profile(
+        profile,
+        max_examples=examples,
+        derandomize=True,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+settings.load_profile("quick")
 
 Run = Callable[..., Path]
 Component = Callable[[str, str, str], None]
@@ -40,6 +46,16 @@ SMALL = {
     "precision": "float64",
     "pictures": False,
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let all processes of the session share compiled steps, of this session alone."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        compiled = tempfile.TemporaryDirectory(prefix="fedapp-compiled-")
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled.name
+        os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+        os.environ["OMP_WAIT_POLICY"] = "passive"  # of the workers: threads that wait take no core
+        config.add_cleanup(compiled.cleanup)
 
 
 @pytest.fixture(autouse=True)
@@ -131,6 +147,12 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Any:
     return report
 
 
+def slow_but(quick: Collection[Any], values: Iterable[Any]) -> list[Any]:
+    """Return the values as parameters; those that are not ``quick`` are of the longer rest."""
+    slow = pytest.mark.slow
+    return [value if value in quick else pytest.param(value, marks=slow) for value in values]
+
+
 def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
     """Return the largest absolute difference between two sets of parameters."""
     assert a.keys() == b.keys()
@@ -149,5 +171,6 @@ __all__ = [
     "largest_difference",
     "metrics_of",
     "model_of",
+    "slow_but",
     "small_config",
 ]

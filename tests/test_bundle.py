@@ -10,6 +10,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import pytest
 from flwr.cli.build import build_fab_from_disk
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +34,7 @@ def test_bundle_holds_the_whole_app_and_is_small() -> None:
     assert wanted == {name for name in bundle.namelist() if not name.startswith(".info/")}
 
 
+@pytest.mark.process
 def test_an_unpacked_bundle_imports_both_apps(tmp_path: Path) -> None:
     """From its own folder alone: what is left out is not there, and is not asked for."""
     zipfile.ZipFile(io.BytesIO(build_fab_from_disk(ROOT))).extractall(tmp_path)

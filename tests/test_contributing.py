@@ -188,6 +188,7 @@ def test_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(lines[-1].split(",")[1]) == pytest.approx(float(norm))
 
 
+@pytest.mark.process
 def test_key(tmp_path: Path) -> None:
     for name in ("fedapp", "strategies"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))

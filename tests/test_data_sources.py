@@ -143,6 +143,7 @@ def test_what_links_lead_to_is_read_and_counts(tmp_path, linked):
     assert seen[0] != seen[1]
 
 
+@pytest.mark.process
 def test_second_start_maps_and_reads_nothing_else(tmp_path):
     folder = write_parquet(tmp_path / "set", image_splits(), image_features())
     first = load(folder)

@@ -22,6 +22,7 @@ from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.store import Store
+from tests.conftest import slow_but
 
 PRIVATE = {"dp-fedavg", "local-dp"}
 """With noise that protects somebody among 20 clients they need not learn."""
@@ -37,7 +38,7 @@ def record_of(name: str, rounds: int, folder: Path) -> RunRecord:
     return record
 
 
-@pytest.mark.parametrize("name", algorithms())
+@pytest.mark.parametrize("name", slow_but(("fedavg", "fedadam", "krum"), algorithms()))
 def test_the_defaults_of_every_algorithm_are_valid_and_learn(name: str, tmp_path: Path) -> None:
     record = record_of(name, 5, tmp_path)
     assert (record.status, record.problem, record.last_round) == ("complete", "", 5)

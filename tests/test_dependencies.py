@@ -117,6 +117,7 @@ def test_pins_of_runs_are_among_those_of_developers_and_none_of_their_tools() ->
     assert not pinned & COMMANDS
 
 
+@pytest.mark.process
 def test_a_missing_extra_is_named() -> None:
     code = (
         "import sys; from fedapp.cli import main as cli; sys.modules['markdown_it'] = None; "
@@ -177,6 +178,7 @@ print(list(reply.content["clients"]["examples"]), *sorted(reply.content))
 """
 
 
+@pytest.mark.process
 def test_a_device_trains_with_what_it_installs_alone(tmp_path: Path) -> None:
     """Neither Ray nor TensorBoard nor matplotlib is installed by the list of `deploy/device.txt`."""
     there = closure(DEVICE)

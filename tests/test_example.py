@@ -69,6 +69,7 @@ def test_the_example_takes_the_steps_of_the_engine(
         torch.testing.assert_close(w_3[name], theta[name], rtol=0, atol=1e-6)
 
 
+@pytest.mark.process
 def test_the_example_runs_alone_and_learns() -> None:
     """With an isolated interpreter, so that no module of the package is imported."""
     command = [

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.data import load_dataset, load_transform
@@ -119,7 +119,6 @@ def test_weighting_by_examples_and_uniform(run: Run) -> None:
         assert largest_difference(model_of(folder), expected) < EXACT
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.floats(-5, 5), st.floats(0.1, 9)), min_size=1, max_size=9),
     st.data(),

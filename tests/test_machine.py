@@ -26,6 +26,7 @@ for turn in range(20):
 """
 
 
+@pytest.mark.process
 @pytest.mark.skipif(not keep_memory(), reason="needs glibc, whose malloc has these settings")
 def test_memory_that_is_freed_is_there_for_the_next_batch() -> None:
     """300 MB are 73,242 pages of 4 KiB, in each turn; they come in the first few alone."""

@@ -146,6 +146,7 @@ def imported_by_a_run(folder: Path, partitioner: str) -> list[str]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("partitioner", ["shards", "dirichlet"])
 def test_a_run_on_a_kept_partition_imports_neither_flwr_datasets_nor_datasets(
     tmp_path, partitioner

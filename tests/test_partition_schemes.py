@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedapp.config.read import defaults, read_config
@@ -52,7 +52,6 @@ def with_roles(examples: Examples, roles: int) -> Examples:
 
 
 @pytest.mark.parametrize("partitioner", VARIANTS, ids=ids)
-@settings(max_examples=25)
 @given(
     targets=st.lists(st.integers(0, 5), min_size=1, max_size=120),
     num_clients=st.integers(1, 25),
@@ -139,7 +138,6 @@ def test_test_examples_follow_the_training_examples_label_by_label():
     assert [tests.client(k).tolist() for k in range(2)] == [[1, 2, 3, 4, 5, 7], [0, 8, 9]]
 
 
-@settings(max_examples=50)
 @given(
     owners=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=60),
     labels=st.lists(st.integers(0, 3), max_size=80),

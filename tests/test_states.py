@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import settings as settings_
 from hypothesis import strategies as st
 
 from fedapp.client_app import app as client_app
@@ -167,7 +166,6 @@ def test_what_each_kept_checkpoint_can_read_stays(tmp_path: Path) -> None:
     assert [int(name[6:12]) for name in line.files()] == [2, 4, 6, 7]
 
 
-@settings_(max_examples=40)
 @given(st.lists(st.sampled_from(["turn", "lost", "checkpoint", "kill"]), max_size=25))
 def test_any_history_reads_as_if_it_had_never_been_killed(events: list[str]) -> None:
     """Files, pruned and rolled back, always give what a plain list of the turns that counted gives."""

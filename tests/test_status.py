@@ -194,6 +194,7 @@ def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monk
     assert not is_locked(RunDirectory(folder))
 
 
+@pytest.mark.process
 def test_the_folder_is_free_when_its_process_is_killed(tmp_path):
     script = (
         "import os, signal, sys\nfrom pathlib import Path\n"
@@ -234,6 +235,7 @@ def test_a_folder_without_a_run(tmp_path):
         status(tmp_path)
 
 
+@pytest.mark.process
 def test_the_command(tmp_path):
     folder = run(tmp_path / "run")
     command = [sys.executable, "-m", "fedapp.cli.main", "status", str(folder)]

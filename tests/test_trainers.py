@@ -49,7 +49,7 @@ from fedapp.training.round_plan import RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 from strategies.fedavg import FedAvg
-from tests.conftest import Run, largest_difference, model_of
+from tests.conftest import Run, largest_difference, model_of, slow_but
 from tests.data_files import image_features, png, write_parquet
 from tests.test_algorithms import ALGORITHMS, EVERY, settings
 from tests.test_models import STACKED, identifier
@@ -120,6 +120,7 @@ def both(together: int, **given: Any) -> tuple[list[ClientResult], list[ClientRe
     return outcomes({**values, **batched}), outcomes({**values, "trainer": "sequential"})
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.parametrize("together", [1, 3])
 def test_every_algorithm(name: str, together: int) -> None:
@@ -130,7 +131,7 @@ def test_every_algorithm(name: str, together: int) -> None:
     check_equal(*both(together, **given), tolerance=1e-9)
 
 
-@EVERY
+@pytest.mark.parametrize("name", slow_but(("fedavg", "scaffold", "moon"), ALGORITHMS))
 @pytest.mark.parametrize("together", [1, 3])
 def test_every_algorithm_stacked(name: str, together: int) -> None:
     """Two runs that differ in seed, model and rate, in one program; to 1e-9 in float64."""
@@ -177,6 +178,7 @@ OWN_RULE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN_RULE)
 def test_twenty_rounds_of_every_client_rule(name: str, run: Run) -> None:
     """Clients of unequal sizes, partial batches; to 1e-4 in float32."""
@@ -216,7 +218,7 @@ def test_what_a_client_remembers_is_of_its_own_steps(name: str) -> None:
     check_equal(*both(3, algorithm=name, local_epochs=epochs, **given, **more), tolerance=1e-9)
 
 
-@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize("together", slow_but((2,), (1, 2)))
 @pytest.mark.parametrize(("model", "task"), STACKED, ids=identifier)
 def test_every_model(
     model: Model, task: Task, together: int, monkeypatch: pytest.MonkeyPatch
@@ -277,7 +279,10 @@ class Turned(nn.Module):
         return logits.transpose(1, 2)
 
 
-@EVERY
+READ_TARGETS = ("fedavg", "fedlc", "fedntd", "fedsgd", "fedsol", "moon", "scaffold")
+
+
+@pytest.mark.parametrize("name", slow_but(READ_TARGETS, ALGORITHMS))
 def test_every_algorithm_on_a_text(name: str) -> None:
     """Targets [b, T], of which some do not count, and features [b, T, d]; to 1e-9 in float64."""
     task, model = Task("tokens", (6,), 5), Bigram()
@@ -379,8 +384,8 @@ def waits_of(graph: torch.fx.GraphModule) -> list[str]:
     return [str(node.target) for node in (*waits, *brought, *fetched)]
 
 
-@pytest.mark.parametrize("together", [1, 2])
-@pytest.mark.parametrize("name", OWN_RULE)
+@pytest.mark.parametrize("together", slow_but((2,), (1, 2)))
+@pytest.mark.parametrize("name", slow_but(("fedavg", "fedpa", "moon", "scaffold"), OWN_RULE))
 def test_places_of_a_captured_program(
     name: str, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -450,7 +455,7 @@ def test_places_of_a_captured_program_of_two_runs(
     check_stacked(name, together=2, turns=2)
 
 
-@pytest.mark.parametrize("partitioner", ["iid", "sgm"])
+@pytest.mark.parametrize("partitioner", slow_but(("iid",), ("iid", "sgm")))
 def test_twenty_rounds_of_the_program_that_this_machine_chooses(partitioner: str, run: Run) -> None:
     """Compiled where there is a C++ compiler: the reference's trajectory, to 1e-5 in float32.
 
@@ -464,7 +469,7 @@ def test_twenty_rounds_of_the_program_that_this_machine_chooses(partitioner: str
     assert largest_difference(chosen, reference) < 1e-5
 
 
-@pytest.mark.parametrize("batch_size", [60, 200])
+@pytest.mark.parametrize("batch_size", slow_but((200,), (60, 200)))
 def test_large_batches_of_the_program_that_this_machine_chooses(batch_size: int, run: Run) -> None:
     """oneDNN takes the larger products, and what it gives is added into the weights apart."""
     given = {"num_server_rounds": 2, "num_clients": 4, "batch_size": batch_size}
@@ -483,7 +488,7 @@ def test_large_batches_of_the_program_that_this_machine_chooses(batch_size: int,
         pytest.param(200, 250, 2, marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.parametrize("name", OWN_RULE)
+@pytest.mark.parametrize("name", slow_but(("scaffold",), OWN_RULE))
 def test_every_client_rule_compiled(
     name: str, hidden: int, batch_size: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

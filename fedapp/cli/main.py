@@ -9,13 +9,14 @@ import click
 import typer
 
 import fedapp
+from fedapp.cli.model import export, predict
 from fedapp.cli.options import SETTINGS_HELP, print_error
 from fedapp.cli.results import report, sharpness, status, updates
 from fedapp.cli.run import doctor, init, keys, partition, run
 from fedapp.cli.studies import reproduce, sweep
 from fedapp.errors import FedappError
 
-EXTRAS = {"markdown_it": "studies"}
+EXTRAS = {"markdown_it": "studies", "onnx": "onnx", "onnxscript": "onnx"}
 """The extra of ``pyproject.toml`` that installs a package, of packages that only some commands import."""
 
 app = typer.Typer(
@@ -54,6 +55,8 @@ app.command()(updates)
 app.command()(sharpness)
 app.command()(report)
 app.command()(status)
+app.command()(predict)
+app.command()(export)
 
 
 def main() -> None:

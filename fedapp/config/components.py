@@ -45,7 +45,9 @@ def component_class(family: Family, value: str) -> type[Component]:
 
 
 def is_component(family: Family, value: str) -> bool:
-    """Return whether ``value`` names a component, and no data set of a hub or folder."""
+    """Return whether ``value`` names a component, and no data set of a hub or folder, nor "auto"."""
+    if family.auto and value == "auto":
+        return False
     return value in family.components() or not family.open or is_own(family, value)
 
 

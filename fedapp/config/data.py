@@ -15,6 +15,11 @@ CLASS_FOLDERS = Case("{dataset} holds images in class folders. Name a folder of 
 IMAGES = Case("dataset {dataset!r} holds images. Name one of text")
 LABELLED = Case("each text of dataset {dataset!r} has a label. Name one without")
 CHARACTERS = Case("symbols are characters. Set text-unit='words'")
+TABLE = Case("dataset {dataset!r} holds a table of numbers. Name one of text")
+NO_TABLE = Case(
+    "dataset {dataset!r} holds images or text. Name a table, or its columns in input-keys"
+)
+INPUT_KEYS = Case("input-keys names the inputs. Set one of the two", lambda c: bool(c.input_keys))
 
 
 class DataConfig(ConfigGroup):
@@ -34,8 +39,31 @@ class DataConfig(ConfigGroup):
     test_split: Annotated[str, UnusedIf(EMBEDDED)] = Field(
         "test", min_length=1, description="Name of the test split."
     )
-    input_key: Annotated[str, UnusedIf(EMBEDDED, IDX, CIFAR)] = Field(
+    input_key: Annotated[str, UnusedIf(EMBEDDED, IDX, CIFAR, INPUT_KEYS)] = Field(
         "", description="Input column. Empty: the first image or text column."
+    )
+    input_keys: Annotated[str, UnusedIf(EMBEDDED, IDX, CIFAR, CLASS_FOLDERS)] = Field(
+        "",
+        description="Input columns of a table, with commas. Empty: all, if none holds images or text.",
+    )
+    categorical_keys: Annotated[str, UnusedIf(EMBEDDED, IDX, CIFAR, CLASS_FOLDERS, NO_TABLE)] = (
+        Field("", description="Input columns of numbers that are categories, with commas.")
+    )
+    missing: Annotated[
+        Literal["refuse", "mean"], UnusedIf(EMBEDDED, IDX, CIFAR, CLASS_FOLDERS, NO_TABLE)
+    ] = Field(
+        "refuse",
+        description="Missing inputs of a table. 'mean': the column's mean, or a category of its own.",
+    )
+    task: Annotated[
+        Literal["auto", "classification", "regression"],
+        UnusedIf(EMBEDDED, IDX, CIFAR, CLASS_FOLDERS, NO_TABLE),
+    ] = Field("auto", description="Task of a table. 'auto': regression if labels are floats.")
+    table_statistics: Annotated[str, UnusedIf(EMBEDDED, IDX, CIFAR, CLASS_FOLDERS, NO_TABLE)] = (
+        Field(
+            "",
+            description="JSON file of a table's means, deviations, categories. Empty: from the data.",
+        )
     )
     label_key: Annotated[str, UnusedIf(EMBEDDED, IDX)] = Field(
         "", description="Label column. Empty: the first class-label column, or the one named label."
@@ -45,25 +73,29 @@ class DataConfig(ConfigGroup):
     )
     text_unit: Annotated[
         Literal["auto", "characters", "words"],
-        UnusedIf(EMBEDDED, IMAGES),
+        UnusedIf(EMBEDDED, IMAGES, TABLE),
     ] = Field("auto", description="Symbols of a text: bytes or words. 'auto': characters.")
     text_example: Annotated[
         Literal["stream", "line"],
-        UnusedIf(EMBEDDED, IMAGES, LABELLED),
+        UnusedIf(EMBEDDED, IMAGES, TABLE, LABELLED),
     ] = Field(
         "stream",
         description="What is cut into sequences: a client's whole text, or each line by itself.",
     )
-    text_unroll: Annotated[int, UnusedIf(EMBEDDED, IMAGES)] = Field(
+    text_unroll: Annotated[int, UnusedIf(EMBEDDED, IMAGES, TABLE)] = Field(
         0, ge=0, description="Symbols a sequence. 0: 80 or 10 words; with labels, 256 or 64 words."
     )
-    text_vocabulary: Annotated[int, UnusedIf(EMBEDDED, IMAGES, CHARACTERS)] = Field(
+    text_vocabulary: Annotated[int, UnusedIf(EMBEDDED, IMAGES, TABLE, CHARACTERS)] = Field(
         10000,
         ge=2,
         description="Size of the vocabulary, with the unknown word for all other words.",
     )
-    text_client_words: Annotated[int, UnusedIf(EMBEDDED, IMAGES, LABELLED, CHARACTERS)] = Field(
-        5000, ge=0, description="Maximum of training words per client (text-unit words). 0: all."
+    text_client_words: Annotated[int, UnusedIf(EMBEDDED, IMAGES, TABLE, LABELLED, CHARACTERS)] = (
+        Field(
+            5000,
+            ge=0,
+            description="Maximum of training words per client (text-unit words). 0: all.",
+        )
     )
     test_fraction: Annotated[float, UnusedIf(EMBEDDED)] = Field(
         0.0, ge=0, lt=1, description="Share held out for testing where the data has no test split."

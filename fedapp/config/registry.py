@@ -60,6 +60,8 @@ class Family:
     """The base class of its components, as ``module:Class``."""
     open: bool = False
     """Whether other values than the components' names are allowed (a hub name, a folder)."""
+    auto: bool = False
+    """Whether "auto" leaves the choice to the algorithm."""
 
     @property
     def entry_points(self) -> str:
@@ -86,7 +88,12 @@ FAMILIES = (
         "fedapp.data.partition.partitioning:Partitioning",
     ),
     Family("transform", "fedapp.data.transforms", "fedapp.data.transforms.transform:Transform"),
-    Family("sampler", "fedapp.federation.samplers", "fedapp.federation.samplers.sampler:Sampler"),
+    Family(
+        "sampler",
+        "fedapp.federation.samplers",
+        "fedapp.federation.samplers.sampler:Sampler",
+        auto=True,
+    ),
 )
 
 

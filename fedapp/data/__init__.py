@@ -6,6 +6,7 @@ from fedapp.data.load import (
     load_node_data,
     load_partition,
     load_transform,
+    load_uncoded,
     network_task,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "load_node_data",
     "load_partition",
     "load_transform",
+    "load_uncoded",
     "network_task",
 ]

@@ -31,6 +31,7 @@ from fedapp.config.data import DataConfig
 from fedapp.config.registry import source_digest
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
 from fedapp.data.partition.partitioning import Partitioning
+from fedapp.data.table import Table
 from fedapp.errors import DataError
 from fedapp.files import write_atomically
 
@@ -107,6 +108,8 @@ def _write_dataset(dataset: Dataset, entry: Path) -> None:
     """Write every array as an .npy file, and the manifest that describes them."""
     entry.mkdir()
     manifest: dict[str, Any] = {"task": asdict(dataset.task), "splits": {}}
+    if dataset.table is not None:
+        manifest["table"] = asdict(dataset.table)
     for split in ("train", "test"):
         examples: Examples = getattr(dataset, split)
         arrays = {"inputs": examples.inputs, "targets": examples.targets}
@@ -146,10 +149,19 @@ def _read_dataset(config: DataConfig, entry: Path, name: str) -> Dataset | None:
             train=_shared_examples("train", entry, manifest),
             test=_shared_examples("test", entry, manifest),
             fingerprint=name,
+            table=_read_table(manifest.get("table")),
         )
     except (CacheDamageError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
         logger.warning("The cached data in %s are damaged (%s): they are made again.", entry, error)
         return None
+
+
+def _read_table(described: dict[str, Any] | None) -> Table | None:
+    if described is None:
+        return None
+    values = tuple(map(_as_tuple, described["values"]))
+    names, labels = tuple(described["names"]), tuple(described["labels"])
+    return Table(names, values, labels, int(described["num_classes"]))
 
 
 def _as_tuple(value: Any) -> Any:

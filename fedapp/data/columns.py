@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +69,7 @@ MAX_CLASSES_WITHOUT_NAMES = 10_000
 """Integer labels above this, and above the number of examples, are taken for ids."""
 
 
-def labels_of(split: Split) -> NDArray[np.int64]:
+def labels_of(split: Split) -> NDArray[Any]:
     """Return the labels of a split that has labels."""
     if split.labels is None:
         raise ValueError("a split without labels")
@@ -129,4 +130,4 @@ def hold_out_random(config: DataConfig, source: Source) -> Source:
     # The seed is fixed so that runs with other seeds are tested on the same examples.
     order = generator(0, "test-fraction").permutation(n)
     test, train = np.sort(order[:count]), np.sort(order[count:])
-    return Source(source.train.take(train), source.train.take(test), source.class_names)
+    return replace(source, train=source.train.take(train), test=source.train.take(test))

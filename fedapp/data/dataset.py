@@ -9,6 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapp.data.table import Statistics, Table
+
 IGNORE = -1
 """Target value that the loss and the accuracy leave out (padding of token sequences)."""
 
@@ -21,7 +23,9 @@ class Task:
     token sequences, (d,) for vectors; (d, d + 1) for quadratic functions in d unknowns (A
     and b). ``num_classes`` is the number of labels, or of symbols where every token is predicted. Token
     tasks: ``num_symbols`` is the number of symbols in inputs, ``vocabulary`` identifies them ("bytes",
-    or a digest of the words), and ``one_label`` is true where a sequence has one label.
+    or a digest of the words), and ``one_label`` is true where a sequence has one label. Tables:
+    ``columns`` names what the d numbers are. With ``regression`` targets are floats, and
+    ``num_classes`` is the number of outputs, 1.
     """
 
     kind: Literal["image", "tokens", "vector", "quadratic"]
@@ -31,6 +35,13 @@ class Task:
     num_symbols: int = 0
     vocabulary: str = ""
     one_label: bool = False
+    columns: tuple[str, ...] = ()
+    regression: bool = False
+
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether predictions are right or wrong."""
+        return self.kind != "quadratic" and not self.regression
 
 
 @dataclass(frozen=True)
@@ -100,13 +111,19 @@ class Subset(Examples):
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set: its training and test examples, its task, and a fingerprint of its content."""
+    """A data set: its training and test examples, its task, and a fingerprint of its content.
+
+    Tables: ``table`` describes columns that are not coded yet, and ``statistics`` are those with which
+    they were coded.
+    """
 
     name: str
     task: Task
     train: Examples
     test: Examples
     fingerprint: str
+    table: Table | None = None
+    statistics: Statistics | None = None
 
 
 @dataclass(frozen=True)

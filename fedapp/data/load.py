@@ -10,26 +10,46 @@ from typing import Any, cast
 from numpy.typing import NDArray
 
 from fedapp.config.components import family_of, is_component
-from fedapp.config.data import CHARACTERS, IMAGES, LABELLED, READING, DataConfig
+from fedapp.config.data import (
+    CHARACTERS,
+    IMAGES,
+    LABELLED,
+    NO_TABLE,
+    READING,
+    TABLE,
+    DataConfig,
+)
 from fedapp.config.group import Case
 from fedapp.config.run_config import RunConfig, kebab
 from fedapp.data.cache import cached_dataset, cached_partition, partition_key
+from fedapp.data.coding import coded, given_statistics, own_statistics
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
 from fedapp.data.dataset import Dataset, Examples, Partition, Task
 from fedapp.data.embedded.embedded import Embedded, checked
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.data.readers import content_key, read_source
 from fedapp.data.readers.source import Source, Split
+from fedapp.data.table import Table
 from fedapp.data.text.build import build_next_symbol, encode_labelled
+from fedapp.data.text.clients import client_column
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, DataError
 
-LATER_READING_KEYS = ("text_example",)
+LATER_READING_KEYS = (
+    "text_example",
+    "input_keys",
+    "categorical_keys",
+    "missing",
+    "task",
+    "table_statistics",
+)
 """Keys of READING added later: a default is left out of the cache's key, so old entries stay valid."""
 
 
 def load_dataset(config: DataConfig) -> Dataset:
     """Return the data set that ``config`` names: embedded, from the hub, or a local folder.
+
+    A table is coded with the statistics of its training examples, or those that are given.
 
     Raises
     ------
@@ -38,6 +58,14 @@ def load_dataset(config: DataConfig) -> Dataset:
     DataError
         The data cannot be read, or cannot be trained on.
     """
+    dataset = load_uncoded(config)
+    if dataset.table is None:
+        return dataset
+    return coded(dataset, given_statistics(config, dataset.table) or own_statistics(dataset))
+
+
+def load_uncoded(config: DataConfig) -> Dataset:
+    """Return what ``load_dataset`` returns, except for a table, whose columns are not coded."""
     if is_component(family_of("dataset"), config.dataset):
         return checked(cast("Embedded", config.component("dataset")).load())
     dataset = _load_cached(config, node=False)
@@ -51,6 +79,7 @@ def _cases(config: DataConfig, task: Task) -> Iterator[Case]:
         yield IMAGES
     elif task.one_label:
         yield LABELLED
+    yield TABLE if task.columns else NO_TABLE
     if config.text_unit != "words":
         yield CHARACTERS
 
@@ -58,7 +87,7 @@ def _cases(config: DataConfig, task: Task) -> Iterator[Case]:
 def load_node_data(config: DataConfig, path: str) -> Dataset:
     """Return the data in a node's own folder ``path``, read with the other settings of ``config``.
 
-    Without a test split the test examples are empty.
+    Without a test split the test examples are empty. A table is not coded.
 
     Raises
     ------
@@ -76,6 +105,8 @@ def load_node_data(config: DataConfig, path: str) -> Dataset:
 def _load_cached(config: DataConfig, *, node: bool) -> Dataset:
     fields = DataConfig.model_fields
     unset = {n for n in LATER_READING_KEYS if getattr(config, n) == fields[n].default}
+    # The statistics are applied to what the cache holds.
+    unset.add("table_statistics")
     keys = {kebab(name): getattr(config, name) for name in READING if name not in unset}
     keys |= {"content": content_key(config), "node": node}
 
@@ -126,6 +157,8 @@ def build_dataset(config: DataConfig, source: Source) -> Dataset:
     DataError
         Labels are negative or out of range, or test inputs have another shape.
     """
+    if source.table is not None:
+        return _build_table(config, source, source.table)
     if source.train.is_text and source.train.labels is None:
         return build_next_symbol(config, source)
     num_classes = checked_classes(config, source)
@@ -153,3 +186,45 @@ def _images(config: DataConfig, splits: list[Split]) -> tuple[Task, list[NDArray
             f"those of train-split {config.train_split!r} {shape}. Convert them to one shape."
         )
     return Task("image", shape, num_classes=0), inputs
+
+
+def _build_table(config: DataConfig, source: Source, table: Table) -> Dataset:
+    """Return a table that is not coded; "client_id" is the client of a row, where a column names it."""
+    if table.num_classes:
+        table = dataclasses.replace(table, num_classes=checked_classes(config, source))
+    source = hold_out_random(config, source)
+    splits = [source.train, source.test] if source.test else [source.train]
+    client = client_column(config, source.train)
+    groups, names = code_groups(splits, required=client)
+    if client:
+        groups = [{**codes, "client_id": codes[client]} for codes in groups]
+        names = {**names, "client_id": names[client]}
+    examples = [
+        Examples(split.inputs, labels_of(split), codes, names)
+        for split, codes in zip(splits, groups, strict=True)
+    ]
+    train = examples[0]
+    empty = Examples(train.inputs[:0], train.targets[:0])
+    return Dataset(
+        name=config.dataset,
+        task=_uncoded_task(table, config.label_key or "label"),
+        train=train,
+        test=(*examples[1:], empty)[0],
+        fingerprint="",
+        table=table,
+    )
+
+
+def _uncoded_task(table: Table, label: str) -> Task:
+    """Return a task that is equal for tables of the same columns, whatever values they have."""
+    kinds = ["number" if values is None else "categories" for values in table.values]
+    columns = [f"{name} ({kind})" for name, kind in zip(table.names, kinds, strict=True)]
+    kind = "names" if table.labels else "classes" if table.num_classes else "number"
+    columns.append(f"{label} ({kind})")
+    return Task(
+        "vector",
+        (len(table.names),),
+        0 if table.num_classes else 1,
+        columns=tuple(columns),
+        regression=not table.num_classes,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import fedapp
@@ -17,8 +17,11 @@ from fedapp.data import (
     load_dataset,
     load_node_data,
     load_partition,
+    load_uncoded,
 )
+from fedapp.data.coding import coded
 from fedapp.data.dataset import Task
+from fedapp.data.table import Statistics, Summary
 from fedapp.errors import ConfigError, DataError, one_line
 
 
@@ -35,7 +38,8 @@ class OwnClient:
 class NodeData:
     """A data set and its clients.
 
-    ``partition`` is None where the node's whole data set belongs to the one client ``own``.
+    ``partition`` is None where the node's whole data set belongs to the one client ``own``. Where nodes
+    are clients, a table is not coded: the statistics are those of all nodes (``coded``).
     """
 
     dataset: Dataset
@@ -67,6 +71,20 @@ class NodeData:
             "fingerprint": self.dataset.fingerprint,
             **describe_task(self.dataset.task),
         }
+
+    def describe_table(self) -> dict[str, str]:
+        """Return what a node adds to its reply: the statistics of its training examples of a table.
+
+        Nothing where virtual clients share a table.
+        """
+        table = self.dataset.table
+        if table is None or self.own is None:
+            return {}
+        return {"table": Summary.of(table, self.train(self.own.client).inputs).to_json()}
+
+    def coded(self, statistics: Statistics) -> NodeData:
+        """Return the same data with a table coded with ``statistics``."""
+        return replace(self, dataset=coded(self.dataset, statistics))
 
     def _check(self, client: int) -> None:
         if self.own is not None and client != self.own.client:
@@ -116,10 +134,13 @@ def _number(node_config: Mapping[str, Scalar], key: str, reason: str) -> int:
 
 
 def read_node_data(config: RunConfig, own: OwnClient | None) -> NodeData:
-    """Return the data of a node (``own``), or of the server and of nodes with virtual clients (None)."""
+    """Return the data of a node (``own``), or of the server and of nodes with virtual clients (None).
+
+    Where nodes are clients (``num-clients = 0``) a table is not coded.
+    """
     if own is not None and own.data_path:
         return NodeData(load_node_data(config, own.data_path), None, own)
-    dataset = load_dataset(config)
+    dataset = load_dataset(config) if config.num_clients else load_uncoded(config)
     clients = own.num_partitions if own is not None else config.num_clients
     if not clients:
         return NodeData(dataset, None, None)
@@ -148,10 +169,18 @@ def own_code_differences(config: RunConfig, answer: Mapping[str, Any]) -> Iterat
             )
 
 
+OF_TABLES: dict[str, Any] = {"columns": [], "regression": False}
+"""Fields of a task that only tables have, and their values elsewhere."""
+
+
 def describe_task(task: Task) -> dict[str, Any]:
     """Return a task as values of a message, which ``read_task`` reads."""
     values = {kebab(field.name): getattr(task, field.name) for field in fields(task)}
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in values.items()}
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in values.items()
+        if value or key not in OF_TABLES
+    }
 
 
 def read_task(answer: Mapping[str, Any]) -> Task:
@@ -163,8 +192,9 @@ def read_task(answer: Mapping[str, Any]) -> Task:
         A field is missing, or of another type.
     """
     values: dict[str, Any] = {}
-    for key, example in describe_task(Task("image", (1, 8, 8), 10)).items():
-        value = answer.get(key)
+    like = Task("vector", (2,), 10, columns=("height", "weight"), regression=True)
+    for key, example in describe_task(like).items():
+        value = answer.get(key, OF_TABLES.get(key))
         if type(value) is not type(example):
             actual = f"{key} = {one_line(repr(value))}" if key in answer else f"no {key}"
             raise DataError(
@@ -172,7 +202,11 @@ def read_task(answer: Mapping[str, Any]) -> Task:
                 "install the server's version of this package"
             )
         values[key.replace("-", "_")] = tuple(value) if isinstance(value, list) else value
-    return Task(**{**values, "labels": tuple(map(str, values["labels"]))})
+    return Task(**{**values, **_texts(values)})
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {key: tuple(map(str, values[key])) for key in ("labels", "columns")}
 
 
 def task_differences(expected: Task, actual: Task) -> list[str]:
@@ -183,6 +217,7 @@ def task_differences(expected: Task, actual: Task) -> list[str]:
     """
     pairs = {
         "task": (_kind(actual), _kind(expected)),
+        "columns": (actual.columns, expected.columns),
         "input shape": (actual.input_shape, expected.input_shape),
         "vocabulary": (actual.vocabulary, expected.vocabulary),
         "number of symbols": (actual.num_symbols, expected.num_symbols),

@@ -41,10 +41,11 @@ class InlineGrid(LocalGrid):
         first = next((key for key in self._pending if key in wanted), None)
         if first is None:
             return []
-        message = self._pending.pop(first)
-        return [
-            run_client_app(self.client_app, message, self.contexts[message.metadata.dst_node_id])
-        ]
+        return [self._answer(self._pending.pop(first))]
+
+    def _answer(self, message: Message) -> Message:
+        """Return the reply of the message's node; tests override this."""
+        return run_client_app(self.client_app, message, self.contexts[message.metadata.dst_node_id])
 
     def cancel_messages(self, message_ids: Collection[str]) -> list[str]:
         """Drop the pending ones of the messages, and return their ids."""

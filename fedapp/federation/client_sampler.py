@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from fedapp.config.run_config import RunConfig, participants
 from fedapp.errors import RunError
+from fedapp.federation.callback import ServerState
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault
 from fedapp.federation.nodes import Cohort, Nodes
@@ -59,7 +60,7 @@ class ClientSampler:
         nodes: Nodes,
         delivery: Delivery,
         population: Sequence[int] | None,
-        losses: Callable[[Grid, Sequence[int]], tuple[Mapping[int, float], int]],
+        losses: Callable[[Grid, Sequence[int], ServerState], tuple[Mapping[int, float], int]],
     ) -> None:
         self.config = config
         self.algorithm = algorithm
@@ -76,12 +77,16 @@ class ClientSampler:
         """The clients that a round samples from: K of them."""
         return self.nodes.clients if self._population is None else self._population
 
-    def sample(self, round_: int, grid: Grid | None = None) -> list[int]:
-        """Return S_t of the clients known now; without a ``grid`` nobody is asked for a loss."""
+    def sample(
+        self, round_: int, grid: Grid | None = None, state: ServerState | None = None
+    ) -> list[int]:
+        """Return S_t of the clients known now; without grid and state nobody is asked for a loss."""
         config, clients = self.config, self.population
 
         def losses(asked: Sequence[int]) -> Mapping[int, float]:
-            found, self.bytes_asked = self._losses(grid, asked) if grid else ({}, 0)
+            found, self.bytes_asked = (
+                self._losses(grid, asked, state) if grid and state else ({}, 0)
+            )
             return found
 
         return self.sampler.sample(
@@ -97,7 +102,9 @@ class ClientSampler:
             )
         )
 
-    def assign_round(self, round_: int, grid: Grid) -> tuple[list[int], list[Cohort]]:
+    def assign_round(
+        self, round_: int, grid: Grid, state: ServerState
+    ) -> tuple[list[int], list[Cohort]]:
         """Return S_t and its cohorts; clients of busy nodes are in S_t alone.
 
         Waits while fewer than ``min-replies`` clients can be asked, since the round could not change
@@ -116,7 +123,7 @@ class ClientSampler:
             clients = self.nodes.clients
             if population != self.population:
                 population = self.population
-                sampled = self.sample(round_, grid)
+                sampled = self.sample(round_, grid, state)
             connected = sampled if self.nodes.virtual else [k for k in sampled if k in clients]
             busy = self._delivery.busy(available)
             cohorts = assign(self.nodes, connected, available, busy)

@@ -85,6 +85,14 @@ def expiring(content: RecordDict, node: int, kind: str, group: str, seconds: flo
     return Message(content, node, kind, ttl=ttl, group_id=group)
 
 
+def messages_to(
+    nodes: Sequence[int], contents: Sequence[RecordDict], kind: str, round_: int, seconds: float
+) -> list[Message]:
+    """Return one message a node, each of which expires as ``expiring`` says."""
+    pairs = zip(nodes, contents, strict=True)
+    return [expiring(content, node, kind, str(round_), seconds) for node, content in pairs]
+
+
 def is_deployment(grid: Grid) -> bool:
     """Return whether the grid is a deployment's, where replies may have arrived in part."""
     return type(grid).__name__ == DEPLOYMENT_GRID

@@ -5,20 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from logging import WARNING
+from typing import Literal
 
-from flwr.app import Message, MetricRecord
+from flwr.app import ArrayRecord, Message, MessageType, MetricRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fedapp.config.run_config import RunConfig
 from fedapp.errors import one_line
 from fedapp.federation.aggregation import late, with_deadline
-from fedapp.federation.callback import RoundMetrics
+from fedapp.federation.arrays import size_of, to_arrays
+from fedapp.federation.callback import RoundMetrics, ServerState
 from fedapp.federation.client_sampler import NODE_BUSY, assign
-from fedapp.federation.delivery import Delivery
+from fedapp.federation.delivery import Delivery, messages_to
 from fedapp.federation.faults import Fault, ReplyError
-from fedapp.federation.messages import decode_scores
+from fedapp.federation.messages import EvaluateRequest, decode_scores, encode_evaluate_request
 from fedapp.federation.nodes import Cohort, Nodes
+from fedapp.training.algorithm import Algorithm
+from fedapp.training.client import is_personalised
+from fedapp.training.client_state import StateLocation
 from fedapp.training.evaluation import Score
 
 NOT_EVALUATED = "Node %s: clients %s are left out of this evaluation: %s"
@@ -30,10 +35,52 @@ CLIENT_ONLY = ("worst-accuracy", "clients")
 class ClientEvaluation:
     """Evaluation of theta by the clients of the accepted nodes; ``cohorts`` are those of the last one."""
 
-    def __init__(self, config: RunConfig, nodes: Nodes, delivery: Delivery) -> None:
-        self.config, self.nodes = config, nodes
+    def __init__(
+        self,
+        config: RunConfig,
+        algorithm: Algorithm,
+        nodes: Nodes,
+        delivery: Delivery,
+        client_states: Callable[[], StateLocation] | None = None,
+    ) -> None:
+        self.config, self.algorithm, self.nodes = config, algorithm, nodes
+        self.client_states = client_states
         self.cohorts: list[Cohort] = []
         self._delivery = delivery
+
+    @property
+    def asked(self) -> list[int]:
+        """The nodes that were asked in the last evaluation."""
+        return [node for node, _ in self.cohorts]
+
+    def messages(
+        self,
+        grid: Grid,
+        clients: Sequence[int],
+        state: ServerState,
+        arrays: ArrayRecord,
+        split: Literal["test", "train"] = "test",
+    ) -> list[Message]:
+        """Return the EVALUATE message of each node, for its part of ``clients``."""
+        personalised = is_personalised(self.algorithm)
+        states = self.client_states() if self.client_states and personalised else None
+        contents = []
+        for _, cohort in self.assign(grid, clients):
+            location = states and states.of(cohort, state.last_used_round)
+            threads = self.config.threads
+            request = EvaluateRequest(state.round, tuple(cohort), threads, location, split)
+            contents.append(self.nodes.tables.add_to(encode_evaluate_request(request, arrays)))
+        deadline, round_ = self.config.round_deadline, state.round + 1
+        return messages_to(self.asked, contents, MessageType.EVALUATE, round_, deadline)
+
+    def training_losses(
+        self, grid: Grid, clients: Sequence[int], state: ServerState
+    ) -> tuple[dict[int, float], int]:
+        """Ask clients for their mean training loss of theta; return also the bytes sent."""
+        messages = self.messages(grid, clients, state, to_arrays(state.theta), "train")
+        size = sum(size_of(message.content) for message in messages)
+        replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
+        return {client: score.loss for client, score in self.scores(replies).items()}, size
 
     def assign(self, grid: Grid, clients: Sequence[int]) -> list[Cohort]:
         """Return the cohorts of ``clients``, without those of busy nodes."""
@@ -55,7 +102,7 @@ class ClientEvaluation:
             self.cohorts,
             replies,
             self.config.round_deadline,
-            has_accuracy=self.nodes.task.kind != "quadratic",
+            has_accuracy=self.nodes.task.has_accuracy,
             node_name=self.nodes.name_of,
         )
 

@@ -18,9 +18,11 @@ import fedapp
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
 from fedapp.data.node_data import own_code_differences, read_task, task_differences
+from fedapp.data.table import Table
 from fedapp.errors import DataError, RunError, one_line
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault, is_missing
+from fedapp.federation.table_statistics import TableStatistics
 from fedapp.training.device import choose_device
 
 MIXED_DEVICES = (
@@ -61,7 +63,8 @@ class Nodes:
 
     With virtual clients (K > 0) every accepted node trains the clients that it is sent, and ``clients``
     is range(K) from the start, with the ``sizes`` n_k [K]. With ``num-clients = 0`` each node is one
-    client, with the id and size that it reports. ``rejected`` has the reason by node.
+    client, with the id and size that it reports. ``rejected`` has the reason by node. ``tables`` has the
+    statistics of a ``table`` that these clients hold.
     """
 
     def __init__(
@@ -70,10 +73,12 @@ class Nodes:
         task: Task,
         fingerprint: str,
         sizes: NDArray[np.int64] | None,
+        table: Table | None = None,
     ) -> None:
         self.config = config
         self.task = task
         self.fingerprint = fingerprint
+        self.tables = TableStatistics(table)
         self.rejected: dict[int, str] = {}
         self._virtual_sizes = sizes
         self._virtual_examples = 0 if sizes is None else int(sizes.sum())
@@ -255,7 +260,7 @@ class Nodes:
             return (
                 f"examples = {one_line(examples)} and client-id = {one_line(client)} are no numbers"
             )
-        problem = next(self._mismatches(answer), "")
+        problem = next(self._mismatches(node, answer), "")
         if not problem and not self.virtual:
             parts = answer.get("num-partitions", 0)
             problem = self._split_mismatch(node, parts) or self._register_client(
@@ -297,7 +302,7 @@ class Nodes:
         self._node_of[client], self._sizes[client] = node, examples
         return ""
 
-    def _mismatches(self, answer: Mapping[str, Any]) -> Iterator[str]:
+    def _mismatches(self, node: int, answer: Mapping[str, Any]) -> Iterator[str]:
         """Yield why a node with this answer is rejected, the most likely cause first."""
 
         def differs(key: str, expected: str, fix: str) -> Iterator[str]:
@@ -310,6 +315,8 @@ class Nodes:
             different = task_differences(self.task, read_task(answer))
             if different:
                 yield f"{'; '.join(different)}; give it the server's data set and keys"
+            else:
+                yield from self.tables.mismatches(node, answer)
         except DataError as error:
             yield str(error)
         if self.virtual:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self, cast
 
@@ -80,19 +81,30 @@ class Model(Component, ABC):
         if self.fits(task):
             return
         kinds = " or ".join(KINDS[kind] for kind in sorted(self.takes))
+        table = ""
+        if task.kind == "tokens" and "vector" in self.takes:
+            table = (
+                " If it is a table of numbers and categories, set input-keys to its input columns."
+            )
         size = f" of at least {self.smallest} x {self.smallest} pixels" if self.smallest > 1 else ""
         raise ConfigError(
             f"model = {self.name!r}: takes {kinds}{size}, and this data set holds "
             f"{KINDS[task.kind]} of shape {task.input_shape}. "
-            f"Set model to one that fits: {', '.join(_fitting(task))}."
+            f"Set model to one that fits: {', '.join(_fitting(task))}.{table}"
         )
 
     def loss(self, outputs: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the mean cross-entropy over the targets that count: a scalar.
 
         ``mask`` [n] is 1 for real examples and 0 for the padding of a batch; targets equal to
-        IGNORE never count. Without any target that counts the loss is 0.
+        IGNORE never count. Without any target that counts the loss is 0. Where targets are floats
+        [n] (a regression), it is the mean squared error of the outputs [n, 1].
         """
+        if is_regression(targets):
+            squares = (outputs.squeeze(1) - targets.to(outputs.dtype)).square()
+            return (
+                squares.mean() if mask is None else (squares * mask).sum() / mask.sum().clamp(min=1)
+            )
         cross_entropy = functools.partial(F.cross_entropy, ignore_index=IGNORE)
         counted = targets != IGNORE
         if mask is None:
@@ -102,18 +114,42 @@ class Model(Component, ABC):
         return (losses * weight).sum() / weight.sum().clamp(min=1)
 
     def num_correct(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Return how many targets are predicted correctly, and how many count: two scalars."""
+        """Return how many targets are predicted correctly, and how many count: two scalars.
+
+        The former is nan for a regression with the base's loss.
+        """
+        if self.predicts_numbers(targets):
+            return torch.full((), torch.nan, dtype=torch.float64), torch.tensor(len(targets))
         counted = targets != IGNORE
         return ((outputs.argmax(1) == targets) & counted).sum(), counted.sum()
 
+    def predicts_numbers(self, targets: Tensor) -> bool:
+        """Return whether this is a regression with the base's loss."""
+        return is_regression(targets) and type(self).loss is Model.loss
+
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-        """Return further metrics of a model, by name; by default none.
+        """Return further metrics of a model, by name; by default those of a regression.
+
+        These are the root of the mean squared error, and R2 = 1 - sum (y - f)^2 / sum (y - mean y)^2.
 
         ``outputs`` [n, C] (or [n, C, T]) and ``targets`` are those of all examples evaluated. In the
         metrics of a round the names have the prefix ``test_`` or ``training_set_``, or ``client_`` for
         the mean over clients that evaluate the model, weighted by their examples.
         """
-        return {}
+        if not self.predicts_numbers(targets):
+            return {}
+        targets = targets.double()
+        squares = (outputs.squeeze(1).double() - targets).square().sum()
+        total = (targets - targets.mean()).square().sum()
+        return {
+            "rmse": float((squares / len(targets)).sqrt()),
+            "r2": float(1 - squares / total) if total > 0 else math.nan,
+        }
+
+
+def is_regression(targets: Tensor) -> bool:
+    """Return whether the targets are one float for each example."""
+    return targets.is_floating_point() and targets.dim() == 1
 
 
 class PlainModel(Model):

@@ -279,6 +279,7 @@ def _round_line(record: RoundMetrics, num_rounds: int) -> str:
     for key, label in (
         ("test_accuracy", "accuracy"),
         ("test_loss", "loss"),
+        ("test_rmse", "RMSE"),
         ("train_loss", "training loss"),
     ):
         if not math.isnan(record.get(key, math.nan)):

@@ -70,6 +70,16 @@ class RunDirectory:
         return self.path / "model.safetensors"
 
     @property
+    def task(self) -> Path:
+        """The task that the model was built for."""
+        return self.path / "task.json"
+
+    @property
+    def table(self) -> Path:
+        """The statistics with which the columns of a table are coded."""
+        return self.path / "table.json"
+
+    @property
     def summary(self) -> Path:
         """Summary of the metrics."""
         return self.path / "summary.json"

@@ -118,6 +118,7 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
         "rounds": records[-1]["round"] if records else 0,
         "test_accuracy": last.get("test_accuracy"),
         "test_loss": measured[-1]["test_loss"] if measured else None,
+        **_regression(measured),
         "best_test_accuracy": best.get("test_accuracy"),
         "best_round": best.get("round"),
         "target_accuracy": target,
@@ -133,6 +134,12 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
         "failures": sum(len(r.get("failures", {})) for r in trained),
         "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
     }
+
+
+def _regression(records: Sequence[RoundMetrics]) -> dict[str, float | None]:
+    """Return the last RMSE and R2 of a run that predicts numbers."""
+    keys = ("test_rmse", "test_r2")
+    return {key: records[-1][key] for key in keys if records and key in records[-1]}
 
 
 def _privacy(records: Sequence[RoundMetrics]) -> dict[str, float | str | None]:

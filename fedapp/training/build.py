@@ -18,6 +18,7 @@ from fedapp.config.run import ExecutionConfig
 from fedapp.config.run_config import RunConfig
 from fedapp.config.training import ServerConfig
 from fedapp.data import Dataset, Examples, Task, load_transform, network_task
+from fedapp.data.table import template
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
 from fedapp.models.initial_weights import draw_initial_weights
@@ -62,6 +63,12 @@ def make_algorithm(config: ServerConfig, task: Task | None = None) -> Algorithm:
         ``task`` lacks what the algorithm needs.
     """
     algorithm = cast("Algorithm", config.component("algorithm"))
+    if task is not None and task.regression and "classes" in algorithm.needs:
+        raise ConfigError(
+            f"algorithm = {config.algorithm!r}: needs labels of classes, and the labels of this data set "
+            "are numbers (a regression). Set algorithm='fedavg', or task='classification' if they are "
+            "classes."
+        )
     if task is not None and task.kind == "quadratic" and algorithm.needs:
         raise ConfigError(
             f"algorithm = {config.algorithm!r}: needs examples with labels, and this data set holds "
@@ -113,6 +120,34 @@ def require_whole_model(config: RunConfig, task: Task, *, because: str) -> None:
         raise ConfigError(
             f"algorithm = {config.algorithm!r}: the normalisation layers of model = {config.model!r} "
             f"stay with the clients, and the server's model has none that are trained. {because}"
+        )
+
+
+def require_target(config: RunConfig, task: Task) -> None:
+    """Raise ConfigError if the run is to stop at an accuracy, and predicts numbers."""
+    if task.regression and config.target_accuracy:
+        raise ConfigError(
+            f"target-accuracy = {config.target_accuracy}: the labels of this data set are numbers (a "
+            "regression), and predictions have no accuracy. Set target-accuracy=0."
+        )
+
+
+def require_given_statistics(config: RunConfig, dataset: Dataset) -> None:
+    """Refuse a private run on a table that is standardised by statistics of the private examples.
+
+    Raises
+    ------
+    ConfigError
+        The message has a file of statistics to fill in.
+    """
+    if dataset.statistics is None or config.table_statistics:
+        return
+    if make_algorithm(config).privacy(config) is not None:
+        raise ConfigError(
+            "table-statistics = '': means, deviations and categories would be computed from the examples "
+            f"that algorithm = {config.algorithm!r} protects, without noise. Write them by hand, from "
+            "what is publicly known, to a JSON file on the machine of the ServerApp, and set "
+            f"table-statistics to it: {template(dataset.statistics)}"
         )
 
 

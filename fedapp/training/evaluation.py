@@ -77,6 +77,7 @@ class Evaluator:
 
     def _load(self, examples: Examples) -> None:
         inputs, targets = to_device(examples, self.device)
+        self.has_metrics |= self.model.predicts_numbers(targets)
         ends = sequence_ends(examples, causal=self.model.causal and not self.has_metrics)
         parts = (inputs.split(self.batch_size), targets.split(self.batch_size))
         if ends is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +12,7 @@ from torch.func import grad_and_value, vmap
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, Objective
 from fedapp.training.networks import PureNetwork
 from fedapp.training.round_plan import RoundPlan
-from fedapp.training.tensors import Groups, Tensors, add, norm, scaled
+from fedapp.training.tensors import Groups, Tensors, add, norm, scaled, zeros_like
 
 Step = Callable[[Groups], dict[str, Tensors]]
 
@@ -87,14 +87,33 @@ def where_active(active: Tensor, after: LocalState, before: LocalState) -> Local
     )
 
 
+def groups_of(
+    algorithm: Algorithm, contexts: Sequence[ClientContext], plan: RoundPlan, dtype: torch.dtype
+) -> dict[str, Sequence[Mapping[str, Tensor]]]:
+    """Return each client's tensors by group, but for the batch and the step state."""
+    params = [algorithm.initial_params(context) for context in contexts]
+    velocity = zeros_like(params[0]) if plan.momentum else {}
+    counts = [{} if c.label_counts is None else {"counts": c.label_counts} for c in contexts]
+    rates = [torch.as_tensor(context.learning_rate, dtype=dtype) for context in contexts]
+    return {
+        "params": params,
+        "velocity": [velocity] * len(contexts),
+        "global_params": [context.global_params for context in contexts],
+        "broadcast": [context.broadcast for context in contexts],
+        "state": [context.state for context in contexts],
+        "round_randomness": [context.round_randomness for context in contexts],
+        "labels": counts,
+        "rate": [{"rate": rate} for rate in rates],
+    }
+
+
 def step_of_groups(
     algorithm: Algorithm, network: PureNetwork, plan: RoundPlan, normalisation: frozenset[str]
 ) -> Step:
     """Return a client's local step as a function of groups of tensors.
 
-    Given are params, velocity, step_state, batch, and what the context has; where the batch has the
-    scalar ``active``, a client that it is false for stays as it is. Returned are params, velocity,
-    step_state and loss.
+    Given are the groups of ``groups_of``, step_state and batch; a client for which the batch's scalar
+    ``active`` is false stays as it is. Returned are params, velocity, step_state and loss.
     """
 
     def step(groups: Groups) -> dict[str, Tensors]:

@@ -85,7 +85,8 @@ class SkewedDigits(Embedded):
         return Dataset(
             name=self.name,
             task=digits.task,
-            **splits,
+            train=splits["train"],
+            test=splits["test"],
             fingerprint=f"skewed-digits-1-{self.model_dump_json()}",
         )
 

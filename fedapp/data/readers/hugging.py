@@ -5,6 +5,7 @@ The library takes seconds to import, so it is imported only where something has 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def read_hub(config: DataConfig, *, test_required: bool) -> Source:
 
 
 def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_required: bool) -> Source:
-    """Return a local folder as `datasets.load_dataset` reads it; the library's copy goes to ``scratch``.
+    """Return a local folder as `datasets` reads it; the library's copy goes to ``scratch``.
 
     Raises
     ------
@@ -47,7 +48,8 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
     """
     import datasets
 
-    _refuse_saved(config, folder)
+    if saved := _saved_splits(config, folder):
+        return _source(config, _read_saved(config, saved), test_required=test_required)
     _check_parquet(folder)
     datasets.disable_progress_bars()
     try:
@@ -85,35 +87,52 @@ def _download_message(config: DataConfig, error: Exception) -> str:
 
 
 def _source(config: DataConfig, splits: Any, *, test_required: bool) -> Source:
+    tables = {str(name): split.data.table for name, split in splits.items()}
+    names = class_names_of(next(iter(splits.values())).features) if splits else {}
+    return source_from_tables(config, tables, names, test_required=test_required)
+
+
+def class_names_of(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the names of each class-label column."""
     import datasets
 
-    tables = {str(name): split.data.table for name, split in splits.items()}
-    features = next(iter(splits.values())).features if splits else {}
-    names = {
+    return {
         name: tuple(feature.names)
         for name, feature in features.items()
         if isinstance(feature, datasets.ClassLabel)
     }
-    return source_from_tables(config, tables, names, test_required=test_required)
 
 
-def _refuse_saved(config: DataConfig, folder: Path) -> None:
-    """Refuse a folder of `save_to_disk`: `load_dataset` would read its metadata as data."""
+def _saved_splits(config: DataConfig, folder: Path) -> dict[str, Path]:
+    """Return the folders that `save_to_disk` wrote, by split; none if it did not write ``folder``.
+
+    A single data set is the training split.
+    """
     states = sorted(folder.rglob("state.json"))
     saved = [state.parent for state in states if (state.parent / "dataset_info.json").is_file()]
-    if not saved:
-        return
-    new = f"{folder}-parquet"
-    lines = [
-        f"load_from_disk({str(each)!r}).to_parquet("
-        f"{f'{new}/{config.train_split if each == folder else each.name}.parquet'!r})"
-        for each in saved
-    ]
-    raise DataError(
-        f"dataset = {config.dataset!r}: {folder} was written by save_to_disk of Hugging Face datasets, "
-        f"which is not read here. Write it as Parquet files in Python, and set dataset={new!r}:\n"
-        + "\n".join(["from datasets import load_from_disk", *lines])
-    )
+    return {config.train_split if each == folder else each.name: each for each in saved}
+
+
+def _read_saved(config: DataConfig, saved: Mapping[str, Path]) -> dict[str, Any]:
+    """Return the data sets in folders that `save_to_disk` wrote, by split.
+
+    Raises
+    ------
+    DataError
+        A file is missing or damaged.
+    """
+    import datasets
+
+    splits = {}
+    for name, folder in saved.items():
+        try:
+            splits[name] = datasets.load_from_disk(str(folder))
+        except Exception as error:
+            raise DataError(
+                f"dataset = {config.dataset!r}: {folder}, which save_to_disk of Hugging Face datasets "
+                f"wrote, cannot be read: {_innermost(error)} Copy or save it again."
+            ) from error
+    return splits
 
 
 def _check_parquet(folder: Path, *, read_all: bool = False) -> None:

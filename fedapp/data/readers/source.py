@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
+from fedapp.data.table import Table
 from fedapp.errors import DataError
 
 T = TypeVar("T", bound=Sized)
@@ -23,13 +24,14 @@ CLIENT_NAMES = ("client_id", "character_id", "writer_id", "author", "user_id", "
 class Split:
     """One split as read.
 
-    ``inputs``: images, uint8 [n, C, H, W], or texts, a ``pyarrow.ChunkedArray`` of n strings.
-    ``labels``: [n], or None where there is no label column. ``columns``: the further columns, each
+    ``inputs``: images, uint8 [n, C, H, W], the columns of a table, float64 [n, p], or texts, a
+    ``pyarrow.ChunkedArray`` of n strings. ``labels``: [n], integers, or floats for a regression; None
+    where there is no label column. ``columns``: the further columns, each
     a ``pyarrow.ChunkedArray`` of length n.
     """
 
     inputs: Any
-    labels: NDArray[np.int64] | None
+    labels: NDArray[Any] | None
     columns: dict[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -51,11 +53,15 @@ class Split:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set as read. ``class_names`` is empty where labels are plain integers."""
+    """A data set as read. ``class_names`` is empty where labels are plain integers.
+
+    ``table`` describes the columns of a table.
+    """
 
     train: Split
     test: Split | None
     class_names: tuple[str, ...] = ()
+    table: Table | None = None
 
 
 def visible_paths(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedapp.config.data import DataConfig
+from fedapp.data.readers.numbers import (
+    Column,
+    categories_of,
+    label_of,
+    names_in,
+    numbers_of,
+    refuse_text_among_numbers,
+    table_inputs,
+)
 from fedapp.data.readers.source import CLIENT_NAMES, Source, Split, choose_splits
+from fedapp.data.table import Table
 from fedapp.errors import DataError
 from fedapp.machine import cores
 
@@ -43,6 +53,10 @@ def source_from_tables(
         A split or a column is missing, empty or of a type that cannot be used.
     """
     train, test = choose_splits(config, tables, test_required=test_required)
+    label = _label_name(config, train, class_names)
+    if names := table_inputs(config, train, class_names, label):
+        splits = {config.train_split: train} | ({} if test is None else {config.test_split: test})
+        return _source_of_table(config, splits, names, label, class_names)
     keys = _input_key(config, train), _label_key(config, train, class_names)
     return Source(
         train=_split(config, config.train_split, train, *keys),
@@ -66,8 +80,8 @@ def _input_key(config: DataConfig, table: Any) -> str:
     texts.sort(key=lambda name: (name != "text", name != "x", name in client_columns))
     if not images + texts:
         raise DataError(
-            f"dataset = {config.dataset!r}: no column holds images or text. A table of numbers is read "
-            f"by a file of your own: CONTRIBUTING.md, 'A data set'. {_column_list(table)}"
+            f"dataset = {config.dataset!r}: no column holds images or text, and not all others hold "
+            f"numbers. For a table, set input-keys to the columns to use. {_column_list(table)}"
         )
     return (images + texts)[0]
 
@@ -76,8 +90,76 @@ def _label_key(config: DataConfig, table: Any, class_names: Mapping[str, tuple[s
     """Return the label column's name, or "" where there is none (next-token tasks)."""
     if config.label_key:
         _column(config, table, "label-key", config.label_key)
-        return config.label_key
-    return next(iter(class_names), "label" if "label" in table.column_names else "")
+    return _label_name(config, table, class_names)
+
+
+def _label_name(config: DataConfig, table: Any, class_names: Mapping[str, tuple[str, ...]]) -> str:
+    usual = "label" if "label" in table.column_names else ""
+    return config.label_key or next(iter(class_names), usual)
+
+
+def _source_of_table(
+    config: DataConfig,
+    splits: Mapping[str, Any],
+    names: Sequence[str],
+    label: str,
+    class_names: Mapping[str, tuple[str, ...]],
+) -> Source:
+    """Return a table of numbers and categories, whose inputs are the columns ``names``."""
+    train = splits[config.train_split]
+    if not label:
+        raise DataError(
+            f"label-key = '': dataset {config.dataset!r} has no class-label column and none named "
+            f"'label'. Set label-key. {_column_list(train)}"
+        )
+
+    def column(name: str, key: str) -> Column:
+        parts = {split: _column(config, table, key, name) for split, table in splits.items()}
+        return Column(config.dataset, name, parts, class_names.get(name, ()))
+
+    labels, label_names = label_of(config, column(label, "label-key"))
+    columns, values = [], []
+    for name in names:
+        known, codes = _coded(config, column(name, "input-keys"))
+        columns.append(codes)
+        values.append(known)
+    further = {
+        field.name
+        for field in train.schema
+        if field.name not in (*names, label) or field.name == config.client_key
+    }
+    parts = {
+        split: Split(
+            inputs=np.stack([codes[split] for codes in columns], axis=1),
+            labels=labels[split],
+            columns={
+                n: table[n]
+                for n in table.column_names
+                if n in further and _is_scalar(table[n].type)
+            },
+        )
+        for split, table in splits.items()
+    }
+    targets = labels[config.train_split]
+    num_classes = 0 if targets.dtype.kind == "f" else len(label_names) or int(targets.max()) + 1
+    return Source(
+        train=parts[config.train_split],
+        test=parts.get(config.test_split),
+        class_names=label_names,
+        table=Table(tuple(names), tuple(values), label_names, num_classes),
+    )
+
+
+def _coded(
+    config: DataConfig, column: Column
+) -> tuple[tuple[str, ...] | None, dict[str, NDArray[np.float64]]]:
+    """Return the values of a categorical column, or None, and its numbers in each split."""
+    if column.name in names_in(config.categorical_keys):
+        return categories_of(column, config.missing)
+    refuse_text_among_numbers(column)
+    if column.is_categorical:
+        return categories_of(column, config.missing)
+    return None, numbers_of(column, config.missing)
 
 
 def _split(config: DataConfig, name: str, table: Any, input_key: str, label_key: str) -> Split:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
-from fedapp.data.columns import code_groups
+from fedapp.data.columns import code_groups, hold_out_random
 from fedapp.data.dataset import Dataset, Examples, Task
 from fedapp.data.readers.source import Source, Split
 from fedapp.data.text.clients import client_column, hold_out_last, join_windows
@@ -29,7 +29,7 @@ def encode_labelled(config: DataConfig, splits: list[Split]) -> tuple[Task, list
     """Return the task of texts with one label, still without its classes, and each split's [n, T]."""
     steps = config.text_unroll or (64 if config.text_unit == "words" else 256)
     texts = [split.inputs.to_pylist() for split in splits]
-    symbols = _symbols(config, texts[0], np.zeros(len(texts[0]), np.int64), 0)
+    symbols = _labelled_symbols(config, texts[0])
     task = Task(
         kind="tokens",
         input_shape=(steps,),
@@ -40,6 +40,10 @@ def encode_labelled(config: DataConfig, splits: list[Split]) -> tuple[Task, list
     )
     encoded = (symbols.encode(each) for each in texts)
     return task, [truncate_and_pad(*each, steps, symbols) for each in encoded]
+
+
+def _labelled_symbols(config: DataConfig, texts: list[str]) -> Symbols:
+    return _symbols(config, texts, np.zeros(len(texts), np.int64), 0)
 
 
 def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
@@ -54,11 +58,7 @@ def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
     DataError
         `client-key` names no column, or no training text has two symbols.
     """
-    client = client_column(config, source.train)
-    splits = _lines(join_windows(config, source, client), client)
-    if config.test_fraction and not splits[1:]:
-        held = hold_out_last(splits[0].owners, config.test_fraction)
-        splits = [splits[0].take(rows) for rows in held if len(rows)]
+    splits = _split_lines(config, source)
     words = config.text_unit == "words"
     steps = config.text_unroll or (10 if words else 80)
     limit = config.text_client_words if words else 0
@@ -79,6 +79,24 @@ def build_next_symbol(config: DataConfig, source: Source) -> Dataset:
         vocabulary=symbols.vocabulary,
     )
     return Dataset(config.dataset, task, train, test, "")
+
+
+def symbols_of(config: DataConfig, source: Source) -> Symbols:
+    """Return the symbols of the data set that a source of texts becomes."""
+    if source.train.labels is not None:
+        return _labelled_symbols(config, hold_out_random(config, source).train.inputs.to_pylist())
+    lines = _split_lines(config, source)[0]
+    return _symbols(config, lines.texts, lines.owners, config.text_client_words)
+
+
+def _split_lines(config: DataConfig, source: Source) -> list[Lines]:
+    """Return the texts of the training split, and of the test split or the part held out."""
+    client = client_column(config, source.train)
+    splits = _lines(join_windows(config, source, client), client)
+    if config.test_fraction and not splits[1:]:
+        held = hold_out_last(splits[0].owners, config.test_fraction)
+        splits = [splits[0].take(rows) for rows in held if len(rows)]
+    return splits
 
 
 @dataclass(frozen=True)

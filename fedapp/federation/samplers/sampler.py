@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -48,7 +49,7 @@ class Candidates:
         return sorted(self.clients[int(index)] for index in chosen)
 
 
-class Sampler(Component):
+class Sampler(Component, ABC):
     """Chooses S_t, statelessly: a function of the seed, the round and what the clients answer."""
 
     needs_uniform_weights: ClassVar[bool] = False
@@ -60,9 +61,9 @@ class Sampler(Component):
     asks: ClassVar[bool] = False
     """Whether clients are asked for their loss before the round."""
 
+    @abstractmethod
     def sample(self, candidates: Candidates) -> list[int]:
         """Return S_t, in ascending order."""
-        raise NotImplementedError
 
     def wanted(self, m: int, sampled: int) -> int:
         """Return the accepted clients, of ``sampled`` ones, after which no others are waited for."""

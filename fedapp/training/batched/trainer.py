@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -21,10 +21,10 @@ from fedapp.training.batched.chunks import ONE_CLIENT, ClientBatching, MemoryLim
 from fedapp.training.batched.compiled_step import CompiledStep, GraphPool, Mode
 from fedapp.training.batched.run_batching import current_run_batch
 from fedapp.training.device import flush_denormals, memory_format
-from fedapp.training.local_step import in_place, over_clients, step_of_groups
+from fedapp.training.local_step import groups_of, in_place, over_clients, step_of_groups
 from fedapp.training.networks import PureNetwork, normalisation_names
 from fedapp.training.round_plan import RoundPlan
-from fedapp.training.tensors import Tensors, zeros_like
+from fedapp.training.tensors import Tensors
 from fedapp.training.trainer import ClientResult, ClientTask
 
 BUCKETS_PER_OCTAVE = 16
@@ -129,10 +129,8 @@ class BatchedTrainer:
     def _result(
         self, task: ClientTask, params: Tensors, step_state: Tensors, loss: float, plan: RoundPlan
     ) -> ClientResult:
-        context, steps = (
-            replace(task.context, step_state=step_state),
-            plan.num_steps(len(task.examples)),
-        )
+        steps = plan.num_steps(len(task.examples))
+        context = replace(task.context, step_state=step_state)
         extras = self.algorithm.finalize(params, context, steps)
         return ClientResult(params, len(task.examples), steps, loss, extras)
 
@@ -159,22 +157,8 @@ class BatchedTrainer:
     ) -> dict[str, Tensors]:
         """Return all inputs of a step but the batches, in tensors whose addresses do not change."""
         self._require_rows(0 if layout == "one client" else len(tasks))
-        contexts = [task.context for task in tasks]
-        params = [self.algorithm.initial_params(context) for context in contexts]
-        velocity = zeros_like(params[0]) if plan.momentum else {}
-        counts = [{} if c.label_counts is None else {"counts": c.label_counts} for c in contexts]
-        rates = [torch.as_tensor(context.learning_rate, dtype=self.dtype) for context in contexts]
-        clients: dict[str, Sequence[Mapping[str, Tensor]]] = {
-            "params": params,
-            "velocity": [velocity] * len(contexts),
-            "global_params": [context.global_params for context in contexts],
-            "broadcast": [context.broadcast for context in contexts],
-            "state": [context.state for context in contexts],
-            "round_randomness": [context.round_randomness for context in contexts],
-            "labels": counts,
-            "rate": [{"rate": rate} for rate in rates],
-        }
-        return {group: self._buffers.fill(group, each, layout) for group, each in clients.items()}
+        groups = groups_of(self.algorithm, [task.context for task in tasks], plan, self.dtype)
+        return {group: self._buffers.fill(group, each, layout) for group, each in groups.items()}
 
     def _require_rows(self, rows: int) -> None:
         """Make the buffers at least ``rows`` long. CUDA graphs of others, or too many, are released."""

@@ -1,0 +1,259 @@
+"""Tables of numbers and categories: which columns are inputs, and columns as arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from fedapp.config.data import DataConfig
+from fedapp.data.readers.source import CLIENT_NAMES
+from fedapp.data.table import MAX_CATEGORIES, MISSING
+from fedapp.errors import DataError
+
+SAMPLE = 1000
+"""Rows of a text column from which it is seen that it is meant to hold numbers."""
+
+ClassNames = Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column in every split, by the split's name, with the names that its integers stand for."""
+
+    dataset: str
+    name: str
+    parts: Mapping[str, Any]
+    class_names: tuple[str, ...] = ()
+
+    def of(self, split: str) -> str:
+        """Return the beginning of an error about ``split``."""
+        return f"dataset {self.dataset!r}, split {split!r}, column {self.name!r}"
+
+    @property
+    def is_categorical(self) -> bool:
+        """Whether the values are texts or class labels."""
+        kind = next(iter(self.parts.values())).type
+        return bool(self.class_names) or is_text(kind) or pa.types.is_dictionary(kind)
+
+
+def names_in(value: str) -> tuple[str, ...]:
+    """Return the column names in a key, which has commas between them."""
+    return tuple(name for part in value.split(",") if (name := part.strip()))
+
+
+def table_inputs(config: DataConfig, table: Any, class_names: ClassNames, label: str) -> list[str]:
+    """Return the names of a table's input columns; none where the inputs are images or texts.
+
+    Raises
+    ------
+    DataError
+        `input-keys` names no column, one twice, or the label; or a column of numbers has text in it.
+    """
+    if config.input_keys:
+        return _named(config, table, label)
+    if config.input_key:
+        return []
+    without = {label, config.client_key or label, *CLIENT_NAMES}
+    others = [field for field in table.schema if field.name not in without]
+    numbers = [f.name for f in others if f.name in class_names or is_number(f.type)]
+    if not numbers or not all(is_number(f.type) or is_text(f.type) for f in others):
+        return []
+    texts = [field.name for field in others if is_text(field.type)]
+    for name in texts:
+        refuse_text_among_numbers(Column(config.dataset, name, {config.train_split: table[name]}))
+    return [] if texts else numbers
+
+
+def _named(config: DataConfig, table: Any, label: str) -> list[str]:
+    names = names_in(config.input_keys)
+    for key, own in (
+        ("input-keys", names),
+        ("categorical-keys", names_in(config.categorical_keys)),
+    ):
+        for name in own:
+            if name not in table.column_names:
+                raise DataError(
+                    f"{key} = {', '.join(own)!r}: dataset {config.dataset!r} has no column {name!r}. "
+                    f"Its columns: {', '.join(table.column_names)}."
+                )
+    if label in names or len(set(names)) < len(names):
+        raise DataError(
+            f"input-keys = {config.input_keys!r}: names {label!r}, the label, or a column twice. "
+            "Name each input once."
+        )
+    return list(names)
+
+
+def is_number(kind: Any) -> bool:
+    """Return whether values of an Arrow type are numbers."""
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(test(kind) for test in tests)
+
+
+def is_text(kind: Any) -> bool:
+    """Return whether values of an Arrow type are texts."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def numbers_of(column: Column, missing: str) -> dict[str, NDArray[np.float64]]:
+    """Return the values of a column of numbers in each split, [n]; nan where missing.
+
+    Raises
+    ------
+    DataError
+        It holds something else, a value is infinite, or one is missing and ``missing`` is "refuse".
+    """
+    result = {}
+    for split, part in column.parts.items():
+        if not is_number(part.type):
+            raise DataError(
+                f"{column.of(split)}: holds {part.type}, neither numbers nor categories. Leave it out "
+                "of the inputs: set input-keys to the columns to use."
+            )
+        kind = pa.int8() if pa.types.is_boolean(part.type) else part.type
+        values = np.array(
+            part.cast(kind).cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64
+        )
+        if (infinite := np.flatnonzero(np.isinf(values))).size:
+            raise DataError(f"{column.of(split)}: row {infinite[0]} is {values[infinite[0]]}.")
+        if missing == "refuse":
+            _refuse_missing(column, split, np.flatnonzero(np.isnan(values)))
+        result[split] = values
+    return result
+
+
+def categories_of(
+    column: Column, missing: str
+) -> tuple[tuple[str, ...], dict[str, NDArray[np.float64]]]:
+    """Return the sorted values of a categorical column in all splits, and their numbers in each, [n].
+
+    Raises
+    ------
+    DataError
+        A value is missing and ``missing`` is "refuse", or there are too many values.
+    """
+    texts = {split: list(_texts(column, part)) for split, part in column.parts.items()}
+    for split, values in texts.items():
+        if missing == "refuse":
+            gaps = [row for row, value in enumerate(values) if value == MISSING]
+            _refuse_missing(column, split, gaps)
+    names = sorted(set().union(*texts.values()))
+    if len(names) > MAX_CATEGORIES:
+        raise DataError(
+            f"dataset {column.dataset!r}, column {column.name!r}: has {len(names)} different values, and "
+            f"a categorical column at most {MAX_CATEGORIES}. Leave it out: set input-keys to the columns "
+            "to use."
+        )
+    number = {name: float(code) for code, name in enumerate(names)}
+    codes = {split: np.array([number[v] for v in values]) for split, values in texts.items()}
+    return tuple(names), codes
+
+
+def _texts(column: Column, part: Any) -> Iterator[str]:
+    """Yield each value as text: whole numbers without a point, MISSING for a missing value."""
+    for value in part.to_pylist():
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            yield MISSING
+        elif column.class_names:
+            yield column.class_names[value] if value >= 0 else MISSING
+        elif isinstance(value, float) and value.is_integer():
+            yield str(int(value))
+        else:
+            yield str(value)
+
+
+def refuse_text_among_numbers(column: Column, minimum: float = 0.5) -> None:
+    """Refuse a text column of which more than ``minimum`` are numbers, with the row of one that is not.
+
+    Raises
+    ------
+    DataError
+        There is such a row; where all are numbers, they are codes such as "08001".
+    """
+    for split, part in column.parts.items():
+        if not is_text(part.type):
+            continue
+        sample = part.slice(0, SAMPLE).to_pylist()
+        if sum(_is_numeral(value) for value in sample) <= minimum * len(sample):
+            continue
+        for row, value in enumerate(part.to_pylist()):
+            if value is not None and not _is_numeral(value):
+                raise DataError(
+                    f"{column.of(split)}: row {row} is {value!r}, in a column of numbers. Correct it, or "
+                    f"leave it empty and set missing='mean', or set categorical-keys={column.name!r}."
+                )
+
+
+def _is_numeral(value: str | None) -> bool:
+    try:
+        return value is not None and bool(value) and math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
+def _refuse_missing(column: Column, split: str, rows: Sequence[int] | NDArray[Any]) -> None:
+    if len(rows):
+        raise DataError(
+            f"{column.of(split)}: row {rows[0]} has no value ({len(rows)} such rows). Fill it, remove "
+            "the row, or set missing='mean'."
+        )
+
+
+def label_of(config: DataConfig, column: Column) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """Return the labels in each split, [n], and their names if they have any.
+
+    Floats are the targets of a regression, integers and names are classes, unless `task` says so.
+
+    Raises
+    ------
+    DataError
+        A label is missing, or of a type that `task` does not allow.
+    """
+    for split, part in column.parts.items():
+        gaps = np.flatnonzero(pc.is_null(part, nan_is_null=True).to_numpy())
+        if gaps.size:
+            raise DataError(
+                f"{column.of(split)}: row {gaps[0]} has no label ({gaps.size} such rows). Remove these "
+                "rows or label them."
+            )
+    refuse_text_among_numbers(column)
+    kind = next(iter(column.parts.values())).type
+    if column.is_categorical:
+        return _names_of_classes(config, column)
+    numbers = numbers_of(column, "refuse")
+    if config.task == "regression" or (config.task == "auto" and not _is_whole(kind)):
+        return numbers, ()
+    for split, values in numbers.items():
+        if (odd := np.flatnonzero(values != np.floor(values))).size:
+            raise DataError(
+                f"task = 'classification': {column.of(split)}: row {odd[0]} is {values[odd[0]]}, and "
+                "labels of classes are integers or names. Set task='regression', or label-key."
+            )
+    return {split: values.astype(np.int64) for split, values in numbers.items()}, ()
+
+
+def _names_of_classes(
+    config: DataConfig, column: Column
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    if config.task == "regression":
+        split, part = next(iter(column.parts.items()))
+        raise DataError(
+            f"task = 'regression': {column.of(split)}: row 0 is {part[0].as_py()!r}, and the targets of "
+            "a regression are numbers. Set label-key to a column of numbers, or task='classification'."
+        )
+    if column.class_names:
+        parts = {s: np.asarray(p.to_numpy(), np.int64) for s, p in column.parts.items()}
+        return parts, column.class_names
+    names, codes = categories_of(column, "refuse")
+    return {split: each.astype(np.int64) for split, each in codes.items()}, names
+
+
+def _is_whole(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))

@@ -1,0 +1,98 @@
+"""Files of new examples for a trained model: rows of a table, and images."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedapp.data.readers.hugging import class_names_of
+from fedapp.data.readers.numbers import (
+    Column,
+    categories_of,
+    numbers_of,
+    refuse_text_among_numbers,
+)
+from fedapp.data.readers.tables import DEEP
+from fedapp.data.table import Scaling, Statistics, Table, coded_inputs
+from fedapp.errors import DataError
+
+TABLES = (".csv", ".parquet")
+"""Suffixes of tables."""
+
+
+def read_rows(path: Path, statistics: Statistics, missing: str) -> NDArray[np.float64]:
+    """Return the rows of a CSV or Parquet file as network inputs: [n, d].
+
+    Columns besides those of ``statistics`` are ignored.
+
+    Raises
+    ------
+    DataError
+        The file cannot be read, lacks a column, or a value is missing or of another kind.
+    """
+    rows = _read(path)
+    values: list[tuple[str, ...] | None] = []
+    columns = []
+    names = class_names_of(rows.features)
+    for name, how in statistics.columns.items():
+        if name not in rows.column_names:
+            raise DataError(
+                f"{path}: has no column {name!r}. Its columns: {', '.join(rows.column_names)}; the "
+                f"model's: {', '.join(statistics.columns)}."
+            )
+        column = Column(str(path), name, {"rows": rows.data.table[name]}, names.get(name, ()))
+        if isinstance(how, Scaling):
+            refuse_text_among_numbers(column, minimum=-1)
+            values.append(None)
+            columns.append(numbers_of(column, missing)["rows"])
+        else:
+            known, codes = categories_of(column, missing)
+            values.append(known)
+            columns.append(codes["rows"])
+    table = Table(tuple(statistics.columns), tuple(values), (), 0)
+    return coded_inputs(table, statistics, np.stack(columns, axis=1))
+
+
+def _read(path: Path) -> Any:
+    import datasets
+
+    datasets.disable_progress_bars()
+    reader = datasets.Dataset.from_csv if path.suffix == ".csv" else datasets.Dataset.from_parquet
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            return reader(str(path), cache_dir=scratch, keep_in_memory=True)
+    except Exception as error:
+        raise DataError(f"{path}: cannot be read as a table: {error}") from error
+    finally:
+        datasets.enable_progress_bars()
+
+
+def read_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return an image as uint8 [1, C, H, W], of the model's ``shape`` (C, H, W).
+
+    A coloured image becomes grey for a model of grey images, and the reverse.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, or has another size.
+    """
+    channels, height, width = shape
+    try:
+        image = Image.open(path)
+        image.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{path}: not a readable image: {error}") from error
+    if image.mode in DEEP:
+        raise DataError(f"{path}: {image.mode} pixels. Convert it to 8 bits a channel.")
+    if image.size != (width, height):
+        raise DataError(
+            f"{path}: is {image.width}x{image.height}, and the model takes {width}x{height}. Resize it."
+        )
+    pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
+    return pixels.reshape(height, width, channels).transpose(2, 0, 1)[None]

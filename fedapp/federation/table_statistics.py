@@ -1,0 +1,64 @@
+"""The statistics of a table that nodes hold in parts: collected from their answers, and pooled once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from flwr.app import ConfigRecord, RecordDict
+
+from fedapp.data.table import Statistics, Summary, Table, unknown_labels
+
+
+class TableStatistics:
+    """The summaries of the nodes' tables, and the ``pooled`` statistics with which all code theirs.
+
+    Where the statistics are given, nodes send no summary.
+    """
+
+    def __init__(self, table: Table | None) -> None:
+        self.table = table
+        self.pooled: Statistics | None = None
+        self._summaries: dict[int, Summary] = {}
+
+    def add_to(self, content: RecordDict) -> RecordDict:
+        """Return the content of a request with the pooled statistics, if there are any."""
+        if self.pooled is not None:
+            content["table"] = ConfigRecord({"statistics": self.pooled.to_json()})
+        return content
+
+    def mismatches(self, node: int, answer: Mapping[str, Any]) -> Iterator[str]:
+        """Keep the summary in a node's answer; yield why it does not fit the pooled statistics.
+
+        Raises
+        ------
+        DataError
+            The summary is malformed.
+        """
+        if self.table is None or (self.pooled is not None and "table" not in answer):
+            return
+        summary = self._summaries[node] = Summary.read(self.table, answer.get("table", ""))
+        if self.pooled is None:
+            return
+        if unknown := unknown_labels(self.pooled, summary.labels, summary.num_classes):
+            yield f"labels {unknown} are not among those that the run began with"
+
+    def pool(self, nodes: Collection[int], own: Summary) -> Statistics:
+        """Return the statistics of the training examples of ``nodes``, with the server's labels, too.
+
+        ``own`` is the summary of the server's data.
+        """
+        parts = [self._summaries[node] for node in sorted(nodes)]
+        labels = Summary.pooled([*parts, own])
+        pooled = replace(
+            Summary.pooled(parts), labels=labels.labels, num_classes=labels.num_classes
+        )
+        self.pooled = pooled.statistics()
+        return self.pooled
+
+
+def statistics_in(content: RecordDict) -> str:
+    """Return the statistics in the content of a request, or ""."""
+    record = content.config_records.get("table")
+    return "" if record is None else str(record["statistics"])

@@ -1,0 +1,146 @@
+"""A run's model for use without this package: safetensors, lines of PyTorch that load them, ONNX."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import warnings
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from fedapp.data import network_task
+from fedapp.data.node_data import describe_task
+from fedapp.files import write_atomically
+from fedapp.runs.directory import RunDirectory
+from fedapp.runs.saved_model import SavedModel
+
+WEIGHTS, SCRIPT, ONNX = "weights.safetensors", "load_model.py", "model.onnx"
+
+PLAIN = """\"\"\"{about}\"\"\"
+
+from collections import OrderedDict
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+model = nn.Sequential(OrderedDict([
+{layers}
+])).to({dtype})
+model.load_state_dict(load_file(Path(__file__).parent / "{weights}"))
+model.eval()
+print(model(torch.zeros({shape}, dtype={inputs})).shape)
+"""
+
+WITH_PACKAGE = """\"\"\"{about}\"\"\"
+
+from pathlib import Path
+
+import torch
+from fedapp.config.read import read_config
+from fedapp.data.node_data import read_task
+from fedapp.training.build import make_module
+from safetensors.torch import load_file
+
+model = make_module(read_config({settings!r}), read_task({task!r}))
+model.load_state_dict(load_file(Path(__file__).parent / "{weights}"))
+model.eval()
+print(model(torch.zeros({shape}, dtype={inputs})).shape)
+"""
+
+
+def export(model: SavedModel, folder: Path, *, onnx: bool) -> str:
+    """Write the state_dict, a script that loads it, and with ``onnx`` an ONNX model; return the script.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        ``onnx`` or ``onnxscript`` is not installed.
+    """
+    if onnx:
+        for package in ("onnx", "onnxscript"):
+            importlib.import_module(package)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = {name: tensor.contiguous() for name, tensor in model.module.state_dict().items()}
+    write_atomically(folder / WEIGHTS, safetensors.torch.save(state))
+    script = script_of(model)
+    write_atomically(folder / SCRIPT, script.encode())
+    if model.statistics is not None:
+        shutil.copyfile(model.directory.table, folder / RunDirectory(folder).table.name)
+    if onnx:
+        _write_onnx(model, folder / ONNX)
+    return script
+
+
+def script_of(model: SavedModel) -> str:
+    """Return lines of PyTorch that build the network and load ``weights.safetensors`` beside them.
+
+    A chain of PyTorch's own layers needs no other package; another network needs this one.
+    """
+    example = example_inputs(model)
+    parts = {
+        "about": _about(model),
+        "weights": WEIGHTS,
+        "shape": tuple(example.shape),
+        "inputs": example.dtype,
+        "dtype": next(model.module.parameters()).dtype,
+    }
+    if is_plain(model.module):
+        layers = [f'    ("{n}", nn.{layer!r}),' for n, layer in model.module.named_children()]
+        return PLAIN.format(**parts, layers="\n".join(layers))
+    config = model.config
+    keys = ("model", "precision", "initial-weights", "algorithm", "transform")
+    values = config.to_run_config()
+    settings = {key: values[key] for key in keys}
+    settings |= {k: v for k, v in values.items() if k.startswith(f"{config.model}.")}
+    return WITH_PACKAGE.format(**parts, settings=settings, task=describe_task(model.task))
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Return whether a network is a chain of PyTorch's own layers, which their texts rebuild."""
+    layers = list(module.children())
+    own = all(type(layer).__module__.startswith("torch.nn.modules.") for layer in layers)
+    return type(module) is nn.Sequential and own and not any(list(e.children()) for e in layers)
+
+
+def example_inputs(model: SavedModel) -> Tensor:
+    """Return two inputs of zeros, as the network sees them."""
+    shape = network_task(model.config, model.task).input_shape
+    tokens = model.task.kind == "tokens"
+    dtype = torch.long if tokens else next(model.module.parameters()).dtype
+    return torch.zeros((2, *shape), dtype=dtype)
+
+
+def _about(model: SavedModel) -> str:
+    """Return a description of the network's inputs and outputs."""
+    task, config = model.task, model.config
+    inputs = {
+        "image": f"images after transform = {config.transform!r}",
+        "vector": "table rows, coded with table.json: (x - mean) / deviation, categories as 0 or 1",
+        "tokens": f"symbols ({task.vocabulary})",
+    }.get(task.kind, task.kind)
+    labels = f" Labels: {', '.join(task.labels)}." if task.labels else ""
+    text = f"Model {config.model!r} of a run of fedapp. Inputs: {inputs}.{labels}"
+    return json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _write_onnx(model: SavedModel, path: Path) -> None:
+    example = example_inputs(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            model.module,
+            (example,),
+            path,
+            input_names=["inputs"],
+            output_names=["outputs"],
+            dynamic_shapes=({0: torch.export.Dim("n")},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )

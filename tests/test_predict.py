@@ -1,0 +1,233 @@
+"""`fedapp predict` and `fedapp export`: what a run's model says of files, and the model elsewhere."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from data_files import write_parquet
+from in_process import model as model_of
+from in_process import run as digits_run
+from PIL import Image
+from test_tables import clusters, csv, line, run
+from typer.testing import CliRunner
+
+from fedapp.cli.main import app
+from fedapp.config.read import read_config
+from fedapp.data import load_dataset
+from fedapp.errors import CheckpointError, ConfigError, DataError
+from fedapp.runs.export import example_inputs, export, is_plain
+from fedapp.runs.predict import predict
+from fedapp.runs.saved_model import load_model
+
+
+def said(folder: Path, *files: Path, length: int = 8) -> list[tuple[str | float, float | None]]:
+    found = predict(load_model(folder), list(files), length)
+    return [(each.value, each.probability) for each in found]
+
+
+def test_rows_of_a_table_get_a_class_and_its_probability(tmp_path):
+    data = clusters(tmp_path / "set")
+    folder = run(tmp_path / "run", dataset=str(data), precision="float64")
+    new = tmp_path / "new.csv"
+    new.write_text("note,y,x\nhello,0.5,101\nworld,-1,118\n")
+    stored = json.loads((folder / "table.json").read_text())["columns"]
+    x = (np.array([101, 118]) - stored["x"]["mean"]) / stored["x"]["deviation"]
+    y = (np.array([0.5, -1]) - stored["y"]["mean"]) / stored["y"]["deviation"]
+    weights = {name: tensor.numpy() for name, tensor in model_of(folder).items()}
+    logits = np.column_stack([x, y]) @ weights["1.weight"].T + weights["1.bias"]
+    exponents = np.exp(logits)
+    probabilities = exponents / exponents.sum(1, keepdims=True)
+    for (name, probability), row in zip(said(folder, new), probabilities, strict=True):
+        assert name == "abc"[row.argmax()]
+        assert probability == pytest.approx(row.max(), rel=1e-12)
+    result = CliRunner().invoke(app, ["predict", str(folder), str(new), "--json"])
+    printed = json.loads(result.stdout)
+    assert [each["row"] for each in printed] == [0, 1]
+    assert [each["value"] for each in printed] == [name for name, _ in said(folder, new)]
+
+
+def test_a_regression_gives_numbers_and_categories_are_coded_as_in_training(tmp_path):
+    rows = "town,x,price Rome,1,1.5 Bern,2,2.5 Rome,3,3.5"
+    data = csv(tmp_path / "set", rows)
+    keys = {"dataset": str(data), "input_keys": "town,x", "label_key": "price", "missing": "mean"}
+    folder = run(tmp_path / "run", precision="float64", num_clients=1, **keys)
+    new = write_parquet(tmp_path / "new", {"rows": {"town": ["Bern", "Oslo"], "x": [2.0, None]}})
+    weights = {name: tensor.numpy() for name, tensor in model_of(folder).items()}
+    coded = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])  # Bern; unknown, and the mean
+    expected = coded @ weights["1.weight"][0] + weights["1.bias"]
+    found = said(folder, new / "rows.parquet")
+    assert [probability for _, probability in found] == [None, None]
+    np.testing.assert_allclose([value for value, _ in found], expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("y\n1\n", r"new.csv: has no column 'x'. Its columns: y; the model's: x, y"),
+        ("x,y\n1,2\nten,2\n", r"column 'x': row 1 is 'ten', in a column of numbers"),
+        ("x,y\n1,2\n,2\n", r"column 'x': row 1 has no value"),
+    ],
+)
+def test_what_is_wrong_with_a_new_table_is_named(tmp_path, text, expected):
+    folder = run(tmp_path / "run", dataset=str(clusters(tmp_path / "set")), num_server_rounds=1)
+    (tmp_path / "new.csv").write_text(text)
+    with pytest.raises(DataError, match=expected):
+        said(folder, tmp_path / "new.csv")
+    with pytest.raises(DataError, match=r"none.csv: there is no such file. The model takes tables"):
+        said(folder, tmp_path / "none.csv")
+    (tmp_path / "new.txt").write_text(text)
+    with pytest.raises(DataError, match=r"new.txt: is no table. The model takes tables"):
+        said(folder, tmp_path / "new.txt")
+
+
+def test_images_are_predicted_as_in_the_test(tmp_path):
+    folder = digits_run(tmp_path / "run", model="2nn")
+    digits = load_dataset(read_config({})).test
+    files = []
+    for i in range(12):
+        files.append(tmp_path / f"{i}.png")
+        Image.fromarray(np.round(digits.inputs[i, 0] * 255).astype(np.uint8)).save(files[-1])
+    outputs = load_model(folder).module(torch.from_numpy(digits.inputs[:12]))
+    names = [str(int(best)) for best in outputs.argmax(1)]
+    assert [name for name, _ in said(folder, *files)] == names
+    Image.fromarray(np.zeros((9, 8), np.uint8)).save(tmp_path / "tall.png")
+    with pytest.raises(DataError, match=r"tall.png: is 8x9, and the model takes 8x8"):
+        said(folder, tmp_path / "tall.png")
+    (tmp_path / "no.png").write_text("no")
+    with pytest.raises(DataError, match=r"no.png: not a readable image"):
+        said(folder, tmp_path / "no.png")
+
+
+def spoken(folder: Path, *texts: str, **columns: list[object]) -> Path:
+    table = {"text": list(texts), **columns}
+    return write_parquet(folder, {"train": table, "test": table})
+
+
+LSTM = {"hidden": 24, "embedding": 8, "layers": 1}
+
+
+@pytest.mark.parametrize("unit", ["characters", "words"])
+def test_a_text_goes_on_as_the_training_text_does(tmp_path, unit):
+    data = spoken(tmp_path / "set", *["one two three four five six"] * 24)
+    model = "char-lstm" if unit == "characters" else "word-lstm"
+    folder = digits_run(
+        tmp_path / "run",
+        dataset=str(data),
+        model=model,
+        text_unit=unit,
+        text_unroll=12 if unit == "words" else 27,
+        num_clients=1,
+        fraction_train=1.0,
+        learning_rate=4.0,
+        clip_norm=1.0,
+        local_epochs=40,
+        batch_size=8,
+        **{f"{model}.{key}": value for key, value in LSTM.items()},
+        **{"2nn.hidden": 200},
+    )
+    (tmp_path / "begin.txt").write_text("one two thr" if unit == "characters" else "one two\n")
+    ((found, _),) = said(folder, tmp_path / "begin.txt", length=12 if unit == "characters" else 3)
+    assert found == ("ee four five" if unit == "characters" else "three four five")
+    if unit == "words":
+        (data / "train.parquet").unlink()
+        spoken(data, "other words")
+        with pytest.raises(DataError, match=r"its words are not those of the model"):
+            said(folder, tmp_path / "begin.txt")
+
+
+def test_a_labelled_text_gets_a_class(tmp_path):
+    data = spoken(tmp_path / "set", "good", "bad", "good", "bad", label=[1, 0, 1, 0])
+    settings = {"char-lstm.hidden": 8, "2nn.hidden": 200}
+    folder = digits_run(
+        tmp_path / "run",
+        dataset=str(data),
+        model="char-lstm",
+        text_unroll=6,
+        num_clients=2,
+        **settings,
+    )
+    (tmp_path / "new.txt").write_text("good")
+    ((name, probability),) = said(folder, tmp_path / "new.txt")
+    assert name in ("0", "1")
+    assert 0.5 <= probability <= 1
+
+
+def test_a_run_that_has_not_ended_and_one_without_files_of_inputs(tmp_path):
+    folder = run(tmp_path / "run", dataset=str(clusters(tmp_path / "set")), num_server_rounds=1)
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"the run has not ended. Continue it"):
+        load_model(folder)
+    settings = {"dataset": "quadratic", "partitioner": "natural", "model": "quadratic"}
+    plain = digits_run(tmp_path / "quadratic", **settings, **{"2nn.hidden": 200})
+    with pytest.raises(ConfigError, match=r"takes quadratic inputs of a data set of its own"):
+        said(plain, tmp_path / "set" / "train.csv")
+
+
+def test_a_run_of_an_earlier_version_reads_the_task_from_its_data(tmp_path):
+    folder = digits_run(tmp_path / "run", num_server_rounds=1)
+    task = load_model(folder).task
+    (folder / "task.json").unlink()
+    assert load_model(folder).task == task
+    (folder / "task.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"task.json cannot be read"):
+        load_model(folder)
+
+
+# ---------------------------------------------------------------------- export
+
+NETWORKS = {
+    "linear": ({}, True),
+    "2nn": ({}, True),
+    "mnist-cnn": ({"mnist-cnn.hidden": 8}, True),
+    "resnet18-gn": ({}, False),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_script_of_an_export_runs_and_builds_the_network(tmp_path, name):
+    settings, plain = NETWORKS[name]
+    settings = {"2nn.hidden": 200, **settings} if name != "2nn" else {}
+    folder = digits_run(
+        tmp_path / "run", model=name, num_server_rounds=1, num_clients=2, **settings
+    )
+    model = load_model(folder)
+    assert is_plain(model.module) == plain
+    script = export(model, tmp_path / "out", onnx=False)
+    assert script == (tmp_path / "out" / "load_model.py").read_text()
+    assert ("fedapp.training" in script) != plain
+    found: dict[str, object] = {"__file__": str(tmp_path / "out" / "load_model.py")}
+    exec(script, found)
+    inputs = torch.randn(example_inputs(model).shape)
+    assert torch.equal(found["model"](inputs), model.module(inputs))  # type: ignore[operator]
+    weights = safetensors.torch.load_file(tmp_path / "out" / "weights.safetensors")
+    assert weights.keys() == model.module.state_dict().keys()
+
+
+def test_an_exported_table_runs_in_another_process(tmp_path):
+    data, _, _ = line(tmp_path / "set")
+    folder = run(tmp_path / "run", dataset=str(data), label_key="y", num_server_rounds=1)
+    result = CliRunner().invoke(app, ["export", str(folder)])
+    assert result.exit_code == 0
+    assert "nn.Linear(in_features=2, out_features=1, bias=True)" in result.stdout
+    out = folder / "export"
+    assert (out / "table.json").read_text() == (folder / "table.json").read_text()
+    done = subprocess.run(
+        [sys.executable, str(out / "load_model.py")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "torch.Size([2, 1])\n"
+
+
+def test_without_onnx_nothing_is_written(tmp_path, monkeypatch):
+    folder = digits_run(tmp_path / "run", num_server_rounds=1)
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ModuleNotFoundError) as error:
+        export(load_model(folder), tmp_path / "out", onnx=True)
+    assert error.value.name == "onnx"
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,461 @@
+"""Tables of numbers and categories: read, coded by hand-derived numbers, trained, pooled over nodes."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from data_files import write_parquet
+from in_process import SMALL, metrics, model
+from test_data_sources import load
+
+from fedapp.client_app import app as client_app
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
+from fedapp.data import load_node_data
+from fedapp.data.coding import coded, own_statistics, summary_of
+from fedapp.data.table import Summary
+from fedapp.engines.in_process import InlineGrid
+from fedapp.errors import ConfigError, DataError, RunError
+from fedapp.server_app import run as run_server
+
+
+def csv(folder: Path, train: str, test: str = "") -> Path:
+    """Write the splits' lines, with spaces for line ends; the test split has the first line, too."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head, *rows = train.split()
+    (folder / "train.csv").write_text("\n".join([head, *rows]) + "\n")
+    (folder / "test.csv").write_text("\n".join([head, *(test.split() or rows)]) + "\n")
+    return folder
+
+
+def run(
+    folder: Path, nodes: int = 1, configs: list[dict[str, Any]] | None = None, **settings: Scalar
+) -> Path:
+    values: dict[str, Scalar] = {**SMALL, "run-dir": str(folder), "model": "linear"}
+    del values["2nn.hidden"]
+    values |= {key.replace("_", "-"): value for key, value in settings.items()}
+    run_server(InlineGrid(client_app, values, configs or [{}] * nodes), read_config(values))
+    return folder
+
+
+# ---------------------------------------------------------------------- reading
+
+
+def test_numbers_are_standardised_by_the_training_part(tmp_path):
+    """Of 1, 3: mean 2 and deviation 1. Of 10, 10: constant, also for a test example of 20."""
+    data = load(csv(tmp_path / "set", "x,y,label 1,10,0 3,10,1", "6,20,1"))
+    assert data.task.kind == "vector"
+    assert data.task.columns == ("x", "y")
+    assert data.train.inputs.tolist() == [[-1.0, 0.0], [1.0, 0.0]]
+    assert data.test.inputs.tolist() == [[4.0, 0.0]]
+    assert data.train.targets.tolist() == [0, 1]
+
+
+def test_a_constant_column_whose_mean_is_rounded_is_constant(tmp_path):
+    data = load(csv(tmp_path / "set", "x,y,label " + "0.1,1,0 " * 7 + "0.1,3,1"))
+    assert not data.train.inputs[:, 0].any()
+
+
+def test_categories_are_coded_by_the_sorted_values_of_the_training_part(tmp_path):
+    """A value that only the test part has becomes zeros."""
+    folder = csv(tmp_path / "set", "town,x,kind Rome,1,no Bern,3,yes Rome,2,no", "Oslo,2,yes")
+    data = load(folder, input_keys="town, x", label_key="kind")
+    assert data.task.columns == ("town=Bern", "town=Rome", "x")
+    assert data.train.inputs[:, :2].tolist() == [[0, 1], [1, 0], [0, 1]]
+    assert data.test.inputs.tolist() == [[0, 0, 0]]
+    assert data.task.labels == ("no", "yes")
+    assert data.train.targets.tolist() == [0, 1, 0]
+
+
+def test_numbers_may_be_categories_and_class_labels_are(tmp_path):
+    features = {
+        "a": datasets.Value("int64"),
+        "b": datasets.ClassLabel(names=["u", "v"]),
+        "label": datasets.Value("bool"),
+    }
+    columns = {"a": [10, 9, 10], "b": [1, 0, 1], "label": [True, False, True]}
+    folder = write_parquet(tmp_path / "set", {"train": columns, "test": columns}, features)
+    data = load(folder, label_key="label", categorical_keys="a")
+    assert data.task.columns == ("a=10", "a=9", "b=u", "b=v")
+    assert data.train.inputs.tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [1, 0, 0, 1]]
+    assert data.train.targets.tolist() == [1, 0, 1]
+
+
+def test_missing_values_are_the_mean_or_a_category_of_their_own(tmp_path):
+    folder = csv(tmp_path / "set", "town,x,label Rome,1,0 ,3,1 Bern,,0")
+    data = load(folder, input_keys="town,x", missing="mean")
+    assert data.task.columns == ("town=", "town=Bern", "town=Rome", "x")
+    assert data.train.inputs.tolist() == [[0, 0, 1, -1], [1, 0, 0, 1], [0, 1, 0, 0]]
+
+
+def test_labels_that_are_floats_are_a_regression(tmp_path):
+    folder = csv(tmp_path / "set", "x,price 1,2.5 2,3.5")
+    data = load(folder, label_key="price")
+    assert (data.task.regression, data.task.num_classes) == (True, 1)
+    assert data.train.targets.tolist() == [2.5, 3.5]
+    whole = csv(tmp_path / "whole", "x,price 1,2 2,3")
+    assert load(whole, label_key="price").task.num_classes == 4
+    assert load(whole, label_key="price", task="regression").train.targets.tolist() == [2.0, 3.0]
+
+
+def test_the_client_is_no_input(tmp_path):
+    folder = csv(tmp_path / "set", "hospital,x,label b,1,0 a,2,1 b,3,0")
+    data = load(folder, client_key="hospital")
+    assert data.task.columns == ("x",)
+    assert data.train.groups["client_id"].tolist() == [1, 0, 1]
+    usual = load(csv(tmp_path / "usual", "user,x,label 7,1,0 8,2,1"))
+    assert usual.task.columns == ("x",)
+
+
+def test_a_table_with_a_text_is_read_as_text(tmp_path):
+    folder = csv(tmp_path / "set", "text,x,label hello,1,0 world,2,1")
+    assert load(folder).task.kind == "tokens"
+    assert load(folder, input_keys="x").task.kind == "vector"
+
+
+def test_what_save_to_disk_wrote_of_a_table_is_read(tmp_path):
+    folder = tmp_path / "saved"
+    datasets.Dataset.from_dict({"x": [1.0, 3.0, 2.0], "label": [0, 1, 1]}).save_to_disk(folder)
+    assert len(load(folder, test_fraction=0.4).train) == 2
+
+
+ERRORS = {
+    "no such column": (
+        "x,label 1,0 2,1",
+        {"input-keys": "x,size"},
+        r"input-keys = 'x, size': .*no column 'size'. Its columns: x, label",
+    ),
+    "no such category": (
+        "x,label 1,0 2,1",
+        {"input-keys": "x", "categorical-keys": "y"},
+        r"categorical-keys = 'y'.*Its columns: x, label",
+    ),
+    "the label as input": (
+        "x,label 1,0 2,1",
+        {"input-keys": "x,label"},
+        r"input-keys = 'x,label': names 'label', the label",
+    ),
+    "a column twice": (
+        "x,label 1,0 2,1",
+        {"input-keys": "x,x"},
+        r"or a column twice. Name each input once",
+    ),
+    "no label": (
+        "x,y 1,0 2,1",
+        {},
+        r"label-key = '': .*none named 'label'. Set label-key. Its columns: x \(int64\), y",
+    ),
+    "no such label": (
+        "x,label 1,0 2,1",
+        {"label-key": "kind"},
+        r"label-key = 'kind': .*no such column. Its columns: x",
+    ),
+    "a gap": (
+        "x,y,label 1,2,0 2,,1",
+        {},
+        r"split 'train', column 'y': row 1 has no value \(1 such rows\). .*missing='mean'",
+    ),
+    "a missing category": (
+        "c,label a,0 ,1 ,1",
+        {"input-keys": "c"},
+        r"column 'c': row 1 has no value \(2 such rows\)",
+    ),
+    "infinite": ("x,label 1,0 inf,1", {}, r"column 'x': row 1 is inf"),
+    "text in numbers": (
+        "x,y,label 1,1,0 2,1,1 3,?,0",
+        {},
+        r"column 'y': row 2 is '\?', in a column of numbers. .*categorical-keys='y'",
+    ),
+    "a label's gap": ("x,label 1,0 2,", {}, r"column 'label': row 1 has no label \(1 such rows\)"),
+    "text in labels": (
+        "x,label 1,1.5 2,2.5 3,cheap",
+        {},
+        r"column 'label': row 2 is 'cheap', in a column of numbers",
+    ),
+    "names in a regression": (
+        "x,label 1,a 2,b",
+        {"task": "regression"},
+        r"task = 'regression': .*column 'label': row 0 is 'a'",
+    ),
+    "floats as classes": (
+        "x,label 1,1.0 2,1.5",
+        {"task": "classification"},
+        r"task = 'classification': .*row 1 is 1.5",
+    ),
+    "a negative class": ("x,label 1,0 2,-1", {}, r"has label -1 in row 1"),
+    "keys of text": (
+        "x,label 1,0 2,1",
+        {"text-unit": "words"},
+        r"text-unit = 'words': has no effect, because dataset .* holds a table of numbers",
+    ),
+    "two keys of inputs": (
+        "x,label 1,0 2,1",
+        {"input-keys": "x", "input-key": "x"},
+        r"input-key = 'x': has no effect, because input-keys names",
+    ),
+    "keys of tables": (
+        "text,label ab,0 cd,1",
+        {"missing": "mean"},
+        r"missing = 'mean': has no effect, because dataset .* holds images or text",
+    ),
+    "no statistics": (
+        "x,label 1,0 2,1",
+        {"table-statistics": "no.json"},
+        r"table-statistics = 'no.json': cannot be read: .*\{\"columns\": \{\"x\": \{\"mean\"",
+    ),
+}
+
+
+@pytest.mark.parametrize(("train", "keys", "said"), ERRORS.values(), ids=ERRORS.keys())
+def test_what_is_wrong_with_a_table_is_named(tmp_path, train, keys, said):
+    folder = csv(tmp_path / "set", train)
+    with pytest.raises((DataError, ConfigError), match=said):
+        load(folder, **keys)
+
+
+def test_a_column_of_another_kind_is_named(tmp_path):
+    when = [datetime.datetime(2026, 1, day) for day in (1, 2)]
+    columns = {"when": when, "x": [1.0, 2.0], "label": [0, 1]}
+    folder = write_parquet(tmp_path / "set", {"train": columns, "test": columns})
+    with pytest.raises(
+        DataError, match=r"set input-keys to the columns to use. .*when \(timestamp"
+    ):
+        load(folder)
+    with pytest.raises(DataError, match=r"column 'when': holds timestamp.*set input-keys to the"):
+        load(folder, input_keys="when,x")
+    assert load(folder, input_keys="x").task.columns == ("x",)
+
+
+# ---------------------------------------------------------------------- runs
+
+
+def clusters(folder: Path, n: int = 300, parts: int = 0) -> Path:
+    """Write three clusters of points; in ``parts`` more folders the training part's."""
+    rng = np.random.default_rng(1)
+    label = rng.integers(3, size=n)
+    rows = [
+        f"{100 + 9 * k + a:.3f},{b:.3f},{'abc'[k]}"
+        for k, (a, b) in zip(label, rng.standard_normal((n, 2)), strict=True)
+    ]
+    half = n // 2
+    head = "x,y,label "
+    csv(folder, head + " ".join(rows[:half]), " ".join(rows[half:]))
+    for part in range(parts):
+        csv(folder.parent / f"node{part}", head + " ".join(rows[:half][part::parts]))
+    return folder
+
+
+def test_a_run_on_a_table_learns(tmp_path):
+    data = clusters(tmp_path / "set")
+    folder = run(tmp_path / "run", dataset=str(data), learning_rate=1.0, num_server_rounds=20)
+    assert metrics(folder)[-1]["test_accuracy"] > 0.95
+    stored = json.loads((folder / "table.json").read_text())
+    x = np.loadtxt(data / "train.csv", delimiter=",", skiprows=1, usecols=0)
+    assert stored["columns"]["x"]["mean"] == pytest.approx(x.mean(), rel=1e-14)
+    assert stored["columns"]["x"]["deviation"] == pytest.approx(x.std(), rel=1e-12)
+    assert stored["label"]["names"] == ["a", "b", "c"]
+
+
+def line(folder: Path, n: int = 60) -> tuple[Path, np.ndarray, np.ndarray]:
+    """Write y = 3 + 2 u - v and noise; return the folder, the inputs and y of the training part."""
+    rng = np.random.default_rng(2)
+    inputs = rng.normal([50, -3], [10, 0.1], (n, 2))
+    target = 3 + (inputs - [50, -3]) @ [0.2, -10] + rng.standard_normal(n)
+    rows = [
+        f"{u!r},{v!r},{y!r}" for (u, v), y in zip(inputs.tolist(), target.tolist(), strict=True)
+    ]
+    csv(folder, "u,v,y " + " ".join(rows[: n // 2]), " ".join(rows[n // 2 :]))
+    return folder, inputs, target
+
+
+@pytest.mark.parametrize("trainer", ["sequential", "batched"])
+def test_a_regression_finds_the_least_squares(tmp_path, trainer):
+    data, inputs, target = line(tmp_path / "set")
+    half = len(target) // 2
+    folder = run(
+        tmp_path / "run",
+        dataset=str(data),
+        label_key="y",
+        num_clients=3,
+        fraction_train=1.0,
+        batch_size=0,
+        learning_rate=0.3,
+        num_server_rounds=60,
+        precision="float64",
+        trainer=trainer,
+        program="auto" if trainer == "sequential" else "record",
+        eval_every=60,
+    )
+    train = inputs[:half]
+    scaled = (inputs - train.mean(0)) / train.std(0)
+    design = np.column_stack([scaled, np.ones(len(scaled))])
+    solution = np.linalg.lstsq(design[:half], target[:half], rcond=None)[0]
+    weights = model(folder)
+    found = [*weights["1.weight"][0].tolist(), weights["1.bias"].item()]
+    np.testing.assert_allclose(found, solution, rtol=1e-9)
+    errors = target[half:] - design[half:] @ solution
+    last = metrics(folder)[-1]
+    assert last["test_rmse"] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
+    assert last["test_loss"] == pytest.approx(np.mean(errors**2), rel=1e-9)
+    spread = np.sum((target[half:] - target[half:].mean()) ** 2)
+    assert last["test_r2"] == pytest.approx(1 - np.sum(errors**2) / spread, rel=1e-9)
+    assert last["test_accuracy"] is None
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["test_rmse"] == last["test_rmse"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"algorithm": "fedlc"}, "algorithm = 'fedlc': needs labels of classes"),
+        ({"algorithm": "fedntd"}, "algorithm = 'fedntd': needs labels of classes"),
+        ({"algorithm": "fedsol"}, "algorithm = 'fedsol': needs labels of classes"),
+        ({"partitioner": "dirichlet"}, "partitioner = 'dirichlet': divides each label"),
+        ({"partitioner": "label-quantity"}, "partitioner = 'label-quantity': divides each label"),
+        ({"target-accuracy": 0.9}, "target-accuracy = 0.9: .*Set target-accuracy=0"),
+        (
+            {"algorithm": "dp-fedavg"},
+            r"table-statistics = '': .*\{\"columns\": \{\"u\": \{\"mean\"",
+        ),
+        ({"algorithm": "local-dp"}, r"table-statistics = '': .*'local-dp' protects"),
+    ],
+)
+def test_what_a_regression_or_privacy_excludes_is_named_before_training(tmp_path, settings, said):
+    data, _, _ = line(tmp_path / "set")
+    settings = {key.replace("-", "_"): value for key, value in settings.items()}
+    with pytest.raises(ConfigError, match=said):
+        run(tmp_path / "run", dataset=str(data), label_key="y", num_clients=3, **settings)
+    assert not (tmp_path / "run").exists()
+
+
+# ---------------------------------------------------------------------- nodes
+
+
+def test_statistics_pooled_over_nodes_are_the_central_ones(tmp_path):
+    """To 1e-12, also far from 0; categories and labels are united."""
+    rng = np.random.default_rng(3)
+    x = 2000 + rng.standard_normal(90)
+    town, kind = rng.choice(list("pqr"), 90), rng.choice(["no", "yes"], 90)
+    head, rows = (
+        "x,town,label",
+        [f"{a!r},{b},{c}" for a, b, c in zip(x.tolist(), town, kind, strict=True)],
+    )
+    config = read_config({"dataset": "towns", "input-keys": "x,town", "num-clients": 0})
+    parts = [rows[:20], [*rows[20:50]], [row for row in rows[50:] if ",p," not in row]]
+    held = [row for part in parts for row in part]
+    read = [
+        load_node_data(config, str(csv(tmp_path / str(i), " ".join([head, *part]))))
+        for i, part in enumerate([held, *parts])
+    ]
+    central, *nodes = read
+    summaries = [summary_of(node) for node in nodes]
+    sent = [Summary.read(central.table, summary.to_json()) for summary in summaries]
+    assert sent == summaries
+    pooled, expected = Summary.pooled(sent).statistics(), own_statistics(central)
+    assert pooled.columns["town"] == expected.columns["town"] == ("p", "q", "r")
+    assert pooled.columns["x"].mean == pytest.approx(expected.columns["x"].mean, rel=1e-15)
+    assert pooled.columns["x"].deviation == pytest.approx(
+        expected.columns["x"].deviation, rel=1e-12
+    )
+    whole = coded(central, expected).train
+    each = [coded(node, pooled) for node in nodes]
+    np.testing.assert_allclose(
+        np.concatenate([d.train.inputs for d in each]), whole.inputs, atol=1e-12
+    )
+    np.testing.assert_array_equal(np.concatenate([d.train.targets for d in each]), whole.targets)
+
+
+def own(folder: Path, parts: int) -> list[dict[str, Any]]:
+    return [{"data-path": str(folder.parent / f"node{k}"), "client-id": k} for k in range(parts)]
+
+
+def test_nodes_with_data_of_their_own_train_as_virtual_clients_do(tmp_path):
+    """The same statistics and the same clients: theta differs by the rounding of the means alone."""
+    data = clusters(tmp_path / "set", parts=3)
+    natural = tmp_path / "all"
+    rows = [(tmp_path / f"node{k}" / "train.csv").read_text().split()[1:] for k in range(3)]
+    lines = [f"{k},{row}" for k, part in enumerate(rows) for row in part]
+    csv(natural, "client_id,x,y,label " + " ".join(lines))
+    settings = {"precision": "float64", "fraction_train": 1.0, "seed": 3}
+    one = run(
+        tmp_path / "nodes", configs=own(data, 3), dataset=str(data), num_clients=0, **settings
+    )
+    two = run(
+        tmp_path / "virtual", dataset=str(natural), num_clients=3, partitioner="natural", **settings
+    )
+    for name, tensor in model(one).items():
+        np.testing.assert_allclose(tensor.numpy(), model(two)[name].numpy(), atol=1e-10)
+    pooled, central = (json.loads((f / "table.json").read_text()) for f in (one, two))
+    assert pooled["columns"]["x"]["mean"] == pytest.approx(
+        central["columns"]["x"]["mean"], rel=1e-14
+    )
+    assert pooled["label"] == central["label"]
+
+
+def test_a_resumed_run_and_a_node_that_joins_later_use_the_runs_statistics(tmp_path):
+    data = clusters(tmp_path / "set", parts=3)
+    settings = {
+        "dataset": str(data),
+        "num_clients": 0,
+        "fraction_train": 1.0,
+        "num_server_rounds": 2,
+    }
+    folder = run(tmp_path / "run", configs=own(data, 2), **settings)
+    before = (folder / "table.json").read_text()
+    settings |= {"num_server_rounds": 3, "resume": True}
+    run(folder, configs=own(data, 3), **settings)
+    assert (folder / "table.json").read_text() == before
+    assert metrics(folder)[-1]["clients"] == [0, 1, 2]
+    assert metrics(folder)[-1]["replied"] == 3
+
+
+def test_a_node_of_another_table_is_refused_with_the_difference(tmp_path):
+    data = clusters(tmp_path / "set", parts=1)
+    other = csv(tmp_path / "node1", "x,z,label 1,2,a 2,3,b")
+    assert other.is_dir()
+    settings = {"dataset": str(data), "num_clients": 0, "min_nodes": 2, "node_timeout": 2.0}
+    with pytest.raises(RunError, match=r"columns .*'z \(number\)'.* instead of .*'y \(number\)'"):
+        run(tmp_path / "run", configs=own(data, 2), **settings)
+
+
+def test_malformed_statistics_are_refused(tmp_path):
+    table = load_node_data(read_config({}), str(clusters(tmp_path / "set"))).table
+    good = json.loads(summary_of(load_node_data(read_config({}), str(tmp_path / "set"))).to_json())
+    for wrong in (
+        "",
+        "[]",
+        json.dumps({**good, "columns": {"x": good["columns"]["x"]}}),
+        json.dumps({**good, "label": {"names": ["a", "a"], "classes": 2}}),
+        json.dumps({**good, "label": {"names": [], "classes": 0}}),
+        json.dumps(good).replace('"mean": ', '"mean": NaN, "old": '),
+        json.dumps(good).replace('"squares": ', '"squares": -'),
+    ):
+        with pytest.raises(DataError, match="the statistics of its table are malformed"):
+            Summary.read(table, wrong)
+
+
+def test_private_nodes_send_no_statistics_and_use_those_given(tmp_path):
+    data = clusters(tmp_path / "set", parts=3)
+    columns = {"x": {"mean": 100.0, "deviation": 10.0}, "y": {"mean": 0.0, "deviation": 1.0}}
+    given = tmp_path / "given.json"
+    given.write_text(json.dumps({"columns": columns}))
+    folder = run(
+        tmp_path / "run",
+        configs=own(data, 3),
+        dataset=str(data),
+        num_clients=0,
+        algorithm="dp-fedavg",
+        table_statistics=str(given),
+        fraction_train=0.9,
+        **{"dp-fedavg.noise": 0.1},
+    )
+    stored = json.loads((folder / "table.json").read_text())
+    assert stored["columns"] == columns
+    assert stored["label"] == {"names": ["a", "b", "c"], "classes": 3}
+    assert metrics(folder)[-1]["round"] == 3
