@@ -45,7 +45,7 @@ REFUSED = {
     "report /nowhere": "'/nowhere' holds no run",
     "status /nowhere": "'/nowhere' holds no run",
     "doctor device=cuda": "device = 'cuda': this process sees 0 GPUs",
-    "keys x": "unexpected extra argument (x)",
+    "keys x": "'x': there is no component of this name",
     "updates /nowhere": "'/nowhere' holds no run",
     "sharpness /nowhere": "'/nowhere' holds no run",
     "reproduce nosuch": "'nosuch': there is no such table or figure",

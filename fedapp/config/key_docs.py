@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedapp.config.components import component_class, is_component
+from fedapp.config.components import component_class, is_component, is_own
 from fedapp.config.read import field_of
 from fedapp.config.registry import FAMILIES, Component
 from fedapp.errors import ComponentError
@@ -51,8 +51,12 @@ def describe(value: str) -> list[tuple[type[Component], str]]:
                 source = f" ({', '.join(code.files)}, SHA-256 {code.digest})" if code else ""
                 line = f"{family.key} = {component.name!r}: {component.title()}{source}"
                 described.append((component, line))
+    if not described and any(is_own(family, value) for family in FAMILIES):
+        raise ComponentError(errors[0])
     if not described:
-        raise ComponentError("\n".join(errors))
+        raise ComponentError(
+            f"{value!r}: there is no component of this name. `fedapp keys` lists what keys allow."
+        )
     return described
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
-import pytest
 import torch
 
 from fedapp.cli.template.signs import Signs
@@ -31,8 +31,7 @@ def test_a_step_is_the_sign_of_the_gradient_times_the_scale() -> None:
     assert loss == 1
 
 
-def test_a_run_learns_the_rings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(APP)
+def test_a_run_learns_the_rings(tmp_path: Path) -> None:
     settings: dict[str, Scalar] = {
         "algorithm": "signs",
         "dataset": "rings",
@@ -40,7 +39,8 @@ def test_a_run_learns_the_rings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "pictures": False,
         "run-dir": str(tmp_path / "run"),
     }
-    run_inline(server_app, client_app, settings)
+    with contextlib.chdir(APP):
+        run_inline(server_app, client_app, settings)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     accuracies = [json.loads(line)["test_accuracy"] for line in lines]
     assert accuracies[-1] > max(accuracies[0], 0.5)
