@@ -125,7 +125,7 @@ FAULTS = (
         STEP,
         "torch.where(active, t, old[n])",
         "torch.where(active | True, t, old[n])",
-        f"{GOLDEN}[momentum-and-clipping-together]",
+        "tests/test_trainers.py::test_what_a_client_remembers_is_of_its_own_steps[scaffold]",
     ),
     Fault(
         "results of a batch to other clients",
