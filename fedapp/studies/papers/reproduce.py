@@ -24,6 +24,7 @@ from fedapp.studies.papers.cells import (
 from fedapp.studies.papers.costs import costs_of_cells, list_experiments
 from fedapp.studies.papers.data import locate
 from fedapp.studies.papers.figures.draw import draw, numbers_of
+from fedapp.studies.papers.figures.overview import draw_overview
 from fedapp.studies.papers.figures.sharpness import measure_sharpness
 from fedapp.studies.papers.pages.index import write_index
 from fedapp.studies.papers.pages.page import write_page
@@ -115,7 +116,8 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
             continue
         for path in publish(experiment, results, setups[name], options.to, records):
             console.print(str(path), highlight=False, soft_wrap=True)
-    console.print(str(write_index(options.to, records)), highlight=False, soft_wrap=True)
+    for path in publish_index(options.to, records):
+        console.print(str(path), highlight=False, soft_wrap=True)
     return " ".join(filter(None, problems))
 
 
@@ -312,9 +314,16 @@ def publish(
     return [written, *([drawn] if drawn else []), page]
 
 
+def publish_index(folder: Path, records: Mapping[str, RunRecord]) -> list[Path]:
+    """Write the index and the picture of all tables and return the files."""
+    drawn = draw_overview(folder, records)
+    return [*([drawn] if drawn else []), write_index(folder, records)]
+
+
 def redraw(folder: Path, data: Path | None) -> None:
-    """Draw the figures of all results in ``folder`` again."""
+    """Draw the figures of all results in ``folder`` again, and the picture of all tables."""
     records = read_records(folder)
+    draw_overview(folder, records)
     for name, experiment in all_experiments().items():
         for results in results_of(folder, name, records):
             options = ReproduceOptions(results.scale, data, folder, folder, SchedulerOptions(), {})
