@@ -48,8 +48,8 @@ CAPTION = """![Measured against published rounds of all tables]({name}.png)
 
 Each mark is a published number of rounds and what was measured: filled with the variant's images and
 weights, hollow with the paper's settings as they are read here; a triangle is a cell that did not reach
-its target. Below the band of 25 % a cell is faster than published, above it slower. The strip has the cells
-that were not run.
+its target. Below the band of 25 % a cell is faster than published, above it slower. The strip has the
+cells that were not run.
 """
 
 
@@ -127,9 +127,10 @@ def _variant(cells: Sequence[Entry], variant: str) -> str:
 
 def _claims(experiment: Claims, results: Results) -> str:
     counts = Counter(each.verdict for each in check_all(experiment, results))
-    hold, fail, unsure = counts["holds"], counts["fails"], counts["inconclusive"]
-    others = counts.total() - hold - fail - unsure
-    return f"{hold} hold, {fail} fail, {unsure} inconclusive, {others} not judged"
+    hold, fail, open_ = counts["holds"], counts["fails"], counts["open"] + counts["one seed"]
+    undecidable = counts["undecidable"]
+    others = counts.total() - hold - fail - open_ - undecidable
+    return f"{hold} hold, {fail} fail, {open_} open, {undecidable} undecidable, {others} not judged"
 
 
 def _comparison(results: Results) -> str:
