@@ -104,8 +104,9 @@ def reproduce(
     The exit code is 1 if a run failed or results were not written.
     """
     from fedapp.studies.papers.catalogue import as_scale
-    from fedapp.studies.papers.reproduce import ReproduceOptions, data_folder, show_costs
+    from fedapp.studies.papers.options import ReproduceOptions, data_folder
     from fedapp.studies.papers.reproduce import reproduce as run_experiments
+    from fedapp.studies.papers.reproduce import show_costs
     from fedapp.studies.sweep.scheduler import SchedulerOptions
 
     scheduler, overrides = SchedulerOptions(jobs, stacked, retry, hours), parse_settings(setting)
