@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +12,9 @@ from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import Experiment, choose_at
 from fedapp.studies.papers.cells import (
+    EXPERIMENT_SEPARATOR,
     Cells,
+    Setup,
     cells_without_data,
     is_among,
     make_cells,
@@ -26,11 +28,12 @@ from fedapp.studies.papers.publish import (
     refuse_to_overwrite,
     results_from,
 )
+from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.stored import read_results
 from fedapp.studies.sweep.identity import LENGTH
 from fedapp.studies.sweep.plans import Plan, Plans, failure, records_of, run_plans
 from fedapp.studies.sweep.record import RunRecord
-from fedapp.studies.sweep.search import replay, search
+from fedapp.studies.sweep.search import Cell, SearchResult, replay, search
 from fedapp.studies.sweep.store import Store, as_folder
 from fedapp.studies.sweep.table import EARLIER, read_records, update_table
 
@@ -51,6 +54,48 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
         A name is unknown, data are missing, ``only`` names no cell, an override is not allowed, or the
         folder of results cannot be read or written.
     """
+    work = prepare(names, options)
+    plans, store = work.plans, work.store
+    if options.scheduler.hours:
+        plans = _cheapest_first(work)
+    chosen = {name: plan for name, plan in plans.items() if name in work.chosen}
+    outcomes = run_plans(chosen, store, options.scheduler, console)
+    for name in plans.keys() - chosen:
+        if outcome := replay(plans[name](), store.find).outcome:
+            outcomes[name] = outcome
+    problems = [failure(outcomes.values(), store)]
+    problems.append(publish_outcomes(work, list(work.experiments), outcomes, console))
+    return " ".join(filter(None, problems))
+
+
+@dataclass(frozen=True)
+class Work:
+    """The experiments of a command, their cells, the plans of all cells by name, and the runs so far."""
+
+    options: ReproduceOptions
+    experiments: Mapping[str, Experiment]
+    setups: Mapping[str, Setup]
+    cells: Mapping[str, Cells]
+    plans: Mapping[str, Plan]
+    chosen: Sequence[str]
+    """The names of the plans of the cells that are to run."""
+    store: Store
+    earlier: Mapping[str, Results | None]
+
+    def cell(self, plan: str) -> Cell | None:
+        """Return the cell of a plan."""
+        experiment, label = split_name(plan)
+        return self.cells[experiment][label]
+
+
+def prepare(names: Sequence[str], options: ReproduceOptions) -> Work:
+    """Return the work of a command; nothing runs.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`reproduce`.
+    """
     _check_overrides(options.overrides)
     experiments = choose_at(list(names), options.scale)
     options = replace(options, to=as_folder(options.to, "--to"))
@@ -60,30 +105,35 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
     setups = {name: setup_of(experiment, options) for name, experiment in experiments.items()}
     cells = {name: make_cells(experiment, setups[name]) for name, experiment in experiments.items()}
     plans = _plans(cells)
-    if options.scheduler.hours:
-        plans = _cheapest_first(plans, experiments, options)
     chosen = _chosen(list(plans), options.only)
     store = Store(options.runs, recorded)
-    outcomes = run_plans({name: plans[name] for name in chosen}, store, options.scheduler, console)
-    for name in plans.keys() - chosen:
-        if outcome := replay(plans[name](), store.find).outcome:
-            outcomes[name] = outcome
-    _write_records(plans, store, options.to)
+    return Work(options, experiments, setups, cells, plans, chosen, store, earlier)
+
+
+def publish_outcomes(
+    work: Work, names: Sequence[str], outcomes: Mapping[str, SearchResult], console: Console
+) -> str:
+    """Write records, results, figures and pages of experiments, and the index, from these outcomes.
+
+    Returns a message about results that were not written, or "".
+    """
+    options, problems = work.options, []
+    _write_records(work.plans, work.store, options.to)
     records = read_records(options.to)
-    problems = [failure(outcomes.values(), store)]
-    for name, experiment in experiments.items():
-        own = {label: outcomes.get(_plan_name(name, label)) for label in cells[name]}
+    for name in names:
+        cells, setup = work.cells[name], work.setups[name]
+        own = {label: outcomes.get(_plan_name(name, label)) for label in cells}
         if own and not any(own.values()):
             continue  # no cell has run, at this scale or yet
-        results = results_from(name, experiment, cells[name], own, setups[name], options)
-        if problem := refuse_to_overwrite(results, earlier[name], options):
+        results = results_from(name, work.experiments[name], cells, own, setup, options)
+        if problem := refuse_to_overwrite(results, work.earlier[name], options):
             problems.append(problem)
             continue
-        for path in publish(experiment, results, setups[name], options.to, records):
+        for path in publish(work.experiments[name], results, setup, options.to, records):
             console.print(str(path), highlight=False, soft_wrap=True)
     for path in publish_index(options.to, records):
         console.print(str(path), highlight=False, soft_wrap=True)
-    return " ".join(filter(None, problems))
+    return " ".join(problems)
 
 
 def _check_overrides(overrides: Mapping[str, Scalar]) -> None:
@@ -132,7 +182,13 @@ def _paper(name: str) -> str:
 
 
 def _plan_name(experiment: str, label: str) -> str:
-    return f"{experiment}: {label}"
+    return f"{experiment}{EXPERIMENT_SEPARATOR}{label}"
+
+
+def split_name(plan: str) -> tuple[str, str]:
+    """Split the name of a plan into the experiment and the label of the cell."""
+    experiment, _, label = plan.partition(EXPERIMENT_SEPARATOR)
+    return experiment, label
 
 
 def _chosen(plans: Sequence[str], only: Sequence[str]) -> list[str]:
@@ -155,16 +211,20 @@ def _chosen(plans: Sequence[str], only: Sequence[str]) -> list[str]:
     return [plan for plan, label in labels.items() if not only or is_among(label, only)]
 
 
-def _cheapest_first(
-    plans: Plans, experiments: Mapping[str, Experiment], options: ReproduceOptions
-) -> dict[str, Plan]:
-    """Sort the plans by their estimated cost."""
-    seconds = {
+def seconds_of(work: Work) -> dict[str, float]:
+    """Return the estimated seconds of each plan on one core."""
+    options = work.options
+    return {
         _plan_name(name, label): cost.seconds
-        for name, experiment in experiments.items()
+        for name, experiment in work.experiments.items()
         for label, cost in costs_of_cells(experiment, options.scale, options.overrides).items()
     }
-    return {name: plans[name] for name in sorted(plans, key=seconds.__getitem__)}
+
+
+def _cheapest_first(work: Work) -> dict[str, Plan]:
+    """Sort the plans by their estimated cost."""
+    seconds = seconds_of(work)
+    return {name: work.plans[name] for name in sorted(work.plans, key=seconds.__getitem__)}
 
 
 def show_costs(names: Sequence[str], options: ReproduceOptions, console: Console) -> None:
