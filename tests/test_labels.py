@@ -89,6 +89,25 @@ def test_a_page_says_of_a_line_how_many_rounds_of_the_full_scale_were_run() -> N
     assert "| B: K = 50, B = 2 (full scale: 10) | 0.1 | 1 | 80 of 200 |" in said
 
 
+def test_a_figure_says_what_part_of_the_rounds_was_run() -> None:
+    experiment, results = figure_of("cpu")
+    names = RunLabels.of(experiment, results)
+    assert names.length(results) == "80 of 200 rounds"
+    first = next(iter(results.cells))
+    longer = cell(run_result(rounds=200))
+    mixed = results.model_copy(update={"cells": {**results.cells, first: longer}})
+    assert names.length(mixed) == "40 to 100 % of the rounds of full scale"
+    whole = dict.fromkeys(results.cells, longer)
+    assert names.length(results.model_copy(update={"cells": whole})) == ""
+
+
+@pytest.mark.parametrize("scale", ["cpu", "narrow"])
+def test_a_note_says_that_the_extreme_e_is_left_out(scale: str) -> None:
+    found = EXPERIMENTS["seo-fig3"].scales[scale]
+    assert "without the extreme E = 50" in found.note
+    assert "K = 50, E = 50" not in (found.only or ())
+
+
 def test_claims_say_what_is_compared() -> None:
     experiment = EXPERIMENTS["seo-claims"]
     assert isinstance(experiment, Claims)

@@ -365,7 +365,7 @@ def test_the_index_counts_verdicts_and_lines() -> None:
     none = Results(experiment="seo-claims", scale="cpu", command="c", cells={})
     experiment = EXPERIMENTS["seo-claims"]
     assert isinstance(experiment, Claims)
-    said = f"0 hold, 0 fail, 0 inconclusive, {len(experiment.claims)} not judged"
+    said = f"0 hold, 0 fail, 0 open, 0 undecidable, {len(experiment.claims)} not judged"
     assert summary(experiment, [none]) == said
     lines = {"K | K = 1": cell(run_result()), "K | K = 5": CellResult()}
     figure = Results(experiment="seo-fig2", scale="cpu", command="c", cells=lines)

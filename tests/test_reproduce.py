@@ -18,7 +18,8 @@ from fedapp.studies.papers import costs
 from fedapp.studies.papers.catalogue import choose
 from fedapp.studies.papers.cells import make_cells
 from fedapp.studies.papers.costs import cost_of
-from fedapp.studies.papers.reproduce import ReproduceOptions, reproduce
+from fedapp.studies.papers.options import ReproduceOptions
+from fedapp.studies.papers.reproduce import reproduce
 from fedapp.studies.papers.results import collect
 from fedapp.studies.papers.schema import SCALES
 from fedapp.studies.papers.stored import read_results, results_of, write_results

@@ -7,8 +7,8 @@ from pydantic import ValidationError
 
 from fedapp.analysis.curves import fluctuation, relative_spread
 from fedapp.studies.papers.cells import make_cells
-from fedapp.studies.papers.claims import Claim, Claims
-from fedapp.studies.papers.pages.claims import Noise, check, claims_section
+from fedapp.studies.papers.claims import Claim, Claims, Resolution
+from fedapp.studies.papers.pages.claims import check, claims_section
 from fedapp.studies.papers.results import CellResult, Curve, Results, RunResult
 from fedapp.studies.papers.schema import ScaleName
 from tests.paper_results import EXPERIMENTS, cell, run_result, setup
@@ -16,6 +16,11 @@ from tests.paper_results import EXPERIMENTS, cell, run_result, setup
 
 def claim(**more) -> Claim:
     return Claim(**{"says": "s", "where": "w", "cells": ("a", "b"), **more})
+
+
+def thrice(run: RunResult) -> CellResult:
+    """Return a cell of three seeds that agree, so that its numbers are known to their resolution."""
+    return cell(*(run.model_copy(update={"seed": seed}) for seed in range(3)))
 
 
 def learning(accuracy, train_loss, seed=0) -> RunResult:
@@ -55,14 +60,11 @@ def test_fluctuation_is_the_mean_change_over_the_last_half() -> None:
 def test_a_gain_is_the_difference_of_two_differences() -> None:
     claim = Claim(text="", where="", measure="gain", cells=("a", "b", "c", "d"), low=0.0)
     finals = {"a": 0.6, "b": 0.5, "c": 0.7, "d": 0.68}
-    cells = {
-        name: cell(run_result(1.0).model_copy(update={"final": final}))
-        for name, final in finals.items()
-    }
-    checked = check(claim, cells, Noise(0.02))
+    cells = {name: thrice(run_result(final=final)) for name, final in finals.items()}
+    checked = check(claim, cells, Resolution(0.02))
     assert checked.measured == pytest.approx(0.1 - 0.02)
     assert checked.verdict == "holds"
-    assert check(claim, cells, Noise(0.1)).verdict == "inconclusive"
+    assert check(claim, cells, Resolution(0.1)).verdict == "open"
 
 
 def test_claims_are_about_cells_of_other_items() -> None:
@@ -75,77 +77,83 @@ def test_claims_are_about_cells_of_other_items() -> None:
 
 @pytest.mark.parametrize(
     ("finals", "verdict"),
-    [((0.5, 0.6), "fails"), ((0.6, 0.5), "holds"), ((0.505, 0.5), "inconclusive")],
+    [((0.5, 0.6), "fails"), ((0.6, 0.5), "holds"), ((0.505, 0.5), "open")],
 )
 def test_a_difference_must_exceed_the_noise(finals, verdict: str) -> None:
-    cells = {name: cell(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
-    checked = check(claim(measure="difference", low=0.0), cells, Noise(0.01))
+    cells = {name: thrice(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
+    checked = check(claim(measure="difference", low=0.0), cells, Resolution(0.01))
     assert checked.verdict == verdict
     assert checked.measured == pytest.approx(finals[0] - finals[1])
 
 
-def test_the_seeds_spread_counts_as_noise_where_it_is_greater() -> None:
-    wide = cell(run_result(final=0.5), run_result(final=0.7, seed=1))
-    cells = {"a": wide, "b": cell(run_result(final=0.55))}
-    checked = check(claim(measure="difference", low=0.0), cells, Noise(0.01))
-    assert checked.noise == pytest.approx(0.1)
-    assert checked.verdict == "inconclusive"
+def test_the_seeds_count_as_noise_where_they_are_wider() -> None:
+    """s = 0.1 of three seeds, the others agree: 4.303 * 0.1 / sqrt(3) = 0.248 either way."""
+    wide = cell(*(run_result(final=final) for final in (0.5, 0.6, 0.7)))
+    cells = {"a": wide, "b": thrice(run_result(final=0.55))}
+    checked = check(claim(measure="difference", low=0.0), cells, Resolution(0.01))
+    assert checked.interval is not None
+    assert checked.interval.high - 0.05 == pytest.approx(0.24843, abs=1e-4)
+    assert checked.verdict == "open"
 
 
 @pytest.mark.parametrize(
     ("finals", "verdict"),
-    [((0.5, 0.505), "holds"), ((0.5, 0.525), "inconclusive"), ((0.5, 0.56), "fails")],
+    [((0.5, 0.505), "holds"), ((0.5, 0.525), "open"), ((0.5, 0.56), "fails")],
 )
 def test_a_spread_must_exceed_the_noise_too(finals, verdict: str) -> None:
-    cells = {name: cell(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
-    assert check(claim(measure="spread", high=0.02), cells, Noise(0.01)).verdict == verdict
+    cells = {name: thrice(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
+    assert check(claim(measure="spread", high=0.02), cells, Resolution(0.01)).verdict == verdict
 
 
 def test_claims_about_one_value_all_values_and_layers() -> None:
-    cells = {"a": cell(run_result(final=0.68)), "b": cell(run_result(final=0.66))}
+    cells = {"a": thrice(run_result(final=0.68)), "b": thrice(run_result(final=0.66))}
     value = claim(measure="value", cells=("a",), low=0.66, high=0.7)
-    assert check(value, cells, Noise(0.01)).verdict == "holds"
-    spread = check(claim(measure="spread", high=0.01), cells, Noise(0.001))
+    assert check(value, cells, Resolution(0.01)).verdict == "holds"
+    spread = check(claim(measure="spread", high=0.01), cells, Resolution(0.001))
     assert (round(spread.measured, 6), spread.verdict) == (0.02, "fails")
     agreement = claim(measure="agreement", low=0.0)
-    layers = check(agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), Noise(0.01))
-    assert (layers.measured, layers.verdict) == (0.0, "inconclusive")
-    assert check(value, {}, Noise(0.01)).verdict == "not run"
+    layers = check(
+        agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), Resolution(0.01)
+    )
+    assert (layers.measured, layers.verdict) == (0.0, "open")
+    assert check(value, {}, Resolution(0.01)).verdict == "not run"
 
 
 @pytest.mark.parametrize(
     ("finals", "least", "verdict"),
     [
         ((0.6, 0.5, 0.2), 0.1, "holds"),
-        ((0.6, 0.595, 0.2), 0.005, "inconclusive"),
+        ((0.6, 0.595, 0.2), 0.005, "open"),
         ((0.6, 0.2, 0.5), -0.3, "fails"),
     ],
 )
 def test_an_order_is_its_least_step(finals, least: float, verdict: str) -> None:
-    cells = {name: cell(run_result(final=f)) for name, f in zip("abc", finals, strict=True)}
-    checked = check(claim(measure="order", cells=("a", "b", "c"), low=0.0), cells, Noise(0.01))
+    cells = {name: thrice(run_result(final=f)) for name, f in zip("abc", finals, strict=True)}
+    checked = check(claim(measure="order", cells=("a", "b", "c"), low=0.0), cells, Resolution(0.01))
     assert (checked.measured, checked.verdict) == (pytest.approx(least), verdict)
     assert (
-        check(claim(measure="order", cells=("a", "d"), low=0.0), cells, Noise(0.01)).measured
+        check(claim(measure="order", cells=("a", "d"), low=0.0), cells, Resolution(0.01)).measured
         is None
     )
 
 
 def test_a_window_is_of_the_papers_rounds() -> None:
     """At a pace of 4 the rounds 8 to 14 are 2 and 3."""
-    one = cell(learning([0.1, 0.2, 0.6, 0.8, 0.9], [None, 2.0, 1.5, 1.0, 0.5]))
-    other = cell(learning([0.1, 0.2, 0.5, 0.7, 0.9], [None, 2.0, 1.5, 1.4, 0.3]))
+    one = thrice(learning([0.1, 0.2, 0.6, 0.8, 0.9], [None, 2.0, 1.5, 1.0, 0.5]))
+    other = thrice(learning([0.1, 0.2, 0.5, 0.7, 0.9], [None, 2.0, 1.5, 1.4, 0.3]))
     cells = {"a": one, "b": other}
     accuracy = claim(measure="difference", of="accuracy", window=(8, 14), low=0.0)
-    assert check(accuracy, cells, Noise(0.02), "cpu", pace=4.0).measured == pytest.approx(0.1)
-    assert check(accuracy, cells, Noise(0.02), "cpu", pace=4.0).verdict == "holds"
-    assert check(accuracy, cells, Noise(0.02)).verdict == "no number"  # no run has as many rounds
+    assert check(accuracy, cells, Resolution(0.02), "cpu", pace=4.0).measured == pytest.approx(0.1)
+    assert check(accuracy, cells, Resolution(0.02), "cpu", pace=4.0).verdict == "holds"
+    assert (
+        check(accuracy, cells, Resolution(0.02)).verdict == "no number"
+    )  # no run has as many rounds
     loss = accuracy.model_copy(update={"of": "train_loss"})
-    checked = check(loss, cells, Noise(0.02), "cpu", pace=4.0)
-    assert (checked.measured, checked.verdict) == (pytest.approx(1.25 - 1.45), "one seed")
+    checked = check(loss, cells, Resolution(0.02), "cpu", pace=4.0)
+    assert (checked.measured, checked.verdict) == (pytest.approx(1.25 - 1.45), "fails")
     last = claim(measure="difference", of="train_loss", low=0.0)
-    assert check(last, cells, Noise(0.02)).measured == pytest.approx(0.2)
-    assert check(last, cells, Noise(0.02), "cpu", pace=4.0).measured == pytest.approx(0.2)
+    assert check(last, cells, Resolution(0.02)).measured == pytest.approx(0.2)
+    assert check(last, cells, Resolution(0.02), "cpu", pace=4.0).measured == pytest.approx(0.2)
 
 
 def test_rounds_to_the_level_are_to_nine_tenths_of_what_all_reach() -> None:
@@ -155,9 +163,11 @@ def test_rounds_to_the_level_are_to_nine_tenths_of_what_all_reach() -> None:
         "b": cell(learning([0.0, 0.2, 0.4, 0.5], [1.0] * 4)),
     }
     faster = claim(measure="difference", of="rounds_to_level", high=0.0)
-    checked = check(faster, cells, Noise(0.01))
+    checked = check(faster, cells, Resolution(0.01))
     assert (checked.measured, checked.verdict) == (pytest.approx(1.5 - 2.5), "one seed")
-    assert check(faster, {**cells, "b": cell(run_result())}, Noise(0.01)).verdict == "no number"
+    assert (
+        check(faster, {**cells, "b": cell(run_result())}, Resolution(0.01)).verdict == "no number"
+    )
     twice = {
         name: found.model_copy(update={"runs": [*found.runs, later]})
         for (name, found), later in zip(
@@ -169,9 +179,9 @@ def test_rounds_to_the_level_are_to_nine_tenths_of_what_all_reach() -> None:
             strict=True,
         )
     }
-    checked = check(faster, twice, Noise(0.01))  # (1.5 + 2.5) / 2 less (2.5 + 2.5) / 2
-    assert (checked.measured, checked.noise) == (pytest.approx(-0.5), pytest.approx(0.5))
-    assert checked.verdict == "inconclusive"
+    checked = check(faster, twice, Resolution(0.01))  # (1.5 + 2.5) / 2 less (2.5 + 2.5) / 2
+    assert checked.measured == pytest.approx(-0.5)
+    assert checked.verdict == "open"
 
 
 def test_clients_losses_lie_apart_by_their_deviation_over_their_mean() -> None:
@@ -185,10 +195,10 @@ def test_clients_losses_lie_apart_by_their_deviation_over_their_mean() -> None:
     )
     assert (apart.loss_spread, alike.loss_spread, run_result().loss_spread) == (0.5, 0.0, None)
     further = claim(measure="difference", of="loss_spread", low=0.0)
-    checked = check(further, {"a": cell(apart), "b": cell(alike)}, Noise(0.01))
+    checked = check(further, {"a": cell(apart), "b": cell(alike)}, Resolution(0.01))
     assert (checked.measured, checked.verdict) == (0.5, "one seed")
     assert (
-        check(further, {"a": cell(apart), "b": cell(run_result())}, Noise(0.01)).verdict
+        check(further, {"a": cell(apart), "b": cell(run_result())}, Resolution(0.01)).verdict
         == "no number"
     )
 
@@ -225,13 +235,14 @@ def test_a_page_says_which_rounds_a_window_is() -> None:
     assert "of the paper are here" not in said("full")
 
 
-@pytest.mark.parametrize(
-    ("second", "verdict"), [(0.2, "holds"), (0.46, "inconclusive"), (0.8, "fails")]
-)
-def test_similarities_differ_by_more_than_half_of_the_seeds_range(second, verdict: str) -> None:
+@pytest.mark.parametrize(("second", "verdict"), [(0.05, "holds"), (0.46, "open"), (0.95, "fails")])
+def test_similarities_differ_by_more_than_the_noise_of_the_seeds(second, verdict: str) -> None:
+    """Two seeds 0.1 apart in both cells: s^2 = 0.005, so 4.303 * sqrt(0.005 / 2 * 2) = 0.304."""
     cells = agreeing({"x": 0.5}, {"x": second})
-    checked = check(claim(measure="agreement", low=0.0), cells, Noise(0.01))
-    assert (checked.noise, checked.verdict) == (pytest.approx(0.05), verdict)
+    checked = check(claim(measure="agreement", low=0.0), cells, Resolution(0.01))
+    assert checked.interval is not None
+    assert checked.interval.high - checked.interval.value == pytest.approx(4.303 * 0.005**0.5)
+    assert checked.verdict == verdict
 
 
 @pytest.mark.parametrize("of", ["least_loss", "least_loss_round", "updates", "fluctuation"])
@@ -239,8 +250,8 @@ def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None
     one = {"a": cell(run_result(**{of: 9})), "b": cell(run_result(**{of: 1}))}
     differs = claim(measure="difference", of=of, low=0.0)
     assert (
-        check(differs, one, Noise(0.01)).measured,
-        check(differs, one, Noise(0.01)).verdict,
+        check(differs, one, Resolution(0.01)).measured,
+        check(differs, one, Resolution(0.01)).verdict,
     ) == (
         8,
         "one seed",
@@ -249,25 +260,25 @@ def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None
         name: cell(*(run_result(seed=seed, **{of: value + 2 * seed}) for seed in (0, 1)))
         for name, value in (("a", 9), ("b", 1))
     }
-    assert (check(differs, two, Noise(0.01)).noise, check(differs, two, Noise(0.01)).verdict) == (
-        1,
-        "holds",
-    )
+    checked = check(differs, two, Resolution(0.01))  # s = 1.414, t of 2 degrees: 4.303 * 1.414
+    assert checked.interval is not None
+    assert checked.interval.high - 8 == pytest.approx(4.303 * 2**0.5)
+    assert checked.verdict == "holds"
 
 
 def test_the_agreement_of_one_seed_is_shown_and_not_judged() -> None:
     one = {name: cell(c.runs[0]) for name, c in agreeing({"x": 0.9}, {"x": 0.1}).items()}
-    assert check(claim(measure="agreement", low=0.0), one, Noise(0.01)).verdict == "one seed"
+    assert check(claim(measure="agreement", low=0.0), one, Resolution(0.01)).verdict == "one seed"
 
 
 @pytest.mark.parametrize("measure", ["value", "difference", "spread"])
 def test_the_smoke_scale_is_no_evidence(measure: str) -> None:
     cells = {"a": cell(run_result(final=0.9)), "b": cell(run_result(final=0.1))}
     said = claim(measure=measure, cells=("a",) if measure == "value" else ("a", "b"), low=0.0)
-    checked = check(said, cells, Noise(0.01), "smoke")
+    checked = check(said, cells, Resolution(0.01), "smoke")
     assert checked.measured is not None
     assert checked.verdict == "smoke: no evidence"
-    assert check(said, {}, Noise(0.01), "smoke").verdict == "not run"
+    assert check(said, {}, Resolution(0.01), "smoke").verdict == "not run"
 
 
 def test_a_page_says_why_a_number_is_not_judged() -> None:
@@ -286,16 +297,19 @@ def test_a_page_says_why_a_number_is_not_judged() -> None:
 
 def test_the_value_of_a_smaller_scale_is_shown_and_not_judged() -> None:
     """The paper's accuracy is that of its data; signs and sizes of differences carry over."""
-    cells = {"a": cell(run_result(final=0.55)), "b": cell(run_result(final=0.4))}
+    cells = {"a": thrice(run_result(final=0.55)), "b": thrice(run_result(final=0.4))}
     value = claim(measure="value", cells=("a",), low=0.66)
-    checked = check(value, cells, Noise(0.01), "cpu")
+    checked = check(value, cells, Resolution(0.01), "cpu")
     assert (checked.measured, checked.verdict) == (0.55, "full scale only")
-    assert check(claim(measure="difference", low=0.0), cells, Noise(0.01), "cpu").verdict == "holds"
+    assert (
+        check(claim(measure="difference", low=0.0), cells, Resolution(0.01), "cpu").verdict
+        == "holds"
+    )
 
 
-def test_claims_of_a_scale_have_its_noise() -> None:
+def test_claims_of_a_scale_have_its_resolution() -> None:
     cells = {"seo-fig5: PP | 1 of 10 clients": 0.515, "seo-fig5: PP | 10 of 10 clients": 0.53}
-    found = {name: cell(run_result(final=final)) for name, final in cells.items()}
+    found = {name: thrice(run_result(final=final)) for name, final in cells.items()}
     experiment = EXPERIMENTS["seo-claims"]
     assert isinstance(experiment, Claims)
 
@@ -305,5 +319,5 @@ def test_claims_of_a_scale_have_its_noise() -> None:
             line for line in claims_section(experiment, results).splitlines() if "-1.50" in line
         )
 
-    assert "| 1.00 |" in shown("full")
-    assert "| 2.00 |" in shown("cpu")
+    assert "| -2.50 to -0.50 |" in shown("full")
+    assert "| -3.50 to +0.50 |" in shown("cpu")

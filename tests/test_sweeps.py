@@ -21,7 +21,8 @@ from fedapp.errors import ConfigError
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.metrics import read_metrics
-from fedapp.studies.papers.reproduce import ReproduceOptions, reproduce
+from fedapp.studies.papers.options import ReproduceOptions
+from fedapp.studies.papers.reproduce import reproduce
 from fedapp.studies.sweep.command import sweep_settings
 from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.grid import Row, expand, make_rows, split_grid, write_rows

@@ -23,9 +23,10 @@ from fedapp.config.read import field_of
 from fedapp.config.registry import FAMILIES, Family
 from fedapp.config.run_config import GROUPS, kebab
 from fedapp.studies.papers.catalogue import all_experiments
+from fedapp.studies.papers.options import data_folder
 from fedapp.studies.papers.pages.index import index
 from fedapp.studies.papers.pages.page import page_of
-from fedapp.studies.papers.reproduce import data_folder, redraw
+from fedapp.studies.papers.publish import redraw
 from fedapp.studies.papers.stored import results_of
 from fedapp.studies.sweep.table import read_records
 

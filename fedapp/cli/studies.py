@@ -79,6 +79,15 @@ Listed = Annotated[
     bool, typer.Option("--list", help="List experiments and their costs, and run nothing.")
 ]
 
+Queue = Annotated[
+    bool,
+    typer.Option(
+        "--queue",
+        help="Run the cells that are not done one after another, the cheapest first, and write each as "
+        "soon as it is done. With --list: show their order and cost.",
+    ),
+]
+
 
 def reproduce(
     experiments: Annotated[
@@ -97,6 +106,7 @@ def reproduce(
     stacked: Stacked = 1,
     recorded: Recorded = None,
     only: Only = None,
+    queue: Queue = False,
     listed: Listed = False,
 ) -> None:
     """Reproduce the papers' experiments: tables and figures beside the published numbers.
@@ -104,8 +114,9 @@ def reproduce(
     The exit code is 1 if a run failed or results were not written.
     """
     from fedapp.studies.papers.catalogue import as_scale
-    from fedapp.studies.papers.reproduce import ReproduceOptions, data_folder, show_costs
+    from fedapp.studies.papers.options import ReproduceOptions, data_folder
     from fedapp.studies.papers.reproduce import reproduce as run_experiments
+    from fedapp.studies.papers.reproduce import show_costs
     from fedapp.studies.sweep.scheduler import SchedulerOptions
 
     scheduler, overrides = SchedulerOptions(jobs, stacked, retry, hours), parse_settings(setting)
@@ -114,7 +125,14 @@ def reproduce(
     options = ReproduceOptions(
         as_scale(scale), folder, runs, to, scheduler, overrides, taken, chosen
     )
-    if listed or not experiments:
+    if queue:
+        from fedapp.studies.papers.cell_queue import run_queue, show_queue
+
+        if listed:
+            show_queue(experiments or ["all"], options, console)
+        else:
+            end_with(run_queue(experiments or ["all"], options, console))
+    elif listed or not experiments:
         show_costs(experiments or ["all"], options, console)
     else:
         end_with(run_experiments(experiments, options, console))

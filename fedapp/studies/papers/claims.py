@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, Self, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from fedapp.analysis.curves import rounds_to_target
+from fedapp.studies.papers.noise import Estimate, Interval, contrast, estimate
 from fedapp.studies.papers.results import CellResult, Curve, RunResult
 from fedapp.studies.papers.schema import Base, Part
 
@@ -79,6 +81,11 @@ class Claim(Part):
         return self.measure in ("spread", "factor")
 
     @property
+    def least(self) -> float:
+        """The least number that the measure can have."""
+        return {"spread": 0.0, "factor": 1.0}.get(self.measure, -math.inf)
+
+    @property
     def is_of_accuracy(self) -> bool:
         """Whether the number is an accuracy, whose minimum noise is known."""
         return self.measure != "agreement" and self.of in ("final", "best", "accuracy")
@@ -115,9 +122,8 @@ class Claim(Part):
 class Claims(Base):
     """A table of claims; its runs are those of the cells that they name.
 
-    ``noise`` is the minimum uncertainty of accuracies, and ``relative-noise`` that of other numbers,
-    relative to the number; the spread over seeds counts if it is greater. Numbers without either have
-    only the spread over seeds, and with one seed are not judged.
+    ``noise`` is the resolution of accuracies, and ``relative-noise`` that of other numbers, relative to
+    the number: no number is known better, whatever the seeds.
     """
 
     kind: Literal["claims"]
@@ -137,42 +143,101 @@ RATIOS = ("ratio", "ratio-gain", "factor")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """A claim's number, and the numbers that its noise is computed from.
+class Resolution:
+    """What numbers are known to at best: accuracies, and other numbers relative to the number."""
 
-    ``numbers`` are the cells' means over seeds, ``half_ranges`` half of their ranges over seeds, and
-    ``seeds`` the smallest number of seeds of a cell.
-    """
+    accuracy: float = 0.0
+    shares: Mapping[Quantity, float] = field(default_factory=dict)
+
+    def of(self, claim: Claim, means: Sequence[float]) -> float:
+        """Return the resolution of a claim about cells with these means; of ratios as a logarithm."""
+        share = self.shares.get(claim.of, 0.0)
+        least = self.accuracy if claim.is_of_accuracy else 0.0
+        each = [max(least, abs(mean) * share) for mean in means]
+        if claim.measure not in RATIOS:
+            return max(each)
+        return math.log1p(max(own / mean for own, mean in zip(each, means, strict=True)))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A claim's number and its interval; None if the deviation of a cell is unknown."""
 
     value: float
-    numbers: tuple[float, ...]
-    half_ranges: tuple[float, ...]
-    seeds: int
+    interval: Interval | None
 
 
-def measure(claim: Claim, cells: Sequence[CellResult], pace: float = 1.0) -> Measured | None:
+def measure(
+    claim: Claim,
+    cells: Sequence[CellResult],
+    pace: float = 1.0,
+    comparable: Sequence[Sequence[CellResult]] = (),
+    resolution: Resolution | None = None,
+) -> Measured | None:
     """Measure a claim on cells that were run; None if a run does not have the number.
 
-    ``pace`` is the number of the paper's rounds that one round stands for.
+    ``pace`` is the number of the paper's rounds that one round stands for. ``comparable`` are for each
+    cell those whose deviation over seeds counts for it if it has one seed.
     """
-    seeds = min(len(cell.runs) for cell in cells)
-    if claim.measure == "agreement":
-        gain, ranges = _similarity_gain(cells[0], cells[1]), tuple(map(_layers_range, cells))
-        return None if gain is None else Measured(gain, (0.0,) * len(ranges), ranges, seeds)
-    level = LEVEL * min(run.best for cell in cells for run in cell.runs)
-    values = [_numbers(claim, cell, level, pace) for cell in cells]
-    known = [[value for value in own if value is not None] for own in values]
-    means = tuple(float(np.mean(own)) for own in known if own)
-    if known != values or (claim.measure in RATIOS and not all(means)):
+    values_of = _reader(claim, cells, pace)
+    values = [values_of(cell) for cell in cells] if values_of else []
+    if values_of is None or not all(values):
         return None
-    half_ranges = tuple((max(own) - min(own)) / 2 for own in known)
-    return Measured(_combined(claim, means), means, half_ranges, seeds)
+    means = tuple(float(np.mean(own)) for own in values)
+    ratio = claim.measure in RATIOS
+    if ratio and min(map(min, values)) <= 0:
+        return None
+    others = [[values_of(cell) for cell in own] for own in comparable] or [[]] * len(cells)
+    estimates = [
+        estimate(own, [o for o in each if o], logarithm=ratio)
+        for own, each in zip(values, others, strict=True)
+    ]
+    if claim.of == "rate":  # the search's choice, one for all seeds
+        estimates = [Estimate(math.log(m) if ratio else m, 0.0, 1) for m in means]
+    known = [each for each in estimates if each]
+    if len(known) < len(estimates):
+        return Measured(_combined(claim, means), None)
+    least = (resolution or Resolution()).of(claim, means)
+    return Measured(_combined(claim, means), _interval(claim, known, least))
+
+
+def _interval(claim: Claim, estimates: Sequence[Estimate], resolution: float) -> Interval:
+    """Return the interval of a claim's number from its cells' estimates.
+
+    An order is known as its least step, a spread as that of the pair which may be the farthest apart.
+    """
+    each = [contrast(estimates, signs, resolution) for signs in _contrasts(claim, estimates)]
+    choose = max if claim.takes_any else min
+    low, value, high = (
+        choose(i.low for i in each),
+        choose(i.value for i in each),
+        choose(i.high for i in each),
+    )
+    if claim.measure in RATIOS:
+        low, value, high = math.exp(low), math.exp(value), math.exp(high)
+    return Interval(max(low, claim.least), value, high)
+
+
+def _contrasts(claim: Claim, estimates: Sequence[Estimate]) -> list[dict[int, int]]:
+    """Return the sums and differences of cells, by their places, that a claim is about."""
+    match claim.measure:
+        case "value":
+            return [{0: 1}]
+        case "gain" | "ratio-gain":
+            return [{0: 1, 1: -1, 2: -1, 3: 1}]
+        case "order":
+            return [{i: 1, i + 1: -1} for i in range(len(estimates) - 1)]
+        case "spread" | "factor":
+            order = sorted(range(len(estimates)), key=lambda i: -estimates[i].mean)
+            return [{a: 1, b: -1} for a, b in itertools.combinations(order, 2)] or [{}]
+        case _:
+            return [{0: 1, 1: -1}]
 
 
 def _combined(claim: Claim, values: Sequence[float]) -> float:
     """Combine the cells' numbers into the claim's."""
     match claim.measure:
-        case "difference":
+        case "difference" | "agreement":
             return values[0] - values[1]
         case "gain":
             return (values[0] - values[1]) - (values[2] - values[3])
@@ -190,11 +255,25 @@ def _combined(claim: Claim, values: Sequence[float]) -> float:
             return values[0]
 
 
-def _numbers(claim: Claim, cell: CellResult, level: float, pace: float) -> Sequence[float | None]:
-    """Return the number of each of the cell's runs; the learning rate is one for all runs."""
-    if claim.of == "rate":
-        return [cell.rate]
-    return [_number(claim, run, level, pace) for run in cell.runs]
+Reader = Callable[[CellResult], list[float]]
+"""Returns a cell's numbers, one a seed; none if one of its runs does not have the number."""
+
+
+def _reader(claim: Claim, cells: Sequence[CellResult], pace: float) -> Reader | None:
+    """Return what reads the claim's numbers of a cell; None if ``cells`` share no layer of updates."""
+    if claim.measure == "agreement":
+        layer = _least_similar(cells[0], cells[1])
+        return None if layer is None else lambda cell: _similarities(cell, layer)
+    if claim.of == "rate":  # one for all runs
+        return lambda cell: [] if cell.rate is None else [cell.rate]
+    level = LEVEL * min(run.best for cell in cells for run in cell.runs)
+
+    def numbers(cell: CellResult) -> list[float]:
+        values = [_number(claim, run, level, pace) for run in cell.runs]
+        known = [value for value in values if value is not None]
+        return known if len(known) == len(values) else []
+
+    return numbers
 
 
 def _number(claim: Claim, run: RunResult, level: float, pace: float) -> float | None:
@@ -221,20 +300,16 @@ def _rounds_to(level: float, curve: Curve) -> float | None:
     return rounds_to_target(curve.rounds, accuracy, level)
 
 
-def _similarity_gain(first: CellResult, second: CellResult) -> float | None:
-    """Return the minimum over layers of the difference in mean similarity."""
+def _least_similar(first: CellResult, second: CellResult) -> str | None:
+    """Return the layer where the difference in mean similarity is least."""
     a, b = similarity(first.runs), similarity(second.runs)
-    gains = [a[layer] - b[layer] for layer in a if layer in b]
-    return min(gains) if gains else None
+    gains = {layer: a[layer] - b[layer] for layer in a if layer in b}
+    return min(gains, key=gains.__getitem__) if gains else None
 
 
-def _layers_range(cell: CellResult) -> float:
-    """Return half of the maximum range over seeds of a layer's similarity."""
-    by_seed = [similarity([run]) for run in cell.runs]
-    layers = [
-        [layers_of[layer] for layers_of in by_seed if layer in layers_of] for layer in by_seed[0]
-    ]
-    return max((max(values) - min(values) for values in layers), default=0.0) / 2
+def _similarities(cell: CellResult, layer: str) -> list[float]:
+    """Return the mean similarity of a layer's updates in each run that recorded it."""
+    return [by[layer] for by in (similarity([run]) for run in cell.runs) if layer in by]
 
 
 def similarity(runs: Sequence[RunResult]) -> dict[str, float]:

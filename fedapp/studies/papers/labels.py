@@ -71,6 +71,21 @@ class RunLabels:
         full = self.full.get(cell)
         return max(full.draw, full.rounds) if full else 0
 
+    def length(self, results: Results) -> str:
+        """Return what part of their rounds at full scale the lines have; "" if they have all."""
+        parts = {
+            (max(run.rounds for run in cell.runs), self.planned(name))
+            for name, cell in results.cells.items()
+            if cell.runs and not any(run.problem for run in cell.runs)
+        }
+        if all(ran >= planned for ran, planned in parts):
+            return ""
+        if len(parts) == 1:
+            [(ran, planned)] = parts
+            return f"{ran} of {planned} rounds"
+        shares = sorted(min(100 * ran / planned, 100) for ran, planned in parts)
+        return f"{shares[0]:.0f} to {shares[-1]:.0f} % of the rounds of full scale"
+
     def is_untuned(self, cell: str) -> bool:
         """Return whether a cell ran with one learning rate that full scale searches."""
         full, ran = self.full.get(cell), self.ran.get(cell)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
-from fedapp.studies.papers.catalogue import Experiment, all_experiments, choose_at
+from fedapp.studies.papers.catalogue import Experiment, choose_at
 from fedapp.studies.papers.cells import (
+    EXPERIMENT_SEPARATOR,
     Cells,
     Setup,
     cells_without_data,
@@ -22,51 +21,21 @@ from fedapp.studies.papers.cells import (
     parts_of,
 )
 from fedapp.studies.papers.costs import costs_of_cells, list_experiments
-from fedapp.studies.papers.data import locate
-from fedapp.studies.papers.figures.draw import draw, numbers_of
-from fedapp.studies.papers.figures.sharpness import measure_sharpness
-from fedapp.studies.papers.pages.index import write_index
-from fedapp.studies.papers.pages.page import write_page
-from fedapp.studies.papers.results import (
-    CellResult,
-    Results,
-    cell_result,
-    collect,
+from fedapp.studies.papers.options import ReproduceOptions, setup_of
+from fedapp.studies.papers.publish import (
+    publish,
+    publish_index,
+    refuse_to_overwrite,
+    results_from,
 )
-from fedapp.studies.papers.schema import Cut, Figure, ScaleName, Sharpness
-from fedapp.studies.papers.stored import (
-    read_results,
-    results_of,
-    results_path,
-    with_curves,
-    write_results,
-)
+from fedapp.studies.papers.results import Results
+from fedapp.studies.papers.stored import read_results
 from fedapp.studies.sweep.identity import LENGTH
 from fedapp.studies.sweep.plans import Plan, Plans, failure, records_of, run_plans
 from fedapp.studies.sweep.record import RunRecord
-from fedapp.studies.sweep.scheduler import SchedulerOptions
-from fedapp.studies.sweep.search import SearchResult, replay, search
+from fedapp.studies.sweep.search import Cell, SearchResult, replay, search
 from fedapp.studies.sweep.store import Store, as_folder
 from fedapp.studies.sweep.table import EARLIER, read_records, update_table
-
-
-@dataclass(frozen=True)
-class ReproduceOptions:
-    """The options of ``fedapp reproduce``: scale, data, and the folders of runs and results.
-
-    Runs with a record beside the results in the folders ``recorded`` are taken from there. ``only``
-    names the rows, columns, lines, algorithms or cells to run (empty: all of the scale); of the others,
-    finished runs are shown.
-    """
-
-    scale: ScaleName
-    data: Path | None
-    runs: Path
-    to: Path
-    scheduler: SchedulerOptions
-    overrides: Mapping[str, Scalar]
-    recorded: tuple[Path, ...] = ()
-    only: tuple[str, ...] = ()
 
 
 def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console) -> str:
@@ -85,6 +54,48 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
         A name is unknown, data are missing, ``only`` names no cell, an override is not allowed, or the
         folder of results cannot be read or written.
     """
+    work = prepare(names, options)
+    plans, store = work.plans, work.store
+    if options.scheduler.hours:
+        plans = _cheapest_first(work)
+    chosen = {name: plan for name, plan in plans.items() if name in work.chosen}
+    outcomes = run_plans(chosen, store, options.scheduler, console)
+    for name in plans.keys() - chosen:
+        if outcome := replay(plans[name](), store.find).outcome:
+            outcomes[name] = outcome
+    problems = [failure(outcomes.values(), store)]
+    problems.append(publish_outcomes(work, list(work.experiments), outcomes, console))
+    return " ".join(filter(None, problems))
+
+
+@dataclass(frozen=True)
+class Work:
+    """The experiments of a command, their cells, the plans of all cells by name, and the runs so far."""
+
+    options: ReproduceOptions
+    experiments: Mapping[str, Experiment]
+    setups: Mapping[str, Setup]
+    cells: Mapping[str, Cells]
+    plans: Mapping[str, Plan]
+    chosen: Sequence[str]
+    """The names of the plans of the cells that are to run."""
+    store: Store
+    earlier: Mapping[str, Results | None]
+
+    def cell(self, plan: str) -> Cell | None:
+        """Return the cell of a plan."""
+        experiment, label = split_name(plan)
+        return self.cells[experiment][label]
+
+
+def prepare(names: Sequence[str], options: ReproduceOptions) -> Work:
+    """Return the work of a command; nothing runs.
+
+    Raises
+    ------
+    ConfigError
+        As :func:`reproduce`.
+    """
     _check_overrides(options.overrides)
     experiments = choose_at(list(names), options.scale)
     options = replace(options, to=as_folder(options.to, "--to"))
@@ -94,29 +105,35 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
     setups = {name: setup_of(experiment, options) for name, experiment in experiments.items()}
     cells = {name: make_cells(experiment, setups[name]) for name, experiment in experiments.items()}
     plans = _plans(cells)
-    if options.scheduler.hours:
-        plans = _cheapest_first(plans, experiments, options)
     chosen = _chosen(list(plans), options.only)
     store = Store(options.runs, recorded)
-    outcomes = run_plans({name: plans[name] for name in chosen}, store, options.scheduler, console)
-    for name in plans.keys() - chosen:
-        if outcome := replay(plans[name](), store.find).outcome:
-            outcomes[name] = outcome
-    _write_records(plans, store, options.to)
+    return Work(options, experiments, setups, cells, plans, chosen, store, earlier)
+
+
+def publish_outcomes(
+    work: Work, names: Sequence[str], outcomes: Mapping[str, SearchResult], console: Console
+) -> str:
+    """Write records, results, figures and pages of experiments, and the index, from these outcomes.
+
+    Returns a message about results that were not written, or "".
+    """
+    options, problems = work.options, []
+    _write_records(work.plans, work.store, options.to)
     records = read_records(options.to)
-    problems = [failure(outcomes.values(), store)]
-    for name, experiment in experiments.items():
-        own = {label: outcomes.get(_plan_name(name, label)) for label in cells[name]}
+    for name in names:
+        cells, setup = work.cells[name], work.setups[name]
+        own = {label: outcomes.get(_plan_name(name, label)) for label in cells}
         if own and not any(own.values()):
             continue  # no cell has run, at this scale or yet
-        results = _results(name, experiment, cells[name], own, setups[name], options)
-        if problem := _refuse_to_overwrite(results, earlier[name], options):
+        results = results_from(name, work.experiments[name], cells, own, setup, options)
+        if problem := refuse_to_overwrite(results, work.earlier[name], options):
             problems.append(problem)
             continue
-        for path in publish(experiment, results, setups[name], options.to, records):
+        for path in publish(work.experiments[name], results, setup, options.to, records):
             console.print(str(path), highlight=False, soft_wrap=True)
-    console.print(str(write_index(options.to, records)), highlight=False, soft_wrap=True)
-    return " ".join(filter(None, problems))
+    for path in publish_index(options.to, records):
+        console.print(str(path), highlight=False, soft_wrap=True)
+    return " ".join(problems)
 
 
 def _check_overrides(overrides: Mapping[str, Scalar]) -> None:
@@ -165,7 +182,13 @@ def _paper(name: str) -> str:
 
 
 def _plan_name(experiment: str, label: str) -> str:
-    return f"{experiment}: {label}"
+    return f"{experiment}{EXPERIMENT_SEPARATOR}{label}"
+
+
+def split_name(plan: str) -> tuple[str, str]:
+    """Split the name of a plan into the experiment and the label of the cell."""
+    experiment, _, label = plan.partition(EXPERIMENT_SEPARATOR)
+    return experiment, label
 
 
 def _chosen(plans: Sequence[str], only: Sequence[str]) -> list[str]:
@@ -188,16 +211,20 @@ def _chosen(plans: Sequence[str], only: Sequence[str]) -> list[str]:
     return [plan for plan, label in labels.items() if not only or is_among(label, only)]
 
 
-def _cheapest_first(
-    plans: Plans, experiments: Mapping[str, Experiment], options: ReproduceOptions
-) -> dict[str, Plan]:
-    """Sort the plans by their estimated cost."""
-    seconds = {
+def seconds_of(work: Work) -> dict[str, float]:
+    """Return the estimated seconds of each plan on one core."""
+    options = work.options
+    return {
         _plan_name(name, label): cost.seconds
-        for name, experiment in experiments.items()
+        for name, experiment in work.experiments.items()
         for label, cost in costs_of_cells(experiment, options.scale, options.overrides).items()
     }
-    return {name: plans[name] for name in sorted(plans, key=seconds.__getitem__)}
+
+
+def _cheapest_first(work: Work) -> dict[str, Plan]:
+    """Sort the plans by their estimated cost."""
+    seconds = seconds_of(work)
+    return {name: work.plans[name] for name in sorted(work.plans, key=seconds.__getitem__)}
 
 
 def show_costs(names: Sequence[str], options: ReproduceOptions, console: Console) -> None:
@@ -219,124 +246,3 @@ def show_costs(names: Sequence[str], options: ReproduceOptions, console: Console
     console.print(
         list_experiments(experiments, options.scale, jobs, options.overrides, options.only)
     )
-
-
-def setup_of(experiment: Experiment, options: ReproduceOptions) -> Setup:
-    """Return the setup of an experiment for the options' scale, data and overrides."""
-    cuts = options.runs.expanduser().absolute() / ".data"
-
-    def where(dataset: str, cut: Cut | None) -> str:
-        return locate(dataset, options.data, cut, cuts)
-
-    scale = experiment.at(options.scale)
-    return Setup(experiment, options.scale, scale, options.overrides, where)
-
-
-def _results(
-    name: str,
-    experiment: Experiment,
-    cells: Cells,
-    outcomes: Mapping[str, SearchResult | None],
-    setup: Setup,
-    options: ReproduceOptions,
-) -> Results:
-    cell_results = {
-        label: cell_result(cell, outcomes[label], envelopes=isinstance(experiment, Figure))
-        for label, cell in cells.items()
-    }
-    records = [record for outcome in outcomes.values() for record in _records(outcome)]
-    chosen = "".join(f" --set {key}={value}" for key, value in sorted(options.overrides.items()))
-    command = f"fedapp reproduce {name} --scale {options.scale}{chosen}"
-    datasets = {label: str(cell.settings["dataset"]) for label, cell in cells.items() if cell}
-    numbers = _numbers(name, experiment, cell_results, datasets, setup, options)
-    return collect(name, options.scale, command, cell_results, records, numbers)
-
-
-def _refuse_to_overwrite(
-    results: Results, earlier: Results | None, options: ReproduceOptions
-) -> str:
-    """Return a message if the results would replace ``earlier`` ones by "not run", else ""."""
-    cells = earlier.cells if earlier else {}
-    lost = [name for name, cell in cells.items() if cell.runs and not _is_there(results, name)]
-    if not lost:
-        return ""
-    path = results_path(options.to, results.experiment, options.scale)
-    names = f"{', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}"
-    return (
-        f"{path} is not overwritten: it has results of {len(lost)} cells whose runs are neither in "
-        f"--runs nor in --from ({names}), and they would be lost. "
-        "Name their folder, run those cells too, write --to another folder, or delete the file."
-    )
-
-
-def _is_there(results: Results, name: str) -> bool:
-    """Return whether a cell has runs, or the experiment no longer has the cell."""
-    return name not in results.cells or bool(results.cells[name].runs)
-
-
-def _numbers(
-    name: str,
-    experiment: Experiment,
-    cell_results: Mapping[str, CellResult],
-    datasets: Mapping[str, str],
-    setup: Setup,
-    options: ReproduceOptions,
-) -> dict[str, Any]:
-    """Return the numbers of an experiment beside its cells; measured sharpness is reused."""
-    if not isinstance(experiment, Sharpness):
-        return numbers_of(experiment, setup)
-    folders = (options.to, *options.recorded)
-    earlier = [read_results(folder, name, options.scale) for folder in folders]
-    known = [results.numbers for results in earlier if results]
-    return measure_sharpness(experiment, cell_results, datasets, options.runs, known)
-
-
-def _records(outcome: SearchResult | None) -> list[RunRecord]:
-    if outcome is None:
-        return []
-    return [*outcome.runs, *(record for each in outcome.tried for record in each.records)]
-
-
-def publish(
-    experiment: Experiment,
-    results: Results,
-    setup: Setup,
-    folder: Path,
-    records: Mapping[str, RunRecord],
-) -> list[Path]:
-    """Write results, figure and page of an experiment and return the files."""
-    stem = folder / results.experiment / results.scale
-    written = write_results(folder, results)
-    drawn = draw(experiment, with_curves(results, records), setup, stem)
-    page = write_page(folder, results.experiment, records)
-    return [written, *([drawn] if drawn else []), page]
-
-
-def redraw(folder: Path, data: Path | None) -> None:
-    """Draw the figures of all results in ``folder`` again."""
-    records = read_records(folder)
-    for name, experiment in all_experiments().items():
-        for results in results_of(folder, name, records):
-            options = ReproduceOptions(results.scale, data, folder, folder, SchedulerOptions(), {})
-            draw(experiment, results, setup_of(experiment, options), folder / name / results.scale)
-
-
-def data_folder(given: Path | None) -> Path | None:
-    """Return the folder of local data sets: ``given``, or $FEDAPP_DATA, or None.
-
-    Raises
-    ------
-    ConfigError
-        There is no such folder.
-    """
-    named = os.environ.get("FEDAPP_DATA", "")
-    folder, origin = (
-        given or (Path(named) if named else None),
-        "--data" if given else "FEDAPP_DATA =",
-    )
-    if folder is not None and not folder.expanduser().is_dir():
-        raise ConfigError(
-            f"{origin} {folder}: there is no such folder. Name one with mnist, cifar10 or "
-            "shakespeare, or leave it out: full scale then downloads the data from the hub."
-        )
-    return folder

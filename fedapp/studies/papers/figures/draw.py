@@ -30,6 +30,7 @@ from fedapp.studies.papers.figures.style import (
     reduce_colors,
     save,
 )
+from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.quadratic_rates import rates_figure
 from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.schema import Comparison, Figure, Picture, Sharpness, Updates
@@ -46,13 +47,13 @@ def draw(experiment: Experiment, results: Results, setup: Setup, stem: Path) -> 
     """Draw the figure as ``stem``.png; tables, claims and updates that were not run have none."""
     match experiment:
         case Figure():
-            return _save_noted(draw_figure(experiment, results), results, stem)
+            return _save_noted(draw_figure(experiment, results), experiment, results, stem)
         case Comparison():
-            return _save_noted(draw_ranking(results), results, stem)
+            return _save_noted(draw_ranking(results), experiment, results, stem)
         case Updates():
             return _draw_updates(experiment, results, stem)
         case Sharpness():
-            return _save_noted(draw_sharpness(experiment, results), results, stem)
+            return _save_noted(draw_sharpness(experiment, results), experiment, results, stem)
         case Picture():
             return _draw_picture(experiment, results.numbers, setup, stem)
         case _:
@@ -64,11 +65,11 @@ def _draw_updates(experiment: Updates, results: Results, stem: Path) -> Path | N
     if not runs:
         return None
     figure = losses_figure(runs) if experiment.shows == "losses" else similarity_figure(runs)
-    return _save_noted(figure, results, stem)
+    return _save_noted(figure, experiment, results, stem)
 
 
-def _save_noted(figure: Drawing, results: Results, stem: Path) -> Path:
-    note_scale(figure, results.scale)
+def _save_noted(figure: Drawing, experiment: Experiment, results: Results, stem: Path) -> Path:
+    note_scale(figure, results.scale, RunLabels.of(experiment, results).length(results))
     return save(figure, stem)
 
 

@@ -47,10 +47,11 @@ def log_scale(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def note_scale(figure: Figure, scale: ScaleName) -> None:
-    """Note a scale smaller than the paper's on the figure."""
-    if scale in SMALLER:
-        figure.suptitle(SMALLER[scale], fontsize=8.5, color=GREY)
+def note_scale(figure: Figure, scale: ScaleName, length: str = "") -> None:
+    """Note on the figure a scale smaller than the paper's, and what part of the rounds was run."""
+    text = "; ".join(filter(None, (SMALLER.get(scale, ""), length)))
+    if text:
+        figure.suptitle(text, fontsize=8.5, color=GREY)
 
 
 def save(figure: Figure, stem: Path) -> Path:

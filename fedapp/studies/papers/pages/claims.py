@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 
-from fedapp.studies.papers.cells import cells_of
-from fedapp.studies.papers.claims import RATIOS, Claim, Claims, Measured, Quantity, measure
+from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, cells_of
+from fedapp.studies.papers.claims import RATIOS, Claim, Claims, Resolution, measure
 from fedapp.studies.papers.labels import RunLabels
+from fedapp.studies.papers.noise import SEEDS, Interval
 from fedapp.studies.papers.pages.markdown import number, percent, rounds, table
 from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import ScaleName
+from fedapp.studies.sweep.search import Cell
 
 Verdict = Literal[
     "holds",
     "fails",
-    "inconclusive",
+    "open",
+    "undecidable",
     "one seed",
     "one rate",
     "cut short",
@@ -29,8 +32,8 @@ Verdict = Literal[
     "not run",
 ]
 NOT_JUDGED: Mapping[Verdict, str] = {
-    "one seed": "the noise of numbers other than accuracies is known from the range over seeds only, "
-    "and one seed has none",
+    "one seed": "the claim is open, because a cell has one seed and no comparable cell (of the same "
+    "table or figure, or else of the same network and data) has three, so that its noise is unknown",
     "one rate": "the claim compares the best rates, and only one rate was tried",
     "cut short": "the claim is about the ends of curves, and these have fewer rounds than at full scale",
     "full scale only": "a single accuracy depends on the data and network, which are the paper's at "
@@ -38,7 +41,19 @@ NOT_JUDGED: Mapping[Verdict, str] = {
     "smoke: no evidence": "other data, another network and a few rounds are no evidence",
 }
 """Why a number is shown but not judged."""
-JUDGED: tuple[Verdict, ...] = ("holds", "fails", "inconclusive")
+JUDGED: tuple[Verdict, ...] = ("holds", "fails", "open", "undecidable")
+DECIDED = (
+    "The interval is the mean over the seeds ± t s / √n with 95 % confidence (of several cells "
+    "Welch's, of ratios that of their logarithms), and at least the resolution on either side{}; a cell "
+    "with one seed has the pooled deviation of comparable cells with three. Three seeds give a wide "
+    "interval, with t of 2.8 to 4.3; their range would be narrower, and misses their median one time in "
+    "four. A claim *holds* if the interval is within the bounds, *fails* if it is outside, and is *open* "
+    "otherwise."
+)
+UNDECIDABLE = (
+    "*undecidable*: the margin that the rule allows is not above the noise, so that no measurement with "
+    "this noise could show that it holds."
+)
 NO_NUMBER = (
     "*no number*: the cells were run, but one of them has no such number: its target was not reached "
     "in its rounds, its training diverged, or the number was not recorded."
@@ -47,98 +62,112 @@ NO_NUMBER = (
 
 @dataclass(frozen=True)
 class Checked:
-    """A claim with its measured number, its noise, and the verdict."""
+    """A claim with its measured number, the interval that it is known to be in, and the verdict."""
 
     claim: Claim
     measured: float | None
-    noise: float
+    interval: Interval | None
     verdict: Verdict
-
-
-@dataclass(frozen=True)
-class Noise:
-    """The minimum uncertainty: of accuracies, and of other numbers relative to the number."""
-
-    accuracy: float
-    shares: Mapping[Quantity, float] = field(default_factory=dict)
 
 
 def check(
     claim: Claim,
     cells: Mapping[str, CellResult],
-    noise: Noise,
+    resolution: Resolution,
     scale: ScaleName = "full",
     pace: float = 1.0,
     names: Sequence[str] | None = None,
     missing_evidence: Verdict | None = None,
+    families: Mapping[str, Hashable] | None = None,
 ) -> Checked:
     """Measure a claim on its cells, or on the cells ``names``, and judge it.
 
-    ``noise`` is the minimum uncertainty; half of the maximum range over seeds counts if it is greater.
-    Numbers without such a minimum are not judged with one seed. Neither are single values below full
-    scale, numbers at smoke scale, and claims with ``missing_evidence``. ``pace`` as in ``Scale``.
+    Single values below full scale, numbers at smoke scale, and claims with ``missing_evidence`` are not
+    judged. ``pace`` as in ``Scale``. Cells of one of the ``families`` have the same network and data.
     """
-    own = [cells.get(name, CellResult()) for name in names or claim.cells]
+    names = names or claim.cells
+    own = [cells.get(name, CellResult()) for name in names]
     if not all(cell.runs for cell in own):
-        return Checked(claim, None, 0.0, "not run")
-    measured = measure(claim, own, pace)
+        return Checked(claim, None, None, "not run")
+    others = [_comparable(name, cells, families or {}) for name in names]
+    measured = measure(claim, own, pace, others, resolution)
     if measured is None:
-        return Checked(claim, None, 0.0, "no number")
-    uncertainty = _uncertainty(claim, measured, noise)
-    verdict = _verdict(claim, measured.value, uncertainty, scale)
-    verdict_ = missing_evidence if missing_evidence and verdict in JUDGED else verdict
-    return Checked(claim, measured.value, uncertainty or 0.0, verdict_)
+        return Checked(claim, None, None, "no number")
+    verdict = _verdict(claim, measured.interval, scale)
+    lacking = missing_evidence if verdict in (*JUDGED, "one seed") else None
+    return Checked(claim, measured.value, measured.interval, lacking or verdict)
 
 
-def _verdict(claim: Claim, measured: float, uncertainty: float | None, scale: ScaleName) -> Verdict:
+def _comparable(
+    name: str, cells: Mapping[str, CellResult], families: Mapping[str, Hashable]
+) -> list[CellResult]:
+    """Return the cells with three seeds of the same table or figure, else of the same family."""
+    several = {other: cell for other, cell in cells.items() if len(cell.runs) >= SEEDS}
+    experiment, separator, _ = name.partition(EXPERIMENT_SEPARATOR)
+    same = [cell for other, cell in several.items() if other.startswith(experiment + separator)]
+    if same and separator:
+        return same
+    own = families.get(name)
+    return [cell for other, cell in several.items() if own and families.get(other) == own]
+
+
+def _verdict(claim: Claim, interval: Interval | None, scale: ScaleName) -> Verdict:
     if scale == "smoke":
         return "smoke: no evidence"
     if claim.measure == "value" and scale != "full":
         return "full scale only"
-    return "one seed" if uncertainty is None else _judge(claim, measured, uncertainty)
+    return "one seed" if interval is None else judge(claim, interval)
 
 
-def _uncertainty(claim: Claim, measured: Measured, noise: Noise) -> float | None:
-    """Return the uncertainty of the measured number; None if it is unknown."""
-    share = noise.shares.get(claim.of)
-    if not claim.is_of_accuracy and share is None and measured.seeds < 2:
-        return None
-    least = noise.accuracy if claim.is_of_accuracy else 0.0
-    uncertainties = [
-        max(least, half_range, abs(value) * (share or 0.0))
-        for value, half_range in zip(measured.numbers, measured.half_ranges, strict=True)
-    ]
-    if claim.measure not in RATIOS:
-        return max(uncertainties)
-    shares = (
-        uncertainty / abs(value)
-        for uncertainty, value in zip(uncertainties, measured.numbers, strict=True)
-    )
-    return measured.value * max(shares)
-
-
-def _judge(claim: Claim, measured: float, uncertainty: float) -> Verdict:
+def judge(claim: Claim, interval: Interval) -> Verdict:
+    """Judge a claim by the interval of its number."""
     low = -np.inf if claim.low is None else claim.low
     high = np.inf if claim.high is None else claim.high
-    if claim.measure != "value":
-        nearest = min(abs(measured - bound) for bound in (low, high) if np.isfinite(bound))
-        if nearest <= uncertainty:
-            return "inconclusive"
-    return "holds" if low <= measured <= high else "fails"
+    if low <= interval.low and interval.high <= high:
+        return "holds"
+    if interval.high < low or high < interval.low:
+        return "fails"
+    return "undecidable" if _margin(claim) <= _noise(claim, interval) else "open"
+
+
+def _noise(claim: Claim, interval: Interval) -> float:
+    """Return half of the interval, of ratios as a logarithm."""
+    if claim.measure in RATIOS:
+        return float(np.log(interval.high / interval.value))
+    return interval.high - interval.value
+
+
+def _margin(claim: Claim) -> float:
+    """Return how far a number may be from the middle of the bounds, or from the least it can be."""
+    if claim.high is None:
+        return float("inf")
+    low = claim.least if claim.low is None else claim.low
+    if claim.measure in RATIOS:
+        width = float(np.log(claim.high / low)) if low > 0 else float("inf")
+    else:
+        width = claim.high - low
+    return width if claim.takes_any else width / 2
 
 
 def check_all(experiment: Claims, results: Results) -> list[Checked]:
     """Measure and judge all claims of an experiment."""
     scale = experiment.at(results.scale)
-    noise = Noise(scale.noise or experiment.noise, experiment.relative_noise)
+    resolution = Resolution(scale.noise or experiment.noise, experiment.relative_noise)
     run_labels = RunLabels.of(experiment, results)
+    families = {name: _family(cell) for name, cell in run_labels.ran.items()}
     return [
         check(
-            *(claim, results.cells, noise, results.scale, scale.pace, cells_of(claim)),
+            *(claim, results.cells, resolution, results.scale, scale.pace, cells_of(claim)),
             _missing_evidence(claim, results.cells, run_labels),
+            families,
         )
         for claim in experiment.claims
     ]
+
+
+def _family(cell: Cell | None) -> Hashable:
+    """Return a cell's network and data."""
+    return None if cell is None else (cell.settings.get("model"), cell.settings.get("dataset"))
 
 
 def _missing_evidence(
@@ -159,7 +188,7 @@ def _missing_evidence(
 def claims_section(experiment: Claims, results: Results) -> str:
     """Return the table of claims, the counts of verdicts, and why some are not judged."""
     checked = check_all(experiment, results)
-    head = ("claim", "section", "published", "measured", "±", "holds if", "verdict")
+    head = ("claim", "section", "published", "measured", "95 % interval", "holds if", "verdict")
     counts = Counter(each.verdict for each in checked)
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
     summary = [f"{counts[verdict]} {verdict}" for verdict in verdicts if counts[verdict]]
@@ -167,9 +196,21 @@ def claims_section(experiment: Claims, results: Results) -> str:
     run_labels = RunLabels.of(experiment, results)
     parts = [table(head, [_row(each, run_labels) for each in checked]), f"{', '.join(summary)}."]
     parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
+    if any(counts[verdict] for verdict in JUDGED):
+        parts.append(DECIDED.format(_resolutions(experiment, results)))
+    parts += [UNDECIDABLE] if counts["undecidable"] else []
     parts += [NO_NUMBER] if counts["no number"] else []
     scale = experiment.at(results.scale)
     return "\n\n".join([*parts, *_windows(experiment, scale.pace)])
+
+
+def _resolutions(experiment: Claims, results: Results) -> str:
+    """Format the resolutions of the numbers that have one."""
+    points = 100 * (experiment.at(results.scale).noise or experiment.noise)
+    shares = (
+        f"{of} {share:.0%}".replace("%", " %") for of, share in experiment.relative_noise.items()
+    )
+    return f" ({', '.join([f'accuracies {points:g} points', *shares])})"
 
 
 def _windows(experiment: Claims, pace: float) -> list[str]:
@@ -204,10 +245,18 @@ def _row(checked: Checked, run_labels: RunLabels) -> list[str]:
         claim.where,
         "" if claim.published is None else _value(claim, claim.published),
         checked.verdict if checked.measured is None else _value(claim, checked.measured),
-        _value(claim, checked.noise).lstrip("+") if checked.noise else "",
+        _interval(checked),
         " and ".join(bounds),
         f"**{checked.verdict}**",
     ]
+
+
+def _interval(checked: Checked) -> str:
+    """Format the interval; "" if it is unknown or a point."""
+    ends = checked.interval
+    if ends is None or ends.low == ends.high:
+        return ""
+    return f"{_value(checked.claim, ends.low)} to {_value(checked.claim, ends.high)}"
 
 
 def _value(claim: Claim, value: float) -> str:

@@ -42,6 +42,17 @@ How to run them, and sweeps of your own: [Reproduce and sweep](../reproduce.md).
 """
 
 
+PICTURE = "rounds"
+"""The name of the picture of all tables, without its ending."""
+CAPTION = """![Measured against published rounds of all tables]({name}.png)
+
+Each mark is a published number of rounds and what was measured: filled with the variant's images and
+weights, hollow with the paper's settings as they are read here; a triangle is a cell that did not reach
+its target. Below the band of 25 % a cell is faster than published, above it slower. The strip has the
+cells that were not run.
+"""
+
+
 def write_index(folder: Path, records: Mapping[str, RunRecord]) -> Path:
     """Write the index, ``folder/index.md``, and return it."""
     path = folder / "index.md"
@@ -51,7 +62,7 @@ def write_index(folder: Path, records: Mapping[str, RunRecord]) -> Path:
 
 def index(folder: Path, records: Mapping[str, RunRecord]) -> str:
     """Return the index of the results in ``folder`` as Markdown."""
-    rows, pages, tables = [], [], {}
+    rows, pages = [], []
     for name, experiment in all_experiments().items():
         by_scale = list(results_of(folder, name, records))
         link = f"[{experiment.title}]({name}/index.md)" if by_scale else experiment.title
@@ -60,12 +71,12 @@ def index(folder: Path, records: Mapping[str, RunRecord]) -> str:
             f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale
             for r in by_scale
         ]
-        if isinstance(experiment, Table):
-            tables[name] = experiment, by_scale
         ran, source = "; ".join(runs) or NOT_RUN, experiment.source.rstrip(".")
         rows.append([link, summary(experiment, by_scale), ran, f"`{name}`", source])
     overview = table(("experiment", "results", "run", "name", "source"), rows)
-    body = f"{INTRODUCTION}\n{totals(tables)}\n\n{overview}\n"
+    tables = tables_of(folder, records)
+    caption = CAPTION.format(name=PICTURE) if has_picture(tables) else ""
+    body = f"{INTRODUCTION}\n{totals(tables)}\n\n{caption}\n{overview}\n"
     tree = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
     return f"{body}\n{tree}\n"
 
@@ -116,9 +127,10 @@ def _variant(cells: Sequence[Entry], variant: str) -> str:
 
 def _claims(experiment: Claims, results: Results) -> str:
     counts = Counter(each.verdict for each in check_all(experiment, results))
-    hold, fail, unsure = counts["holds"], counts["fails"], counts["inconclusive"]
-    others = counts.total() - hold - fail - unsure
-    return f"{hold} hold, {fail} fail, {unsure} inconclusive, {others} not judged"
+    hold, fail, open_ = counts["holds"], counts["fails"], counts["open"] + counts["one seed"]
+    undecidable = counts["undecidable"]
+    others = counts.total() - hold - fail - open_ - undecidable
+    return f"{hold} hold, {fail} fail, {open_} open, {undecidable} undecidable, {others} not judged"
 
 
 def _comparison(results: Results) -> str:
@@ -132,14 +144,39 @@ AS_READ = "the paper's settings, as read here"
 NEAREST = "with them where that was run, else as read here"
 
 
-def totals(tables: Mapping[str, tuple[Table, Sequence[Results]]]) -> str:
-    """Return how the published rounds of all tables were reproduced, each cell counted once."""
-    cells = [
-        entry
+Tables = Mapping[str, tuple[Table, Sequence[Results]]]
+"""Tables by name, each with its results at all scales."""
+
+
+def tables_of(folder: Path, records: Mapping[str, RunRecord]) -> Tables:
+    """Return all tables with their results in ``folder``."""
+    return {
+        name: (experiment, list(results_of(folder, name, records)))
+        for name, experiment in all_experiments().items()
+        if isinstance(experiment, Table)
+    }
+
+
+def counted_cells(tables: Tables) -> dict[str, list[Entry]]:
+    """Return the cells with a published number of each table, each number once, and its variants."""
+    return {
+        name: [
+            entry
+            for entry in entries(experiment, evidence(results) or _nothing(name))
+            if entry.is_numbered and not is_among(entry.published_name, experiment.elsewhere)
+        ]
         for name, (experiment, results) in tables.items()
-        for entry in entries(experiment, evidence(results) or _nothing(name))
-        if entry.is_numbered and not is_among(entry.published_name, experiment.elsewhere)
-    ]
+    }
+
+
+def has_picture(tables: Tables) -> bool:
+    """Return whether a published cell of the tables was run."""
+    return any(entry.result.runs for own in counted_cells(tables).values() for entry in own)
+
+
+def totals(tables: Tables) -> str:
+    """Return how the published rounds of all tables were reproduced, each cell counted once."""
+    cells = [entry for own in counted_cells(tables).values() for entry in own]
     readings = {AS_READ: [entry for entry in cells if not entry.column.variant]}
     for variant in dict.fromkeys(entry.column.variant for entry in cells if entry.column.variant):
         readings[f"with {variant}"] = [e for e in cells if e.column.variant == variant]

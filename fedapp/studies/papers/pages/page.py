@@ -21,6 +21,7 @@ from fedapp.studies.papers.pages.figure_tables import (
     updates_section,
 )
 from fedapp.studies.papers.pages.markdown import duration, table
+from fedapp.studies.papers.pages.notes import fill, finder
 from fedapp.studies.papers.pages.tables import table_section
 from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.schema import Comparison, ScaleName, Sharpness, Table, Updates
@@ -43,8 +44,9 @@ def write_page(folder: Path, name: str, records: Mapping[str, RunRecord]) -> Pat
 
 
 def page_of(folder: Path, name: str, records: Mapping[str, RunRecord]) -> str:
-    """Return the page of an experiment whose results are in ``folder``."""
-    return page(all_experiments()[name], list(results_of(folder, name, records)), records)
+    """Return the page of an experiment whose results are in ``folder``, its notes filled from them."""
+    text = page(all_experiments()[name], list(results_of(folder, name, records)), records)
+    return fill(text, finder(folder, name, records))
 
 
 def page(

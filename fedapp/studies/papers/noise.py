@@ -1,0 +1,86 @@
+"""The noise of measured numbers: one model, by which every claim is judged.
+
+A cell's number is its mean over n seeds. It is known to within t s / sqrt(n), the interval of 95 %
+confidence, s the standard deviation over its seeds; of several cells by Welch's formula for unequal
+deviations. With three seeds t is 4.3 for one cell and 2.8 to 4.3 for two: the range of three seeds, which
+is narrower, misses their median one time in four. A cell with one seed has the pooled deviation of
+comparable cells with three. Ratios have all of this of the logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+SEEDS = 3
+"""The least number of seeds of a cell whose deviation counts for others."""
+QUANTILES = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Quantiles of Student's t for a two-sided interval of 95 %, by degrees of freedom from 1 to 30."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number and the interval that it is known to be in."""
+
+    low: float
+    value: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over seeds, its squared standard error, and the degrees of freedom of its deviation."""
+
+    mean: float
+    variance: float
+    freedom: int
+
+
+def estimate(
+    values: Sequence[float], comparable: Sequence[Sequence[float]], *, logarithm: bool = False
+) -> Estimate | None:
+    """Estimate a cell's number from its ``values``, one a seed; None if its deviation is unknown.
+
+    With one seed the deviation is the pooled one of the ``comparable`` cells with three. With
+    ``logarithm`` the estimate is of the mean's logarithm.
+    """
+    mean = float(np.mean(values))
+    shown = math.log(mean) if logarithm else mean
+    groups = [values] if len(values) > 1 else [each for each in comparable if len(each) >= SEEDS]
+    if logarithm:
+        groups = [np.log(each).tolist() for each in groups if min(each) > 0]
+    freedom = sum(len(each) - 1 for each in groups)
+    if not freedom:
+        return None
+    squares = sum(float(np.var(each)) * len(each) for each in groups)
+    return Estimate(shown, squares / freedom / len(values), freedom)
+
+
+def half_width(estimates: Sequence[Estimate]) -> float:
+    """Return half of the interval of a sum or difference of estimates (Welch 1947)."""
+    total = sum(each.variance for each in estimates)
+    if not total:
+        return 0.0
+    freedom = total**2 / sum(each.variance**2 / each.freedom for each in estimates)
+    # Degrees of freedom are rounded down, and intervals up; 1e-9 is for what is 2 but for rounding.
+    place = min(int(freedom + 1e-9), len(QUANTILES))
+    return QUANTILES[place - 1] * math.sqrt(total)
+
+
+def contrast(
+    estimates: Sequence[Estimate], signs: Mapping[int, int], resolution: float = 0.0
+) -> Interval:
+    """Return the interval of a sum of estimates with signs, by their places.
+
+    ``resolution`` is the least half of an interval, whatever the seeds.
+    """
+    value = sum(sign * estimates[place].mean for place, sign in signs.items())
+    half = max(half_width([estimates[place] for place in signs]), resolution)
+    return Interval(value - half, value, value + half)

@@ -1,0 +1,67 @@
+"""The options of ``fedapp reproduce``, and the setup of an experiment by them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedapp.config.run_config import Scalar
+from fedapp.errors import ConfigError
+from fedapp.studies.papers.catalogue import Experiment
+from fedapp.studies.papers.cells import Setup
+from fedapp.studies.papers.data import locate
+from fedapp.studies.papers.schema import Cut, ScaleName
+from fedapp.studies.sweep.scheduler import SchedulerOptions
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """The options of ``fedapp reproduce``: scale, data, and the folders of runs and results.
+
+    Runs with a record beside the results in the folders ``recorded`` are taken from there. ``only``
+    names the rows, columns, lines, algorithms or cells to run (empty: all of the scale); of the others,
+    finished runs are shown.
+    """
+
+    scale: ScaleName
+    data: Path | None
+    runs: Path
+    to: Path
+    scheduler: SchedulerOptions
+    overrides: Mapping[str, Scalar]
+    recorded: tuple[Path, ...] = ()
+    only: tuple[str, ...] = ()
+
+
+def setup_of(experiment: Experiment, options: ReproduceOptions) -> Setup:
+    """Return the setup of an experiment for the options' scale, data and overrides."""
+    cuts = options.runs.expanduser().absolute() / ".data"
+
+    def where(dataset: str, cut: Cut | None) -> str:
+        return locate(dataset, options.data, cut, cuts)
+
+    scale = experiment.at(options.scale)
+    return Setup(experiment, options.scale, scale, options.overrides, where)
+
+
+def data_folder(given: Path | None) -> Path | None:
+    """Return the folder of local data sets: ``given``, or $FEDAPP_DATA, or None.
+
+    Raises
+    ------
+    ConfigError
+        There is no such folder.
+    """
+    named = os.environ.get("FEDAPP_DATA", "")
+    folder, origin = (
+        given or (Path(named) if named else None),
+        "--data" if given else "FEDAPP_DATA =",
+    )
+    if folder is not None and not folder.expanduser().is_dir():
+        raise ConfigError(
+            f"{origin} {folder}: there is no such folder. Name one with mnist, cifar10 or "
+            "shakespeare, or leave it out: full scale then downloads the data from the hub."
+        )
+    return folder

@@ -1,0 +1,129 @@
+"""Numbers in the notes of experiments, filled from results: ``{{cpu needed of E = 1, B = 10 | IID}}``.
+
+A placeholder is a scale and a number, or two: ``NUMBER of CELL``, ``NUMBER of EXPERIMENT: CELL``, one
+of these ``over`` another (a ratio) or ``less`` another (a difference), and at the end ``~2`` for two
+decimals. A number is an attribute of a cell's runs, the mean over the seeds; with ``lowest`` or
+``highest`` before it the least or the greatest, and with ``#1`` behind it that of seed 1; ``accuracy@15``
+is that of round 15. Accuracies are in percent, and their differences in points.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fedapp.errors import ConfigError
+from fedapp.studies.papers.catalogue import all_experiments
+from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
+from fedapp.studies.papers.pages.markdown import NOT_RUN, number, rounds
+from fedapp.studies.papers.results import CellResult, Results, RunResult
+from fedapp.studies.papers.schema import ScaleName
+from fedapp.studies.papers.stored import results_of
+from fedapp.studies.sweep.record import RunRecord
+
+PLACEHOLDER = re.compile(
+    r"\{\{(?P<scale>\w+) (?P<first>.+?)(?: (?P<how>over|less) (?P<second>.+?))?"
+    r"(?: ~(?P<digits>\d))?\}\}"
+)
+NUMBER = re.compile(
+    r"(?:(?P<end>lowest|highest) )?(?P<key>\w+)(?:@(?P<round>\d+))?(?:#(?P<seed>\d+))?$"
+)
+ACCURACIES = ("final", "best", "fluctuation", "accuracy")
+Find = Callable[[str, ScaleName], Results | None]
+"""Returns an experiment's results at a scale; the name "" is the experiment of the note."""
+
+
+def finder(folder: Path, name: str, records: Mapping[str, RunRecord]) -> Find:
+    """Return what finds results in ``folder`` for the notes of the experiment ``name``."""
+    known: dict[str, list[Results]] = {}
+
+    def find(experiment: str, scale: ScaleName) -> Results | None:
+        own = experiment or name
+        if own not in all_experiments():
+            raise ConfigError(f"{name}: its note names {own!r}, and there is no such experiment.")
+        if own not in known:
+            known[own] = list(results_of(folder, own, records))
+        return next((results for results in known[own] if results.scale == scale), None)
+
+    return find
+
+
+def fill(text: str, find: Find) -> str:
+    """Return a note with its placeholders filled; what was not run says so.
+
+    Raises
+    ------
+    ConfigError
+        A placeholder is not of this form, or names an experiment, cell or number that is not there.
+    """
+    filled = PLACEHOLDER.sub(lambda match: _filled(match, find), text)
+    if "{{" in filled:
+        wrong = filled[filled.index("{{") :].partition("\n")[0][:60]
+        raise ConfigError(f"a note has {wrong!r}. Write it as {{{{SCALE NUMBER of CELL}}}}.")
+    return filled
+
+
+def _filled(match: re.Match[str], find: Find) -> str:
+    sides = [match[side] for side in ("first", "second") if match[side]]
+    numbers = [_number(side, match["scale"], find) for side in sides]  # type: ignore[arg-type]
+    known = [value for value in numbers if value is not None]
+    if len(known) < len(numbers):
+        return NOT_RUN
+    digits = None if match["digits"] is None else int(match["digits"])
+    key = sides[0].partition(" of ")[0]
+    percents = any(name in key for name in ACCURACIES)
+    match match["how"]:
+        case "over":
+            return _shown(known[0] / known[1], 1 if digits is None else digits)
+        case "less":
+            return _shown(
+                (known[0] - known[1]) * (100 if percents else 1), 2 if digits is None else digits
+            )
+    value = known[0] * (100 if percents else 1)
+    if digits is not None or percents:
+        return _shown(value, 2 if digits is None else digits)
+    return rounds(value) if key.startswith("needed") else number(value)
+
+
+def _shown(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}"
+
+
+def _number(text: str, scale: ScaleName, find: Find) -> float | None:
+    """Return the number that one side of a placeholder names; None if it was not run."""
+    key, _, place = text.partition(" of ")
+    experiment, separator, cell_name = place.partition(EXPERIMENT_SEPARATOR)
+    if not separator:
+        experiment, cell_name = "", place
+    found = NUMBER.match(key)
+    results = find(experiment, scale)
+    if results is None:
+        return None
+    cell = results.cells.get(cell_name)
+    if found is None or cell is None:
+        raise ConfigError(f"a note asks for {text!r}, and there is no such number or cell.")
+    return _of_cell(cell, found)
+
+
+def _of_cell(cell: CellResult, found: re.Match[str]) -> float | None:
+    runs = [run for run in cell.runs if found["seed"] is None or run.seed == int(found["seed"])]
+    values = [_of_run(run, found["key"], found["round"]) for run in runs]
+    known = [float(value) for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    match found["end"]:
+        case "lowest":
+            return min(known)
+        case "highest":
+            return max(known)
+    return sum(known) / len(known)
+
+
+def _of_run(run: RunResult, key: str, round_: str | None) -> float | None:
+    if round_ is None:
+        value: float | None = getattr(run, key)
+        return value
+    if run.curve is None:
+        return None
+    return dict(zip(run.curve.rounds, getattr(run.curve, key), strict=True)).get(int(round_))

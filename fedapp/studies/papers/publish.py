@@ -1,0 +1,126 @@
+"""Results, figures, pages and the index of experiments, written from the outcomes of their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedapp.studies.papers.catalogue import Experiment, all_experiments
+from fedapp.studies.papers.cells import Cells, Setup
+from fedapp.studies.papers.figures.draw import draw, numbers_of
+from fedapp.studies.papers.figures.overview import draw_overview
+from fedapp.studies.papers.figures.sharpness import measure_sharpness
+from fedapp.studies.papers.options import ReproduceOptions, setup_of
+from fedapp.studies.papers.pages.index import write_index
+from fedapp.studies.papers.pages.page import write_page
+from fedapp.studies.papers.results import CellResult, Results, cell_result, collect
+from fedapp.studies.papers.schema import Figure, Sharpness
+from fedapp.studies.papers.stored import (
+    read_results,
+    results_of,
+    results_path,
+    with_curves,
+    write_results,
+)
+from fedapp.studies.sweep.record import RunRecord
+from fedapp.studies.sweep.scheduler import SchedulerOptions
+from fedapp.studies.sweep.search import SearchResult
+from fedapp.studies.sweep.table import read_records
+
+
+def results_from(
+    name: str,
+    experiment: Experiment,
+    cells: Cells,
+    outcomes: Mapping[str, SearchResult | None],
+    setup: Setup,
+    options: ReproduceOptions,
+) -> Results:
+    """Return the results of an experiment from the outcomes of its cells."""
+    cell_results = {
+        label: cell_result(cell, outcomes[label], envelopes=isinstance(experiment, Figure))
+        for label, cell in cells.items()
+    }
+    records = [record for outcome in outcomes.values() for record in _records(outcome)]
+    chosen = "".join(f" --set {key}={value}" for key, value in sorted(options.overrides.items()))
+    command = f"fedapp reproduce {name} --scale {options.scale}{chosen}"
+    datasets = {label: str(cell.settings["dataset"]) for label, cell in cells.items() if cell}
+    numbers = _numbers(name, experiment, cell_results, datasets, setup, options)
+    return collect(name, options.scale, command, cell_results, records, numbers)
+
+
+def refuse_to_overwrite(
+    results: Results, earlier: Results | None, options: ReproduceOptions
+) -> str:
+    """Return a message if the results would replace ``earlier`` ones by "not run", else ""."""
+    cells = earlier.cells if earlier else {}
+    lost = [name for name, cell in cells.items() if cell.runs and not _is_there(results, name)]
+    if not lost:
+        return ""
+    path = results_path(options.to, results.experiment, options.scale)
+    names = f"{', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}"
+    return (
+        f"{path} is not overwritten: it has results of {len(lost)} cells whose runs are neither in "
+        f"--runs nor in --from ({names}), and they would be lost. "
+        "Name their folder, run those cells too, write --to another folder, or delete the file."
+    )
+
+
+def _is_there(results: Results, name: str) -> bool:
+    """Return whether a cell has runs, or the experiment no longer has the cell."""
+    return name not in results.cells or bool(results.cells[name].runs)
+
+
+def _numbers(
+    name: str,
+    experiment: Experiment,
+    cell_results: Mapping[str, CellResult],
+    datasets: Mapping[str, str],
+    setup: Setup,
+    options: ReproduceOptions,
+) -> dict[str, Any]:
+    """Return the numbers of an experiment beside its cells; measured sharpness is reused."""
+    if not isinstance(experiment, Sharpness):
+        return numbers_of(experiment, setup)
+    folders = (options.to, *options.recorded)
+    earlier = [read_results(folder, name, options.scale) for folder in folders]
+    known = [results.numbers for results in earlier if results]
+    return measure_sharpness(experiment, cell_results, datasets, options.runs, known)
+
+
+def _records(outcome: SearchResult | None) -> list[RunRecord]:
+    if outcome is None:
+        return []
+    return [*outcome.runs, *(record for each in outcome.tried for record in each.records)]
+
+
+def publish(
+    experiment: Experiment,
+    results: Results,
+    setup: Setup,
+    folder: Path,
+    records: Mapping[str, RunRecord],
+) -> list[Path]:
+    """Write results, figure and page of an experiment and return the files."""
+    stem = folder / results.experiment / results.scale
+    written = write_results(folder, results)
+    drawn = draw(experiment, with_curves(results, records), setup, stem)
+    page = write_page(folder, results.experiment, records)
+    return [written, *([drawn] if drawn else []), page]
+
+
+def publish_index(folder: Path, records: Mapping[str, RunRecord]) -> list[Path]:
+    """Write the index and the picture of all tables and return the files."""
+    drawn = draw_overview(folder, records)
+    return [*([drawn] if drawn else []), write_index(folder, records)]
+
+
+def redraw(folder: Path, data: Path | None) -> None:
+    """Draw the figures of all results in ``folder`` again, and the picture of all tables."""
+    records = read_records(folder)
+    draw_overview(folder, records)
+    for name, experiment in all_experiments().items():
+        for results in results_of(folder, name, records):
+            options = ReproduceOptions(results.scale, data, folder, folder, SchedulerOptions(), {})
+            draw(experiment, results, setup_of(experiment, options), folder / name / results.scale)

@@ -1,0 +1,136 @@
+"""``fedapp reproduce --queue``: the cheapest cell first, each written once done, and what is left."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from fedapp.cli.main import app
+from fedapp.studies.papers import cell_queue, costs
+from fedapp.studies.papers.cell_queue import Waiting, run_queue, summary, waiting_cells
+from fedapp.studies.papers.options import ReproduceOptions
+from fedapp.studies.papers.reproduce import prepare
+from fedapp.studies.papers.stored import read_results
+from fedapp.studies.sweep.scheduler import SchedulerOptions
+from fedapp.studies.sweep.search import Cell
+from fedapp.studies.sweep.table import update_table
+from tests.test_reproduce import recorded_runs
+
+CELLS = [f"seo-fig5: PP | {m} of 10 clients" for m in (10, 5, 2, 1)]
+
+
+def options(folder: Path, *, hours: float = 0.0, **more) -> ReproduceOptions:
+    scheduler = SchedulerOptions(jobs=1, hours=hours)
+    return ReproduceOptions("smoke", None, folder / "runs", folder / "out", scheduler, {}, **more)
+
+
+@pytest.fixture
+def fewer_clients_cost_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a round of all clients take 100 s, and one of a tenth of them 1,000 s."""
+
+    def seconds(cell: Cell) -> float:
+        return 100.0 / float(cell.settings.get("fraction-train", 1.0))
+
+    monkeypatch.setattr(costs, "_round_seconds", seconds)
+
+
+def queue_of(folder: Path, names: list[str], **more) -> list[Waiting]:
+    return waiting_cells(prepare(names, options(folder, **more)))
+
+
+@pytest.mark.usefixtures("fewer_clients_cost_more")
+def test_the_cheapest_cell_is_first(tmp_path: Path) -> None:
+    """15 rounds each of 100, 200, 500 and 1,000 seconds."""
+    queue = queue_of(tmp_path, ["seo-fig5"])
+    assert [each.name for each in queue] == CELLS
+    assert [each.seconds for each in queue] == pytest.approx([1500, 3000, 7500, 15000])
+    part = queue_of(tmp_path, ["seo-fig5"], only=("1 of 10 clients", "5 of 10 clients"))
+    assert [each.name for each in part] == [CELLS[1], CELLS[3]]
+
+
+@pytest.mark.usefixtures("fewer_clients_cost_more")
+def test_cells_that_are_done_and_cells_of_several_experiments_are_not_in_it_twice(
+    tmp_path: Path,
+) -> None:
+    names = ["seo-fig5", "seo-claims"]
+    own = [each.name for each in queue_of(tmp_path, names)]
+    assert set(CELLS) <= set(own)
+    assert not [name for name in own if "seo-claims: seo-fig5" in name]
+    folder = tmp_path / "recorded"
+    folder.mkdir()
+    records = recorded_runs(1.0)
+    update_table(folder / "seo.parquet", records[:3])
+    left = queue_of(tmp_path, ["seo-fig5"], recorded=(folder,))
+    assert len(left) == 1
+    update_table(folder / "seo.parquet", records)
+    assert queue_of(tmp_path, ["seo-fig5"], recorded=(folder,)) == []
+
+
+def test_what_is_left_and_its_cost() -> None:
+    """10 and 20 hours are 15 on two cores."""
+    cells = [Waiting("a: x", 36_000.0), Waiting("a: y", 72_000.0)]
+    assert summary(cells, 2) == (
+        "2 cells are left, about 15.0 h with 2 runs in parallel; next a: x, about 5.0 h."
+    )
+    assert summary(cells[:1], 1).startswith("1 cell is left, about 10.0 h")
+    assert summary([], 1) == "No cell is left."
+
+
+@pytest.mark.usefixtures("fewer_clients_cost_more")
+def test_the_list_shows_the_order_and_runs_nothing(tmp_path: Path) -> None:
+    folders = ["--runs", str(tmp_path / "runs"), "--to", str(tmp_path / "out")]
+    command = ["reproduce", "seo-fig5", "--queue", "--list", "--jobs", "1", *folders]
+    said = CliRunner().invoke(app, command, env={"COLUMNS": "120"})
+    assert said.exit_code == 0, said.output
+    places = [said.output.index(name) for name in CELLS]
+    assert places == sorted(places)
+    assert "7.5 h" in said.output  # of all four together
+    assert "4 cells are left" in said.output
+    assert not list((tmp_path / "runs").glob("*/metrics.jsonl"))
+
+
+@pytest.mark.process
+@pytest.mark.usefixtures("fewer_clients_cost_more")
+def test_an_interrupted_queue_keeps_what_is_done_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second cell is interrupted; the next command does it, and stops when its time is over."""
+    real, calls = cell_queue.run_plans, list[str]()
+
+    def interrupted(plans, *others):
+        calls.extend(plans)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return real(plans, *others)
+
+    def done() -> set[str]:
+        found = read_results(tmp_path / "out", "seo-fig5", "smoke")
+        assert found is not None
+        return {f"seo-fig5: {name}" for name, cell in found.cells.items() if cell.runs}
+
+    monkeypatch.setattr(cell_queue, "run_plans", interrupted)
+    console = Console(file=io.StringIO(), width=300)
+    with pytest.raises(KeyboardInterrupt):
+        run_queue(["seo-fig5"], options(tmp_path), console)
+    assert calls == CELLS[:2]
+    assert done() == set(CELLS[:1])
+    assert "3 cells are left, about 7.1 h with 1 runs" in console.file.getvalue()  # type: ignore[attr-defined]
+
+    clock = [0.0]
+
+    def one_hour(plans, *others):
+        clock[0] += 3600.0
+        return real(plans, *others)
+
+    monkeypatch.setattr(cell_queue, "run_plans", one_hour)
+    monkeypatch.setattr(cell_queue.time, "monotonic", lambda: clock[0])
+    console = Console(file=io.StringIO(), width=300)
+    assert run_queue(["seo-fig5"], options(tmp_path, hours=0.9), console) == ""
+    assert done() == set(CELLS[:2])
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"{CELLS[1]}: about 50 min" in said
+    assert f"2 cells are left, about 6.2 h with 1 runs in parallel; next {CELLS[2]}" in said
