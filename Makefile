@@ -11,7 +11,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	    { echo "$(PYTHON) is too old: Python 3.11 or later is needed. Try: make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[deploy,studies]"
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[deploy]"
 	touch $@
 
 $(VENV)/.developer: $(VENV)/.installed constraints-dev.txt
@@ -58,7 +58,7 @@ generate: $(VENV)/.developer
 COMPILE := $(BIN)/uv --no-config pip compile --python-version 3.11 --no-annotate --no-header --quiet
 pins: $(VENV)/.developer
 	$(COMPILE) pyproject.toml --extra dev --upgrade --python-platform linux --output-file constraints-dev.txt
-	$(COMPILE) pyproject.toml --extra deploy --extra studies --constraint constraints-dev.txt --upgrade \
+	$(COMPILE) pyproject.toml --extra deploy --constraint constraints-dev.txt --upgrade \
 	    --python-platform linux --output-file constraints.txt
 	$(BIN)/python -m fedapp.cli.generate
 

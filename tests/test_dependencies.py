@@ -16,6 +16,8 @@ from data_files import image_features, image_splits, write_parquet
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from fedapp.cli import main as cli
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DEVICE = [line for line in (ROOT / "deploy/device.txt").read_text().splitlines() if line[0] != "#"]
@@ -61,14 +63,11 @@ def names(requirements: list[str]) -> set[str]:
 
 
 BASE = names(PROJECT["dependencies"])
-STUDIES, DEPLOY, DEVELOPERS = (
-    names(PROJECT["optional-dependencies"][extra]) for extra in ("studies", "deploy", "dev")
-)
+DEPLOY, DEVELOPERS = (names(PROJECT["optional-dependencies"][extra]) for extra in ("deploy", "dev"))
 GROUPS = {
-    "app": (("fedapp", "strategies"), ("fedapp/studies",), BASE),
-    "studies": (("fedapp/studies",), (), BASE | STUDIES),
+    "app": (("fedapp", "strategies"), (), BASE),
     "deploy": (("deploy",), (), BASE | DEPLOY),
-    "developers": (("benchmarks", "tests", "docs"), (), BASE | STUDIES | DEPLOY | DEVELOPERS),
+    "developers": (("benchmarks", "tests", "docs"), (), BASE | DEPLOY | DEVELOPERS),
 }
 """Folders, those in them that belong to another group, and what they may import."""
 
@@ -102,7 +101,6 @@ def test_what_is_declared_is_imported() -> None:
         for group, where in GROUPS.items()
     }
     assert BASE - found["app"] == NOT_IMPORTED
-    assert found["studies"] >= STUDIES
     assert found["deploy"] >= DEPLOY
     assert DEVELOPERS - found["developers"] == COMMANDS
 
@@ -113,19 +111,21 @@ def test_pins_of_runs_are_among_those_of_developers_and_none_of_their_tools() ->
     )
     assert set(runs) < set(all_)
     pinned = {canonicalize_name(line.partition("==")[0]) for line in runs}
-    assert pinned >= BASE | STUDIES | DEPLOY
+    assert pinned >= BASE | DEPLOY
     assert not pinned & COMMANDS
 
 
-@pytest.mark.process
-def test_a_missing_extra_is_named() -> None:
-    code = (
-        "import sys; from fedapp.cli import main as cli; sys.modules['markdown_it'] = None; "
-        "sys.argv = ['fedapp', 'reproduce']; cli.main()"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("Run: pip install 'fedapp[studies]'")
+def test_a_missing_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without(**_: object) -> None:
+        raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
+
+    monkeypatch.setattr(cli, "app", without)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith("Run: pip install 'fedapp[onnx]'")
 
 
 def test_a_device_asks_for_what_the_app_does() -> None:

@@ -16,7 +16,7 @@ from fedapp.cli.run import doctor, init, keys, partition, run
 from fedapp.cli.studies import reproduce, sweep
 from fedapp.errors import FedappError
 
-EXTRAS = {"markdown_it": "studies", "onnx": "onnx", "onnxscript": "onnx"}
+EXTRAS = {"onnx": "onnx", "onnxscript": "onnx"}
 """The extra of ``pyproject.toml`` that installs a package, of packages that only some commands import."""
 
 app = typer.Typer(
