@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.table import Table
 
+from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.pages.markdown import duration
 from fedapp.studies.papers.reproduce import (
@@ -31,9 +32,12 @@ class Waiting:
 
 
 def waiting_cells(work: Work) -> list[Waiting]:
-    """Return the cells that are not done, the cheapest first; equal cells of several experiments once."""
+    """Return the cells that are not done, the cheapest first; equal cells of several experiments once.
+
+    A cell of a table or figure is named by it, and not by the claims about it.
+    """
     seconds, cells, seen = seconds_of(work), list[Waiting](), list[Cell | None]()
-    for name in work.chosen:
+    for name in sorted(work.chosen, key=lambda name: EXPERIMENT_SEPARATOR in split_name(name)[1]):
         cell = work.cell(name)
         if cell in seen or _outcome(work, name) is not None:
             continue

@@ -60,8 +60,9 @@ class Claim(Part):
     ``of`` is a number of ``RunResult``, or of a searched cell the chosen ``rate``. ``accuracy`` and
     ``train_loss`` are means over the paper's rounds ``window``, both ends included, or the last round's
     values; ``rounds_to_level`` are the rounds to 90 % of the best accuracy that all cells reach. A claim
-    holds within the bounds ``low`` and ``high``, is inconclusive if a bound is within the noise, and
-    fails otherwise. Claims about the ends of curves, ``to-the-end``, need runs as long as at full scale.
+    holds if the interval that its number is known to be in is within the bounds ``low`` and ``high``,
+    fails if it is outside, and is open otherwise. Claims about the ends of curves, ``to-the-end``, need
+    runs as long as at full scale.
     """
 
     text: str = Field(alias="says")
