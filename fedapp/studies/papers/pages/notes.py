@@ -96,23 +96,23 @@ def _number(text: str, scale: ScaleName, find: Find) -> float | None:
     experiment, separator, cell_name = place.partition(EXPERIMENT_SEPARATOR)
     if not separator:
         experiment, cell_name = "", place
-    found = NUMBER.match(key)
+    named = NUMBER.match(key)
     results = find(experiment, scale)
     if results is None:
         return None
     cell = results.cells.get(cell_name)
-    if found is None or cell is None:
+    if named is None or cell is None:
         raise ConfigError(f"a note asks for {text!r}, and there is no such number or cell.")
-    return _of_cell(cell, found)
+    return _of_cell(cell, named)
 
 
-def _of_cell(cell: CellResult, found: re.Match[str]) -> float | None:
-    runs = [run for run in cell.runs if found["seed"] is None or run.seed == int(found["seed"])]
-    values = [_of_run(run, found["key"], found["round"]) for run in runs]
+def _of_cell(cell: CellResult, named: re.Match[str]) -> float | None:
+    runs = [run for run in cell.runs if named["seed"] is None or run.seed == int(named["seed"])]
+    values = [_of_run(run, named["key"], named["round"]) for run in runs]
     known = [float(value) for value in values if value is not None]
     if not known or len(known) < len(values):
         return None
-    match found["end"]:
+    match named["end"]:
         case "lowest":
             return min(known)
         case "highest":
