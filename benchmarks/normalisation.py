@@ -52,7 +52,7 @@ KEPT: dict[str, Callable[[str], bool]] = {
 class _All(FedBN):
     """A turn that starts from what it is given, and gives back all tensors."""
 
-    def begin(self, context: ClientContext) -> Mapping[str, Any]:
+    def initial_params(self, context: ClientContext) -> Mapping[str, Any]:
         return context.global_params
 
     def finalize(
