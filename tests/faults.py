@@ -193,7 +193,7 @@ FAULTS = (
     ),
     Fault(
         "the same clients every round",
-        "fedapp/federation/sampling.py",
+        "fedapp/training/algorithm.py",
         'generator(seed, "sample", round_)',
         'generator(seed, "sample", 1)',
         f"{GOLDEN}[three-nodes]",
