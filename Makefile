@@ -71,7 +71,9 @@ device: $(VENV)/.installed
 deploy-demo: $(VENV)/.installed
 	$(BIN)/python -m deploy.demo
 
+# The pages of results are made from the records first.
 docs: $(VENV)/.developer
+	$(BIN)/python -m fedapp.cli.generate
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 bench: $(VENV)/.developer

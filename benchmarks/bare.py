@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,10 +12,11 @@ from torch import Tensor
 from benchmarks.processes import Call, together
 from benchmarks.workloads import ROUND
 from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig, Scalar
+from fedapp.config.run_config import RunConfig, Scalar, participants
 from fedapp.data import load_transform
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.federation.sampling import distribute, sample_clients
+from fedapp.seeds import generator
 from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, make_model, make_module
 from fedapp.training.round_plan import RoundPlan
@@ -22,7 +24,9 @@ from fedapp.training.round_plan import RoundPlan
 
 def clients_of(config: RunConfig) -> list[int]:
     """Return the clients of the round that is measured."""
-    return sample_clients(config.seed, ROUND, range(config.num_clients), config.fraction_train)
+    m = participants(config.fraction_train, config.num_clients)
+    rng = partial(generator, config.seed, "sample", ROUND)
+    return sample_clients(rng, range(config.num_clients), m)
 
 
 def bare_loop(config: RunConfig, node_data: NodeData, clients: Sequence[int]) -> Call:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import tempfile
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -32,11 +33,12 @@ from benchmarks.trainers import Round, trainer_round
 from benchmarks.turns import median_seconds
 from benchmarks.workloads import WORKLOADS, Workload
 from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig, Scalar
+from fedapp.config.run_config import RunConfig, Scalar, participants
 from fedapp.data import load_transform
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.errors import ConfigError
 from fedapp.federation.sampling import sample_clients
+from fedapp.seeds import generator
 from fedapp.training.batches import to_device
 from fedapp.training.build import (
     DTYPES,
@@ -157,7 +159,7 @@ def measure_w3(values: dict[str, Scalar], device: torch.device, turns: int) -> N
     config = read_config({**values, "trainer": "batched", "fraction-train": 1.0})
     node_data = read_node_data(config, None)
     plan = RoundPlan.of(config)
-    clients = sample_clients(config.seed, 1, range(config.num_clients), 1.0)
+    clients = list(range(config.num_clients))
     images = sum(
         min(plan.num_steps(n) * plan.batch(n), plan.epochs * n)
         for n in (len(node_data.train(client)) for client in clients)
@@ -180,7 +182,9 @@ def least_bytes(config: RunConfig, node_data: NodeData) -> float:
     theta = initial_parameters(config, node_data.dataset.task)
     size = sum(tensor.numel() * tensor.element_size() for tensor in theta.values())
     plan = RoundPlan.of(config)
-    clients = sample_clients(config.seed, 1, range(config.num_clients), config.fraction_train)
+    m = participants(config.fraction_train, config.num_clients)
+    rng = partial(generator, config.seed, "sample", 1)
+    clients = sample_clients(rng, range(config.num_clients), m)
     return 3.0 * size * sum(plan.num_steps(len(node_data.train(client))) for client in clients)
 
 

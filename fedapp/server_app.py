@@ -163,32 +163,36 @@ def _prepare(
     algorithm = make_algorithm(config, task)
     if state is None:
         state = ServerState(0, theta, algorithm.start(theta))
-        run_info["nodes"] = len(available)
-        run_info |= grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
+        engine = grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
+        run_info |= {"nodes": len(available), **engine}
         run_info |= _start_ledger(config, algorithm, directory, nodes.clients)
-        # Before config.json, which makes the folder a run: every run can be resumed.
-        save_checkpoint(directory.checkpoints, state)
-        write_partition(directory.path, config, node_data)
-        write_copies(directory.path, config)
-        write_task(directory, node_data.dataset)
+        _write_first_files(directory, config, node_data, state)
     threads = config.threads or _threads(config, node_data, run_info)
     write_config(directory, config, run_info)
     config = config.model_copy(update={"threads": threads})
-    score = make_score(config, node_data.dataset)
     client_states = None
     if algorithm.keeps_state:
         client_states = open_states(directory, state.round, resumed=config.resume)
-    ledger = _ledger(config, algorithm, directory, run_info, state.round)
     return FederatedStrategy(
         config,
         algorithm,
         nodes,
-        score,
+        make_score(config, node_data.dataset),
         state=state,
         client_states=client_states,
-        ledger=ledger,
+        ledger=_ledger(config, algorithm, directory, run_info, state.round),
         population=run_info.get("clients"),
     )
+
+
+def _write_first_files(
+    directory: RunDirectory, config: RunConfig, node_data: NodeData, state: ServerState
+) -> None:
+    """Write what a new run has before config.json, which makes the folder a run: all can be resumed."""
+    save_checkpoint(directory.checkpoints, state)
+    write_partition(directory.path, config, node_data)
+    write_copies(directory.path, config)
+    write_task(directory, node_data.dataset)
 
 
 def _start_ledger(

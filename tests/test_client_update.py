@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedapp.config.run_config import participants
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
-from fedapp.federation.sampling import distribute, sample_clients
+from fedapp.federation.sampling import distribute
 from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, Need, Network
 from fedapp.training.batched.chunks import ClientBatching
@@ -31,6 +31,7 @@ from fedapp.training.round_plan import LARGEST_BATCH, RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 from tests.conftest import small_config
+from tests.sampling import uniform_sample
 
 
 class Scalar(nn.Module):
@@ -325,17 +326,17 @@ def test_m(fraction: float, clients: int, m: int) -> None:
 
 def test_sampling_is_stateless_and_does_not_look_at_all_clients() -> None:
     everyone = range(1_000_000_000)
-    drawn = sample_clients(7, 3, everyone, 1e-8)
-    assert drawn == sample_clients(7, 3, everyone, 1e-8)
+    drawn = uniform_sample(7, 3, everyone, 1e-8)
+    assert drawn == uniform_sample(7, 3, everyone, 1e-8)
     assert len(set(drawn)) == 10
-    assert drawn != sample_clients(7, 4, everyone, 1e-8)
-    assert drawn != sample_clients(8, 3, everyone, 1e-8)
+    assert drawn != uniform_sample(7, 4, everyone, 1e-8)
+    assert drawn != uniform_sample(8, 3, everyone, 1e-8)
 
 
 def test_every_client_is_drawn_equally_often() -> None:
     counts = np.zeros(10)
     for round_ in range(2000):
-        counts[sample_clients(0, round_, range(10), 0.3)] += 1
+        counts[uniform_sample(0, round_, range(10), 0.3)] += 1
     assert counts.sum() == 6000
     assert np.abs(counts - 600).max() < 5 * np.sqrt(2000 * 0.3 * 0.7)
 
@@ -358,7 +359,7 @@ def test_clients_asked_in_addition_are_rounded_up(
     fraction: float, extra: float, drawn: int
 ) -> None:
     """0.25 * 10 are 3 clients; 0.07 * 100 are 7, also where it comes out as 7.000000000000001."""
-    sampled = sample_clients(0, 1, range(1000), fraction, extra)
+    sampled = uniform_sample(0, 1, range(1000), fraction, extra)
     assert len(set(sampled)) == drawn
     assert sampled == sorted(sampled)
 

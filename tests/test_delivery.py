@@ -15,8 +15,8 @@ from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, RunError
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.samplers.uniform import Uniform
-from fedapp.federation.sampling import sample_clients
 from fedapp.server_app import app as server_app
+from tests.sampling import uniform_sample
 
 
 @pytest.fixture(autouse=True)
@@ -160,10 +160,10 @@ def test_a_run_that_was_stopped_is_stopped():
 
 def test_over_selection_draws_more_and_takes_the_first_m():
     """K = 10, C = 0.5, 40 % more: 7 are asked, 5 count, and the rest are named as surplus."""
-    assert sample_clients(0, 1, range(10), 0.5, extra=0.4) == sorted(
-        sample_clients(0, 1, range(10), 0.7)
+    assert uniform_sample(0, 1, range(10), 0.5, extra=0.4) == sorted(
+        uniform_sample(0, 1, range(10), 0.7)
     )
-    assert len(sample_clients(0, 1, range(10), 0.5, extra=9.0)) == 10
+    assert len(uniform_sample(0, 1, range(10), 0.5, extra=9.0)) == 10
 
 
 def test_a_round_closes_when_m_clients_replied_well(tmp_path):

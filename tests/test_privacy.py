@@ -23,7 +23,7 @@ from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
-from fedapp.federation.sampling import poisson_sample, sample_clients
+from fedapp.federation.sampling import poisson_sample
 from fedapp.runs.checkpoint import drop_checkpoints
 from fedapp.seeds import generator
 from fedapp.server_app import run as run_server
@@ -33,6 +33,7 @@ from strategies._noise import clipped, norm_of
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP
 from tests.conftest import SMALL, Run, largest_difference, metrics_of, model_of
+from tests.sampling import uniform_sample
 
 STEP = ServerStep(
     plan=RoundPlan(learning_rate=0.1),
@@ -523,7 +524,7 @@ def test_max_epsilon_of_local_noise_is_each_clients(run: Run) -> None:
         orders[record["clients"]] += 1
     assert orders.max() == 2
     last = metrics_of(folder)[-1]["round"]
-    drawn = sample_clients(0, last + 1, range(6), 0.5)
+    drawn = uniform_sample(0, last + 1, range(6), 0.5)
     assert (orders[drawn] == 2).any()
 
 

@@ -22,12 +22,12 @@ from fedapp.federation.samplers.poisson import Poisson
 from fedapp.federation.samplers.power_of_choice import PowerOfChoice
 from fedapp.federation.samplers.sampler import Candidates
 from fedapp.federation.samplers.uniform import Uniform
-from fedapp.federation.sampling import sample_clients
 from fedapp.seeds import generator
 from fedapp.server_app import run as run_server
 from fedapp.studies.sweep.identity import Request
 from fedapp.training.build import initial_parameters, make_evaluator
 from tests.conftest import SMALL, Run, metrics_of
+from tests.sampling import uniform_sample
 
 SIZES = {0: 10, 1: 30, 2: 0, 3: 60}
 
@@ -50,7 +50,7 @@ def test_uniform_is_the_sample_of_before() -> None:
     for round_ in range(1, 30):
         found = Uniform().sample(candidates(round_, 3, clients=range(20)))
         expected = generator(5, "sample", round_).choice(20, 3, replace=False, shuffle=False)
-        assert found == sorted(expected.tolist()) == sample_clients(5, round_, range(20), 0.15)
+        assert found == sorted(expected.tolist()) == uniform_sample(5, round_, range(20), 0.15)
     assert Uniform().sample(candidates(number=9)) == [0, 1, 2, 3]
 
 

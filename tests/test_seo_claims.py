@@ -241,7 +241,7 @@ def test_similarities_differ_by_more_than_the_noise_of_the_seeds(second, verdict
     cells = agreeing({"x": 0.5}, {"x": second})
     checked = check(claim(measure="agreement", low=0.0), cells, Resolution(0.01))
     assert checked.interval is not None
-    assert checked.interval.high - checked.interval.value == pytest.approx(4.303 * 0.005**0.5)
+    assert checked.interval.high - checked.interval.value == pytest.approx(4.302653 * 0.005**0.5)
     assert checked.verdict == verdict
 
 
@@ -262,7 +262,7 @@ def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None
     }
     checked = check(differs, two, Resolution(0.01))  # s = 1.414, t of 2 degrees: 4.303 * 1.414
     assert checked.interval is not None
-    assert checked.interval.high - 8 == pytest.approx(4.303 * 2**0.5)
+    assert checked.interval.high - 8 == pytest.approx(4.302653 * 2**0.5)
     assert checked.verdict == "holds"
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from fedapp.config.run_config import participants
-from fedapp.seeds import generator
 
 
-def draw(rng: Callable[[], np.random.Generator], clients: Sequence[int], m: int) -> list[int]:
+def sample_clients(
+    rng: Callable[[], np.random.Generator], clients: Sequence[int], m: int
+) -> list[int]:
     """Return m of ``clients`` at random, or all of them if they are no more, in ascending order.
 
     ``clients`` may be a ``range`` of any length, of which only the sampled members are created.
@@ -21,14 +22,6 @@ def draw(rng: Callable[[], np.random.Generator], clients: Sequence[int], m: int)
         return sorted(clients)
     chosen = rng().choice(len(clients), m, replace=False, shuffle=False)
     return sorted(clients[int(index)] for index in chosen)
-
-
-def sample_clients(
-    seed: int, round_: int, clients: Sequence[int], fraction: float, extra: float = 0.0
-) -> list[int]:
-    """Return S_t of uniform sampling, a function of (seed, round) alone; ``extra``: over-selection."""
-    number = over_selected(fraction, len(clients), extra)
-    return draw(lambda: generator(seed, "sample", round_), clients, number)
 
 
 def over_selected(fraction: float, clients: int, extra: float) -> int:

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from fedapp.data.readers.hugging import class_names_of
 from fedapp.data.readers.numbers import (
@@ -17,7 +16,7 @@ from fedapp.data.readers.numbers import (
     numbers_of,
     refuse_text_among_numbers,
 )
-from fedapp.data.readers.tables import DEEP
+from fedapp.data.readers.tables import open_image
 from fedapp.data.table import Scaling, Statistics, Table, coded_inputs
 from fedapp.errors import DataError
 
@@ -83,13 +82,7 @@ def read_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         It cannot be read, or has another size.
     """
     channels, height, width = shape
-    try:
-        image = Image.open(path)
-        image.load()
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{path}: not a readable image: {error}") from error
-    if image.mode in DEEP:
-        raise DataError(f"{path}: {image.mode} pixels. Convert it to 8 bits a channel.")
+    image = open_image(path, str(path))
     if image.size != (width, height):
         raise DataError(
             f"{path}: is {image.width}x{image.height}, and the model takes {width}x{height}. Resize it."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedapp.config.data import DataConfig
 from fedapp.data.readers.numbers import (
     Column,
     categories_of,
+    is_text,
     label_of,
     names_in,
     numbers_of,
@@ -68,14 +69,14 @@ def source_from_tables(
 def _input_key(config: DataConfig, table: Any) -> str:
     if config.input_key:
         column = _column(config, table, "input-key", config.input_key)
-        if _is_image(column.type) or _is_text(column.type):
+        if _is_image(column.type) or is_text(column.type):
             return config.input_key
         raise DataError(
             f"input-key = {config.input_key!r}: this column of dataset {config.dataset!r} holds "
             f"{column.type}, neither images nor text. {_column_list(table)}"
         )
     images: list[str] = [field.name for field in table.schema if _is_image(field.type)]
-    texts: list[str] = [field.name for field in table.schema if _is_text(field.type)]
+    texts: list[str] = [field.name for field in table.schema if is_text(field.type)]
     client_columns = (*CLIENT_NAMES, config.client_key)
     texts.sort(key=lambda name: (name != "text", name != "x", name in client_columns))
     if not images + texts:
@@ -98,6 +99,13 @@ def _label_name(config: DataConfig, table: Any, class_names: Mapping[str, tuple[
     return config.label_key or next(iter(class_names), usual)
 
 
+def _no_label(config: DataConfig, table: Any) -> DataError:
+    return DataError(
+        f"label-key = '': dataset {config.dataset!r} has no class-label column and none named "
+        f"'label'. Set label-key. {_column_list(table)}"
+    )
+
+
 def _source_of_table(
     config: DataConfig,
     splits: Mapping[str, Any],
@@ -108,35 +116,20 @@ def _source_of_table(
     """Return a table of numbers and categories, whose inputs are the columns ``names``."""
     train = splits[config.train_split]
     if not label:
-        raise DataError(
-            f"label-key = '': dataset {config.dataset!r} has no class-label column and none named "
-            f"'label'. Set label-key. {_column_list(train)}"
-        )
+        raise _no_label(config, train)
 
     def column(name: str, key: str) -> Column:
         parts = {split: _column(config, table, key, name) for split, table in splits.items()}
         return Column(config.dataset, name, parts, class_names.get(name, ()))
 
     labels, label_names = label_of(config, column(label, "label-key"))
-    columns, values = [], []
-    for name in names:
-        known, codes = _coded(config, column(name, "input-keys"))
-        columns.append(codes)
-        values.append(known)
-    further = {
-        field.name
-        for field in train.schema
-        if field.name not in (*names, label) or field.name == config.client_key
-    }
+    coded = [_coded(config, column(name, "input-keys")) for name in names]
+    used = {*names, label} - {config.client_key}
     parts = {
         split: Split(
-            inputs=np.stack([codes[split] for codes in columns], axis=1),
+            inputs=np.stack([codes[split] for _, codes in coded], axis=1),
             labels=labels[split],
-            columns={
-                n: table[n]
-                for n in table.column_names
-                if n in further and _is_scalar(table[n].type)
-            },
+            columns=_scalars(table, used),
         )
         for split, table in splits.items()
     }
@@ -146,8 +139,17 @@ def _source_of_table(
         train=parts[config.train_split],
         test=parts.get(config.test_split),
         class_names=label_names,
-        table=Table(tuple(names), tuple(values), label_names, num_classes),
+        table=Table(tuple(names), tuple(values for values, _ in coded), label_names, num_classes),
     )
+
+
+def _scalars(table: Any, used: Collection[str]) -> dict[str, Any]:
+    """Return the columns of texts and whole numbers that are not ``used``, by name."""
+    return {
+        field.name: table.column(field.name)
+        for field in table.schema
+        if field.name not in used and _is_scalar(field.type)
+    }
 
 
 def _coded(
@@ -167,18 +169,11 @@ def _split(config: DataConfig, name: str, table: Any, input_key: str, label_key:
     where = f"dataset {config.dataset!r}, split {name!r}, column {input_key!r}"
     images = _is_image(inputs.type)
     if images and not label_key:
-        raise DataError(
-            f"label-key = '': dataset {config.dataset!r} has no class-label column and none named "
-            f"'label'. Set label-key. {_column_list(table)}"
-        )
+        raise _no_label(config, table)
     return Split(
         inputs=decode_images(inputs, where) if images else _texts(inputs, where),
         labels=_labels(config, name, table, label_key) if label_key else None,
-        columns={
-            field.name: table.column(field.name)
-            for field in table.schema
-            if field.name not in (input_key, label_key) and _is_scalar(field.type)
-        },
+        columns=_scalars(table, (input_key, label_key)),
     )
 
 
@@ -225,12 +220,8 @@ def _is_image(kind: Any) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _is_text(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
 def _is_scalar(kind: Any) -> bool:
-    return bool(_is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+    return bool(is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
 def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
@@ -273,18 +264,29 @@ def _decode(record: Any, where: str, mode: str) -> Image.Image:
     data, path = record.get("bytes"), record.get("path")
     if data is None and not path:
         raise DataError(f"{where}: there is no image. Remove the row, or fill it.")
-    try:
-        image = Image.open(io.BytesIO(data) if data is not None else path)
-        image.load()
-    except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{where} ({path or 'embedded'}): not a readable image: {error}") from error
-    if image.mode in DEEP:
-        raise DataError(
-            f"{where} ({path}): {image.mode} pixels. Convert the images to 8 bits a channel."
-        )
+    source = path if data is None else io.BytesIO(data)
+    image = open_image(source, f"{where} ({path or 'embedded'})")
     if mode == "L" and image.mode not in GREY:
         raise DataError(
             f"{where} ({path or 'embedded'}): a coloured image ({image.mode}), but the first one "
             "is grey. Convert all images to one mode."
         )
     return image if mode in ("", image.mode) else image.convert(mode)
+
+
+def open_image(source: Any, where: str) -> Image.Image:
+    """Return the image in a file or a path; ``where`` begins an error.
+
+    Raises
+    ------
+    DataError
+        It cannot be read, or has more than 8 bits a channel.
+    """
+    try:
+        image = Image.open(source)
+        image.load()
+    except (OSError, SyntaxError, ValueError) as error:
+        raise DataError(f"{where}: not a readable image: {error}") from error
+    if image.mode in DEEP:
+        raise DataError(f"{where}: {image.mode} pixels. Convert it to 8 bits a channel.")
+    return image

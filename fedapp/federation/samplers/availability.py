@@ -14,6 +14,7 @@ from pydantic import Field, PrivateAttr
 from fedapp.config.run_config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.federation.samplers.sampler import Candidates, Sampler
+from fedapp.federation.sampling import sample_clients
 from fedapp.seeds import generator
 
 
@@ -40,7 +41,7 @@ class Availability(Sampler):
     def sample(self, candidates: Candidates) -> list[int]:
         """Return a uniform sample of the available clients."""
         clients = self.available(candidates.seed, candidates.round, candidates.clients)
-        return candidates.drawn(clients, candidates.number)
+        return sample_clients(candidates.rng, clients, candidates.number)
 
     def available(self, seed: int, round_: int, clients: Sequence[int]) -> Sequence[int]:
         """Return the clients that are available in a round."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from fedapp.config.registry import Component
 from fedapp.config.run_config import RunConfig
-from fedapp.federation.sampling import draw
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,6 @@ class Candidates:
     rng: Callable[[], np.random.Generator]
     sizes: Callable[[Sequence[int]], Mapping[int, int]]
     losses: Callable[[Sequence[int]], Mapping[int, float]]
-
-    def drawn(self, clients: Sequence[int], number: int) -> list[int]:
-        """Return ``number`` of ``clients`` at random, or all of them, in ascending order."""
-        return draw(self.rng, clients, number)
 
     def drawn_by_size(self, number: int) -> list[int]:
         """Return ``number`` of the clients with examples, in turns, each in proportion to n_k."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from fedapp.federation.samplers.sampler import Candidates, Sampler
+from fedapp.federation.sampling import sample_clients
 
 
 class Uniform(Sampler):
@@ -14,4 +15,4 @@ class Uniform(Sampler):
 
     def sample(self, candidates: Candidates) -> list[int]:
         """Return a uniform sample without replacement."""
-        return candidates.drawn(candidates.clients, candidates.number)
+        return sample_clients(candidates.rng, candidates.clients, candidates.number)

@@ -10,19 +10,16 @@ comparable cells with three. Ratios have all of this of the logarithms.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtrit
 
+CONFIDENCE = 0.95
 SEEDS = 3
 """The least number of seeds of a cell whose deviation counts for others."""
-QUANTILES = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-"""Quantiles of Student's t for a two-sided interval of 95 %, by degrees of freedom from 1 to 30."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +33,15 @@ class Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over seeds, its squared standard error, and the degrees of freedom of its deviation."""
+    """A mean over seeds, its squared standard error, and the degrees of freedom of its deviation.
+
+    ``pool``: the values of other cells from which the deviation is; () where it is the cell's own.
+    """
 
     mean: float
     variance: float
     freedom: int
+    pool: tuple[tuple[float, ...], ...] = ()
 
 
 def estimate(
@@ -60,18 +61,25 @@ def estimate(
     if not freedom:
         return None
     squares = sum(float(np.var(each)) * len(each) for each in groups)
-    return Estimate(shown, squares / freedom / len(values), freedom)
+    pool = () if len(values) > 1 else tuple(map(tuple, groups))
+    return Estimate(shown, squares / freedom / len(values), freedom, pool)
 
 
 def half_width(estimates: Sequence[Estimate]) -> float:
-    """Return half of the interval of a sum or difference of estimates (Welch 1947)."""
-    total = sum(each.variance for each in estimates)
+    """Return half of the interval of a sum or difference of estimates (Welch 1947).
+
+    Estimates whose deviation is that of the same other cells have its degrees of freedom together.
+    """
+    variances, freedoms = defaultdict[object, float](float), dict[object, int]()
+    for place, each in enumerate(estimates):
+        source = each.pool or place
+        variances[source] += each.variance
+        freedoms[source] = each.freedom
+    total = sum(variances.values())
     if not total:
         return 0.0
-    freedom = total**2 / sum(each.variance**2 / each.freedom for each in estimates)
-    # Degrees of freedom are rounded down, and intervals up; 1e-9 is for what is 2 but for rounding.
-    place = min(int(freedom + 1e-9), len(QUANTILES))
-    return QUANTILES[place - 1] * math.sqrt(total)
+    freedom = total**2 / sum(variances[s] ** 2 / freedoms[s] for s in variances)
+    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
 
 
 def contrast(
