@@ -26,6 +26,7 @@ PEERS = {"fedjax", "haiku", "jax", "pfl"}
 """Frameworks that a benchmark measures where they are installed; they need another environment."""
 COMMANDS = {
     "furo",
+    "ipykernel",
     "mypy",
     "myst-parser",
     "pre-commit",

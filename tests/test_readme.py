@@ -1,0 +1,93 @@
+"""The README: its commands run as they are printed, and its numbers are those on record."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.printed import ROOT, Shell, blocks
+from tests.test_algorithms import ALGORITHMS
+
+README = ROOT / "README.md"
+TEXT = README.read_text()
+PERFORMANCE = (ROOT / "docs" / "performance.md").read_text()
+
+SPEED = {
+    "fedapp, two threads": ("in-process round, batched, two threads", 0),
+    "fedapp, two Ray workers": ("two Ray workers, batched", 0),
+    "a bare PyTorch loop, two processes": ("bare loop, two processes", 0),
+    "FedJAX 0.0.17, one device": ("FedJAX 0.0.17 (JAX 0.7.2), one device", 0),
+    "FedJAX 0.0.17, two devices": ("FedJAX, two devices", 0),
+    "pfl-research 0.6.0, two processes": ("pfl-research 0.6.0, two processes", 0),
+    "Flower's simulation, these clients as two SuperNodes": ("cohorts, two SuperNodes", 1),
+    "Flower's simulation, a SuperNode a client": ("one SuperNode a client, 100", 1),
+}
+"""Rows of the README's table: a row of docs/performance.md, and in which table it is."""
+PEERS = "| beside other frameworks |"
+SIMULATION = "| what | trainer | a round |"
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """Return the cells of the rows of the table whose first line begins with ``heading``."""
+    rows = text[text.index(heading) :].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip().strip("*") for cell in row.strip("|").split("|")] for row in rows]
+
+
+def measured() -> Iterator[tuple[str, int, list[str]]]:
+    """Yield the rows of docs/performance.md: label, table, and seconds of W1 and W2."""
+    for label, one, _, two, _ in table(PERFORMANCE, PEERS):
+        yield label, 0, [one, two]
+    for label, trainer, seconds, *_ in table(PERFORMANCE, SIMULATION):
+        if trainer == "batched":
+            yield label, 1, [seconds, ""]
+
+
+def test_seconds_are_those_on_record() -> None:
+    record = {(label, place): seconds for label, place, seconds in measured()}
+    rows = {label: cells for label, *cells in table(TEXT, "| | 2NN | CNN |")}
+    assert rows == {label: record[place] for label, place in SPEED.items()}
+
+
+def test_every_algorithm_is_named_in_its_family() -> None:
+    page = (ROOT / "docs" / "algorithms.md").read_text()
+    families = {
+        re.sub(r"\[(.*?)\]\(.*?\)", r"\1", family): re.findall(r"`(.*?)`", names)
+        for family, names in table(page, "| family | algorithms |")
+    }
+    named = {
+        family: re.findall(r"`(.*?)`", names)
+        for family, names in table(TEXT, "| family | `algorithm=` |")
+    }
+    assert named == families
+    assert sorted(name for names in named.values() for name in names) == sorted(ALGORITHMS)
+    assert f"and {len(ALGORITHMS) - 1} algorithms after it" in TEXT
+
+
+def summaries(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return the summaries of the runs of a folder by their number of rounds."""
+    found = [json.loads(path.read_text()) for path in folder.glob("*/summary.json")]
+    return {summary["rounds"]: summary for summary in found}
+
+
+@pytest.mark.process
+@pytest.mark.timeout(1800)
+def test_the_commands_run_as_they_are_printed(tmp_path: Path) -> None:
+    shell = Shell(tmp_path)
+    try:
+        shell.start_local_superlink()
+        log = shell.run("\n".join(b.code for b in blocks(README) if b.language == "bash"))
+    finally:
+        left = shell.stop()
+    assert not left
+    runs = summaries(shell.checkout / "runs")
+    assert sorted(runs) == [5, 20, 50, 300]
+    (percent,) = re.findall(r"50 rounds: ([\d.]+) %", TEXT)
+    assert runs[50]["test_accuracy"] == pytest.approx(float(percent) / 100, abs=0.01)
+    assert runs[300]["test_accuracy"] > 0.96
+    rows = re.findall(r"^ (fedavg|fedavgm|scaffold) +(0\.\d+)", log, re.MULTILINE)
+    assert {name for name, _ in rows} == {"fedavg", "fedavgm", "scaffold"}
