@@ -9,6 +9,7 @@ from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.figures.curves import draw_figure, points
 from fedapp.studies.papers.pages.figure_tables import comparison_section
 from fedapp.studies.papers.pages.index import summary, totals
+from fedapp.studies.papers.pages.markdown import wrapped
 from fedapp.studies.papers.pages.page import page
 from fedapp.studies.papers.pages.tables import Entry, entries, table_section
 from fedapp.studies.papers.results import CellResult, Results, thin
@@ -398,3 +399,19 @@ def test_a_page_says_from_which_code_its_runs_are() -> None:
     assert "Of the 1 runs" not in page(TABLES["mcmahan-table4"], [clean], records)
     smoke = results.model_copy(update={"scale": "smoke"})
     assert "Of the 4 runs" not in page(TABLES["mcmahan-table4"], [smoke], records)
+
+
+def test_prose_is_wrapped_and_what_is_not_prose_stays() -> None:
+    prose = "A word and " * 20
+    code = f"```bash\n{prose}\n```"
+    row = f"| {prose}|"
+    item = f"- {prose}- 3. # more\n  and more"
+    text = wrapped("\n\n".join((prose, code, row, f"{item}\n- short")))
+    assert text.split() == "\n\n".join((prose, code, row, f"{item}\n- short")).split()
+    assert code in text
+    assert row in text
+    rest = text.replace(code, "").replace(row, "").splitlines()
+    assert max(map(len, rest)) <= 120
+    # Each line after the first of an item is indented, and none looks like another item.
+    assert [line[:2] for line in rest if line][2:] == ["- ", "  ", "  ", "- "]
+    assert wrapped("short\nlines") == "short\nlines"

@@ -2,9 +2,55 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
 
 NOT_RUN = "not run"
+WIDTH = 120
+FENCED = re.compile(r"(^```.*?^```$|^\$\$.*?^\$\$$)", re.MULTILINE | re.DOTALL)
+ITEM = re.compile(r"(?: *(?:[-*:]|\d+\.) +)?")
+KEPT = ("|", "#", "!", "<")
+MARKS = re.compile(r" (?=(?:[-+*:=]|#+|\d+\.)(?: |$))")
+"""Spaces after which a new line would begin an item or a heading."""
+
+
+def wrapped(text: str) -> str:
+    """Wrap paragraphs and items of Markdown that have a line above ``WIDTH``; tables and code stay."""
+    parts = FENCED.split(text)
+    parts[::2] = ["\n\n".join(map(_wrapped_block, part.split("\n\n"))) for part in parts[::2]]
+    return "".join(parts)
+
+
+def _wrapped_block(block: str) -> str:
+    items: list[list[str]] = []
+    for line in block.split("\n"):
+        if not items or not line or line.startswith(KEPT) or _mark(line):
+            items.append([])
+        items[-1].append(line)
+    return "\n".join(_wrapped_item(item) for item in items)
+
+
+def _wrapped_item(lines: Sequence[str]) -> str:
+    if max(map(len, lines)) <= WIDTH or lines[0].startswith(KEPT):
+        return "\n".join(lines)
+    text = " ".join([lines[0], *(line.strip() for line in lines[1:])])
+    mark = _mark(text)
+    broken = textwrap.wrap(
+        MARKS.sub("\0", text[len(mark) :]),
+        WIDTH,
+        initial_indent=mark,
+        subsequent_indent=" " * len(mark),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(broken).replace("\0", " ")
+
+
+def _mark(line: str) -> str:
+    """Return what begins an item of a list, with its spaces; nothing for other lines."""
+    found = ITEM.match(line)
+    return found[0] if found else ""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

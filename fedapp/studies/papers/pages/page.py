@@ -20,7 +20,7 @@ from fedapp.studies.papers.pages.figure_tables import (
     sharpness_section,
     updates_section,
 )
-from fedapp.studies.papers.pages.markdown import duration, table
+from fedapp.studies.papers.pages.markdown import duration, table, wrapped
 from fedapp.studies.papers.pages.notes import fill, finder
 from fedapp.studies.papers.pages.tables import table_section
 from fedapp.studies.papers.results import Results
@@ -46,7 +46,7 @@ def write_page(folder: Path, name: str, records: Mapping[str, RunRecord]) -> Pat
 def page_of(folder: Path, name: str, records: Mapping[str, RunRecord]) -> str:
     """Return the page of an experiment whose results are in ``folder``, its notes filled from them."""
     text = page(all_experiments()[name], list(results_of(folder, name, records)), records)
-    return fill(text, finder(folder, name, records))
+    return wrapped(fill(text, finder(folder, name, records)))
 
 
 def page(
