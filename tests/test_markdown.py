@@ -88,3 +88,32 @@ def test_every_page_of_the_docs_is_reached_from_the_index() -> None:
     top = {page for page in top if not re.match(r"results/.+/", page)} - {"index"}
     toc = {line.strip() for line in re.findall(r"^[\w/-]+$", listed, re.MULTILINE)}
     assert top <= toc
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        page
+        for folder in ("docs", "docs/lessons", "docs/results")
+        for page in sorted((ROOT / folder).glob("*.md"))
+        if page not in INCLUDED and page.name != "index.md"
+    ],
+    ids=name,
+)
+def test_a_page_says_first_which_question_it_answers(page: Path) -> None:
+    _, first, *_ = page.read_text().split("\n\n")
+    assert re.match(r"\*[A-Z][^*]*\?\*", first)
+
+
+def test_the_messages_of_troubleshooting_are_said() -> None:
+    """By this project's code, or by Flower, whose messages docs/deploy.md quotes."""
+    code = "".join(p.read_text() for f in ("fedapp", "deploy") for p in (ROOT / f).rglob("*.py"))
+    said = re.sub(r'"\s*\n\s*f?"', "", code)
+    said += (ROOT / "tests" / "golden" / "errors.json").read_text()
+    said += (ROOT / "docs" / "deploy.md").read_text() + "Invalid run configuration."
+    said += "Run: pip install 'fedapp[onnx]'"  # tests/test_dependencies.py
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    symptoms = re.findall(r"^\| (.*?) \|", page, re.MULTILINE)
+    quoted = [text for row in symptoms for text in re.findall(r"`([^`]{20,})`", row)]
+    assert len(quoted) > 15
+    assert [text for text in quoted if text not in said] == []
