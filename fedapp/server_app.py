@@ -97,6 +97,8 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         log(INFO, "Run directory: %s", directory.path)
         if isinstance(grid, LocalGrid) and grid.location:
             log(INFO, "Workers: %s", grid.location)
+        if not config.fraction_train:
+            log(INFO, "fraction-train = 0: max(floor(C*K), 1) is one client a round")
         state = _resumed(config, directory, theta)
         nodes = _nodes(config, node_data, statistics)
         strategy = _prepare(grid, config, directory, run_info, nodes, node_data, theta, state)
