@@ -44,11 +44,11 @@ def uv_constraints() -> str:
 
 INTRODUCTION = """# Configuration
 
-*Which settings are there, and what do they allow?* Every run-config key, as `fedapp run KEY=VALUE` and
-`flwr run . --run-config "KEY=VALUE"` take it. Both also take a TOML file of keys. Flower wants text in quotes:
-`--run-config "model='2nn'"`. `fedapp run`, `sweep`, `partition` and `doctor` take such a text, too (`-c` for short), so
-that one serves both. The values that `model`, `partitioner` and the like choose from are listed below, with their own
-parameters.
+*Which settings are there, and what do they allow?* Every run-config key, as `fedapp run KEY=VALUE`
+and `flwr run . --run-config "KEY=VALUE"` take it. Both also take a TOML file of keys. Flower wants text
+in quotes: `--run-config "model='2nn'"`. `fedapp run`, `sweep`, `partition` and `doctor` take such a text,
+too (`-c` for short), so that one serves both. The values that `model`, `partitioner` and the like choose
+from are listed below, with their own parameters.
 
 `algorithm`, `model`, `dataset`, `partitioner`, `transform` and `sampler` also take
 [code of your own](own-code.md).
