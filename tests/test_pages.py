@@ -415,3 +415,6 @@ def test_prose_is_wrapped_and_what_is_not_prose_stays() -> None:
     # Each line after the first of an item is indented, and none looks like another item.
     assert [line[:2] for line in rest if line][2:] == ["- ", "  ", "  ", "- "]
     assert wrapped("short\nlines") == "short\nlines"
+    indented = wrapped(f"1. one\n\n   {prose}z > 1\n")
+    assert all(line.startswith("   ") for line in indented.splitlines()[2:])
+    assert "> 1" not in wrapped("w" * 118 + " > 1").splitlines()

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 NOT_RUN = "not run"
 WIDTH = 120
-FENCED = re.compile(r"(^```.*?^```$|^\$\$.*?^\$\$$)", re.MULTILINE | re.DOTALL)
-ITEM = re.compile(r"(?: *(?:[-*:]|\d+\.) +)?")
+FENCED = re.compile(r"(^ *```.*?^ *```$|^ *\$\$$.*?^ *\$\$$)", re.MULTILINE | re.DOTALL)
+ITEM = re.compile(r" *(?:(?:[-*:]|\d+\.) +)?")
 KEPT = ("|", "#", "!", "<")
-MARKS = re.compile(r" (?=(?:[-+*:=]|#+|\d+\.)(?: |$))")
+MARKS = re.compile(r" (?=[>|]|(?:[-+*:=]|#+|\d+\.)(?: |$))")
 """Spaces after which a new line would begin an item or a heading."""
 
 
@@ -25,7 +25,7 @@ def wrapped(text: str) -> str:
 def _wrapped_block(block: str) -> str:
     items: list[list[str]] = []
     for line in block.split("\n"):
-        if not items or not line or line.startswith(KEPT) or _mark(line):
+        if not items or not line or line.startswith(KEPT) or _mark(line).strip():
             items.append([])
         items[-1].append(line)
     return "\n".join(_wrapped_item(item) for item in items)
@@ -48,7 +48,7 @@ def _wrapped_item(lines: Sequence[str]) -> str:
 
 
 def _mark(line: str) -> str:
-    """Return what begins an item of a list, with its spaces; nothing for other lines."""
+    """Return what a line is indented by, with the mark of an item of a list."""
     found = ITEM.match(line)
     return found[0] if found else ""
 
