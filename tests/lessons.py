@@ -18,27 +18,16 @@ from typing import Any
 
 import nbformat
 
-from tests.printed import ROOT, Shell
+from tests.printed import ROOT, Shell, pieces
 
 LESSONS = ROOT / "docs" / "lessons"
 NOTEBOOK = LESSONS / "sgd-to-fedavg.ipynb"
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?")
 END = "--- end of a block"
 LEFT_OUT = re.compile(r"[0-9a-f]{16}|/checkout|seconds a round|from Arrow format|^\s*$")
 """Lines that another machine or another time would print otherwise."""
 ABSOLUTE, RELATIVE = 0.03, 0.05
 """How far a number may be from the printed one: rounding alone moves an accuracy by a few examples."""
-
-
-def pieces(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield a page in order, as language and text; prose has the language ``markdown``."""
-    text, end = page.read_text(), 0
-    for found in FENCE.finditer(text):
-        yield "markdown", text[end : found.start()]
-        yield found[1], found[2]
-        end = found.end()
-    yield "markdown", text[end:]
 
 
 def outputs(page: Path, shell: Shell | None) -> list[tuple[str, str, str]]:

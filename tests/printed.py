@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+
+from filelock import FileLock, Timeout
 
 from deploy.federation import environment
-from deploy.processes import Processes, free_port
+from deploy.processes import Processes, Row, free_port
 
 ROOT = Path(__file__).resolve().parent.parent
-PORTS = ("8000", "9094", "9095")
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+PORTS = (8000, 9094, 9095)
 """Ports that the pages print; those that are taken are replaced."""
-NUMBER = re.compile(r"-?\d+(?:,\d{3})*(?:\.\d+)?(?:e-?\d+)?")
 
 
-class Block(NamedTuple):
-    """A fenced block: its language, and what it holds."""
-
-    language: str
-    code: str
-
-
-def blocks(page: Path) -> list[Block]:
-    """Return the fenced blocks of a page, in order."""
-    found = re.findall(r"^```(\w+)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [Block(language, code) for language, code in found]
+def pieces(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield a page in order, as language and text; prose has the language ``markdown``."""
+    text, end = page.read_text(), 0
+    for found in FENCE.finditer(text):
+        yield "markdown", text[end : found.start()]
+        yield found[1], found[2]
+        end = found.end()
+    yield "markdown", text[end:]
 
 
 def checkout(folder: Path) -> Path:
@@ -70,13 +70,24 @@ class Shell(Processes):
             "COLUMNS": "120",
         }
         super().__init__(folder, own)
-        self.ports = {port: port if is_free(int(port)) else str(free_port()) for port in PORTS}
+        # Of two tests at a time one has the printed ports.
+        self.lock = FileLock(Path(tempfile.gettempdir()) / "fedapp-printed-ports.lock", timeout=0)
+        with contextlib.suppress(Timeout):
+            self.lock.acquire()
+        mine = self.lock.is_locked and all(map(is_free, PORTS))
+        self.ports = {port: port if mine else free_port() for port in PORTS}
 
     def start_local_superlink(self) -> None:
         """Start what `flwr run` would start and leave behind: a SuperLink that simulates nodes."""
         port = self.environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"]
         options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", port]
         self.start("superlink", "flower-superlink", *options)
+
+    def stop(self) -> dict[int, Row]:
+        """End what was started, and leave the ports to others."""
+        left = super().stop()
+        self.lock.release()
+        return left
 
     def run(self, code: str, seconds: float = 1200) -> str:
         """Run a script up to its first failing command; return what it says.
@@ -87,7 +98,7 @@ class Shell(Processes):
             A command failed, or it took longer; the message holds the logs.
         """
         for printed, port in self.ports.items():
-            code = re.sub(rf"\b{printed}\b", port, code)
+            code = re.sub(rf"\b{printed}\b", str(port), code)
         script = f"set -eo pipefail\ncd {self.checkout}\n{code}\nwait\n"
         (self.folder / "script.sh").write_text(script)
         with (self.folder / "script.log").open("wb") as log:
@@ -113,12 +124,3 @@ def is_free(port: int) -> bool:
     """Return whether nothing listens on a port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-def numbers(text: str) -> Iterator[float]:
-    """Yield the numbers of a text."""
-    for found in NUMBER.findall(text):
-        yield float(found.replace(",", ""))
-
-
-__all__ = ["ROOT", "Block", "Shell", "blocks", "numbers"]

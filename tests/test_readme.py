@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.printed import ROOT, Shell, blocks
+from tests.printed import ROOT, Shell, pieces
 from tests.test_algorithms import ALGORITHMS
 
 README = ROOT / "README.md"
@@ -80,7 +80,7 @@ def test_the_commands_run_as_they_are_printed(tmp_path: Path) -> None:
     shell = Shell(tmp_path)
     try:
         shell.start_local_superlink()
-        log = shell.run("\n".join(b.code for b in blocks(README) if b.language == "bash"))
+        log = shell.run("\n".join(code for language, code in pieces(README) if language == "bash"))
     finally:
         left = shell.stop()
     assert not left

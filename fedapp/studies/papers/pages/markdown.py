@@ -9,7 +9,7 @@ from collections.abc import Sequence
 NOT_RUN = "not run"
 WIDTH = 120
 FENCED = re.compile(r"(^ *```.*?^ *```$|^ *\$\$$.*?^ *\$\$$)", re.MULTILINE | re.DOTALL)
-ITEM = re.compile(r" *(?:(?:[-*:]|\d+\.) +)?")
+INDENT = re.compile(r" *(?:(?:[-*:]|\d+\.) +)?")
 KEPT = ("|", "#", "!", "<")
 MARKS = re.compile(r" (?=[>|]|(?:[-+*:=]|#+|\d+\.)(?: |$))")
 """Spaces after which a new line would begin an item or a heading."""
@@ -23,15 +23,15 @@ def wrapped(text: str) -> str:
 
 
 def _wrapped_block(block: str) -> str:
-    items: list[list[str]] = []
+    paragraphs: list[list[str]] = []
     for line in block.split("\n"):
-        if not items or not line or line.startswith(KEPT) or _mark(line).strip():
-            items.append([])
-        items[-1].append(line)
-    return "\n".join(_wrapped_item(item) for item in items)
+        if not paragraphs or not line or line.startswith(KEPT) or _mark(line).strip():
+            paragraphs.append([])
+        paragraphs[-1].append(line)
+    return "\n".join(_wrapped_lines(lines) for lines in paragraphs)
 
 
-def _wrapped_item(lines: Sequence[str]) -> str:
+def _wrapped_lines(lines: Sequence[str]) -> str:
     if max(map(len, lines)) <= WIDTH or lines[0].startswith(KEPT):
         return "\n".join(lines)
     text = " ".join([lines[0], *(line.strip() for line in lines[1:])])
@@ -49,8 +49,8 @@ def _wrapped_item(lines: Sequence[str]) -> str:
 
 def _mark(line: str) -> str:
     """Return what a line is indented by, with the mark of an item of a list."""
-    found = ITEM.match(line)
-    return found[0] if found else ""
+    indent = INDENT.match(line)
+    return indent[0] if indent else ""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
