@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,11 +79,21 @@ def save(
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_name(stem.name + ending) for ending in endings]
-    font_type = "path" if outlines else "none"
     for file in files:
-        with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": font_type}):
-            figure.savefig(file, dpi=dpi, metadata={"Date": None} if file.suffix == ".svg" else {})
+        if file.suffix == ".svg":
+            write_svg(figure, file, dpi=dpi, outlines=outlines)
+        else:
+            figure.savefig(file, dpi=dpi)
     return files
+
+
+def write_svg(
+    figure: Figure, to: Path | io.StringIO, *, dpi: int = 150, outlines: bool = True
+) -> None:
+    """Write the figure as SVG; the same figure is the same text."""
+    font_type = "path" if outlines else "none"
+    with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": font_type}):
+        figure.savefig(to, format="svg", dpi=dpi, metadata={"Date": None})
 
 
 def draw_curves(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def number(value: float | None, digits: int = 3, missing: str = "") -> str:
     """Format a number with significant digits, without an exponent for large numbers."""
@@ -42,3 +44,16 @@ def size(bytes_: float) -> str:
         if bytes_ >= scale:
             return f"{number(bytes_ / scale)} {unit}"
     return f"{bytes_:.0f} B"
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Return lines of cells as text, in columns; the last cell of a line may be of any length."""
+    number = max(map(len, lines), default=0)
+    widths = [
+        max((len(line[column]) for line in lines if column < len(line) - 1), default=0) + 2
+        for column in range(number)
+    ]
+    return [
+        "".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=False)).rstrip()
+        for line in lines
+    ]

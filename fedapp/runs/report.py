@@ -11,7 +11,6 @@ from typing import Any
 
 import safetensors.torch
 from flwr.common.logger import log
-from jinja2 import Environment
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config.run_config import RunConfig
@@ -20,22 +19,8 @@ from fedapp.files import write_atomically, write_json
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.figures import draw_curves, draw_updates
 from fedapp.runs.metrics import read_metrics, wall_seconds
+from fedapp.runs.page import inline_svg, page, render
 from fedapp.runs.participation import draw_participation
-
-PAGE_TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
- body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto;
-   padding: 0 1rem }
- h1 { font-size: 1.35rem } h2 { font-size: 1.1rem; margin-top: 2rem }
- table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
- td, th { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #eee }
- svg, img { max-width: 100%; height: auto } code { color: #555 }
-</style></head><body>
-{{ body | safe }}
-</body></html>
-"""
 
 
 class FinalOutputs(Callback):
@@ -80,7 +65,7 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
     if config.sampler != "uniform" and config.num_clients and any(r["round"] for r in records):
         draw_participation(records, config, directory.path / "participation")
     pictures = {
-        name.replace("-", "_"): _inline_svg(directory.path / f"{name}.svg")
+        name.replace("-", "_"): _picture(directory.path / f"{name}.svg")
         for name in ("curves", "participation", "partition", "client-losses", "similarity")
     }
     body = render(
@@ -153,12 +138,9 @@ def _total(records: Sequence[RoundMetrics], key: str) -> float:
     return float(sum(r.get(key) or 0 for r in records))
 
 
-def _inline_svg(path: Path) -> str:
-    """Return an SVG file without its XML declaration; empty without a file."""
-    if not path.exists():
-        return ""
-    text = path.read_text()
-    return text[text.index("<svg") :]
+def _picture(file: Path) -> str:
+    """Return an SVG file for a page; empty without a file."""
+    return inline_svg(file.read_text(), file.stem, "") if file.exists() else ""
 
 
 REPORT_BODY = """<h1>{{ title }}</h1>
@@ -175,13 +157,3 @@ REPORT_BODY = """<h1>{{ title }}</h1>
 <table>{% for key, value in config.items() %}
 <tr><th><code>{{ key }}</code></th><td>{{ value }}</td></tr>{% endfor %}</table>
 """
-
-
-def render(template: str, **values: object) -> str:
-    """Return a Jinja template with its values filled in, HTML-escaped except for ``safe`` ones."""
-    return Environment(autoescape=True).from_string(template).render(**values)
-
-
-def page(title: str, body: str) -> str:
-    """Return an HTML page with this HTML ``body``."""
-    return render(PAGE_TEMPLATE, title=title, body=body)
