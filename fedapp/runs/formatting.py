@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedapp.config.settings import Scalar
+
 
 def number(value: float | None, digits: int = 3, missing: str = "") -> str:
     """Format a number with significant digits, without an exponent for large numbers."""
@@ -44,6 +46,13 @@ def size(bytes_: float) -> str:
         if bytes_ >= scale:
             return f"{number(bytes_ / scale)} {unit}"
     return f"{bytes_:.0f} B"
+
+
+def setting(value: Scalar | None) -> str:
+    """Format a setting's value as it is written in a run-config; empty without one."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:

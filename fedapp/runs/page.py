@@ -49,7 +49,8 @@ STYLE = """
  tbody th { font-weight: 500 } .wide tbody th { min-width: 8.5rem;
    position: sticky; left: 0; background: var(--paper) }
  .wide code { white-space: nowrap } .wide td code { white-space: normal }
- .number { text-align: right; white-space: nowrap }
+ .number { text-align: right } td.number { white-space: nowrap }
+ .facts td, .facts th { padding-right: .7rem } .facts tbody th { min-width: 7rem }
  .figures { display: grid; gap: 1rem;
    grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)) }
  figure { margin: 0; min-width: 0 }

@@ -6,7 +6,6 @@ import datetime
 import statistics
 from collections.abc import Sequence
 from logging import INFO
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -16,11 +15,11 @@ from fedapp.analysis.curves import rounds_to_target
 from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.files import write_atomically, write_json
-from fedapp.runs.directory import RunDirectory
+from fedapp.runs.directory import RunDirectory, read_settings
 from fedapp.runs.figures import draw_curves, draw_updates
 from fedapp.runs.metrics import read_metrics, wall_seconds
-from fedapp.runs.page import inline_svg, page, render
 from fedapp.runs.participation import draw_participation
+from fedapp.runs.report_page import report_page
 
 
 class FinalOutputs(Callback):
@@ -64,19 +63,9 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
         draw_updates({algorithm: records}, directory.path)
     if config.sampler != "uniform" and config.num_clients and any(r["round"] for r in records):
         draw_participation(records, config, directory.path / "participation")
-    pictures = {
-        name.replace("-", "_"): _picture(directory.path / f"{name}.svg")
-        for name in ("curves", "participation", "partition", "client-losses", "similarity")
-    }
-    body = render(
-        REPORT_BODY,
-        title=title,
-        path=directory.path,
-        summary=summary,
-        config=config.to_run_config(),
-        **pictures,
-    )
-    write_atomically(directory.path / "report.html", page(directory.path.name, body).encode())
+    _, run_info = read_settings(directory.path)
+    page = report_page(directory, config, run_info, title, summary, records)
+    write_atomically(directory.path / "report.html", page.encode())
 
 
 def _local_work(config: RunConfig) -> str:
@@ -136,24 +125,3 @@ def _privacy(records: Sequence[RoundMetrics]) -> dict[str, float | str | None]:
 
 def _total(records: Sequence[RoundMetrics], key: str) -> float:
     return float(sum(r.get(key) or 0 for r in records))
-
-
-def _picture(file: Path) -> str:
-    """Return an SVG file for a page; empty without a file."""
-    return inline_svg(file.read_text(), file.stem, "") if file.exists() else ""
-
-
-REPORT_BODY = """<h1>{{ title }}</h1>
-<p><code>{{ path }}</code></p>
-{{ curves | safe }}
-<h2>Summary</h2>
-<table>{% for key, value in summary.items() if value is not none %}
-<tr><th>{{ key | replace("_", " ") }}</th><td>{{ value }}</td></tr>{% endfor %}</table>
-{% if participation %}<h2>Who took part</h2>{{ participation | safe }}{% endif %}
-{% if partition %}<h2>Partition</h2>{{ partition | safe }}{% endif %}
-{% if similarity %}<h2>Clients' training loss</h2>{{ client_losses | safe }}
-<h2>Cosine similarity of clients' updates, by layer</h2>{{ similarity | safe }}{% endif %}
-<h2>Configuration</h2>
-<table>{% for key, value in config.items() %}
-<tr><th><code>{{ key }}</code></th><td>{{ value }}</td></tr>{% endfor %}</table>
-"""

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fedapp.runs.figures import COLORS, GREY, PALE, make_plain, new_figure, percent_tick
+from fedapp.runs.figures import COLORS, PALE, draw_target, make_plain, new_figure, percent_tick
 from fedapp.studies.compare.comparison import ACCURACY, METRICS, ComparedRun, Comparison, Metric
 
 MAX_STYLES = 12
@@ -81,7 +81,7 @@ def _draw(axes: Axes, comparison: Comparison, metric: Metric) -> None:
     if metric.key == ACCURACY:
         axes.yaxis.set_major_formatter(percent_tick)
         if comparison.target:
-            _draw_target(axes, comparison.target)
+            draw_target(axes, comparison.target)
     elif _spans_decades(comparison, metric):
         axes.set_yscale("log")
     axes.set_xlabel("communication round")
@@ -100,18 +100,6 @@ def _draw_curve(axes: Axes, run: ComparedRun, metric: Metric, style: Style | Non
         return
     axes.plot(curve.rounds, values, color=style.color, linestyle=style.line, linewidth=1.6)
     axes.plot(curve.rounds[-1], values[-1], "o", color=style.color, markersize=3.5)
-
-
-def _draw_target(axes: Axes, target: float) -> None:
-    axes.axhline(target, color=GREY, linewidth=1, zorder=0)
-    axes.annotate(
-        f"target {100 * target:.6g}%",
-        (0.01, target),
-        xycoords=("axes fraction", "data"),
-        color=GREY,
-        fontsize=8,
-        va="bottom",
-    )
 
 
 def _spans_decades(comparison: Comparison, metric: Metric) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedapp.runs.formatting import duration, rounds, size
+from fedapp.runs.formatting import duration, rounds, setting, size
 from fedapp.runs.page import adaptive, page, picture, render
 from fedapp.studies.compare.comparison import ACCURACY, METRICS, ComparedRun, Comparison
 from fedapp.studies.compare.figure import Style, draw_panels, styles_of
-from fedapp.studies.compare.runs import show
 
 NOT_REACHED = "not reached"
 
@@ -23,7 +22,7 @@ class Cell(NamedTuple):
 
 def setting_rows(comparison: Comparison) -> list[list[str]]:
     """Return each run's differing settings as text."""
-    return [[show(run.settings[key]) for key in comparison.differing] for run in comparison.runs]
+    return [[setting(run.settings[key]) for key in comparison.differing] for run in comparison.runs]
 
 
 def number_columns(comparison: Comparison) -> list[str]:
@@ -116,7 +115,7 @@ def comparison_page(comparison: Comparison, command: str) -> str:
             )
             for metric, figure in draw_panels(comparison).items()
         ],
-        shared={key: show(value) for key, value in comparison.shared.items()},
+        shared={key: setting(value) for key, value in comparison.shared.items()},
         command=command,
     )
     return page(title, body)
@@ -218,7 +217,7 @@ time of all rounds.</li>
 <tr><th><code>{{ key }}</code></th><td>{{ value }}</td></tr>
 {% endfor %}
 </table></div></details>
-<h2>Again</h2>
+<h2>This comparison again</h2>
 <pre><code>{{ command }}</code></pre>
 <details><summary>The runs' folders</summary>
 <ul>

@@ -11,6 +11,7 @@ from fedapp.config.read import option_fields
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import Scalar
 from fedapp.errors import CheckpointError
+from fedapp.runs.formatting import setting
 from fedapp.runs.own_code import COMPONENTS
 from fedapp.runs.stored_run import StoredRun
 from fedapp.studies.sweep.identity import EXECUTION
@@ -199,14 +200,7 @@ def phrase(key: str, value: Scalar) -> str:
     """Return a setting in a label: a component by its name, a parameter without its component's."""
     if key in FAMILY_KEYS:
         return str(value).rstrip("/").rsplit("/", 1)[-1]
-    return f"{key.rpartition('.')[2]} {show(value)}"
-
-
-def show(value: Scalar | None) -> str:
-    """Return a setting's value as text; empty for a parameter that the run does not have."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{key.rpartition('.')[2]} {setting(value)}"
 
 
 def by_settings(differing: Differing, index: int) -> list[tuple[bool, bool, float, str]]:
