@@ -331,6 +331,20 @@ def test_runs_that_go_on_have_stopped_or_have_not_begun_are_compared(tmp_path):
     Page(written(comparison_folder(tmp_path, tmp_path)))
 
 
+def test_a_run_without_evaluation_says_so(tmp_path):
+    for seed in (1, 2):
+        folder = made_run(tmp_path / f"{seed}", [None, None], seed=seed)
+        lines = (folder / "metrics.jsonl").read_text().replace('"test_accuracy": null', '"x": 1')
+        (folder / "metrics.jsonl").write_text(lines)
+    comparison = compare([tmp_path])
+    assert comparison.notes == [
+        "seed 1: no round was evaluated.",
+        "seed 2: no round was evaluated.",
+    ]
+    assert comparison.metrics == []
+    assert "<figure" not in written(comparison_folder(tmp_path, tmp_path))
+
+
 def test_of_many_runs_the_best_have_lines_of_their_own(tmp_path):
     number = MAX_STYLES + 2
     for seed in range(number):

@@ -77,9 +77,9 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) ->
 def status(
     run_dir: Annotated[Path, typer.Argument(help="A run directory, or a folder of them.")],
 ) -> None:
-    """Show the state of a run: rounds, accuracy, faults, times, and how to continue.
+    """Show the state of a run and how to continue it, or list the runs of a folder.
 
-    Of a folder of runs, each is listed in a line, with the settings in which it differs from the others.
+    Each run of a folder has a line, with the settings in which it differs from the others.
     """
     from fedapp.runs.formatting import aligned
     from fedapp.runs.status import status as status_of

@@ -17,7 +17,7 @@ from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.files import write_atomically, write_json
 from fedapp.runs.directory import RunDirectory, read_settings
 from fedapp.runs.figures import draw_curves, draw_updates
-from fedapp.runs.metrics import read_metrics, wall_seconds
+from fedapp.runs.metrics import read_metrics, total, wall_seconds
 from fedapp.runs.participation import draw_participation
 from fedapp.runs.report_page import report_page
 
@@ -97,10 +97,10 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
         "best_round": best.get("round"),
         "target_accuracy": target,
         "rounds_to_target": reached,
-        "updates": _total(trained, "updates"),
+        "updates": total(trained, "updates"),
         **_privacy(trained),
-        "bytes_down": int(_total(trained, "bytes_down")),
-        "bytes_up": int(_total(trained, "bytes_up")),
+        "bytes_down": int(total(trained, "bytes_down")),
+        "bytes_up": int(total(trained, "bytes_up")),
         "seconds": sum(wall_seconds(r) for r in records),
         "seconds_a_round_median": statistics.median(map(wall_seconds, trained))
         if trained
@@ -121,7 +121,3 @@ def _privacy(records: Sequence[RoundMetrics]) -> dict[str, float | str | None]:
     private = [record for record in records if "delta" in record]
     keys = ("epsilon", "delta", "adjacency")
     return {key: private[-1][key] for key in keys} if private else {}
-
-
-def _total(records: Sequence[RoundMetrics], key: str) -> float:
-    return float(sum(r.get(key) or 0 for r in records))

@@ -14,7 +14,7 @@ from fedapp.config.run_config import Scalar
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.formatting import number, percent
-from fedapp.runs.metrics import wall_seconds
+from fedapp.runs.metrics import total, wall_seconds
 from fedapp.runs.stored_run import StoredRun, read_run
 from fedapp.studies.compare.runs import (
     by_settings,
@@ -236,8 +236,8 @@ def _numbers(
         rounds_to_target=needed_rounds(curves[ACCURACY], target)
         if target and ACCURACY in curves
         else None,
-        bytes_down=sum(record.get("bytes_down") or 0 for record in trained),
-        bytes_up=sum(record.get("bytes_up") or 0 for record in trained),
+        bytes_down=int(total(trained, "bytes_down")),
+        bytes_up=int(total(trained, "bytes_up")),
         seconds=sum(map(wall_seconds, run.records)),
         curves=curves,
     )
@@ -263,6 +263,8 @@ def _notes(
     if target is not None and METRICS[ACCURACY].title not in metrics:
         notes.append("No run has a test accuracy: none can reach the target.")
     for run in compared:
+        if run.rounds and not run.metric:
+            notes.append(f"{run.label}: no round was evaluated.")
         if run.state != "finished":
             doing = "still runs" if run.state == "running" else "has stopped"
             notes.append(f"{run.label} {doing}, after round {run.rounds} of {run.planned}.")
