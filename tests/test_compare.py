@@ -83,14 +83,20 @@ def test_the_target_is_that_of_all_runs_or_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "instead"), [("95", "0.95"), ("1.5", "0.015"), ("-1", "0.95"), ("0", "0.95")]
+    ("target", "instead"),
+    [
+        ("95", "95 % is 0.95"),
+        ("1.5", "1.5 % is 0.015"),
+        ("-1", "95 % is 0.95"),
+        ("0", "95 % is 0.95"),
+        ("nan", "95 % is 0.95"),
+    ],
 )
 def test_a_target_is_a_share(tmp_path, target, instead):
     result = CliRunner().invoke(app, ["compare", str(tmp_path), "--target", target])
     assert isinstance(result.exception, ConfigError)
     assert str(result.exception) == (
-        f"--target {target}: must be a share of the test examples above 0, at most 1, as in --target "
-        f"{instead}."
+        f"--target {target}: must be a share of the test examples, above 0 and at most 1; {instead}."
     )
 
 

@@ -80,7 +80,8 @@ def test_time_by_part(tmp_path):
     folder = made_run(tmp_path / "run", [0.1, 0.2, 0.3, 0.4])
     parts = {"train": 1.0, "transfer": 0.25, "wait": 0.25, "evaluate": 0.25, "round": 2.0}
     rewrite(folder, seconds=[parts, parts, {**parts, "train": 7.0, "round": 8.0}])
-    head, *rows = report_of(folder)[1].tables[2]
+    _, page = report_of(folder)
+    head, *rows = page.tables[2]
     assert head == ["part", "total", "share", "median round"]
     facts = {re.sub("(of|for|samp) .*", "", row[0]): row[1:] for row in rows}
     # In all 12.5 s: 0.5 of round 0, 2, 2 and 8.
@@ -88,6 +89,7 @@ def test_time_by_part(tmp_path):
     assert facts["transfer"] == ["0.75 s", "6 %", "0.25 s"]
     assert facts["evaluation"] == ["1.25 s", "10 %", "0.25 s"]
     assert rows[-1][1:] == ["0.75 s", "6 %", ""]
+    assert "engine inline, nodes 1, device cpu" in " ".join(page.text.split())
 
 
 def test_changed_settings_come_first_and_the_others_are_folded(tmp_path):

@@ -34,8 +34,10 @@ PICTURES = {
     "similarity": ("Similarity of updates", "cosine of clients' updates by layer and round"),
 }
 """Pictures of a run directory, their headings and what they show."""
-NOT_CHANGED = ("run-dir", "resume", "threads")
-"""Settings that are determined for each run."""
+NOT_CHANGED = ("run-dir", "resume")
+"""Settings that are not shown as changed."""
+EXECUTION = ("engine", "nodes", "workers", "device", "trainer", "threads")
+"""What was determined for a run, and its times depend on."""
 
 
 class Fact(NamedTuple):
@@ -69,6 +71,7 @@ def report_page(
         ],
         participants=list(participants(trained, config)),
         parts=list(time_by_part(records)),
+        execution={key: run_info[key] for key in EXECUTION if run_info.get(key)},
         pictures=[
             (PICTURES[name][0], inline_svg(file.read_text(), name, PICTURES[name][1]))
             for name, file in files.items()
@@ -246,6 +249,11 @@ BODY = """{% macro facts(rows) %}
 <td class="number">{{ median }}</td></tr>
 {% endfor %}
 </tbody></table></div>
+<p class="muted">
+{% for key, value in execution.items() %}
+{{ key }} {{ value }}{{ "," if not loop.last }}
+{% endfor %}
+</p>
 {% endif %}
 </section>
 {% endif %}

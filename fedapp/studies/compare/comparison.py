@@ -172,10 +172,10 @@ def compare(paths: Sequence[Path], target: float | None = None) -> Comparison:
 def _check_target(target: float | None) -> None:
     if target is None or 0 < target <= 1:
         return
-    instead = f"{target / 100:g}" if 1 < target <= 100 else "0.95"
+    share = target if 1 < target <= 100 else 95.0
     raise ConfigError(
-        f"--target {target:g}: must be a share of the test examples above 0, at most 1, as in --target "
-        f"{instead}."
+        f"--target {target:g}: must be a share of the test examples, above 0 and at most 1; {share:g} % "
+        f"is {share / 100:g}."
     )
 
 

@@ -20,6 +20,8 @@ MARKS = ("metrics.jsonl", "log.jsonl", "resume.toml")
 """Files of which a run's folder has one from its start on."""
 ENVIRONMENT = ("engine", "nodes", "workers")
 """What was determined for a run and is compared like a setting."""
+DETERMINED = ("device", "trainer", "threads")
+"""Settings of which what was determined for the run is compared, and not "auto" or 0."""
 NOT_COMPARED = ("run-dir", "resume")
 FAMILY_KEYS = tuple(family.key for family in FAMILIES)
 
@@ -111,9 +113,8 @@ def _is_same(values: Sequence[object]) -> bool:
 
 def _settings_of(run: StoredRun) -> dict[str, Scalar]:
     settings = {key: value for key, value in run.settings.items() if key not in NOT_COMPARED}
-    of_run = {key: run.run_info[key] for key in ENVIRONMENT if key in run.run_info}
-    device = {"device": run.run_info["device"]} if "device" in run.run_info else {}
-    return {**settings, **of_run, **device}
+    of_run = {key: run.run_info[key] for key in (*ENVIRONMENT, *DETERMINED) if key in run.run_info}
+    return {**settings, **of_run}
 
 
 def _ordered_keys(runs: Sequence[StoredRun], every: Sequence[Mapping[str, Scalar]]) -> list[str]:
