@@ -238,9 +238,9 @@ def test_the_page(tmp_path):
     page = Page(html)
     settings, numbers, shared = page.tables
     assert settings == [
-        ["run", "learning-rate", "num-server-rounds"],
-        ["slow", "0.1", "3"],
-        ["fast", "0.2", "2"],
+        ["", "learning-rate", "num-server-rounds", "run"],
+        ["", "0.1", "3", "slow"],
+        ["", "0.2", "2", "fast"],
     ]
     assert numbers == [
         ["run", "rounds to 95 %", "best test accuracy (round)", "final test accuracy", "rounds",
@@ -316,6 +316,10 @@ def test_a_run_that_cannot_be_read_is_left_out_and_said(tmp_path):
     assert result.exit_code == 1
     assert f"Error: left out: {bad / 'metrics.jsonl'}, line 1, is damaged" in result.stderr
     assert "Left out: " in Page(written(tmp_path / "out")).text
+    (tmp_path / "waits").mkdir()
+    (tmp_path / "waits" / "log.jsonl").write_text("")
+    waits = str(tmp_path / "waits")
+    assert compare([tmp_path]).left_out[waits] == f"{waits}: ended before its first round"
     only = [tmp_path / "slow", bad]
     with pytest.raises(CheckpointError, match=r"one run that can be read.*\n.*line 1, is damaged"):
         compare(only)

@@ -46,9 +46,9 @@ STYLE = """
  td, th { padding: .3rem 1.1rem .3rem 0; text-align: left; vertical-align: top;
    border-bottom: 1px solid var(--line) }
  thead th { color: var(--muted); font-weight: 600; font-size: .88rem; vertical-align: bottom }
- tbody th { font-weight: 500 } .wide tbody th { min-width: 8.5rem;
+ tbody th { font-weight: 500 } .named tbody th { min-width: 8.5rem;
    position: sticky; left: 0; background: var(--paper) }
- .wide code { white-space: nowrap } .wide td code { white-space: normal }
+ .lines td, .wide code { white-space: nowrap } .wide td code { white-space: normal }
  .number { text-align: right } td.number { white-space: nowrap }
  .facts td, .facts th { padding-right: .7rem } .facts tbody th { min-width: 7rem }
  .figures { display: grid; gap: 1rem;
@@ -60,7 +60,7 @@ STYLE = """
  .swatch { width: 1.75rem; height: .6rem; margin-right: .5rem; flex: none;
    margin-top: .45rem }
  .legend { list-style: none; padding: 0; max-width: none; display: grid; gap: .1rem 1.5rem;
-   grid-template-columns: repeat(auto-fill, minmax(min(100%, 16rem), 1fr)) }
+   grid-template-columns: repeat(auto-fill, minmax(min(100%, 19rem), 1fr)) }
  .run { display: flex }
  details { margin: .6rem 0 } summary { cursor: pointer; color: var(--muted) }
 """

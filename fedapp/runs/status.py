@@ -12,9 +12,9 @@ from typing import Any
 
 from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.lock import END_MESSAGE, is_locked
+from fedapp.runs.lock import END_MESSAGE
 from fedapp.runs.metrics import read_metrics
-from fedapp.runs.stored_run import StoredRun, read_run
+from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
 
 SECONDS_PARTS = ("wait", "transfer", "train", "evaluate")
 """The parts of a round's seconds that are shown."""
@@ -33,8 +33,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     """
     directory = RunDirectory(path.absolute())
     messages = _log_messages(directory)
-    if messages and not directory.config.exists():
-        state = "waiting for nodes" if is_locked(directory) else "ended before its first round"
+    if messages and (state := state_before_start(path)):
         last = _end_reason(messages) or [("log", messages[-1])]
         return [("run", str(directory.path)), ("state", state), *_rejected(messages), *last]
     read_stored(path)

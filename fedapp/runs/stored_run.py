@@ -67,6 +67,14 @@ class StoredRun:
         return next((round_ for round_ in rounds if round_ <= reached), None)
 
 
+def state_before_start(path: Path) -> str:
+    """Return the state of a run that has a log and no settings yet; "" for any other."""
+    directory = RunDirectory(path.absolute())
+    if directory.config.exists() or directory.metrics.exists() or not directory.log.exists():
+        return ""
+    return "waiting for nodes" if is_locked(directory) else "ended before its first round"
+
+
 def read_run(path: Path) -> StoredRun:
     """Return the run in ``path``; its components need not be there.
 

@@ -15,7 +15,7 @@ from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.formatting import number, percent
 from fedapp.runs.metrics import total, wall_seconds
-from fedapp.runs.stored_run import StoredRun, read_run
+from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
 from fedapp.studies.compare.runs import (
     by_settings,
     differing_settings,
@@ -182,6 +182,9 @@ def _check_target(target: float | None) -> None:
 def _read(folders: Sequence[Path]) -> tuple[list[StoredRun], dict[str, str]]:
     runs, left_out = [], {}
     for folder in folders:
+        if state := state_before_start(folder):
+            left_out[str(folder)] = f"{folder}: {state}"
+            continue
         try:
             runs.append(read_run(folder))
         except CheckpointError as error:

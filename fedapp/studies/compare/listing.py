@@ -7,9 +7,7 @@ from pathlib import Path
 
 from fedapp.config.run_config import Scalar
 from fedapp.errors import CheckpointError
-from fedapp.runs.directory import RunDirectory
-from fedapp.runs.lock import is_locked
-from fedapp.runs.stored_run import StoredRun, read_run
+from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
 from fedapp.studies.compare.comparison import METRICS, curve_of
 from fedapp.studies.compare.runs import (
     differing_settings,
@@ -49,9 +47,8 @@ def list_runs(folder: Path) -> list[tuple[str, ...]]:
 
 def _read(path: Path) -> StoredRun | str:
     """Return a run, or why there is none to read."""
-    directory = RunDirectory(path.absolute())
-    if not directory.config.exists() and not directory.metrics.exists():
-        return "waiting for nodes" if is_locked(directory) else "ended before its first round"
+    if state := state_before_start(path):
+        return state
     try:
         return read_run(path)
     except CheckpointError as error:

@@ -147,19 +147,19 @@ BODY = """<h1>{{ title }}</h1>
 {% endfor %}
 <h2>Settings that differ</h2>
 {% if comparison.differing %}
-<div class="wide"><table>
-<thead><tr><th>run</th>
+<div class="wide"><table class="lines">
+<thead><tr><th></th>
 {% for key in comparison.differing %}
 <th><code>{{ key }}</code></th>
 {% endfor %}
-</tr></thead>
+<th>run</th></tr></thead>
 <tbody>
 {% for row in rows %}
-<tr><th><span class="run">{{ row.swatch | safe }}<span>{{ row.run.name }}</span></span></th>
+<tr><td>{{ row.swatch | safe }}</td>
 {% for value in row.settings %}
 <td>{{ value }}</td>
 {% endfor %}
-</tr>
+<td>{{ row.run.name }}</td></tr>
 {% endfor %}
 </tbody></table></div>
 {% else %}
@@ -183,7 +183,7 @@ The best {{ rows | selectattr("swatch") | list | length }} runs have lines of th
 {% endif %}
 </p>
 <h2>Numbers</h2>
-<div class="wide"><table>
+<div class="wide"><table class="named">
 <thead><tr><th>run</th>
 {% for column in columns %}
 <th class="number">{{ column }}</th>
