@@ -24,8 +24,8 @@ SPEED = {
     "FedJAX 0.0.17, one device": ("FedJAX 0.0.17 (JAX 0.7.2), one device", 0),
     "FedJAX 0.0.17, two devices": ("FedJAX, two devices", 0),
     "pfl-research 0.6.0, two processes": ("pfl-research 0.6.0, two processes", 0),
-    "Flower's simulation, these clients as two SuperNodes": ("cohorts, two SuperNodes", 1),
-    "Flower's simulation, a SuperNode a client": ("one SuperNode a client, 100", 1),
+    "this app in Flower's simulation, two SuperNodes": ("cohorts, two SuperNodes", 1),
+    "this app in Flower's simulation, a SuperNode a client": ("one SuperNode a client, 100", 1),
 }
 """Rows of the README's table: a row of docs/performance.md, and in which table it is."""
 PEERS = "| beside other frameworks |"
