@@ -126,7 +126,7 @@ def with_variables(variables: Mapping[str, str], rounds: int, *, bare: bool) -> 
 
 
 def main(arguments: list[str]) -> None:
-    """Print the table of ``docs/deploy.md``."""
+    """Print the table of ``docs/deploy-reference.md``."""
     parser = argparse.ArgumentParser(prog="python -m deploy.latency", description=__doc__)
     parser.add_argument("--rounds", type=int, default=8)
     rounds = parser.parse_args(arguments).rounds

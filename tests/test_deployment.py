@@ -64,7 +64,7 @@ def lines(folder):
 
 
 def knock(started, credentials, others):
-    """Start SuperNodes that nobody invited, by their row of the table in docs/deploy.md."""
+    """Start SuperNodes that nobody invited, by their row of the table in docs/deploy-reference.md."""
     trust = ["--root-certificates", str(credentials.ca)]
     distrust = ["--root-certificates", str(others.ca)]
 

@@ -214,17 +214,3 @@ def test_the_page_on_real_devices_works_as_it_stands(tmp_path):
     assert not (tmp_path / "runs" / "first").stat().st_mode & others
     assert metrics(tmp_path / "runs" / "first")[-1]["test_accuracy"] > 0.9
     assert metrics(tmp_path / "runs" / "private")[-1]["epsilon"] > 0
-
-
-def test_readmes_first_deployment_works_as_it_is_printed(tmp_path):
-    """Each command has a terminal of its own; the home has no configuration of Flower's before."""
-    with page(tmp_path, "README.md") as followed:
-        followed.do("connection", "[superlink.deployment]")
-        *servers, run = followed.block("flower-superlink").splitlines()
-        assert len(servers) == 3
-        for number, command in enumerate(servers):
-            followed.start(f"terminal-{number}", "/bin/bash", "-ec", command)
-        followed.wait_for("terminal-0", "Uvicorn running")
-        assert followed.start("run", "/bin/bash", "-ec", run).wait(600) == 0, followed.logs()
-        assert "round 5/5" in followed.log("run"), followed.logs()
-    assert len(list((tmp_path / "runs").glob("*/summary.json"))) == 1

@@ -106,11 +106,11 @@ def test_a_page_says_first_which_question_it_answers(page: Path) -> None:
 
 
 def test_the_messages_of_troubleshooting_are_said() -> None:
-    """By this project's code, or by Flower, whose messages docs/deploy.md quotes."""
+    """By this project's code, or by Flower, whose messages docs/deploy-reference.md quotes."""
     code = "".join(p.read_text() for f in ("fedapp", "deploy") for p in (ROOT / f).rglob("*.py"))
     said = re.sub(r'"\s*\n\s*f?"', "", code)
     said += (ROOT / "tests" / "golden" / "errors.json").read_text()
-    said += (ROOT / "docs" / "deploy.md").read_text() + "Invalid run configuration."
+    said += (ROOT / "docs" / "deploy-reference.md").read_text() + "Invalid run configuration."
     said += "Run: pip install 'fedapp[onnx]'"  # tests/test_dependencies.py
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     symptoms = re.findall(r"^\| (.*?) \|", page, re.MULTILINE)

@@ -24,7 +24,7 @@ KINDS: Mapping[str, str] = {
     "norm": "an update, or what is sent besides, larger than it may be",
     "weight": "a weight or a number of examples that is negative, or more than the client holds",
 }
-"""The kinds of faults and what they mean, in the order of the table in ``docs/deploy.md``."""
+"""The kinds of faults and what they mean, in the order of the table in ``docs/deploy-reference.md``."""
 
 PARTIAL_REPLY = "its reply came only in part"
 """Reason for a reply whose upload had begun: its node died, or its connection is slow."""
