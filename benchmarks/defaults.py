@@ -1,6 +1,6 @@
 """Every algorithm by its name alone on the digits: what `fedapp run algorithm=NAME` comes to.
 
-    python -m benchmarks.defaults            all, with three seeds; the table goes into docs/algorithms.md
+    python -m benchmarks.defaults            all, three seeds each, into docs/results/defaults.md
     python -m benchmarks.defaults fedadam    some; the table is printed and nothing is written
 
 No other key is set. Ends with exit code 1 where a run failed.
@@ -33,7 +33,7 @@ from fedapp.studies.sweep.search import Steps, fixed
 from fedapp.studies.sweep.store import Store
 
 ROUNDS = int(RunConfig.model_fields["num_server_rounds"].default)
-PAGE = ROOT / "docs" / "algorithms.md"
+PAGE = ROOT / "docs" / "results" / "defaults.md"
 BEGIN, END = "<!-- written by benchmarks.defaults -->", "<!-- end -->"
 HEAD = ("| algorithm | test accuracy, mean | least and most | |", "| --- | --- | --- | --- |")
 
@@ -55,7 +55,7 @@ class Row:
         said = [*own_values(self.name)]
         if self.epsilon is not None:
             said.append(f"ε = {self.epsilon:.3g}")
-        return f"| [`{self.name}`](#{self.name}) | {numbers} | {', '.join(said)} |"
+        return f"| [`{self.name}`](../algorithms.md#{self.name}) | {numbers} | {', '.join(said)} |"
 
 
 def algorithms() -> list[str]:

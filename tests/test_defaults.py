@@ -61,7 +61,7 @@ def test_every_key_at_its_default_is_the_run_without_them(name: str) -> None:
 
 def test_a_row_of_the_table() -> None:
     row = Row("fedadam", [0.97, 0.96, 0.98])
-    link = "[`fedadam`](#fedadam)"
+    link = "[`fedadam`](../algorithms.md#fedadam)"
     own = "`server-learning-rate = 0.01`"
     assert str(row) == f"| {link} | 97.0 % | 96.0 % to 98.0 % | {own} |"
     assert str(Row("fedavg", [0.5], epsilon=3.14159)).endswith("| 50.0 % to 50.0 % | ε = 3.14 |")
