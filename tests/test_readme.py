@@ -68,6 +68,15 @@ def test_every_algorithm_is_named_in_its_family() -> None:
     assert f"and {len(ALGORITHMS) - 1} algorithms after it" in TEXT
 
 
+def test_other_numbers_are_those_of_the_pages_that_measured_them() -> None:
+    (size,) = re.findall(r"into \.venv, ([\d.]+) GB", TEXT)
+    assert f"{size} GB on disk" in (ROOT / "docs" / "quickstart.md").read_text()
+    (seconds,) = re.findall(r"A round costs about (\d+) s there", TEXT)
+    details = (ROOT / "docs" / "deploy-reference.md").read_text()
+    (idle,) = re.findall(r"\| this app, interval 1 s \| ([\d.]+) \|", details)
+    assert round(float(idle)) == int(seconds)
+
+
 def summaries(folder: Path) -> dict[int, dict[str, Any]]:
     """Return the summaries of the runs of a folder by their number of rounds."""
     found = [json.loads(path.read_text()) for path in folder.glob("*/summary.json")]
