@@ -24,9 +24,8 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Protocol
 
 import torch
 import typer
@@ -74,6 +73,13 @@ class Measured(NamedTuple):
     round: float
     received: float
     memory: float
+
+
+class Sends(Protocol):
+    """The end of a pipe to which a measurement is written."""
+
+    def send(self, measured: Measured, /) -> None:
+        """Send it."""
 
 
 class MadeUpGrid(InlineGrid):
@@ -144,7 +150,7 @@ class MadeUpGrid(InlineGrid):
         return content
 
 
-def measure(cell: Cell, folder: str, pipe: Connection) -> None:
+def measure(cell: Cell, folder: str, pipe: Sends) -> None:
     """Run a cell in this process, and send what was measured."""
     logging.disable(logging.WARNING)
     values: dict[str, bool | int | float | str] = {
