@@ -57,15 +57,15 @@ def _in_bash(codes: list[str], shell: Shell) -> list[str]:
 
 
 def disagreements(printed: str, said: str) -> list[str]:
-    """Return the printed lines that the output does not have, in this order, up to its numbers."""
-    missing, lines = [], iter(said.splitlines())
-    timed = False
+    """Return the printed lines that the output does not have up to its numbers; near ones may swap."""
+    missing, lines, timed = [], said.splitlines(), False
     for line in filter(str.strip, printed.splitlines()):
         timed = timed or line.split()[-1] == "seconds"
-        rest = list(lines)
-        place = next((i for i, other in enumerate(rest) if _alike(line, other, timed)), None)
-        missing += [line] if place is None else []
-        lines = iter(rest if place is None else rest[place + 1 :])
+        alike = next((other for other in lines if _alike(line, other, timed)), None)
+        if alike is None:
+            missing.append(line)
+        else:
+            lines.remove(alike)
     return missing
 
 
