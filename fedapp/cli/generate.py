@@ -50,7 +50,7 @@ also take a TOML file of keys. Flower wants text in quotes: `--run-config "model
 values that `model`, `partitioner` and the like choose from are listed below, with their own parameters.
 
 `algorithm`, `model`, `dataset`, `partitioner`, `transform` and `sampler` also take
-[code of your own](own-code.md).
+[code of your own](own-code.md); [`callbacks`](callbacks.md) are always your own.
 
 `fedapp keys` prints the same list, and `fedapp keys NAME` the parameters of one component. A wrong
 value, an unknown key or a senseless combination is refused
@@ -68,7 +68,7 @@ def configuration_page() -> str:
         rows = [_row(key, field_of(key)) for key in keys_of(group)]
         lines += ["", f"## {group.title}", "", *KEYS_HEADING, *rows]
     for family in FAMILIES:
-        lines += _family_section(family)
+        lines += _family_section(family) if family.components() else []
     return "\n".join(lines) + "\n"
 
 
