@@ -37,6 +37,11 @@ def fedapp(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 REFUSED = {
     "run --workers -1": "Invalid value for '--workers'",
     "run learning-rate=-1": "learning-rate = -1: must be greater than 0",
+    "run --num-clients 3": "num-clients is a setting: write num-clients=3, without dashes",
+    "run --num_clients=3": "num-clients is a setting: write num-clients=3, without dashes",
+    "sweep --num-clients [1,2]": "num-clients is a setting: write 'num-clients=[1,2]', without dashes",
+    "run --local-epochs": "local-epochs is a setting: write local-epochs=VALUE, without dashes",
+    "run --nosuch": "No such option '--nosuch'",
     "run dataset=/nowhere": "dataset = '/nowhere': there is no such folder",
     "run num-clients=5000": "5000",
     "run --resume /nowhere": "'/nowhere' holds no run",

@@ -301,12 +301,12 @@ MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
     "a parameter of another type": (
         {},
         {"callbacks": "./rows.py", "rows.label": True},
-        r"rows\.label = True: must be a valid string\. What each line begins with\.",
+        r"rows\.label = true: must be a text\. What each line begins with\.",
     ),
     "a value of another type": (
         {},
         {"callbacks": True},
-        r"callbacks = True: must be a valid string",
+        r"callbacks = true: must be a text",
     ),
     "a package that is not installed": (
         {"track.py": "import no_such_tracker\n"},

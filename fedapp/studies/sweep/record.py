@@ -194,7 +194,8 @@ def _similarity_row(row: RoundMetrics) -> RoundMetrics:
 def _execution(folder: Path) -> dict[str, Any]:
     """Return device, trainer, versions and digests of the components' code."""
     stored = json.loads(RunDirectory(folder).config.read_text())
-    used = {"device": stored["found"].get("device"), "trainer": stored["config"]["trainer"]}
+    config, found = stored["config"], stored["found"]
+    used = {"device": found.get("device"), "trainer": found.get("trainer", config["trainer"])}
     sources = {SOURCES: stored["found"][SOURCES]} if SOURCES in stored["found"] else {}
     return {**used, **stored["versions"], **sources}
 
