@@ -19,8 +19,9 @@ from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import read_stored
 from fedapp.runs.status import status
-from fedapp.studies.sweep.execute import execute_run
+from fedapp.studies.sweep.execute import Job, execute_run, execute_together
 from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.retry import retry
 from fedapp.studies.sweep.store import Store
 from tests.conftest import SMALL, Run, metrics_of
@@ -256,6 +257,19 @@ def test_a_sweep_repeats_what_a_callback_ended_from_its_last_round(
     assert (record.status, record.last_round) == ("complete", 4)
     folder = store.folder(request.run)
     assert [call[1] for call in rows(folder) if call[0] == "round"] == [0, 1, 2, 3, 4]
+
+
+def test_runs_in_one_program_have_callbacks_each(app: Path, tmp_path: Path) -> None:
+    same = {**SMALL, "trainer": "batched", "program": "record", "callbacks": "./rows.py"}
+    requests = [Request.of({**same, "seed": seed}, 2) for seed in (0, 1)]
+    store = Store(tmp_path / "sweep")
+    ended: list[RunRecord | None] = []
+    execute_together([Job(each, lambda *_: False, ended.append) for each in requests], store)
+    assert [record is not None and record.status for record in ended] == ["complete"] * 2
+    for seed, request in enumerate(requests):
+        folder = store.folder(request.run)
+        rounds = [["round", t, row["test_accuracy"]] for t, row in enumerate(metrics_of(folder))]
+        assert rows(folder) == [["start", 0, seed], *rounds, ["end", 2], ["close"]]
 
 
 # ---------------------------------------------------------------------- mistakes
