@@ -214,6 +214,22 @@ def test_a_resume_takes_the_callbacks_of_the_run_with_their_parameters(app: Path
     assert (config.callbacks, config.options["rows.label"]) == ("./rows.py", "x")
 
 
+def test_a_callback_that_lost_a_parameter_is_given_anew(app: Path, run: Run) -> None:
+    folder = run("run", callbacks="./rows.py", num_server_rounds=1, **{"rows.label": "x"})
+    write(
+        app,
+        {"rows.py": ROWS.replace("label: str", "title: str").replace("self.label", "self.title")},
+    )
+    reload(app)
+    said = invoke("run", "--resume", str(folder), "num-server-rounds=2")
+    assert said.startswith("rows.label = 'x': there is no such key.")
+    assert said.endswith(f"fedapp run --resume {folder} callbacks='./rows.py'")
+    invoke(
+        "run", "--resume", str(folder), "num-server-rounds=2", "callbacks=./rows.py", "rows.title=y"
+    )
+    assert [call[:3] for call in rows(folder)[5:7]] == [["y", "start", 1], ["y", "round", 2]]
+
+
 def test_an_entry_point_names_a_callback(app: Path, run: Run) -> None:
     entry = '\n[project.entry-points."fedapp.callbacks"]\nrows = "rows:Rows"\n[tool'
     write(app, {"pyproject.toml": PYPROJECT.replace("\n[tool", entry, 1)})

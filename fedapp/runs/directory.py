@@ -200,6 +200,11 @@ def read_stored(path: Path, *, callbacks: bool = False) -> tuple[RunConfig, dict
     except ConfigError as error:
         if changed := changed_code(path, values, run_info):
             raise CheckpointError(changed) from error
+        if callbacks and values.get("callbacks"):
+            raise ConfigError(
+                f"{error}\nThese are settings of the run in {path}. Give its callbacks anew: fedapp run "
+                f"--resume {path} callbacks={values['callbacks']!r}"
+            ) from error
         raise CheckpointError(_damaged(file, error)) from error
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"{file.name} is missing" if path.is_dir() else "there is no such folder"

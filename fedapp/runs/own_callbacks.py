@@ -60,7 +60,7 @@ class OwnCallbacks(Callback):
         returned, problems = False, dict[str, Exception]()
         for callback in self.callbacks:
             try:
-                returned |= call(callback) is True
+                returned |= bool(call(callback))
             except Exception as error:
                 problems[callback.name] = error
         for name, problem in problems.items():
