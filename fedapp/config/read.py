@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fedapp.config.components import name_of
+from fedapp.config.app_folder import app_folder
+from fedapp.config.components import entry_points, family_of, name_of
 from fedapp.config.data import EMBEDDED
 from fedapp.config.group import keys_of
 from fedapp.config.own_components import OwnComponents, chosen_values, own_components
@@ -126,6 +127,14 @@ def without_unused_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
 def without_callbacks(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return run-config values without callbacks, where their code is not needed, and need not be."""
     return without_unused_parameters({**values, "callbacks": ""})
+
+
+def read_by_nodes(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the run-config as nodes read it: without callbacks, if there can be any."""
+    family = family_of("callbacks")
+    if values.get(family.key) or entry_points(family, app_folder()):
+        return without_callbacks(values)
+    return values
 
 
 def callback_settings(values: Mapping[str, Any]) -> dict[str, Any]:
