@@ -49,6 +49,8 @@ REFUSED = {
     "partition --picture p.pdf": "written as .png and .svg",
     "report /nowhere": "'/nowhere' holds no run",
     "status /nowhere": "'/nowhere' holds no run",
+    "compare /nowhere": "'/nowhere' holds no run",
+    "compare /nowhere --target 95": "95 % is 0.95",
     "doctor device=cuda": "device = 'cuda': this process sees 0 GPUs",
     "keys x": "'x': there is no component of this name",
     "updates /nowhere": "'/nowhere' holds no run",

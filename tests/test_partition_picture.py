@@ -26,6 +26,7 @@ from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
 from fedapp.runs import partition_figure as partition_picture
+from fedapp.runs.figures import new_figure
 from fedapp.runs.partition import _table, empty_classes, write_partition
 from fedapp.runs.partition_figure import (
     count_labels,
@@ -198,6 +199,12 @@ def test_other_pictures_and_places_are_refused_before_the_work(tmp_path):
         assert isinstance(found.exception, ConfigError)
         assert re.search(said, str(found.exception))
         assert not found.output
+
+
+def test_the_scale_of_the_heat_map_is_fixed_so_that_pictures_compare() -> None:
+    for counts in ([[5, 5], [5, 5]], [[10, 0], [1, 9]]):
+        axes = new_figure(2, 2).subplots()
+        assert partition_picture._draw_heat_map(axes, np.array(counts), "ab").get_clim() == (0, 1)
 
 
 def test_a_report_written_later_has_the_partition_too(tmp_path: Path) -> None:

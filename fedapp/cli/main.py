@@ -12,7 +12,7 @@ import typer
 import fedapp
 from fedapp.cli.model import export, predict
 from fedapp.cli.options import SETTINGS_HELP, print_error
-from fedapp.cli.results import report, sharpness, status, updates
+from fedapp.cli.results import compare, report, sharpness, status, updates
 from fedapp.cli.run import doctor, init, keys, partition, run
 from fedapp.cli.studies import reproduce, sweep
 from fedapp.config.read import defaults
@@ -53,10 +53,11 @@ app.command(epilog=SETTINGS_HELP)(partition)
 app.command(epilog=SETTINGS_HELP)(doctor)
 app.command()(keys)
 app.command()(init)
+app.command()(status)
+app.command()(compare)
+app.command()(report)
 app.command()(updates)
 app.command()(sharpness)
-app.command()(report)
-app.command()(status)
 app.command()(predict)
 app.command()(export)
 

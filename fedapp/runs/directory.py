@@ -188,11 +188,8 @@ def read_stored(path: Path, *, callbacks: bool = False) -> tuple[RunConfig, dict
     CheckpointError
         There is no run, or its config.json is damaged, or a component of the run is not there.
     """
-    file = RunDirectory(path).config
-    run_info: dict[str, Any] = {}
+    values, run_info = read_settings(path)
     try:
-        stored = json.loads(file.read_text())
-        values, run_info = stored["config"], dict(stored["found"])
         without = without_unused_parameters if callbacks else without_callbacks
         return read_config(without(values)), run_info
     except ComponentError as error:
@@ -205,7 +202,25 @@ def read_stored(path: Path, *, callbacks: bool = False) -> tuple[RunConfig, dict
                 f"{error}\nThese are settings of the run in {path}. Give its callbacks anew: fedapp run "
                 f"--resume {path} callbacks={values['callbacks']!r}"
             ) from error
-        raise CheckpointError(_damaged(file, error)) from error
+        raise CheckpointError(_damaged(RunDirectory(path).config, error)) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(_damaged(RunDirectory(path).config, error)) from error
+
+
+def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of the run in ``path`` as they are stored, and what was determined for it.
+
+    The components that they name need not be there.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run, or its config.json is damaged.
+    """
+    file = RunDirectory(path).config
+    try:
+        stored = json.loads(file.read_text())
+        return dict(stored["config"]), dict(stored["found"])
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"{file.name} is missing" if path.is_dir() else "there is no such folder"
         raise CheckpointError(
