@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run simulation deploy-demo test test-slow test-all test-nightly lint format generate pins device docs bench smoke fab clean
+.PHONY: run simulation deploy-demo test test-slow test-all test-nightly lint format generate pins device docs bench smoke wheel fab clean
 
 # What a run needs; then what the tests and the other developers' tools need.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -82,6 +82,9 @@ bench: $(VENV)/.developer
 # Every table and figure of the papers at its smallest scale, into runs/smoke.
 smoke: $(VENV)/.installed
 	$(BIN)/fedapp reproduce all --scale smoke --runs runs/smoke --to runs/smoke/results
+
+wheel: $(VENV)/.installed
+	$(BIN)/uv build --wheel
 
 fab: $(VENV)/.installed
 	$(BIN)/flwr build --app .

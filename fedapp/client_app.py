@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
-from fedapp.config.read import Items, config_of, items_of
+from fedapp.config.read import Items, config_of, items_of, read_by_nodes
 from fedapp.config.run import TrainerName
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
@@ -147,7 +147,7 @@ def node_setup_of(context: Context, message: Message | None = None) -> NodeSetup
 
     A request's ``message`` brings the statistics of a table, where the nodes are clients.
     """
-    settings = items_of(context.run_config)
+    settings = items_of(read_by_nodes(context.run_config))
     statistics = "" if message is None else statistics_in(message.content)
     return NodeSetup(settings, own_client(config_of(settings), context.node_config), statistics)
 

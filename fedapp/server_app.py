@@ -38,6 +38,7 @@ from fedapp.runs.directory import RunDirectory, create, open_states, reopen, wri
 from fedapp.runs.initial_model import load_initial_model, weights_digest
 from fedapp.runs.lock import locked, logged
 from fedapp.runs.metrics import last_whole_round, read_metrics
+from fedapp.runs.own_callbacks import OwnCallbacks
 from fedapp.runs.own_code import digests, write_copies
 from fedapp.runs.partition import write_partition
 from fedapp.runs.privacy import PrivacyLedger
@@ -169,6 +170,8 @@ def _prepare(
         run_info |= {"nodes": len(available), **engine}
         run_info |= _start_ledger(config, algorithm, directory, nodes.clients)
         _write_first_files(directory, config, node_data, state)
+    write_copies(directory.path, config)
+    run_info |= digests(config)
     executed = _executed(config, node_data, sizes, run_info)
     write_config(directory, config, run_info)
     client_states = None
@@ -192,7 +195,6 @@ def _write_first_files(
     """Write what a new run has before config.json, which makes the folder a run: all can be resumed."""
     save_checkpoint(directory.checkpoints, state)
     write_partition(directory.path, config, node_data)
-    write_copies(directory.path, config)
     write_task(directory, node_data.dataset)
 
 
@@ -264,6 +266,7 @@ def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callb
         ProgressReport(config.num_server_rounds),
         checkpoints,
         FinalOutputs(directory, config),
+        *([OwnCallbacks(directory, config)] if config.callbacks else []),
         StopIfAllFail(),
     ]
     if config.target_accuracy:
@@ -278,7 +281,6 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
             "fingerprint": node_data.dataset.fingerprint,
             "device": str(choose_device(config)),
             "sources": sources(config),
-            **digests(config),
         }
         if config.initial_model:
             run_info["initial_model"] = weights_digest(config)

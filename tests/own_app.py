@@ -107,6 +107,35 @@ from torch import nn
 def hidden(inputs):
     return nn.Linear(inputs, 16)
 """
+ROWS = """
+import json
+from typing import ClassVar
+from pydantic import Field
+from fedapp.federation.callback import RunCallback
+
+class Rows(RunCallback):
+    \"\"\"Writes what it is called with, a line of JSON a call, beside the run's own files.\"\"\"
+
+    name: ClassVar[str] = "rows"
+
+    label: str = Field("", description="What each line begins with.")
+
+    def write(self, *values):
+        with (self.directory / "rows.jsonl").open("a") as file:
+            file.write(json.dumps([*([self.label] if self.label else []), *values]) + "\\n")
+
+    def on_start(self, state):
+        self.write("start", state.round, self.settings["seed"])
+
+    def on_round(self, result, state):
+        self.write("round", result.round, result.metrics["test_accuracy"])
+
+    def on_end(self, state):
+        self.write("end", state.round)
+
+    def close(self):
+        self.write("close")
+"""
 PYPROJECT = """
 [project]
 name = "app"
@@ -130,6 +159,7 @@ FILES = {
     "last.py": LAST,
     "nets.py": NETS,
     "parts.py": PARTS,
+    "rows.py": ROWS,
 }
 
 

@@ -108,6 +108,7 @@ RECIPES = {
     "flowers": {"dataset": "./flowers.py"},
     "signs": {"algorithm": "./signs.py", "signs.scale": 0.1},
     "halfway": {"algorithm": "./halfway.py", "halfway.own": 0.2},
+    "norms": {"callbacks": "./norms.py", "norms.every": 2},
 }
 """The settings with which each example runs from a folder of one's own."""
 
@@ -177,16 +178,15 @@ def test_algorithm_with_client_state(adopt: Adopt, run: Run) -> None:
             )
 
 
-def test_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.chdir(tmp_path)
-    found: dict[str, Any] = {"__name__": "norms"}
-    exec(block("class NormLog"), found)
-    header, *lines = (tmp_path / "norms.csv").read_text().splitlines()
-    assert header == "round,norm,accuracy"
-    assert [line.split(",")[0] for line in lines] == ["0", "1", "2", "3"]
-    model = model_of(found["directory"].path)
-    norm = torch.cat([tensor.flatten() for tensor in model.values()]).double().norm()
-    assert float(lines[-1].split(",")[1]) == pytest.approx(float(norm))
+    write(tmp_path, {"norms.py": block("class NormLog")})
+    with app_in(tmp_path):
+        folder = run(callbacks="./norms.py", num_server_rounds=3, **{"norms.every": 3})
+    lines = [line.split(",") for line in (folder / "norms.csv").read_text().splitlines()]
+    assert [line[0] for line in lines] == ["0", "3"]
+    norm = torch.cat([tensor.flatten() for tensor in model_of(folder).values()]).double().norm()
+    assert float(lines[-1][1]) == pytest.approx(float(norm))
 
 
 @pytest.mark.process

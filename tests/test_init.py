@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import subprocess
@@ -22,13 +23,14 @@ from fedapp.cli.init import create_app
 from fedapp.cli.main import app as command_line
 from fedapp.config.read import defaults
 from fedapp.errors import ConfigError
-from tests.own_app import app_in
+from tests.own_app import ROWS, app_in, write
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = {
     *("LICENSE", "README.md", "pyproject.toml"),
     *(f"my_app/{name}.py" for name in ("__init__", "rings", "signs")),
 }
+OWN_CALLBACK = "my_app.rows:Rows"
 SMALL = {
     "num-clients": 4,
     "num-server-rounds": 2,
@@ -91,6 +93,12 @@ def test_a_name_that_no_app_can_have(tmp_path: Path, name: str, said: str) -> No
         create_app(tmp_path / name)
 
 
+def rounds_reported(folder: Path) -> list[int]:
+    """Return the rounds that the app's callback was given."""
+    calls = map(json.loads, (folder / "rows.jsonl").read_text().splitlines())
+    return [call[1] for call in calls if call[0] == "round"]
+
+
 @pytest.mark.process
 def test_the_tests_of_a_new_app_pass(app: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -103,7 +111,9 @@ def test_the_tests_of_a_new_app_pass(app: Path) -> None:
 @pytest.mark.timeout(600)
 def test_a_sweep_and_workers_have_the_apps_code(app: Path) -> None:
     """Both are other processes; equal numbers show that both train by the app's algorithm."""
+    write(app, {"my_app/rows.py": ROWS})
     words = [f"{key}={str(value).lower()}" for key, value in SMALL.items()]
+    words.append(f"callbacks={OWN_CALLBACK}")
     for command in (
         ["sweep", "--jobs", "1", *words, "signs.scale=[0.01,0.02]"],
         ["run", "--workers", "1", *words, "run-dir=workers"],
@@ -116,23 +126,28 @@ def test_a_sweep_and_workers_have_the_apps_code(app: Path) -> None:
     accuracies = {metrics(folder)[-1]["test_loss"] for folder in stored}
     assert len(accuracies) == 2
     assert metrics(app / "here")[-1]["test_loss"] in accuracies
+    for folder in (*stored, app / "workers", app / "here"):
+        assert rounds_reported(folder) == [0, 1, 2]
 
 
 @pytest.mark.process
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("simulation", [True, False], ids=["simulation", "deployment"])
 def test_flower_runs_a_new_app(app: Path, tmp_path: Path, simulation: bool) -> None:
+    write(app, {"my_app/rows.py": ROWS})
     words = [f"{key}={str(value).lower()}" for key, value in SMALL.items()]
     CliRunner().invoke(command_line, ["run", *words, "--nodes", "2", "run-dir=here"])
     with federation(tmp_path / "federation", simulation=simulation) as started:
         _start_nodes(started, 0 if simulation else 2)
-        folder = started.run({**SMALL, "min-nodes": 2}, "run", app=app)
+        settings = {**SMALL, "min-nodes": 2, "callbacks": OWN_CALLBACK}
+        folder = started.run(settings, "run", app=app)
         log = (started.folder / "run.log").read_text()
     assert "my-app.my-app.0.1.0" in log
     losses = [[record["test_loss"] for record in metrics(each)] for each in (folder, app / "here")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
     copy = folder / "components" / "algorithm" / "my_app" / "signs.py"
     assert copy.read_bytes() == (app / "my_app" / "signs.py").read_bytes()
+    assert rounds_reported(folder) == [0, 1, 2]
 
 
 def _start_nodes(started: Federation, number: int) -> None:

@@ -51,7 +51,7 @@ too (`-c` for short), so that one serves both. The values that `model`, `partiti
 from are listed below, with their own parameters.
 
 `algorithm`, `model`, `dataset`, `partitioner`, `transform` and `sampler` also take
-[code of your own](own-code.md).
+[code of your own](own-code.md); [`callbacks`](callbacks.md) are always your own.
 
 `fedapp keys` prints the same list, and `fedapp keys NAME` the parameters of one component. A wrong
 value, an unknown key or a senseless combination is refused
@@ -69,7 +69,7 @@ def configuration_page() -> str:
         rows = [_row(key, field_of(key)) for key in keys_of(group)]
         lines += ["", f"## {group.title}", "", *KEYS_HEADING, *rows]
     for family in FAMILIES:
-        lines += _family_section(family)
+        lines += _family_section(family) if family.components() else []
     return "\n".join(lines) + "\n"
 
 

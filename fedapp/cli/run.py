@@ -95,7 +95,7 @@ def _resumed(
             f"run-dir = {other!r}: --resume continues the run in {folder}, in that folder. Leave "
             "the key out; for a run elsewhere, copy the folder and resume the copy."
         )
-    stored, run_info = read_stored(folder)
+    stored, run_info = read_stored(folder, callbacks="callbacks" not in values)
     before = {"nodes": int(run_info.get("nodes", 1)), "workers": int(run_info.get("workers", 0))}
     for name, given in (("nodes", nodes), ("workers", workers or None)):
         if given not in (None, before[name]):

@@ -44,6 +44,11 @@ def component_class(family: Family, value: str) -> type[Component]:
     return ours if ours is not None else _own_component(family, value, app_folder())
 
 
+def choices(family: Family, text: str) -> list[str]:
+    """Return the values in ``text`` that name a component each: of most families one or none."""
+    return [value for value in family.values(text) if is_component(family, value)]
+
+
 def is_component(family: Family, value: str) -> bool:
     """Return whether ``value`` names a component, and no data set of a hub or folder, nor "auto"."""
     if family.auto and value == "auto":
@@ -86,7 +91,7 @@ def refuse_shadowing(family: Family, value: str) -> None:
     if value in family.components() and reference is not None:
         raise ComponentError(
             f"{family.key} = {value!r}: the entry point {value!r} = {reference!r} "
-            f"({family.entry_points}) has the name of the {family.key} {value!r} of fedapp. Give it "
+            f"({family.entry_points}) has the name of the {family.kind} {value!r} of fedapp. Give it "
             "another name, or uninstall its package."
         )
 
@@ -132,7 +137,8 @@ def _import(family: Family, value: str, folder: Path) -> tuple[ModuleType, OwnCo
     if (folder / f"{value}.py").is_file():
         similar = [f"./{value}.py"]
     hint = f" Did you mean {similar[0]!r}?" if similar else ""
-    raise ComponentError(f"there is no such {family.key}. One of: {', '.join(names)}.{hint}")
+    known = f"One of: {', '.join(names)}." if names else "Name a file, as in './file.py'."
+    raise ComponentError(f"there is no such {family.kind}. {known}{hint}")
 
 
 def _path(text: str, folder: Path) -> Path:
@@ -162,7 +168,7 @@ def _named_component(family: Family, module: ModuleType, name: str, entry: str) 
     adopted = base.adopt(named_class, entry or _with_hyphens(name))
     if adopted is None:
         raise ComponentError(
-            f"the class {name} is no {family.key}. Derive it from {_dotted(family)}."
+            f"the class {name} is no {family.kind}. Derive it from {_dotted(family)}."
         )
     return adopted
 
@@ -177,7 +183,7 @@ def _only_component(family: Family, module: ModuleType, value: str) -> type[Comp
         candidates = [each for each in made if each is not None]
     if not candidates:
         raise ComponentError(
-            f"the file defines no {family.key}. Derive a class from {_dotted(family)}."
+            f"the file defines no {family.kind}. Derive a class from {_dotted(family)}."
         )
     if len(candidates) > 1:
         choices = " or ".join(f"{family.key}='{value}:{each.__name__}'" for each in candidates)
@@ -223,8 +229,8 @@ def _problems(family: Family, component: type[Component], expected: str) -> Iter
     for other in FAMILIES:
         if name in other.components():
             yield (
-                f"has the name of the {other.key} {name!r} of fedapp, so that keys like {name}.parameter "
-                "would mean both. Give it another name."
+                f"has the name of the {other.kind} {name!r} of fedapp, so that keys like "
+                f"{name}.parameter would mean both. Give it another name."
             )
     if inspect.isabstract(component):
         missing = ", ".join(sorted(component.__abstractmethods__))

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self, cast
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from fedapp.config.components import component_class, family_of, name_of
-from fedapp.config.registry import Component
+from fedapp.config.components import choices, component_class, family_of, name_of
+from fedapp.config.registry import Component, Family
 from fedapp.config.settings import Scalar, Settings, kebab, no_effect
 from fedapp.errors import ConfigError
 
@@ -81,7 +81,15 @@ class ConfigGroup(Settings):
 
     def component(self, key: str) -> Component:
         """Return the component that ``key`` chooses, with this run's parameters."""
-        component = component_class(family_of(key), self._value(key))
+        return self._component(family_of(key), self._value(key))
+
+    def components(self, key: str) -> list[Component]:
+        """Return the components that ``key`` chooses: of most families one, or none."""
+        family = family_of(key)
+        return [self._component(family, value) for value in choices(family, self._value(key))]
+
+    def _component(self, family: Family, value: str) -> Component:
+        component = component_class(family, value)
         return component.model_validate(self.options_of(component))
 
     def options_of(self, component: type[Component]) -> dict[str, Scalar]:

@@ -19,7 +19,7 @@ TYPES: dict[Any, str] = {bool: "true or false", int: "whole number", float: "num
 def allowed(key: str) -> str:
     """Return the allowed values of ``key``: components, choices, or a type with bounds."""
     for family in FAMILIES:
-        if family.key == key:
+        if family.key == key and not family.several:
             others = ", a name on the hub, a folder" if key == "dataset" else ""
             return ", ".join(family.components()) + others
     return allowed_of(field_of(key))

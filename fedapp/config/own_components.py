@@ -29,7 +29,7 @@ def chosen_values(values: Mapping[str, Any]) -> Iterator[tuple[Family, str]]:
         default = RunConfig.model_fields[family.key].default
         value = values.get(family.key, default)
         if isinstance(value, str) and (value != default or default in family.components()):
-            yield family, value
+            yield from ((family, each) for each in family.values(value))
 
 
 class OwnComponents(NamedTuple):

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from fedapp.config.components import is_component, name_of
+from fedapp.config.app_folder import app_folder
+from fedapp.config.components import entry_points, family_of, name_of
 from fedapp.config.data import EMBEDDED
 from fedapp.config.group import keys_of
 from fedapp.config.own_components import OwnComponents, chosen_values, own_components
@@ -123,6 +124,29 @@ def without_unused_parameters(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def without_callbacks(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return run-config values without callbacks, where their code is not needed, and need not be."""
+    return without_unused_parameters({**values, "callbacks": ""})
+
+
+def read_by_nodes(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the run-config as nodes read it: without callbacks, if there can be any."""
+    family = family_of("callbacks")
+    if values.get(family.key) or entry_points(family, app_folder()):
+        return without_callbacks(values)
+    return values
+
+
+def callback_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those run-config values that :func:`without_callbacks` leaves out: of callbacks alone."""
+    others = without_callbacks(values)
+    return {
+        key: value
+        for key, value in without_unused_parameters(values).items()
+        if value != others.get(key)
+    }
+
+
 def defaults() -> dict[str, Scalar]:
     """Return every key with its default, the components' parameters included.
 
@@ -192,8 +216,8 @@ def _config_errors(config: RunConfig) -> Iterator[str]:
     if algorithm.one_gradient:
         yield from config.one_gradient_errors()
     for family in FAMILIES:
-        if is_component(family, getattr(config, family.key)):
-            yield from config.component(family.key).config_errors(config)
+        for component in config.components(family.key):
+            yield from component.config_errors(config)
             if family.key == "dataset":
                 yield from config.unused(EMBEDDED)
 

@@ -1,4 +1,4 @@
-"""Components: algorithms, models, data sets, partitioners, transforms and samplers, chosen by name.
+"""Components: algorithms, models, data sets, partitioners, transforms, samplers and callbacks, by name.
 
 A component is one class in one file. Its ``name`` is the value of the run-config key that chooses
 it (``partitioner = "dirichlet"``) and its fields are its parameters, set by the keys
@@ -56,17 +56,31 @@ class Family:
 
     key: str
     package: str
+    """The package of those that fedapp has; empty: it has none."""
     base: str
     """The base class of its components, as ``module:Class``."""
     open: bool = False
     """Whether other values than the components' names are allowed (a hub name, a folder)."""
     auto: bool = False
     """Whether "auto" leaves the choice to the algorithm."""
+    several: bool = False
+    """Whether a value may name several components, separated by commas, or none."""
+
+    @property
+    def kind(self) -> str:
+        """What one component is called."""
+        return self.key.removesuffix("s") if self.several else self.key
 
     @property
     def entry_points(self) -> str:
         """The group of entry points by which installed packages add components."""
-        return f"fedapp.{self.key}s"
+        return f"fedapp.{self.kind}s"
+
+    def values(self, text: str) -> list[str]:
+        """Return the values in a text, each of which names one component."""
+        if not self.several:
+            return [text]
+        return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
 
     def base_class(self) -> type[Component]:
         """Return the base class of the family's components."""
@@ -75,7 +89,7 @@ class Family:
 
     def components(self) -> Mapping[str, type[Component]]:
         """Return the family's component classes by name, in alphabetical order."""
-        return _find_components(self.package)
+        return _find_components(self.package) if self.package else {}
 
 
 FAMILIES = (
@@ -94,6 +108,7 @@ FAMILIES = (
         "fedapp.federation.samplers.sampler:Sampler",
         auto=True,
     ),
+    Family("callbacks", "", "fedapp.federation.callback:RunCallback", several=True),
 )
 
 

@@ -107,6 +107,11 @@ class RunDirectoryConfig(ConfigGroup):
         default=True,
         description="Draw the curves, the partition and the report; `fedapp report` draws them later.",
     )
+    callbacks: str = Field(
+        "",
+        description="What else follows the rounds: files, classes or entry points of your own, separated "
+        "by commas.",
+    )
     resume: bool = Field(False, description="Continue from the last checkpoint in run-dir.")
 
     def contradictions(self) -> Iterator[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import cast
 
-from fedapp.config.components import component_class, is_component
+from fedapp.config.components import choices, component_class
 from fedapp.config.data import DataConfig
 from fedapp.config.federation import FederationConfig, participants
 from fedapp.config.group import ConfigGroup
@@ -42,11 +42,15 @@ class RunConfig(
         return {**self.model_dump(by_alias=True), **self.options}
 
     def own_code(self) -> dict[str, OwnCode]:
-        """Return the source of the run's components that are not of this package, by their keys."""
+        """Return the source of the run's components that are not of this package, by their keys.
+
+        Without callbacks, which neither nodes nor the model need.
+        """
         chosen = {
             family.key: component_class(family, value).own_code
             for family in FAMILIES
-            if is_component(family, value := self._value(family.key))
+            if not family.several
+            for value in choices(family, self._value(family.key))
         }
         return {key: code for key, code in chosen.items() if code is not None}
 

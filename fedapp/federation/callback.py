@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
+from fedapp.config.registry import Component
+from fedapp.config.settings import Scalar
 from fedapp.training.algorithm import Tensors
 
 if TYPE_CHECKING:
@@ -62,3 +65,28 @@ class Callback:
 
     def close(self) -> None:
         """Release resources; runs last, also when the run is interrupted or fails."""
+
+
+class RunCallback(Component, Callback):
+    """Base of the callbacks that the run-config chooses; fields are parameters.
+
+    What it remembers between its methods are attributes that begin with an underscore.
+    """
+
+    _directory: Path = Path()
+    _settings: Mapping[str, Scalar] = {}
+
+    @property
+    def directory(self) -> Path:
+        """The run directory."""
+        return self._directory
+
+    @property
+    def settings(self) -> Mapping[str, Scalar]:
+        """The run-config: every key with its value, and the parameters of the chosen components."""
+        return self._settings
+
+    def of_run(self, directory: Path, settings: Mapping[str, Scalar]) -> Self:
+        """Return the callback, which now belongs to the run in ``directory``."""
+        self._directory, self._settings = directory, settings
+        return self

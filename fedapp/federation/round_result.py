@@ -103,3 +103,11 @@ class RoundResult:
         down = {} if self.training is None else {"bytes_down": self.bytes_down}
         parts = {**training, **down, **self.privacy, **self.scores}
         return {"round": self.round, "seconds": dict(self.seconds), **parts}
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """Every number of ``metrics``, those of its groups as ``seconds/train`` and ``faults/raised``."""
+        metrics = dict(self.metrics)
+        for group in ("seconds", "faults"):
+            metrics |= {f"{group}/{key}": value for key, value in metrics.get(group, {}).items()}
+        return {key: value for key, value in metrics.items() if type(value) in (int, float)}

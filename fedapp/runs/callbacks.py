@@ -144,12 +144,8 @@ class TensorBoardWriter(Callback):
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Write the numbers of a round as one event."""
-        metrics = result.metrics
-        numbers = {**metrics}
-        for group in ("seconds", "faults"):
-            numbers |= {f"{group}/{key}": value for key, value in metrics.get(group, {}).items()}
         try:
-            self._write({k: v for k, v in numbers.items() if type(v) in (int, float)}, state.round)
+            self._write(result.numbers, state.round)
         except OSError as error:
             log(WARNING, "No further events in %s: %s", self.folder, error)
             self._writer = None

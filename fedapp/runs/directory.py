@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import fedapp
-from fedapp.config.read import read_config, without_unused_parameters
+from fedapp.config.read import read_config, without_callbacks, without_unused_parameters
 from fedapp.config.run_config import RunConfig
 from fedapp.errors import CheckpointError, ComponentError, ConfigError
 from fedapp.files import json_problem, write_atomically, write_json
@@ -178,8 +178,10 @@ def _toml_key(key: str) -> str:
     )
 
 
-def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
+def read_stored(path: Path, *, callbacks: bool = False) -> tuple[RunConfig, dict[str, Any]]:
     """Return the configuration of the run in ``path``, and what was determined for it.
+
+    It is without ``callbacks`` unless they are asked for: all but a resume can do without their code.
 
     Raises
     ------
@@ -188,12 +190,18 @@ def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
     """
     values, run_info = read_settings(path)
     try:
-        return read_config(without_unused_parameters(values)), run_info
+        without = without_unused_parameters if callbacks else without_callbacks
+        return read_config(without(values)), run_info
     except ComponentError as error:
         raise CheckpointError(missing_component(path, run_info, error)) from error
     except ConfigError as error:
         if changed := changed_code(path, values, run_info):
             raise CheckpointError(changed) from error
+        if callbacks and values.get("callbacks"):
+            raise ConfigError(
+                f"{error}\nThese are settings of the run in {path}. Give its callbacks anew: fedapp run "
+                f"--resume {path} callbacks={values['callbacks']!r}"
+            ) from error
         raise CheckpointError(_damaged(RunDirectory(path).config, error)) from error
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(_damaged(RunDirectory(path).config, error)) from error
@@ -241,7 +249,7 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
     """
     directory = RunDirectory(Path(config.run_dir).expanduser().absolute())
     stored, run_info = read_stored(directory.path)
-    given, own = config.to_run_config(), stored.to_run_config()
+    given, own = without_callbacks(config.to_run_config()), stored.to_run_config()
     given = {key: value for key, value in given.items() if key in own or "." not in key}
     differing = [
         f"{key} = {given[key]!r} (the run has {own[key]!r})"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedapp.config.app_folder import app_folder, flower_folder
-from fedapp.config.components import component_class, is_component
+from fedapp.config.components import choices, component_class
+from fedapp.config.own_code import OwnCode
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig
 from fedapp.errors import ComponentError
@@ -20,19 +21,28 @@ COMPONENTS = "components"
 def digests(config: RunConfig) -> dict[str, Any]:
     """Return the entries of ``config.json``: name, SHA-256 and files by key, and the app's folder.
 
-    There are none without own components.
+    There are none without own components. A callback's key is ``callbacks/<name>``.
     """
     found = {
-        key: {"name": config.name_of(key), "sha256": code.digest, "files": list(code.files)}
-        for key, code in config.own_code().items()
+        key: {"name": name, "sha256": code.digest, "files": list(code.files)}
+        for key, name, code in _own_code(config)
     }
     folder = {} if flower_folder() else {"app": str(app_folder())}
     return {COMPONENTS: found, **folder} if found else {}
 
 
+def _own_code(config: RunConfig) -> Iterator[tuple[str, str, OwnCode]]:
+    """Yield key, name and source of each of the run's own components, callbacks included."""
+    for key, code in config.own_code().items():
+        yield key, config.name_of(key), code
+    for callback in config.components("callbacks"):
+        if callback.own_code is not None:
+            yield f"callbacks/{callback.name}", callback.name, callback.own_code
+
+
 def write_copies(folder: Path, config: RunConfig) -> None:
     """Write the source of each of the run's own components to ``components/<key>/``."""
-    for key, code in config.own_code().items():
+    for key, _, code in _own_code(config):
         for name, source in code.files.items():
             path = folder / COMPONENTS / key / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,13 +52,13 @@ def write_copies(folder: Path, config: RunConfig) -> None:
 def changed_code(folder: Path, values: Mapping[str, Any], run_info: Mapping[str, Any]) -> str:
     """Return which own components have other code than the run in ``folder`` was made with, or "".
 
-    ``values``: a run-config. The message has both digests.
+    ``values``: a run-config. The message has both digests. Callbacks may have changed.
     """
     stored = run_info.get(COMPONENTS, {})
     problems = []
     for family in FAMILIES:
         value = values.get(family.key)
-        if not isinstance(value, str) or not is_component(family, value):
+        if family.several or not isinstance(value, str) or not choices(family, value):
             continue
         component = component_class(family, value)
         now = component.own_code.digest if component.own_code is not None else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedapp.client_app import app as client_app
-from fedapp.config.read import read_config
+from fedapp.config.read import callback_settings, read_config
 from fedapp.config.run_config import Scalar
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import FedappError
@@ -164,7 +164,8 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
             return so_far  # killed before the record was written
         done = so_far.last_round
         dataset = values.get("dataset", stored.dataset)  # the same content, perhaps at another path
-        values = {**stored.to_run_config(), "resume": True, "dataset": dataset}
+        callbacks = callback_settings(values)
+        values = {**stored.to_run_config(), **callbacks, "resume": True, "dataset": dataset}
         # A longer run that was killed between two evaluations continues to the next.
         rounds = max([rounds, *(saved + 1 for saved in checkpoint_rounds(folder / "checkpoints"))])
     values |= {"run-dir": str(folder), "num-server-rounds": rounds}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from fedapp.config.components import family_of, is_component
 from fedapp.config.data import READING
-from fedapp.config.read import read_config, without_unused_parameters
+from fedapp.config.read import read_config, without_callbacks
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, Scalar, kebab
 from fedapp.data import load_dataset
@@ -32,7 +32,7 @@ ONE_OF_MANY: Mapping[str, Scalar] = {"pictures": False, "threads": 1}
 EXECUTION = frozenset(
     {
         *LENGTH,
-        *("run-dir", "resume", "pictures", "data-cache"),
+        *("run-dir", "resume", "pictures", "callbacks", "data-cache"),
         *("checkpoint-every", "checkpoint-seconds"),
         *(
             "device",
@@ -103,7 +103,7 @@ def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
     config = read_config(dict(settings))
     values = {**config.to_run_config(), **_chosen_parameters(config)}
     standard = read_config({}).to_run_config()
-    used = {**standard, **without_unused_parameters(values)}
+    used = {**standard, **without_callbacks(values)}
     chosen = {k: v for k, v in values.items() if k not in EXECUTION and v != standard.get(k)}
     chosen = {key: value for key, value in chosen.items() if key in used}
     chosen |= {
@@ -119,10 +119,10 @@ def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
 def _chosen_parameters(config: RunConfig) -> dict[str, Scalar]:
     """Return the components' parameters, converted to their types: 1 and 1.0 are equal."""
     return {
-        f"{config.name_of(family.key)}.{kebab(field)}": value
+        f"{component.name}.{kebab(field)}": value
         for family in FAMILIES
-        if is_component(family, getattr(config, family.key))
-        for field, value in config.component(family.key).model_dump().items()
+        for component in config.components(family.key)
+        for field, value in component.model_dump().items()
     }
 
 

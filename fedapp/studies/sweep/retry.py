@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from fedapp.config.read import read_config
+from fedapp.config.read import callback_settings, read_config
 from fedapp.runs.checkpoint import checkpoint_rounds, drop_checkpoints
 from fedapp.runs.directory import RunDirectory, read_stored, write_config
 from fedapp.runs.metrics import cut_metrics, read_metrics
@@ -50,7 +50,7 @@ def _write_execution_settings(request: Request, folder: Path) -> None:
     """Replace the stored keys of execution by the request's."""
     stored, run_info = read_stored(folder)
     asked = read_config({**ONE_OF_MANY, **dict(request.settings)}).to_run_config()
-    execution = {key: asked[key] for key in EXECUTION}
+    execution = {key: asked[key] for key in EXECUTION} | callback_settings(asked)
     config = read_config({**stored.to_run_config(), **execution, "run-dir": str(folder)})
     run_info = {key: value for key, value in run_info.items() if key != "threads"}
     run_info["device"] = str(choose_device(config))

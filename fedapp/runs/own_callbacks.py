@@ -1,0 +1,73 @@
+"""The callbacks that the run-config chooses: who calls them, and what happens if one raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from logging import WARNING
+from typing import cast
+
+from flwr.common.logger import log
+
+from fedapp.config.read import without_unused_parameters
+from fedapp.config.run_config import RunConfig
+from fedapp.errors import RunError, reason_of
+from fedapp.federation.callback import Callback, RunCallback, ServerState
+from fedapp.federation.round_result import RoundResult
+from fedapp.runs.callbacks import Checkpoints
+from fedapp.runs.directory import RunDirectory
+
+
+class OwnCallbacks(Callback):
+    """Calls the callbacks of the run-config in their order.
+
+    If one raises, the others are called all the same; then a checkpoint is written, and the run ends.
+    """
+
+    def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
+        self.directory = directory
+        chosen = cast("list[RunCallback]", config.components("callbacks"))
+        settings = without_unused_parameters(config.to_run_config())
+        self.callbacks = [each.of_run(directory.path, settings) for each in chosen]
+
+    def on_start(self, state: ServerState) -> None:
+        """Call ``on_start`` of each."""
+        self._call(state, "on_start", lambda callback: callback.on_start(state))
+
+    def on_round(self, result: RoundResult, state: ServerState) -> bool:
+        """Call ``on_round`` of each; return whether one of them ends the run."""
+        return self._call(state, "on_round", lambda callback: callback.on_round(result, state))
+
+    def on_end(self, state: ServerState) -> None:
+        """Call ``on_end`` of each."""
+        self._call(state, "on_end", lambda callback: callback.on_end(state))
+
+    def close(self) -> None:
+        """Call ``close`` of each; what it raises is logged, since the run is over."""
+        for callback in self.callbacks:
+            try:
+                callback.close()
+            except Exception as error:
+                log(WARNING, "callback %r: close raises %s", callback.name, reason_of(error))
+
+    def _call(self, state: ServerState, method: str, call: Callable[[RunCallback], object]) -> bool:
+        """Call a method of each callback; return whether one returned True.
+
+        Raises
+        ------
+        RunError
+            One raised; the message names the first, the reason, and how to go on.
+        """
+        returned, problems = False, dict[str, Exception]()
+        for callback in self.callbacks:
+            try:
+                returned |= bool(call(callback))
+            except Exception as error:
+                problems[callback.name] = error
+        for name, problem in problems.items():
+            Checkpoints(self.directory, every=0, seconds=0).on_end(state)
+            raise RunError(
+                f"callback {name!r}: {method} raises {reason_of(problem).removesuffix('.')}. A "
+                f"checkpoint of round {state.round} is written. Correct the callback and continue with: "
+                f"fedapp run --resume {self.directory.path} (callbacks='' leaves all out)"
+            ) from problem
+        return returned
