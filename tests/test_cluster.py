@@ -1,7 +1,6 @@
 """Workers on a Ray cluster of two nodes, which RAY_ADDRESS names, and one that has no room."""
 
 import json
-import os
 import re
 import sys
 
@@ -9,35 +8,19 @@ import pytest
 import ray
 from conftest import largest_difference
 from in_process import SMALL, metrics, model, run
-from ray.cluster_utils import Cluster as RayCluster
 from ray.util import placement_group, remove_placement_group
+from raylets import raylets
 
 from fedapp.cli import main as cli
-from fedapp.engines.ray_cluster import ENVIRONMENT, LOCAL, Cluster
+from fedapp.engines.ray_cluster import LOCAL, Cluster
 from fedapp.errors import ConfigError
-
-NODE = {
-    "num_cpus": 1,
-    "num_gpus": 0,
-    "object_store_memory": 80 * 2**20,
-    "include_dashboard": False,
-}
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     """Return the address of a Ray cluster of two nodes with one CPU each."""
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in ENVIRONMENT.items():
-            patch.setenv(key, value)
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        patch.setenv("FEDAPP_CACHE", str(tmp_path_factory.mktemp("cache")))
-        started = RayCluster(initialize_head=True, head_node_args=NODE)
-        try:
-            started.add_node(**NODE)
-            yield started.address
-        finally:
-            started.shutdown()
+    with raylets(tmp_path_factory.mktemp("cache")) as started:
+        yield started.address
 
 
 def fedapp_run(monkeypatch, *options, **settings):
@@ -54,6 +37,7 @@ def log_of(folder):
     return [json.loads(line)["message"] for line in (folder / "log.jsonl").open()]
 
 
+@pytest.mark.cluster
 @pytest.mark.process
 def test_both_nodes_train_and_the_numbers_are_those_of_one_process(address, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", address)
@@ -84,6 +68,7 @@ def places_of_actors(address):
         ray.shutdown()
 
 
+@pytest.mark.cluster
 @pytest.mark.process
 def test_without_room_the_error_says_what_each_node_has(address, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RAY_ADDRESS", address)

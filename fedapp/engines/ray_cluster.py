@@ -165,6 +165,11 @@ class WorkerPlacement:
     resources: WorkerResources
     description: str
 
+    @property
+    def workers(self) -> int:
+        """The number of workers."""
+        return int(self.group.bundle_count)
+
 
 @contextlib.contextmanager
 def place_workers(
@@ -201,7 +206,7 @@ def _describe_placement(cluster: Cluster, resources: WorkerResources, group: Pla
     number = counts.total()
     workers = f"{number} worker{'s' * (number > 1)} {cluster.location}"
     if cluster.address:
-        names = {node["NodeID"]: _node_name(node) for node in _nodes()}
+        names = node_names()
         workers += ": " + ", ".join(f"{counts[node]} on {names[node]}" for node in sorted(counts))
     return f"{workers}, each with {resources}"
 
@@ -225,6 +230,11 @@ def _no_resources(
 def _nodes() -> list[Mapping[str, Any]]:
     """Return Ray's description of each node that is alive."""
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def node_names() -> dict[str, str]:
+    """Return the IP address and the start of the id of each node that is alive, by id."""
+    return {str(node["NodeID"]): _node_name(node) for node in _nodes()}
 
 
 def _free_resources() -> Mapping[str, Mapping[str, float]]:
