@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from in_process import SMALL, metrics, model, run
 from ray.util import placement_group, remove_placement_group
 from raylets import raylets
 
+from deploy.processes import BIN
 from fedapp.cli import main as cli
 from fedapp.engines.ray_cluster import LOCAL, Cluster
 from fedapp.errors import ConfigError
@@ -56,6 +58,54 @@ def test_both_nodes_train_and_the_numbers_are_those_of_one_process(address, tmp_
         r.get("clients") for r in metrics(reference)
     ]
     assert largest_difference(model(folder), model(reference)) <= 1e-6
+
+
+@pytest.mark.cluster
+@pytest.mark.process
+def test_workers_may_have_parts_of_a_node(address, tmp_path, monkeypatch):
+    options = ("--workers", "3", "--cpus-per-worker", "0.5", "--ray-address", address)
+    folder = tmp_path / "run"
+    assert fedapp_run(monkeypatch, *options, run_dir=str(folder)) == 0
+    (said,) = (line for line in log_of(folder) if line.startswith("Workers: 3 workers in "))
+    assert "(--ray-address): " in said
+    assert sorted(re.findall(r"(\d) on [\d.]+ \(node", said)) == ["1", "2"]
+    assert said.endswith(", each with 0.5 CPU and 0 GPU")
+
+
+OWN = """
+import os
+from pathlib import Path
+from strategies.fedavg import FedAvg
+import fedapp
+from helper import SCALE
+
+class Mine(FedAvg):
+    name = "mine"
+
+    def finalize(self, params, context, steps):
+        Path(PLACE, str(os.getpid())).write_text(fedapp.__file__ + "\\n" + __file__ + "\\n")
+        return super().finalize(params, context, steps)
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.process
+def test_the_nodes_get_the_app_and_components_of_ones_own(address, tmp_path):
+    """They have neither: the nodes were started in another folder, and with another path."""
+    app, places = tmp_path / "app", tmp_path / "places"
+    places.mkdir()
+    (app / "parts").mkdir(parents=True)
+    (app / "helper.py").write_text("SCALE = 1.0\n")
+    (app / "parts" / "mine.py").write_text(f"PLACE = {str(places)!r}\n{OWN}")
+    own = {"algorithm": "./parts/mine.py", "run-dir": str(tmp_path / "run"), "min-nodes": 2}
+    words = [f"{key}={json.dumps(value)}" for key, value in {**SMALL, **own}.items()]
+    command = [BIN / "fedapp", "run", "--workers", "2", "--ray-address", address, *words]
+    done = subprocess.run(command, cwd=app, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = [path.read_text().splitlines() for path in places.iterdir()]
+    brought = [line for line in lines if line[1] != str(app / "parts" / "mine.py")]
+    assert len(brought) == 2, "the server calls the rule as well"
+    assert all("/runtime_resources/" in path for line in brought for path in line)
 
 
 def places_of_actors(address):
@@ -114,7 +164,7 @@ def test_the_option_wins_over_the_variable(option, variable, expected, monkeypat
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("http://head:8265", "where `ray job submit` sends jobs"),
+        ("http://head:8265", "`ray job submit --address http://head:8265 -- fedapp run "),
         ("head", "no address of a Ray cluster"),
         ("grpc://head:1", "no address of a Ray cluster"),
         ("ray://head", "no address of a Ray cluster"),

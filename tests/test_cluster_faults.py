@@ -9,6 +9,7 @@ from raylets import NODE, raylets
 
 from fedapp.config.read import read_config
 from fedapp.engines.ray_cluster import Cluster
+from fedapp.engines.ray_placement import WorkerRequest
 from fedapp.engines.ray_workers import run_workers
 from fedapp.federation.callback import Callback
 from fedapp.server_app import run
@@ -49,8 +50,8 @@ def test_a_node_that_dies_costs_one_round_and_another_one_joins(tmp_path):
     server_app = ServerApp()
     server_app.main()(serve)
     with raylets(tmp_path / "cache") as cluster:
-        there = Cluster(cluster.address)
-        run_workers(server_app, SMALL | settings, 2, there, client_app="dying_node:app")
+        there, two = Cluster(cluster.address), WorkerRequest(2)
+        run_workers(server_app, SMALL | settings, two, there, client_app="dying_node:app")
 
     records = metrics(folder)[1:]
     assert records[1]["faults"]["crashed"] == 5 - records[1]["replied"] > 0

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from logging import INFO, WARNING
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -14,7 +17,8 @@ from flwr.common.logger import log
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from fedapp.engines.ray_cluster import WorkerPlacement, node_names
+from fedapp.config.app_folder import VARIABLE
+from fedapp.engines.ray_placement import WorkerPlacement, node_names
 from fedapp.errors import RunError, one_line
 
 START_SECONDS = 300.0
@@ -24,7 +28,13 @@ RESTART_SECONDS = 5.0
 
 
 class PoolActor:
-    """The base of the actors of a pool."""
+    """The base of the actors of a pool, for an app in ``folder``; "." is one that came from elsewhere."""
+
+    def __init__(self, folder: str) -> None:
+        os.environ[VARIABLE] = here = str(Path(folder).absolute())
+        sys.path.insert(0, here)  # before the folder of the command, which Ray adds
+        if not ray.get_gpu_ids():
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read when CUDA is first used
 
     def node_id(self) -> str:
         """Return the id of the actor's node."""

@@ -7,7 +7,6 @@ where each machine's workers read them. Ray reports a finished reply, so nothing
 from __future__ import annotations
 
 import copy
-import os
 import pkgutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import ServerApp
 from ray.exceptions import RayActorError, RayError
 
-from fedapp.config.app_folder import VARIABLE, app_folder
+from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar
 from fedapp.engines.grid import (
     LocalGrid,
@@ -32,15 +31,8 @@ from fedapp.engines.grid import (
     set_identity,
 )
 from fedapp.engines.ray_actors import ActorPool, PoolActor
-from fedapp.engines.ray_cluster import (
-    LOCAL,
-    PLACEMENT_TIMEOUT,
-    Cluster,
-    WorkerPlacement,
-    WorkerResources,
-    connected,
-    place_workers,
-)
+from fedapp.engines.ray_cluster import LOCAL, Cluster, connected
+from fedapp.engines.ray_placement import WorkerPlacement, WorkerRequest, place_workers
 
 CLIENT_APP = "fedapp.client_app:app"
 
@@ -52,13 +44,10 @@ MAX_INLINE_BYTES = 100_000
 
 
 class Worker(PoolActor):
-    """A Ray actor: one node and its ClientApp, given as ``module:attribute``.
-
-    ``folder`` is that of the app, in which the run was started.
-    """
+    """A Ray actor: one node and its ClientApp, given as ``module:attribute``."""
 
     def __init__(self, client_app: str, context: Context, folder: str) -> None:
-        os.environ[VARIABLE] = folder
+        super().__init__(folder)
         set_identity(context.node_id)
         self.client_app = pkgutil.resolve_name(client_app)
         self.context = context
@@ -70,7 +59,7 @@ class Worker(PoolActor):
 
 
 @dataclass(frozen=True)
-class _Call:
+class _SentMessage:
     """A message that was sent; without a ``result`` its worker had died before."""
 
     message: Message
@@ -89,14 +78,14 @@ class WorkerGrid(LocalGrid):
         node_configs: Sequence[Mapping[str, Scalar]],
         placement: WorkerPlacement,
         client_app: str = CLIENT_APP,
+        folder: str = "",
     ) -> None:
         super().__init__(run_config, node_configs)
         self.location = placement.description
-        folder = str(app_folder())
         self._pool = ActorPool(
             placement, Worker, lambda node: (client_app, self.contexts[node], folder)
         )
-        self._sent: dict[str, _Call] = {}
+        self._sent: dict[str, _SentMessage] = {}
         self._stored: dict[int, Any] = {}
 
     @property
@@ -130,7 +119,7 @@ class WorkerGrid(LocalGrid):
         if worker is not None:
             stored = [self._to_object_store(record) for record in arrays.values()]
             result = worker.answer.remote(light, list(arrays), *stored)
-        self._sent[message_id] = _Call(light, worker, result)
+        self._sent[message_id] = _SentMessage(light, worker, result)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies that have arrived."""
@@ -147,7 +136,7 @@ class WorkerGrid(LocalGrid):
         if results and None not in results:
             ray.wait(results, timeout=min(seconds, MAX_WAIT_SECONDS))
 
-    def _reply(self, call: _Call) -> Message:
+    def _reply(self, call: _SentMessage) -> Message:
         if call.result is None:
             return error_reply(call.message, "its worker has died", ErrorCode.CLIENT_APP_CRASHED)
         try:
@@ -178,22 +167,24 @@ class WorkerGrid(LocalGrid):
 def run_workers(
     server_app: ServerApp,
     run_config: Mapping[str, Scalar],
-    workers: int,
+    request: WorkerRequest,
     cluster: Cluster = LOCAL,
-    seconds: float = PLACEMENT_TIMEOUT,
     client_app: str = CLIENT_APP,
 ) -> None:
-    """Run the ServerApp over ``workers`` Ray actors to its end.
+    """Run the ServerApp over the Ray actors of the request to its end.
 
     Raises
     ------
     RunError
-        There is no cluster at the address, or the workers' resources were not free within ``seconds``.
+        There is no cluster at the address, the workers' resources were not free in time, or a worker
+        does not start.
     """
-    with connected(cluster):
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        each = WorkerResources.of(resources, workers, gpu=run_config.get("device") != "cpu")
-        with place_workers(cluster, each, workers, seconds) as placement:
-            grid = WorkerGrid(run_config, partition_node_configs(workers), placement, client_app)
-            grid.on_this_machine = not cluster.address
-            run_server(server_app, grid, run_config)
+    config = read_config(run_config)
+    with (
+        connected(cluster, config.own_code().values()) as folder,
+        place_workers(cluster, request, gpu=config.device != "cpu") as placement,
+    ):
+        nodes = partition_node_configs(request.workers)
+        grid = WorkerGrid(run_config, nodes, placement, client_app, folder)
+        grid.on_this_machine = not cluster.address
+        run_server(server_app, grid, run_config)
