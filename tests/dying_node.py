@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -11,6 +12,7 @@ from flwr.app import Context, Message
 from killed import die
 
 from fedapp.client_app import app as fedapp_client
+from fedapp.federation.shared_evaluation import is_part
 
 
 def is_head() -> bool:
@@ -22,10 +24,24 @@ def is_head() -> bool:
 
 def app(message: Message, context: Context) -> Message:
     """Answer as fedapp's own app does, but for one time in round 2: then kill the raylet."""
-    plan = message.content.config_records.get("plan", {})
-    died = Path(str(context.run_config["run-dir"])) / "died"
-    if plan.get("round") == 2 and not is_head() and not died.exists():
-        died.touch()
-        os.kill(os.getppid(), signal.SIGKILL)
-        die()
+    if message.content.config_records.get("plan", {}).get("round") == 2:
+        _die_once(context)
     return fedapp_client(message, context)
+
+
+def evaluating(message: Message, context: Context) -> Message:
+    """Kill the raylet in the third evaluation, which is that after round 2."""
+    if is_part(message.content):
+        evaluating.calls = getattr(evaluating, "calls", 0) + 1
+        if evaluating.calls == 3:
+            _die_once(context)
+    return fedapp_client(message, context)
+
+
+def _die_once(context: Context) -> None:
+    died = Path(str(context.run_config["run-dir"])) / "died"
+    if not is_head():
+        with contextlib.suppress(FileExistsError):
+            died.touch(exist_ok=False)
+            os.kill(os.getppid(), signal.SIGKILL)
+            die()

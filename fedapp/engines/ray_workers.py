@@ -71,6 +71,7 @@ class WorkerGrid(LocalGrid):
     """Nodes that are Ray actors; one that dies leaves, its reply is an error, and it may join again."""
 
     option = "--workers"
+    shares_evaluation = True
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class WorkerGrid(LocalGrid):
             placement, Worker, lambda node: (client_app, self.contexts[node], folder)
         )
         self._sent: dict[str, _SentMessage] = {}
-        self._stored: dict[int, Any] = {}
+        self._stored: dict[int, tuple[ArrayRecord, Any]] = {}
 
     @property
     def run_info(self) -> dict[str, Any]:
@@ -103,9 +104,14 @@ class WorkerGrid(LocalGrid):
         return [NodeInfo(node_id=node, last_activated_at=str(starts)) for node, starts in alive]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send messages to their workers; records that several share are stored once."""
+        """Send messages to their workers; records that several share are stored once.
+
+        So are records that the messages sent before had already, as theta, which is evaluated first.
+        """
         self._forget_expired()
-        self._stored = {}
+        messages = list(messages)
+        records = {id(r) for m in messages for r in m.content.array_records.values()}
+        self._stored = {key: entry for key, entry in self._stored.items() if key in records}
         return super().push_messages(messages)
 
     def push(self, message_id: str, message: Message) -> None:
@@ -153,8 +159,8 @@ class WorkerGrid(LocalGrid):
         if sum(len(array.data) for array in record.values()) < MAX_INLINE_BYTES:
             return record
         if id(record) not in self._stored:
-            self._stored[id(record)] = ray.put(record)
-        return self._stored[id(record)]
+            self._stored[id(record)] = record, ray.put(record)
+        return self._stored[id(record)][1]
 
     def _forget_expired(self) -> None:
         """Drop the expired messages, whose replies nobody will pull."""
