@@ -9,6 +9,7 @@ import pytest
 import ray
 from conftest import largest_difference
 from in_process import SMALL, metrics, model, run
+from ray._private.internal_api import node_stats
 from ray.util import placement_group, remove_placement_group
 from raylets import raylets
 
@@ -70,6 +71,35 @@ def test_workers_may_have_parts_of_a_node(address, tmp_path, monkeypatch):
     assert "(--ray-address): " in said
     assert sorted(re.findall(r"(\d) on [\d.]+ \(node", said)) == ["1", "2"]
     assert said.endswith(", each with 0.5 CPU and 0 GPU")
+
+
+@pytest.mark.cluster
+@pytest.mark.process
+def test_theta_goes_to_a_node_once_a_round(address, tmp_path, monkeypatch):
+    """Four workers, two a node: each node stores theta once, for two cohorts and two evaluations."""
+    options = ("--workers", "4", "--cpus-per-worker", "0.5", "--ray-address", address)
+    folder, rounds, before = tmp_path / "run", 6, bytes_stored(address)
+    settings = {"2nn.hidden": 200, "num_server_rounds": rounds, "eval_train_examples": 1200}
+    assert fedapp_run(monkeypatch, *options, run_dir=str(folder), min_nodes=4, **settings) == 0
+    size = sum(tensor.nbytes for tensor in model(folder).values())
+    theta, replies, pulled = (rounds + 1) * size, 2 * rounds * size, 2 * rounds * size
+    after = bytes_stored(address)
+    stored = sorted(after[node] - before[node] for node in after)
+    assert stored == [
+        pytest.approx(theta + replies, rel=0.02),
+        pytest.approx(theta + replies + pulled, rel=0.02),  # the server's node
+    ]
+
+
+def bytes_stored(address):
+    """Return the bytes that were ever put into each node's object store, by its id."""
+    ray.init(address, logging_level="ERROR")
+    try:
+        where = {n["NodeID"]: (n["NodeManagerAddress"], n["NodeManagerPort"]) for n in ray.nodes()}
+        stats = {k: node_stats(*v, include_memory_info=False).store_stats for k, v in where.items()}
+        return {node: each.cumulative_created_bytes for node, each in stats.items()}
+    finally:
+        ray.shutdown()
 
 
 OWN = """
