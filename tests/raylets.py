@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.cluster_utils import Cluster as RayCluster
@@ -38,8 +39,13 @@ def raylets(cache: Path, nodes: int = 2) -> Iterator[RayCluster]:
         patch.setenv("FEDAPP_CACHE", str(cache))
         started = RayCluster(initialize_head=True, head_node_args=NODE)
         try:
-            for _ in range(nodes - 1):
-                started.add_node(**NODE)
+            for number in range(1, nodes):
+                add_node(started, number)
             yield started
         finally:
             started.shutdown()
+
+
+def add_node(cluster: RayCluster, number: int) -> Any:
+    """Add a node with an address of its own, so that no process takes it for its own machine."""
+    return cluster.add_node(**NODE, node_ip_address=f"127.0.0.{number + 1}")

@@ -26,11 +26,11 @@ def address(tmp_path_factory):
         yield started.address
 
 
-def fedapp_run(monkeypatch, *options, **settings):
-    """Call `fedapp run` in this process and return its exit status."""
+def fedapp_run(monkeypatch, *options, command="run", **settings):
+    """Call `fedapp run`, or another command, in this process and return its exit status."""
     words = [f"{k.replace('_', '-')}={json.dumps(v)}" for k, v in settings.items()]
     small = [f"{k}={json.dumps(v)}" for k, v in SMALL.items()]
-    monkeypatch.setattr(sys, "argv", ["fedapp", "run", *options, *small, *words])
+    monkeypatch.setattr(sys, "argv", ["fedapp", command, *options, *small, *words])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return ended.value.code or 0
@@ -159,10 +159,14 @@ def test_without_room_the_error_says_what_each_node_has(address, tmp_path, monke
         options = ("--workers", "2", "--worker-timeout", "3")
         assert fedapp_run(monkeypatch, *options, run_dir=str(tmp_path / "run")) == 2
         assert fedapp_run(monkeypatch, "--workers", "1", run_dir=str(tmp_path / "one")) == 0
+        options = ("--jobs", "2", "--worker-timeout", "1", "--cpus-per-worker", "1")
+        places = ("--ray-address", "auto", "--runs", str(tmp_path / "runs"))
+        assert fedapp_run(monkeypatch, *options, *places, command="sweep") == 2
     finally:
         remove_placement_group(taken)
         ray.shutdown()
-    (last,) = (line for line in capsys.readouterr().err.splitlines() if "Error" in line)
+    last, of_sweep = (line for line in capsys.readouterr().err.splitlines() if "Error" in line)
+    assert "--jobs 2: not enough free resources" in of_sweep
     assert (
         f"--workers 2: not enough free resources in the Ray cluster at {address} (RAY_ADDRESS) within 3 s"
         in last

@@ -7,7 +7,7 @@ from conftest import largest_difference
 from flwr.serverapp import ServerApp
 from in_process import SMALL, metrics, model
 from in_process import run as run_inline
-from raylets import NODE, raylets
+from raylets import add_node, raylets
 
 from fedapp.config.read import read_config
 from fedapp.engines.ray_cluster import Cluster
@@ -34,7 +34,7 @@ class AddNode(Callback):
     def on_round(self, result, state):
         self.connected.append(len(self.grid.get_node_ids()))
         if result.round == 7:
-            self.added = self.cluster.add_node(**NODE)
+            self.added = add_node(self.cluster, 2)
             self.until = time.monotonic() + SECONDS
         if self.added and time.monotonic() > self.until:
             return True

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from deploy.processes import free_port
 from fedapp.cli.main import app
 from fedapp.cli.run import _resumed
+from fedapp.engines.ray_actors import ActorPool, PoolActor
 from fedapp.engines.ray_cluster import LOCAL, Cluster, connected
-from fedapp.engines.ray_placement import WorkerRequest, WorkerResources
+from fedapp.engines.ray_placement import WorkerRequest, WorkerResources, place_workers
 from fedapp.engines.ray_workers import run_workers
 from fedapp.errors import ConfigError, RunError
 from fedapp.server_app import app as server_app
@@ -111,6 +112,31 @@ def test_a_worker_that_dies_is_replaced(cluster, tmp_path):
     assert len(failures) == 2
     assert all("its worker died" in reason for reason in failures.values())
     assert set(map(int, failures)) < set(records[1]["clients"])
+
+
+class Elsewhere(PoolActor):
+    """An actor whose second one has another folder under the same name."""
+
+    def __init__(self, number):
+        super().__init__(".")
+        self.other = number == 2
+
+    def touch(self, path):
+        return super().touch(path.with_name("elsewhere") if self.other else path)
+
+
+@pytest.mark.process
+def test_a_folder_that_not_all_share_is_named(cluster, tmp_path):
+    with place_workers(LOCAL, WorkerRequest(2, 0.5), gpu=False) as placement:
+        pool = ActorPool(placement, Elsewhere, lambda number: (number,))
+        where = (
+            r"run-dir: worker 2 on [\d.]+ \(node \w+\) and others do not see each other's files in "
+        )
+        with pytest.raises(ConfigError, match=f"^{where}{tmp_path}. It is kept there: choose"):
+            pool.require_shared(tmp_path, "run-dir", "It is kept there")
+        with pytest.raises(FileNotFoundError):
+            pool.require_shared(tmp_path / "none", "run-dir", "It is kept there")
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
 @pytest.mark.process

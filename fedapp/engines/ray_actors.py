@@ -6,7 +6,8 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 from pathlib import Path
@@ -19,12 +20,14 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from fedapp.config.app_folder import VARIABLE
 from fedapp.engines.ray_placement import WorkerPlacement, node_names
-from fedapp.errors import RunError, one_line
+from fedapp.errors import ConfigError, RunError, one_line
 
 START_SECONDS = 300.0
 """Longest wait for the first start of all actors, in seconds: each imports Python and PyTorch."""
 RESTART_SECONDS = 5.0
 """Pause after a start that failed, in seconds; Ray may not know yet that a node is lost."""
+REMOVE_SECONDS = 5.0
+"""Longest wait for files of a check to be removed, in seconds."""
 
 
 class PoolActor:
@@ -35,6 +38,22 @@ class PoolActor:
         sys.path.insert(0, here)  # before the folder of the command, which Ray adds
         if not ray.get_gpu_ids():
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read when CUDA is first used
+
+    def touch(self, path: Path) -> str:
+        """Make an empty file; return why it cannot be made, or ""."""
+        try:
+            path.touch(exist_ok=False)
+        except OSError as error:
+            return error.strerror or repr(error)
+        return ""
+
+    def sees(self, paths: Sequence[Path]) -> bool:
+        """Return whether this process sees all of the files."""
+        return all(path.exists() for path in paths)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
 
     def node_id(self) -> str:
         """Return the id of the actor's node."""
@@ -113,6 +132,35 @@ class ActorPool:
             len(self._members),
         )
 
+    def require_shared(self, folder: Path, option: str, because: str) -> None:
+        """Check that the actors and this process see each other's files in a folder.
+
+        Raises
+        ------
+        ConfigError
+            One does not; the message names it.
+        """
+        handles = {number: self.handle(number) for number in self.alive()}
+        paths = {number: folder / f".shared-{uuid.uuid4().hex}" for number in (0, *handles)}
+        every = list(paths.values())
+        paths[0].touch()
+        try:
+            problems = {n: ray.get(each.touch.remote(paths[n])) for n, each in handles.items()}
+            hidden = [n for n in handles if problems[n] or not paths[n].exists()]
+            hidden += [n for n, each in handles.items() if not ray.get(each.sees.remote(every))]
+            if hidden:
+                number = hidden[0]
+                reason = f" ({problems[number]})" if problems[number] else ""
+                raise ConfigError(
+                    f"{option}: worker {number} on {self._members[number].location} and others do not "
+                    f"see each other's files in {folder}{reason}. {because}: choose a folder that this "
+                    "machine and all nodes of the cluster share."
+                )
+        finally:
+            paths[0].unlink()
+            removed = [each.remove.remote(paths[number]) for number, each in handles.items()]
+            ray.wait(removed, num_returns=len(removed), timeout=REMOVE_SECONDS)
+
     def _start(self, number: int, starts: int = 0, problem: str = "") -> _Member:
         resources, group = self._placement.resources, self._placement.group
         actor = ray.remote(self._class).options(
@@ -148,9 +196,9 @@ class ActorPool:
                     node = ray.get(self._members[number].started, timeout=0)
                 except RayError as error:
                     raise RunError(
-                        f"--workers {len(self._members)}: worker {number} does not start: "
-                        f"{_reason(error)}. Every node needs this project's dependencies; correct what "
-                        "is wrong, or leave the option out."
+                        f"{self._placement.option}: worker {number} does not start: {_reason(error)}. "
+                        "Every node needs this project's dependencies; correct what is wrong, or leave "
+                        "the option out."
                     ) from error
                 self._members[number].location = names[node]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from logging import INFO
 from typing import Any
 
@@ -30,7 +30,8 @@ MAX_LISTED_NODES = 20
 class WorkerRequest:
     """How many workers a command asks for, and each one's CPU cores and GPUs (None: a share).
 
-    ``seconds`` is the longest wait for them, ``option`` that of the number of workers.
+    0 workers are as many as the cluster has room for, one a GPU, or one a core. ``seconds`` is the
+    longest wait for them, ``option`` that of their number.
 
     Raises
     ------
@@ -50,6 +51,14 @@ class WorkerRequest:
                 f"--gpus-per-worker {self.gpus:g}: Ray gives a worker a part of one GPU, or whole ones. "
                 f"Set 0.5, 1 or {round(self.gpus)}, for example."
             )
+
+    def counted(self, available: Mapping[str, float], *, gpu: bool) -> WorkerRequest:
+        """Return the request with the number of workers in a cluster with ``available`` resources."""
+        if self.workers:
+            return self
+        cores = int(available.get("CPU", 1.0) / (self.cpus or 1.0))
+        gpus = int(available.get("GPU", 0.0) / (self.gpus or 1.0)) if gpu and self.gpus != 0 else 0
+        return replace(self, workers=max(gpus or cores, 1))
 
     def resources(self, available: Mapping[str, float], *, gpu: bool) -> WorkerResources:
         """Return the resources of each worker in a cluster that has ``available`` ones in all."""
@@ -92,11 +101,12 @@ def _per_worker(units: float, workers: int) -> float:
 
 @dataclass(frozen=True)
 class WorkerPlacement:
-    """Resources that are reserved for each worker, and a line about where they are."""
+    """Resources that are reserved for each worker, a line about where they are, and the option."""
 
     group: PlacementGroup
     resources: WorkerResources
     description: str
+    option: str
 
     @property
     def workers(self) -> int:
@@ -116,6 +126,7 @@ def place_workers(
         They were not free within the time of the request.
     """
     available: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    request = request.counted(available, gpu=gpu)
     resources = request.resources(available, gpu=gpu)
     bundle = {"CPU": resources.cpus} | ({"GPU": resources.gpus} if resources.gpus else {})
     group = placement_group([bundle] * request.workers, strategy="SPREAD")
@@ -130,7 +141,8 @@ def place_workers(
             )
             if not group.wait(max(request.seconds - LOG_WAIT_AFTER, 0.0)):
                 raise RunError(_no_resources(cluster, resources, request))
-        yield WorkerPlacement(group, resources, _describe_placement(cluster, resources, group))
+        described = _describe_placement(cluster, resources, group)
+        yield WorkerPlacement(group, resources, described, f"{request.option} {request.workers}")
     finally:
         remove_placement_group(group)
 

@@ -11,6 +11,7 @@ import pkgutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -102,6 +103,10 @@ class WorkerGrid(LocalGrid):
         """Return the nodes whose workers are alive; one that was started again is another connection."""
         alive = self._pool.alive().items()
         return [NodeInfo(node_id=node, last_activated_at=str(starts)) for node, starts in alive]
+
+    def require_shared(self, folder: Path, option: str, because: str) -> None:
+        """Raise ConfigError if workers and server do not see each other's files in a folder."""
+        self._pool.require_shared(folder, option, because)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Send messages to their workers; records that several share are stored once.
