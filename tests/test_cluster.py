@@ -8,11 +8,12 @@ import sys
 import pytest
 import ray
 from conftest import largest_difference
-from in_process import SMALL, metrics, model, run
+from in_process import SMALL, TWENTY, metrics, model, run
 from ray._private.internal_api import node_stats
 from ray.util import placement_group, remove_placement_group
 from raylets import raylets
 
+from deploy.federation import Federation
 from deploy.processes import BIN
 from fedapp.cli import main as cli
 from fedapp.engines.ray_cluster import LOCAL, Cluster
@@ -138,12 +139,31 @@ def test_the_nodes_get_the_app_and_components_of_ones_own(address, tmp_path):
     assert all("/runtime_resources/" in path for line in brought for path in line)
 
 
-def places_of_actors(address):
-    """Return the beginnings of the ids of the nodes on which workers ran."""
+@pytest.mark.cluster
+@pytest.mark.process
+def test_flowers_simulation_takes_the_cluster_of_the_variable(address, tmp_path):
+    """`flwr run .` on a SuperLink with RAY_ADDRESS: an actor on each node, and the same numbers."""
+    (tmp_path / "flwr").mkdir()
+    started = Federation(tmp_path / "flwr", simulation=True)
+    started.environment["RAY_ADDRESS"] = address
+    settings = {**TWENTY, "num-server-rounds": 4}
+    try:
+        started.start_superlink()
+        folder = started.run(settings, "run", "num-supernodes=2 client-resources-num-cpus=1")
+    finally:
+        started.stop()
+    assert len(set(places_of_actors(address, "ClientAppActor"))) == 2
+    reference = run(tmp_path / "here", num_server_rounds=4)
+    assert all(record["replied"] == len(record["clients"]) for record in metrics(folder)[1:])
+    assert largest_difference(model(folder), model(reference)) <= 1e-6
+
+
+def places_of_actors(address, kind="Worker"):
+    """Return the beginnings of the ids of the nodes on which actors of a class ran."""
     ray.init(address, logging_level="ERROR")
     try:
         actors = ray._private.state.actors().values()
-        return [a["Address"]["NodeID"][:8] for a in actors if a["ActorClassName"] == "Worker"]
+        return [a["Address"]["NodeID"][:8] for a in actors if a["ActorClassName"] == kind]
     finally:
         ray.shutdown()
 
