@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -21,6 +22,8 @@ from fedapp.config.own_code import OwnCode
 from fedapp.errors import ConfigError, RunError
 
 OPTION, VARIABLE = "--ray-address", "RAY_ADDRESS"
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable in which `ray job submit` gives a job its runtime environment."""
 ADDRESS = re.compile(r"(ray://)?[^/\s]+:\d+")
 ADDRESS_HELP = (
     "Give the cluster's HOST:6379 on one of its machines, ray://HOST:10001 from elsewhere, or 'local' "
@@ -33,7 +36,6 @@ CONNECT_TIMEOUT = 10.0
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future default; without it, it warns
-    "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",  # in a submitted job the run brings its own code too
 }
 
 
@@ -134,7 +136,14 @@ def _runtime_env(own_code: Iterable[OwnCode]) -> Iterator[dict[str, Any]]:
                 (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
                 (Path(name) / path).write_bytes(source)
         folder = {"working_dir": name} if any(Path(name).iterdir()) else {}
-        yield {"py_modules": modules, **folder}
+        brought = {"py_modules": modules, **folder}
+        yield {key: value for key, value in brought.items() if key not in _of_the_job()}
+
+
+def _of_the_job() -> dict[str, Any]:
+    """Return the runtime environment of the job in which this process is; its folder is the app's."""
+    job: dict[str, Any] = json.loads(os.environ.get(JOB, "{}"))
+    return dict(job.get("runtime_env") or {})
 
 
 def _check_reachable(address: str) -> None:
