@@ -11,11 +11,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	    { echo "$(PYTHON) is too old: Python 3.11 or later is needed. Try: make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable ".[deploy]"
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable ".[deploy]"
 	touch $@
 
 $(VENV)/.developer: $(VENV)/.installed constraints-dev.txt
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints-dev.txt --editable ".[dev]"
+	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints-dev.txt --editable ".[dev]"
 	touch $@
 
 run: $(VENV)/.installed

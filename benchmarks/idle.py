@@ -10,6 +10,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedapp import client_app
+from fedapp.config.run import TrainerName
 from fedapp.training.algorithm import ClientExtras
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
@@ -48,5 +49,5 @@ def train(message: Message, context: Context) -> Message:
 
 
 @functools.lru_cache(maxsize=4)
-def _idle(setup: client_app.NodeSetup, threads: int) -> Trainer:
-    return cast("Trainer", IdleTrainer(client_app.trainer_of(setup, threads)))
+def _idle(setup: client_app.NodeSetup, threads: int, name: TrainerName) -> Trainer:
+    return cast("Trainer", IdleTrainer(client_app.trainer_of(setup, threads, name)))

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,21 +40,23 @@ def mnist() -> Path | None:
     return folder if os.environ.get("FEDAPP_DATA") and folder.is_dir() else None
 
 
-def write_devices(folder: Path, source: Path | None = None) -> str:
-    """Write each device's ``train.parquet``, a third of the digits or of MNIST's files in `source`.
+def write_devices(
+    folder: Path, source: Path | None = None, devices: Sequence[str] = DEVICES
+) -> str:
+    """Write each device's ``train.parquet``, its share of the digits or of MNIST's files in `source`.
 
     Returns the data set that the server tests on.
     """
-    for number, device in enumerate(DEVICES):
+    for number, device in enumerate(devices):
         path = folder / device / "data" / "train.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
         if source:
             table = pq.read_table(next(source.glob("train*.parquet")))
-            mine = np.arange(number, table.num_rows, len(DEVICES))
+            mine = np.arange(number, table.num_rows, len(devices))
             pq.write_table(table.take(mine), path)
         else:
             train = Digits().load().train
-            mine = np.arange(number, len(train), len(DEVICES))
+            mine = np.arange(number, len(train), len(devices))
             _write_digits(Examples(train.inputs[mine], train.targets[mine]), path)
     return str(source) if source else "digits"
 

@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.logger import log
 
 from fedapp.config.read import Items, config_of, items_of
+from fedapp.config.run import TrainerName
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
 from fedapp.data.node_data import (
@@ -36,7 +37,13 @@ from fedapp.federation.shared_evaluation import decode_part, encode_sums, is_par
 from fedapp.federation.table_statistics import statistics_in
 from fedapp.machine import cores, keep_memory
 from fedapp.training.algorithm import ClientContext
-from fedapp.training.build import make_algorithm, make_evaluator, make_score, make_trainer
+from fedapp.training.build import (
+    compiles_where_it_pays,
+    make_algorithm,
+    make_evaluator,
+    make_score,
+    make_trainer,
+)
 from fedapp.training.client import initial_client_params, train_cohort
 from fedapp.training.client_state import ClientStates, StateLocation, node_folder, shared_folder
 from fedapp.training.device import choose_device
@@ -54,13 +61,13 @@ def train(message: Message, context: Context) -> Message:
 
 
 def train_with(
-    trainer_of: Callable[[NodeSetup, int], Trainer], message: Message, context: Context
+    trainer_of: Callable[[NodeSetup, int, TrainerName], Trainer], message: Message, context: Context
 ) -> Message:
-    """Return the reply to a train request, trained by ``trainer_of(setup, threads)``."""
+    """Return the reply to a train request, trained by ``trainer_of(setup, threads, name)``."""
     setup = node_setup_of(context, message)
     _, node_data = load_node_setup(setup)
     request, theta, extras = decode_train_request(message.content)
-    trainer = trainer_of(setup, _set_threads(request.plan.threads))
+    trainer = trainer_of(setup, _set_threads(request.plan.threads), request.plan.trainer)
     states = _states(request.states, request.plan.round, node_data, context)
     reply = train_cohort(trainer, request, theta, extras, node_data.train, states)
     return Message(encode_reply(request, reply), reply_to=message)
@@ -170,10 +177,13 @@ def load_node_setup(setup: NodeSetup) -> tuple[RunConfig, NodeData]:
     return config_of(settings), replace(_CACHE.data(settings, shared, setup.statistics), own=own)
 
 
-def trainer_of(setup: NodeSetup, threads: int) -> Trainer:
-    """Return the trainer of a node for this number of CPU threads; each Python thread has its own."""
+def trainer_of(setup: NodeSetup, threads: int, name: TrainerName) -> Trainer:
+    """Return the trainer of a node for this number of CPU threads; each Python thread has its own.
+
+    ``name`` is what the server has chosen, if it is "auto" in the run-config.
+    """
     _, node_data = load_node_setup(setup)
-    return _CACHE.trainer(setup.settings, node_data.dataset.task, threads)
+    return _CACHE.trainer(setup.settings, node_data.dataset.task, threads, name)
 
 
 def _read_data(settings: Items, own: OwnClient | None, statistics: str) -> NodeData:
@@ -186,8 +196,12 @@ def _make_score(setup: NodeSetup) -> ServerScore:
     return make_score(config, node_data.dataset)
 
 
-def _make_trainer(settings: Items, task: Task, threads: int) -> Trainer:
-    config = config_of(settings).model_copy(update={"threads": threads})
+def _make_trainer(settings: Items, task: Task, threads: int, name: TrainerName) -> Trainer:
+    config = config_of(settings)
+    if config.trainer == "auto" and name == "batched" and not compiles_where_it_pays(config):
+        log(INFO, "No C++ compiler (g++ or clang++) is here, so clients are trained one by one")
+        name = "auto"
+    config = config.model_copy(update={"threads": threads, "trainer": name})
     trainer = make_trainer(config, task)
     log(INFO, "Trainer: %s, threads: %d", trainer, threads)
     return trainer

@@ -66,7 +66,7 @@ def read_json_lines(
     CheckpointError
         A line before the last is damaged; the message ends with ``advice``.
     """
-    lines = path.read_text().splitlines() if path.exists() else []
+    lines = path.read_text(errors="replace").splitlines() if path.exists() else []
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):
         try:

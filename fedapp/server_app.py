@@ -10,6 +10,7 @@ import torch
 from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
+from numpy.typing import ArrayLike
 
 from fedapp.config.read import read_config
 from fedapp.config.run_config import RunConfig
@@ -47,7 +48,6 @@ from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.build import (
     choose_program,
     initial_parameters,
-    is_batched,
     make_algorithm,
     make_score,
     require_batches,
@@ -57,7 +57,7 @@ from fedapp.training.build import (
     sources,
 )
 from fedapp.training.device import choose_device
-from fedapp.training.threads import measured_threads
+from fedapp.training.execution import chosen_threads, chosen_trainer
 from strategies.strategy import FederatedStrategy
 
 app = ServerApp()
@@ -97,6 +97,8 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
         log(INFO, "Run directory: %s", directory.path)
         if isinstance(grid, LocalGrid) and grid.location:
             log(INFO, "Workers: %s", grid.location)
+        if not config.fraction_train:
+            log(INFO, "fraction-train = 0: max(floor(C*K), 1) is one client a round")
         state = _resumed(config, directory, theta)
         nodes = _nodes(config, node_data, statistics)
         strategy = _prepare(grid, config, directory, run_info, nodes, node_data, theta, state)
@@ -137,7 +139,7 @@ def _check_nodes(grid: LocalGrid, config: RunConfig) -> None:
             f"min-nodes = {config.min_nodes}: {nodes} is the number of nodes here, and no more will "
             f"come. Add {grid.option} {config.min_nodes} to `fedapp run`, or set min-nodes={nodes}."
         )
-    if grid.on_this_machine and is_batched(config):
+    if grid.on_this_machine and config.trainer != "sequential":
         choose_program(config, choose_device(config))
 
 
@@ -167,9 +169,8 @@ def _prepare(
         run_info |= {"nodes": len(available), **engine}
         run_info |= _start_ledger(config, algorithm, directory, nodes.clients)
         _write_first_files(directory, config, node_data, state)
-    threads = config.threads or _threads(config, node_data, run_info)
+    executed = _executed(config, node_data, sizes, run_info)
     write_config(directory, config, run_info)
-    config = config.model_copy(update={"threads": threads})
     client_states = None
     if algorithm.keeps_state:
         client_states = open_states(directory, state.round, resumed=config.resume)
@@ -177,7 +178,7 @@ def _prepare(
             because = f"The clients of {config.algorithm!r} keep their state there"
             grid.require_shared(directory.path, "run-dir", because)
     return FederatedStrategy(
-        config,
+        executed,
         algorithm,
         nodes,
         make_score(config, node_data.dataset),
@@ -236,13 +237,25 @@ def _ledger(
     return ledger
 
 
-def _threads(config: RunConfig, node_data: NodeData, run_info: dict[str, Any]) -> int:
-    """Return the threads of a run with ``threads = 0``: measured once, and the same on resume."""
-    if "threads" not in run_info:
-        parallel_nodes = run_info["nodes"] if run_info["engine"] != "inline" else 1
-        run_info["threads"] = measured_threads(config, node_data, parallel_nodes)
-    log(INFO, "Threads: %d, as measured", run_info["threads"])
-    return int(run_info["threads"])
+def _executed(
+    config: RunConfig, node_data: NodeData, sizes: ArrayLike, run_info: dict[str, Any]
+) -> RunConfig:
+    """Return the configuration with what ``trainer = "auto"`` and ``threads = 0`` stand for.
+
+    Both are chosen once, and the same on resume.
+    """
+    if config.trainer == "auto":
+        if not config.resume:
+            run_info["trainer"] = chosen_trainer(config, node_data.dataset.task, sizes)
+        config = config.model_copy(update={"trainer": run_info.get("trainer", "auto")})
+    if config.threads == 0:
+        if "threads" not in run_info:
+            parallel_nodes = run_info["nodes"] if run_info["engine"] != "inline" else 1
+            run_info["threads"] = chosen_threads(config, node_data, sizes, parallel_nodes)
+            if run_info["threads"] > 1:
+                log(INFO, "Threads: %d, as measured", run_info["threads"])
+        config = config.model_copy(update={"threads": int(run_info["threads"])})
+    return config
 
 
 def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ import torch
 import typer
 from rich.console import Console
 
-from benchmarks import gpu, peers, same_numbers
+from benchmarks import gpu, load, peers, same_numbers
 from benchmarks import rows as rows_of
 from benchmarks.convolutions import Case, compare, variants
 from benchmarks.house import code_lines
@@ -55,6 +56,21 @@ def test_rows_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     seen.clear()
     assert take_turns(calls, 2, repeat=5) == {"bare": [0.2] * 2, "ours": [0.2] * 2}
     assert len(seen) == 2 * 5 * (2 + WARM_UP)
+
+
+@pytest.mark.slow
+def test_a_tenth_of_faulty_nodes_costs_no_good_update(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rubbish of three kinds, errors, silence: each is counted, and the model is the others' mean."""
+    (tmp_path / "data").mkdir()
+    write_mnist(tmp_path / "data", train=600, test=10)
+    monkeypatch.setattr(load.logging, "disable", lambda _: None)
+    sent: list[load.Measured] = []
+    load.measure(
+        load.Cell("2nn", 100, deadline=6.0), str(tmp_path), SimpleNamespace(send=sent.append)
+    )
+    assert sent[0].received == pytest.approx(90 * 199_210 * 4 / 2**20, rel=0.01)
 
 
 @pytest.mark.process

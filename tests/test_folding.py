@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
 from flwr.app import Message, MessageType
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedapp.federation.aggregation import RunningAggregate, collect_replies, in_order
 from fedapp.federation.evaluation import aggregate_scores
@@ -59,6 +62,35 @@ def test_a_reply_that_is_lost_holds_up_no_other() -> None:
     found = in_order(replies, 3)
     assert next(found).client_metrics[0].client == 1
     assert next(replies)[0] == 2  # it was not yet asked for
+
+
+@given(st.data())
+def test_few_replies_are_held_and_none_is_lost(data: st.DataObject) -> None:
+    """In any order of arrival, with rejected and missing ones; in index order if none is far behind."""
+    count = data.draw(st.integers(1, 40))
+    held = data.draw(st.integers(1, 8))
+    come = data.draw(st.permutations(range(count)))[: data.draw(st.integers(0, count))]
+    rejected = {index for index in come if data.draw(st.booleans())}
+    taken: list[int] = []
+    given_out: list[int] = []
+
+    def arriving() -> Iterator[tuple[int, TrainReply | None]]:
+        for index in come:
+            taken.append(index)
+            yield index, None if index in rejected else reply(report(index))
+            waiting = len({*taken} - rejected) - len(given_out)
+            assert waiting <= held
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedapp.federation.aggregation.MAX_HELD", held)
+        for each in in_order(arriving(), count):
+            (metrics,) = each.client_metrics
+            given_out.append(metrics.client)
+    assert sorted(given_out) == sorted({*come} - rejected)
+    behind = [sum(other > index for other in come[: come.index(index)]) for index in come]
+    missing_or_late = count > len(come) or max(behind, default=0) > held
+    if not missing_or_late:
+        assert given_out == sorted(given_out)
 
 
 def test_means_are_weighted_by_what_the_nodes_clients_weigh() -> None:

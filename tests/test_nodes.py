@@ -154,7 +154,7 @@ def test_settings_of_another_type_are_other_settings(built: Counter[str]) -> Non
     """1 and True are equal, and so have one hash: the second must not be taken for the first."""
     contexts = [Context(RUN_ID, 1, {}, RecordDict(), {"num-clients": n}) for n in (1, True)]
     assert client_app_module.node_setup_of(contexts[0]).own is None
-    with pytest.raises(ConfigError, match="num-clients = True"):
+    with pytest.raises(ConfigError, match="num-clients = true"):
         client_app_module.node_setup_of(contexts[1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import slow_but, small_config
+from conftest import metrics_of, slow_but, small_config
 from in_process import run
 from rich.console import Console
 from typer.testing import CliRunner
@@ -18,14 +19,15 @@ from fedapp.analysis.partition import label_counts, labels_per_client
 from fedapp.cli.main import app
 from fedapp.config.read import defaults, read_config
 from fedapp.data import load_dataset
-from fedapp.data.dataset import Examples, Partition
+from fedapp.data.dataset import Examples, Partition, Subset
 from fedapp.data.node_data import read_node_data
 from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
 from fedapp.runs import partition_figure as partition_picture
-from fedapp.runs.partition import _table, write_partition
+from fedapp.runs.figures import new_figure
+from fedapp.runs.partition import _table, empty_classes, write_partition
 from fedapp.runs.partition_figure import (
     count_labels,
     draw_comparison,
@@ -199,6 +201,12 @@ def test_other_pictures_and_places_are_refused_before_the_work(tmp_path):
         assert not found.output
 
 
+def test_the_scale_of_the_heat_map_is_fixed_so_that_pictures_compare() -> None:
+    for counts in ([[5, 5], [5, 5]], [[10, 0], [1, 9]]):
+        axes = new_figure(2, 2).subplots()
+        assert partition_picture._draw_heat_map(axes, np.array(counts), "ab").get_clim() == (0, 1)
+
+
 def test_a_report_written_later_has_the_partition_too(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", num_server_rounds=1)
     assert not (folder / "partition.png").exists()
@@ -246,6 +254,21 @@ def test_a_remainder_of_shards_is_said_and_written(tmp_path, caplog):
     assert left_out(folder) == {"clients": 0, "examples": 12, "test_examples": 0}
     said = "leaves out 12 of the 1,440 training examples"
     assert [said in line for line in caplog.messages].count(True) == 1
+
+
+def test_classes_without_an_example_are_named(tmp_path, caplog):
+    """Of ten digits, all but those of 3 and 7."""
+    digits = load_dataset(read_config(defaults()))
+    kept = Subset(digits.train, np.flatnonzero(~np.isin(digits.train.targets, (3, 7))))
+    assert empty_classes(digits) == ""
+    said = "2 of 10 classes have no training example, and no model learns them: 3, 7"
+    assert empty_classes(dataclasses.replace(digits, train=kept)) == said
+
+
+def test_a_share_of_zero_is_one_client_a_round(tmp_path, caplog):
+    folder = run(tmp_path / "run", num_server_rounds=1, fraction_train=0.0)
+    assert "fraction-train = 0: max(floor(C*K), 1) is one client a round" in caplog.messages
+    assert len(metrics_of(folder)[-1]["clients"]) == 1
 
 
 def test_a_partition_of_all_data_says_nothing(tmp_path, caplog):

@@ -666,7 +666,8 @@ def test_what_was_found_out_for_a_run_that_failed_is_found_out_anew(tmp_path: Pa
     directory = failed_from(3, request, store)
     assert retried(request, store) is None
     assert checkpoint_rounds(directory.checkpoints) == [2]
-    _, found = read_stored(tmp_path / request.run)
+    stored, found = read_stored(tmp_path / request.run)
+    assert stored.threads == 1  # runs of a sweep share the cores
     assert "threads" not in found
     assert found["device"] == "cpu"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import Annotated
 
@@ -11,9 +12,10 @@ import typer
 import fedapp
 from fedapp.cli.model import export, predict
 from fedapp.cli.options import SETTINGS_HELP, print_error
-from fedapp.cli.results import report, sharpness, status, updates
+from fedapp.cli.results import compare, report, sharpness, status, updates
 from fedapp.cli.run import doctor, init, keys, partition, run
 from fedapp.cli.studies import reproduce, sweep
+from fedapp.config.read import defaults
 from fedapp.errors import FedappError
 
 EXTRAS = {"onnx": "onnx", "onnxscript": "onnx"}
@@ -51,18 +53,34 @@ app.command(epilog=SETTINGS_HELP)(partition)
 app.command(epilog=SETTINGS_HELP)(doctor)
 app.command()(keys)
 app.command()(init)
+app.command()(status)
+app.command()(compare)
+app.command()(report)
 app.command()(updates)
 app.command()(sharpness)
-app.command()(report)
-app.command()(status)
 app.command()(predict)
 app.command()(export)
+
+
+def _as_setting(option: str) -> str:
+    """Return how to write what was given as an option, if it is a key of the run-config."""
+    key = option.lstrip("-").replace("_", "-")
+    if key not in defaults():
+        return ""
+    words = [*sys.argv, "VALUE"]
+    given = [word.partition("=")[2] for word in words if word.startswith(f"{option}=")]
+    value = given[0] if given else words[words.index(option) + 1]
+    setting = shlex.quote(f"{key}={value}")
+    return f" {key} is a setting: write {setting}, without dashes."
 
 
 def main() -> None:
     """Run the command line; the last line of an error is its reason."""
     try:
         sys.exit(app(standalone_mode=False))
+    except click.NoSuchOption as error:
+        click.UsageError(error.format_message() + _as_setting(error.option_name), error.ctx).show()
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         error.show()  # typer would draw a box, and its last line would not be the reason
         sys.exit(error.exit_code)

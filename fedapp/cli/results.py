@@ -1,7 +1,8 @@
-"""``fedapp report``, ``status``, ``updates`` and ``sharpness``, which read run directories."""
+"""``fedapp status``, ``compare``, ``report``, ``updates`` and ``sharpness``, which read runs."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -73,13 +74,57 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) ->
     end_with(f"no picture of the partition: {problem}" if problem else "")
 
 
-def status(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
-    """Show the state of a run: rounds, accuracy, faults, times, and how to continue."""
-    from fedapp.runs.status import status as status_of
+def status(
+    run_dir: Annotated[Path, typer.Argument(help="A run directory, or a folder of them.")],
+) -> None:
+    """Show the state of a run and how to continue it, or list the runs of a folder.
 
-    rows = status_of(run_dir)
-    width = max(len(what) for what, _ in rows) + 2
-    for what, how in rows:
+    Each run of a folder has a line, with the settings in which it differs from the others.
+    """
+    from fedapp.runs.formatting import aligned
+    from fedapp.runs.status import status as status_of
+    from fedapp.studies.compare.listing import list_runs
+    from fedapp.studies.compare.runs import is_run
+
+    if is_run(run_dir):
+        rows = status_of(run_dir)
+        width = max(len(what) for what, _ in rows) + 2
+        lines = [f"{what:{width}}" + how.replace("\n", "\n" + " " * width) for what, how in rows]
+    else:
+        lines = aligned(list_runs(run_dir))
+    for line in lines:
         # The terminal wraps lines, so that a command can be copied as a whole.
-        text = f"{what:{width}}" + how.replace("\n", "\n" + " " * width)
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def compare(
+    run_dirs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.")],
+    target: Annotated[
+        float | None,
+        typer.Option(help="Test accuracy for the rounds to a target. Default: that of all runs."),
+    ] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(help="The folder of comparison.html, .png and .svg. Default: this one."),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; files are written with --to alone.")
+    ] = False,
+) -> None:
+    """Compare runs: the settings in which they differ, their curves, and a table of numbers.
+
+    The exit code is 1 if a run cannot be read.
+    """
+    from fedapp.studies.compare.command import as_lines, write_comparison
+    from fedapp.studies.compare.comparison import compare as compare_runs
+
+    comparison = compare_runs(run_dirs, target)
+    if as_json:
+        typer.echo(json.dumps(comparison.to_dict(), indent=2))
+    else:
+        for line in as_lines(comparison):
+            console.print(line, highlight=False, soft_wrap=True, markup=False)
+    if to is not None or not as_json:
+        for path in write_comparison(comparison, run_dirs, to or Path()):
+            typer.echo(path, err=as_json)
+    end_with("\n".join(f"left out: {problem}" for problem in comparison.left_out.values()))

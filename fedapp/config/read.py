@@ -20,7 +20,7 @@ from fedapp.config.group import keys_of
 from fedapp.config.own_components import OwnComponents, chosen_values, own_components
 from fedapp.config.registry import FAMILIES, Component, Family
 from fedapp.config.run_config import RunConfig
-from fedapp.config.settings import Scalar, kebab, no_effect, snake
+from fedapp.config.settings import Scalar, kebab, no_effect, shown, snake
 from fedapp.config.training import ALGORITHM_DEFAULTS
 from fedapp.errors import ConfigError
 
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
 QUOTED = r"""'[^']*'|"[^"]*\""""
 SETTING = re.compile(rf"[^\s=]+=(?:{QUOTED}|\[(?:{QUOTED}|[^\]])*\])(?!\S)|\S+")
-
+TYPES = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be a text",
+}
+"""What is allowed, by pydantic's name of a type's error."""
 
 Items = tuple[tuple[str, Scalar, type], ...]
 """A run-config as a cache key; with types, since 1, 1.0 and True are equal."""
@@ -151,7 +158,9 @@ def _unknown_keys(values: Mapping[str, Any], allowed: Sequence[str]) -> Iterator
         if key not in allowed:
             similar = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
             hint = f"Did you mean {similar[0]!r}? " if similar else ""
-            yield f"{key} = {value!r}: there is no such key. {hint}`fedapp keys` lists them all."
+            yield (
+                f"{key} = {shown(value)}: there is no such key. {hint}`fedapp keys` lists them all."
+            )
 
 
 def _not_scalar(options: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> Iterator[str]:
@@ -159,7 +168,7 @@ def _not_scalar(options: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> 
         if key in options and not isinstance(options[key], Scalar):
             yield (
                 f"{key} = {options[key]!r}: must be one value: a number, a text, true or false. "
-                f"{field.description} The default is {field.get_default()!r}."
+                f"{field.description} The default is {shown(field.get_default())}."
             )
 
 
@@ -216,10 +225,13 @@ def _message(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> 
     key = str(detail["loc"][0])
     field = model.model_fields[snake(key)]
     rule = message[0].lower() + message[1:]
+    rule = TYPES.get(detail["type"], rule)
     rule = rule.replace("input should be", "must be").replace("string should", "must")
+    if detail["type"] == "less_than_equal" and detail["ctx"]["le"] == 1 < detail["input"] <= 100:
+        rule += f"; {detail['input']:g} % is {detail['input'] / 100:g}"
     return (
-        f"{prefix}{kebab(key)} = {detail['input']!r}: {rule}. {field.description} "
-        f"The default is {field.get_default()!r}."
+        f"{prefix}{kebab(key)} = {shown(detail['input'])}: {rule}. {field.description} "
+        f"The default is {shown(field.get_default())}."
     )
 
 

@@ -9,6 +9,8 @@ from pydantic import Field
 
 from fedapp.config.group import Case, ConfigGroup, UnusedIf
 
+TrainerName = Literal["auto", "sequential", "batched"]
+
 SEQUENTIAL = Case(
     "trainer is 'sequential'. Set trainer='batched'",
     lambda config: config.trainer == "sequential",
@@ -28,14 +30,15 @@ class ExecutionConfig(ConfigGroup):
     )
     precision: Literal["float32", "float64"] = Field("float32", description="Parameters' type.")
     threads: int = Field(
-        1,
+        0,
         ge=0,
-        description="CPU threads of a training process; 0: the fastest number, measured once.",
+        description="CPU threads of a training process. 0: one, or in a run of 5,000 local steps or "
+        "more the fastest number, measured once.",
     )
-    trainer: Literal["auto", "sequential", "batched"] = Field(
+    trainer: TrainerName = Field(
         "auto",
-        description="What executes ClientUpdate for a cohort. auto: batched on a GPU, else "
-        "sequential.",
+        description="What executes ClientUpdate for a cohort. auto: batched on a GPU, and on a CPU in a "
+        "run of so many local steps that it pays (docs/performance.md), else sequential.",
     )
     program: Annotated[
         Literal["auto", "record", "compile", "capture"],

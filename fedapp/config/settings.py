@@ -33,6 +33,11 @@ class Settings(BaseModel):
         return str(value) if is_text and is_number else value
 
 
+def shown(value: Any) -> str:
+    """Return a value as it is written in run-configs and other TOMLs."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def no_effect(key: str, value: Any, because: str) -> str:
     """Return the error of a key without effect; ``because`` ends with what else to set."""
-    return f"{key} = {value!r}: has no effect, because {because}, or leave the key out."
+    return f"{key} = {shown(value)}: has no effect, because {because}, or leave the key out."

@@ -79,15 +79,26 @@ class RunningAggregate:
         return sum(weight * value for weight, value in pairs) / total if total else float("nan")
 
 
+MAX_HELD = 64
+"""Most replies that wait for an earlier one, which is then added when it comes."""
+
+
 def in_order(replies: Iterable[tuple[int, TrainReply | None]], count: int) -> Iterator[TrainReply]:
     """Yield replies 0 .. count-1 in order; None marks a rejected one, one that never came is skipped.
 
-    Only replies that arrive before their predecessors are buffered.
+    Replies that arrive before their predecessors are buffered, but no more than ``MAX_HELD``: one that
+    is further behind comes after its successors.
     """
     buffer: dict[int, TrainReply | None] = {}
     next_index = 0
     for index, reply in replies:
+        if index < next_index:
+            if reply is not None:
+                yield reply
+            continue
         buffer[index] = reply
+        if len(buffer) > MAX_HELD:
+            next_index = min(buffer)
         while next_index in buffer:
             ready = buffer.pop(next_index)
             next_index += 1

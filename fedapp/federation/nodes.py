@@ -284,13 +284,15 @@ class Nodes:
     def _split_mismatch(self, node: int, partitions: Any) -> str:
         """Return why the partitions overlap with those of an accepted node, or nothing."""
         self._num_partitions[node] = partitions
-        for accepted in sorted(self._accepted):
-            if partitions and self._num_partitions[accepted] not in (0, partitions):
-                return (
-                    f"num-partitions = {one_line(repr(partitions))}, but node {self.name_of(accepted)} "
-                    f"has {self._num_partitions[accepted]}: their examples would overlap; start all with "
-                    "the same"
-                )
+        # All accepted ones with partitions have as many, so one of them will do.
+        split = (n for n in self._accepted if self._num_partitions[n] != 0)
+        accepted = next(split, None) if partitions else None
+        if accepted is not None and self._num_partitions[accepted] != partitions:
+            return (
+                f"num-partitions = {one_line(repr(partitions))}, but node {self.name_of(accepted)} "
+                f"has {self._num_partitions[accepted]}: their examples would overlap; start all with "
+                "the same"
+            )
         return ""
 
     def _register_client(self, node: int, client: int, examples: int) -> str:

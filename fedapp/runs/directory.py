@@ -186,18 +186,33 @@ def read_stored(path: Path) -> tuple[RunConfig, dict[str, Any]]:
     CheckpointError
         There is no run, or its config.json is damaged, or a component of the run is not there.
     """
-    file = RunDirectory(path).config
-    run_info: dict[str, Any] = {}
+    values, run_info = read_settings(path)
     try:
-        stored = json.loads(file.read_text())
-        values, run_info = stored["config"], dict(stored["found"])
         return read_config(without_unused_parameters(values)), run_info
     except ComponentError as error:
         raise CheckpointError(missing_component(path, run_info, error)) from error
     except ConfigError as error:
         if changed := changed_code(path, values, run_info):
             raise CheckpointError(changed) from error
-        raise CheckpointError(_damaged(file, error)) from error
+        raise CheckpointError(_damaged(RunDirectory(path).config, error)) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(_damaged(RunDirectory(path).config, error)) from error
+
+
+def read_settings(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of the run in ``path`` as they are stored, and what was determined for it.
+
+    The components that they name need not be there.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run, or its config.json is damaged.
+    """
+    file = RunDirectory(path).config
+    try:
+        stored = json.loads(file.read_text())
+        return dict(stored["config"]), dict(stored["found"])
     except (FileNotFoundError, NotADirectoryError) as error:
         why = f"{file.name} is missing" if path.is_dir() else "there is no such folder"
         raise CheckpointError(

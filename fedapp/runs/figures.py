@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -78,28 +79,53 @@ def save(
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_name(stem.name + ending) for ending in endings]
-    font_type = "path" if outlines else "none"
     for file in files:
-        with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": font_type}):
-            figure.savefig(file, dpi=dpi, metadata={"Date": None} if file.suffix == ".svg" else {})
+        if file.suffix == ".svg":
+            write_svg(figure, file, dpi=dpi, outlines=outlines)
+        else:
+            figure.savefig(file, dpi=dpi)
     return files
+
+
+def write_svg(
+    figure: Figure, to: Path | io.StringIO, *, dpi: int = 150, outlines: bool = True
+) -> None:
+    """Write the figure as SVG; the same figure is the same text."""
+    font_type = "path" if outlines else "none"
+    with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": font_type}):
+        figure.savefig(to, format="svg", dpi=dpi, metadata={"Date": None})
 
 
 def draw_curves(
     records: Sequence[RoundMetrics], target: float, title: str, stem: Path
 ) -> list[Path]:
-    """Draw test accuracy and losses by round as ``stem``.png and .svg; return the files."""
+    """Draw test accuracy (or RMSE) and losses by round as ``stem``.png and .svg; return the files."""
     figure = new_figure(9.2, 3.7)
     left, right = figure.subplots(1, 2)
-    _draw_accuracy(left, records, target)
+    _draw_score(left, records, target)
     _draw_losses(right, records)
     for axes in (left, right):
-        axes.set_xlabel("communication round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
-        make_plain(axes)
-        axes.margins(x=0.02)
+        _by_round(axes)
     figure.suptitle(title, fontsize=10, color="#333333")
     return save(figure, stem, dpi=150)
+
+
+def curve_panels(records: Sequence[RoundMetrics], target: float) -> list[tuple[str, Figure]]:
+    """Return what ``draw_curves`` shows as a figure a panel, for a page, with what each is."""
+    figures = [new_figure(4.6, 3.4) for _ in range(2)]
+    score, losses = (figure.subplots() for figure in figures)
+    _draw_score(score, records, target)
+    _draw_losses(losses, records)
+    for axes in (score, losses):
+        _by_round(axes)
+    return [(score.get_ylabel(), figures[0]), ("losses", figures[1])]
+
+
+def _by_round(axes: Axes) -> None:
+    axes.set_xlabel("communication round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
+    make_plain(axes)
+    axes.margins(x=0.02)
 
 
 def percent_tick(value: float, _: object = None) -> str:
@@ -112,25 +138,39 @@ def _series(records: Sequence[RoundMetrics], key: str) -> tuple[list[int], list[
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _draw_accuracy(axes: Axes, records: Sequence[RoundMetrics], target: float) -> None:
+def _draw_score(axes: Axes, records: Sequence[RoundMetrics], target: float) -> None:
+    """Draw the test accuracy, or the RMSE of a run that predicts numbers."""
+    rounds, errors = _series(records, "test_rmse")
+    if errors:
+        axes.plot(rounds, errors, color=BLUE, linewidth=1.6)
+        axes.set_ylabel("test RMSE")
+        if smallest := least(rounds, errors):
+            axes.plot(*smallest, "o", color=BLUE, markersize=4)
+            _note(axes, f"best {smallest[1]:.4g}, round {smallest[0]}", 0.94)
+        return
     rounds, accuracy = _series(records, "test_accuracy")
     axes.plot(rounds, accuracy, color=BLUE, linewidth=1.6)
     axes.set_ylabel("test accuracy")
     axes.yaxis.set_major_formatter(percent_tick)
     if target:
-        axes.axhline(target, color=GREY, linewidth=1, zorder=0)
-        axes.annotate(
-            f"target {target:.1%}",
-            (0.01, target),
-            xycoords=("axes fraction", "data"),
-            color=GREY,
-            fontsize=8,
-            va="bottom",
-        )
+        draw_target(axes, target)
     if accuracy:
         best = max(range(len(accuracy)), key=accuracy.__getitem__)
         axes.plot(rounds[best], accuracy[best], "o", color=BLUE, markersize=4)
         _note(axes, f"best {accuracy[best]:.2%}, round {rounds[best]}", 0.06)
+
+
+def draw_target(axes: Axes, target: float) -> None:
+    """Draw a line at a target accuracy."""
+    axes.axhline(target, color=GREY, linewidth=1, zorder=0)
+    axes.annotate(
+        f"target {target:.1%}",
+        (0.01, target),
+        xycoords=("axes fraction", "data"),
+        color=GREY,
+        fontsize=8,
+        va="bottom",
+    )
 
 
 def _note(axes: Axes, text: str, height: float) -> None:
@@ -152,7 +192,8 @@ def _draw_losses(axes: Axes, records: Sequence[RoundMetrics]) -> None:
         axes.plot(*smallest, "o", color=BLUE, markersize=6, fillstyle="none")
         _note(axes, f"least test loss {smallest[1]:.3f}, round {smallest[0]}", 0.7)
     axes.set_ylabel("loss")
-    axes.legend(frameon=False, loc="upper right")
+    if axes.lines:
+        axes.legend(frameon=False, loc="upper right")
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:

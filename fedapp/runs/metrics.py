@@ -49,6 +49,11 @@ def wall_seconds(record: RoundMetrics) -> float:
     return float(seconds.get("round", seconds.get("evaluate", 0.0)))
 
 
+def total(records: Sequence[RoundMetrics], key: str) -> float:
+    """Return the sum of a number over the rounds that have it."""
+    return float(sum(record.get(key) or 0 for record in records))
+
+
 def to_line(record: RoundMetrics) -> str:
     """Return a record as a line of JSON; nan and infinity, which JSON lacks, become null."""
     return json.dumps(_without_nan(record)) + "\n"

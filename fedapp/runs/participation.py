@@ -62,5 +62,5 @@ def draw_participation(
     handles = [
         Patch(facecolor=color, edgecolor="#8A8A8A", label=name) for name, color in shown.items()
     ]
-    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles), frameon=False)
+    figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
     return save(figure, stem, dpi=100)

@@ -34,8 +34,9 @@ def write_partition(folder: Path, config: RunConfig, node_data: NodeData) -> Non
         return
     summary = _summary(config, node_data.dataset, node_data.partition)
     write_json(folder / "partition.json", summary)
-    if message := unused_data(config, summary):
-        log(WARNING, "%s", message)
+    for message in (unused_data(config, summary), empty_classes(node_data.dataset)):
+        if message:
+            log(WARNING, "%s", message)
     if config.pictures:
         _draw(folder, config, node_data)
 
@@ -109,6 +110,20 @@ def unused_data(config: RunConfig, summary: Mapping[str, Any]) -> str:
     return f"{partitioner} leaves out {listed}" if listed else ""
 
 
+def empty_classes(dataset: Dataset) -> str:
+    """Return a sentence about the classes without a training example, or nothing."""
+    targets, labels = _labels_of(dataset)
+    counts = np.bincount(targets, minlength=len(labels))
+    missing = [label for label, count in zip(labels, counts, strict=True) if not count]
+    if not missing:
+        return ""
+    listed = ", ".join(missing[:MAX_LABELS]) + (", ..." if missing[MAX_LABELS:] else "")
+    return (
+        f"{len(missing)} of {len(labels)} classes have no training example, and no model learns them: "
+        f"{listed}"
+    )
+
+
 def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
     """Print a partition's label counts and skew, and draw it into ``picture``.
 
@@ -132,8 +147,9 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
         value = summary[key]
         shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
-    if message := unused_data(config, summary):
-        console.print(message, markup=False, highlight=False, soft_wrap=True)
+    for message in (unused_data(config, summary), empty_classes(dataset)):
+        if message:
+            console.print(message, markup=False, highlight=False, soft_wrap=True)
     for file in draw_partition(partition, targets, labels, stem, _title(config)):
         console.print(f"picture: {file.absolute()}", markup=False, highlight=False, soft_wrap=True)
 

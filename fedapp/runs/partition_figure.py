@@ -166,19 +166,15 @@ def draw_comparison(
     grid = figure.subplots(
         2, len(partitions), sharex="col", sharey="row", height_ratios=(3, 2), squeeze=False
     )
-    images = []
     for (bars, heat), (title, partition) in zip(grid.T, partitions.items(), strict=True):
         matrix = count_labels(partition, targets, len(labels))
         _draw_bars(bars, matrix.counts, labels)
-        images.append(_draw_heat_map(heat, matrix.counts, labels))
+        image = _draw_heat_map(heat, matrix.counts, labels)
         numbers = "\n".join(_numbers(partition.sizes, matrix.counts))
         bars.set_title(f"{title}\n{numbers}", fontsize=9, color="#333333")
         heat.set_xlabel("client")
-    highest = max(image.get_clim()[1] for image in images)
-    for image in images:
-        image.set_clim(0, highest)
     grid[0, 0].set_ylabel("examples")
-    _color_bar(grid[1, -1], images[-1], 0.07)
+    _color_bar(grid[1, -1], image, 0.07)
     _legend(grid[0, -1])
     return save(figure, path, dpi=120, endings=endings)
 
@@ -243,8 +239,15 @@ def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str])
     sizes = counts.sum(axis=1)
     shares = np.full(counts.shape, np.nan)
     np.divide(counts, sizes[:, None], out=shares, where=sizes[:, None] > 0)
+    # A fixed scale: pictures of two partitions compare.
     image = axes.imshow(
-        shares.T, aspect="auto", origin="lower", cmap="Blues", vmin=0, interpolation="nearest"
+        shares.T,
+        aspect="auto",
+        origin="lower",
+        cmap="Blues",
+        vmin=0,
+        vmax=1,
+        interpolation="nearest",
     )
     ticks = range(0, len(labels), -(-len(labels) // MAX_WRITTEN))
     axes.set_yticks(ticks, [_without_math(labels[c]) for c in ticks], fontsize=8)
@@ -253,10 +256,9 @@ def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str])
 
 def _write_counts(axes: Axes, counts: NDArray[np.int64]) -> None:
     """Write each cell's number of examples into the heat map."""
-    middle = (counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)).max() / 2
     for client, row in enumerate(counts):
         for label, count in enumerate(row):
-            color = "white" if count > middle * row.sum() else "#333333"
+            color = "white" if 2 * count > row.sum() else "#333333"
             axes.text(client, label, f"{count:,}", ha="center", va="center", size=7, color=color)
 
 

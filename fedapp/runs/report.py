@@ -6,36 +6,20 @@ import datetime
 import statistics
 from collections.abc import Sequence
 from logging import INFO
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 from flwr.common.logger import log
-from jinja2 import Environment
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.files import write_atomically, write_json
-from fedapp.runs.directory import RunDirectory
+from fedapp.runs.directory import RunDirectory, read_settings
 from fedapp.runs.figures import draw_curves, draw_updates
-from fedapp.runs.metrics import read_metrics, wall_seconds
+from fedapp.runs.metrics import read_metrics, total, wall_seconds
 from fedapp.runs.participation import draw_participation
-
-PAGE_TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
- body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto;
-   padding: 0 1rem }
- h1 { font-size: 1.35rem } h2 { font-size: 1.1rem; margin-top: 2rem }
- table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums }
- td, th { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid #eee }
- svg, img { max-width: 100%; height: auto } code { color: #555 }
-</style></head><body>
-{{ body | safe }}
-</body></html>
-"""
+from fedapp.runs.report_page import report_page
 
 
 class FinalOutputs(Callback):
@@ -79,19 +63,9 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
         draw_updates({algorithm: records}, directory.path)
     if config.sampler != "uniform" and config.num_clients and any(r["round"] for r in records):
         draw_participation(records, config, directory.path / "participation")
-    pictures = {
-        name.replace("-", "_"): _inline_svg(directory.path / f"{name}.svg")
-        for name in ("curves", "participation", "partition", "client-losses", "similarity")
-    }
-    body = render(
-        REPORT_BODY,
-        title=title,
-        path=directory.path,
-        summary=summary,
-        config=config.to_run_config(),
-        **pictures,
-    )
-    write_atomically(directory.path / "report.html", page(directory.path.name, body).encode())
+    _, run_info = read_settings(directory.path)
+    page = report_page(directory, config, run_info, title, summary, records)
+    write_atomically(directory.path / "report.html", page.encode())
 
 
 def _local_work(config: RunConfig) -> str:
@@ -123,10 +97,10 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
         "best_round": best.get("round"),
         "target_accuracy": target,
         "rounds_to_target": reached,
-        "updates": _total(trained, "updates"),
+        "updates": total(trained, "updates"),
         **_privacy(trained),
-        "bytes_down": int(_total(trained, "bytes_down")),
-        "bytes_up": int(_total(trained, "bytes_up")),
+        "bytes_down": int(total(trained, "bytes_down")),
+        "bytes_up": int(total(trained, "bytes_up")),
         "seconds": sum(wall_seconds(r) for r in records),
         "seconds_a_round_median": statistics.median(map(wall_seconds, trained))
         if trained
@@ -147,41 +121,3 @@ def _privacy(records: Sequence[RoundMetrics]) -> dict[str, float | str | None]:
     private = [record for record in records if "delta" in record]
     keys = ("epsilon", "delta", "adjacency")
     return {key: private[-1][key] for key in keys} if private else {}
-
-
-def _total(records: Sequence[RoundMetrics], key: str) -> float:
-    return float(sum(r.get(key) or 0 for r in records))
-
-
-def _inline_svg(path: Path) -> str:
-    """Return an SVG file without its XML declaration; empty without a file."""
-    if not path.exists():
-        return ""
-    text = path.read_text()
-    return text[text.index("<svg") :]
-
-
-REPORT_BODY = """<h1>{{ title }}</h1>
-<p><code>{{ path }}</code></p>
-{{ curves | safe }}
-<h2>Summary</h2>
-<table>{% for key, value in summary.items() if value is not none %}
-<tr><th>{{ key | replace("_", " ") }}</th><td>{{ value }}</td></tr>{% endfor %}</table>
-{% if participation %}<h2>Who took part</h2>{{ participation | safe }}{% endif %}
-{% if partition %}<h2>Partition</h2>{{ partition | safe }}{% endif %}
-{% if similarity %}<h2>Clients' training loss</h2>{{ client_losses | safe }}
-<h2>Cosine similarity of clients' updates, by layer</h2>{{ similarity | safe }}{% endif %}
-<h2>Configuration</h2>
-<table>{% for key, value in config.items() %}
-<tr><th><code>{{ key }}</code></th><td>{{ value }}</td></tr>{% endfor %}</table>
-"""
-
-
-def render(template: str, **values: object) -> str:
-    """Return a Jinja template with its values filled in, HTML-escaped except for ``safe`` ones."""
-    return Environment(autoescape=True).from_string(template).render(**values)
-
-
-def page(title: str, body: str) -> str:
-    """Return an HTML page with this HTML ``body``."""
-    return render(PAGE_TEMPLATE, title=title, body=body)

@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import RoundMetrics
-from fedapp.runs.callbacks import has_reached
-from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.runs.lock import END_MESSAGE, is_locked
-from fedapp.runs.metrics import last_whole_round, read_metrics
+from fedapp.runs.lock import END_MESSAGE
+from fedapp.runs.metrics import read_metrics
+from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
 
 SECONDS_PARTS = ("wait", "transfer", "train", "evaluate")
 """The parts of a round's seconds that are shown."""
@@ -35,27 +33,23 @@ def status(path: Path) -> list[tuple[str, str]]:
     """
     directory = RunDirectory(path.absolute())
     messages = _log_messages(directory)
-    if messages and not directory.config.exists():
-        state = "waiting for nodes" if is_locked(directory) else "ended before its first round"
+    if messages and (state := state_before_start(path)):
         last = _end_reason(messages) or [("log", messages[-1])]
         return [("run", str(directory.path)), ("state", state), *_rejected(messages), *last]
-    config, run_info = read_stored(path)
-    records = read_metrics(directory.metrics)
-    trained = [record for record in records if record["round"] > 0]
-    state = "finished" if _is_finished(directory, config, records) else "stopped"
-    if is_locked(directory):
-        state = "running"
+    read_stored(path)
+    run = read_run(path)
+    trained = [record for record in run.records if record["round"] > 0]
+    state = run.state
     rows = [("run", str(directory.path)), ("state", state)]
     rows += _end_reason(messages) if state == "stopped" else []
-    rows.append(("rounds", _rounds(config, trained)))
-    rows += _accuracy(records) + _rejected(messages)
+    rows.append(("rounds", _rounds(run, trained)))
+    rows += _accuracy(run.records) + _rejected(messages)
     if trained:
         rows.append(("last round", _last(trained[-1])))
         rows.append(("faults", _faults(trained)))
         rows.append(("seconds a round", _seconds(trained)))
     if state != "running":
-        engine = str(run_info.get("engine", ""))
-        rows.append(("resume", _resume(directory, config, records, engine)))
+        rows.append(("resume", _resume(run)))
     return rows
 
 
@@ -103,25 +97,9 @@ def _rejected(messages: Sequence[str]) -> list[tuple[str, str]]:
     return [("rejected", "\n".join(rejected.values()))] if rejected else []
 
 
-def _is_finished(
-    directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics]
-) -> bool:
-    """Return whether the last round is done and its files exist.
-
-    A summary alone does not show it: ``fedapp report`` writes one for any run, and a finished run may
-    have been resumed for more rounds.
-    """
-    rounds = checkpoint_rounds(directory.checkpoints)
-    if not rounds or not directory.summary.exists() or not directory.model.exists():
-        return False
-    done = rounds[0] >= config.num_server_rounds
-    return done or has_reached(config.target_accuracy, records, rounds[0])
-
-
-def _rounds(config: RunConfig, trained: Sequence[RoundMetrics]) -> str:
-    done = trained[-1]["round"] if trained else 0
+def _rounds(run: StoredRun, trained: Sequence[RoundMetrics]) -> str:
     idle = sum(not record["model_changed"] for record in trained)
-    return f"{done} of {config.num_server_rounds}" + (f", {idle} without effect" if idle else "")
+    return f"{run.rounds} of {run.planned}" + (f", {idle} without effect" if idle else "")
 
 
 def _accuracy(records: Sequence[RoundMetrics]) -> list[tuple[str, str]]:
@@ -163,20 +141,16 @@ def _seconds(trained: Sequence[RoundMetrics]) -> str:
     return f"{total:.2f} (median): {', '.join(parts)}"
 
 
-def _resume(
-    directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics], engine: str
-) -> str:
+def _resume(run: StoredRun) -> str:
     """Return from which round the run can be resumed, and by which command of its engine."""
-    finished = _is_finished(directory, config, records)
-    reached = max(last_whole_round(records), 0)
-    rounds = [round_ for round_ in checkpoint_rounds(directory.checkpoints) if round_ <= reached]
-    if not rounds:
+    round_, finished, path = run.resume_round, run.is_finished, run.directory.path
+    if round_ is None:
         return "not possible: there is no checkpoint of a round that the metrics reach"
-    if finished and rounds[0] < config.num_server_rounds:
-        return f"finished: target-accuracy = {config.target_accuracy} is reached"
-    command = f"fedapp run --resume {directory.path}"
-    if engine == "flower":
-        command = f"flwr run . CONNECTION --run-config {directory.path / 'resume.toml'} --stream"
+    if finished and round_ < run.planned:
+        return f"finished: target-accuracy = {run.target} is reached"
+    command = f"fedapp run --resume {path}"
+    if run.run_info.get("engine") == "flower":
+        command = f"flwr run . CONNECTION --run-config {path / 'resume.toml'} --stream"
     if finished:
         return f"finished; for more, raise num-server-rounds: {command}"
-    return f"from round {rounds[0]}: {command}"
+    return f"from round {round_}: {command}"

@@ -198,9 +198,17 @@ def initial_parameters(config: RunConfig, task: Task) -> Tensors:
 
 
 def is_batched(config: ExecutionConfig) -> bool:
-    """Return whether the trainer that ``config`` names is the batched one; ``auto`` is so on a GPU."""
+    """Return whether the trainer that ``config`` names is the batched one; ``auto`` is so on a GPU.
+
+    On a CPU the server replaces ``auto`` (``execution.chosen_trainer``).
+    """
     on_gpu = choose_device(config).type == "cuda"
     return config.trainer == "batched" or (config.trainer == "auto" and on_gpu)
+
+
+def compiles_where_it_pays(config: RunConfig) -> bool:
+    """Return whether this machine compiles steps for which recording alone does not pay."""
+    return config.program != "auto" or not make_model(config).light or can_compile()
 
 
 def make_trainer(config: RunConfig, task: Task) -> Trainer:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapp.config.run import TrainerName
 from fedapp.config.run_config import RunConfig
 from fedapp.seeds import generator
 
@@ -28,7 +29,7 @@ class RoundPlan:
     ``learning_rate``: eta. ``growing``: B changes from round to round, and batches are padded to one of
     few widths. ``one_gradient``: a client computes one gradient of all its examples (FedSGD).
     ``update``: theta_k - theta or theta_k; ``reply``: the cohort's mean, or each client's update.
-    ``seed``: the run's; ``threads``: CPU threads.
+    ``seed``: the run's; ``threads``: CPU threads; ``trainer``: as the run-config's key.
     """
 
     epochs: int = 0
@@ -48,6 +49,7 @@ class RoundPlan:
     round: int = 1
     seed: int = 0
     threads: int = 1
+    trainer: TrainerName = "auto"
 
     @classmethod
     def of(cls, config: RunConfig, round_: int = 1) -> RoundPlan:
@@ -77,7 +79,8 @@ class RoundPlan:
             reply="each" if config.record_updates else algorithm.reply,
             round=round_,
             seed=config.seed,
-            threads=config.threads,
+            threads=config.threads or 1,
+            trainer=config.trainer,
         )
 
     @property
@@ -97,6 +100,7 @@ class RoundPlan:
             round=1,
             seed=0,
             threads=1,
+            trainer="auto",
         )
 
     def batch(self, n: int) -> int:

@@ -166,6 +166,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("run", "--resume", "no-such-folder"),
     ("run", "--resume", "no-such-folder", "run-dir=another"),
     ("status", "no-such-folder"),
+    ("compare", "no-such-folder"),
+    ("compare", "no-such-folder", "--target", "95"),
     ("report", "no-such-folder"),
     ("updates", "no-such-folder"),
     ("partition", "partitioner=none"),

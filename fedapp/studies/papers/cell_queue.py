@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from rich.console import Console
 from rich.table import Table
 
+from fedapp.runs.formatting import duration
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
 from fedapp.studies.papers.options import ReproduceOptions
-from fedapp.studies.papers.pages.markdown import duration
 from fedapp.studies.papers.reproduce import (
     Work,
     prepare,

@@ -40,7 +40,7 @@ EXPERIMENT_SEPARATOR = ": "
 """Separates an experiment and its cell in the cells of a claim."""
 EVALUATIONS = 500
 """The approximate number of evaluations of a table's run of 1,000 rounds or more."""
-EXECUTION_DEFAULTS: Mapping[str, Scalar] = {"checkpoint-every": 50, "pictures": False, "threads": 1}
+EXECUTION_DEFAULTS: Mapping[str, Scalar] = {"checkpoint-every": 50}
 """Run-config keys of all runs, under those of the experiment."""
 
 

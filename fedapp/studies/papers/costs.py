@@ -15,9 +15,9 @@ from fedapp.config.read import read_config
 from fedapp.config.run_config import RunConfig, Scalar, participants
 from fedapp.data.dataset import Examples, Task
 from fedapp.machine import keep_memory
+from fedapp.runs.formatting import duration
 from fedapp.studies.papers.catalogue import Experiment
 from fedapp.studies.papers.cells import cells_without_data, is_among
-from fedapp.studies.papers.pages.markdown import duration
 from fedapp.studies.papers.schema import Picture, Scale, ScaleName
 from fedapp.studies.papers.schema import Table as TableItem
 from fedapp.studies.sweep.search import Cell

@@ -21,7 +21,7 @@ from fedapp.runs.callbacks import StopAtTarget
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.server_app import run
-from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.identity import ONE_OF_MANY, Request
 from fedapp.studies.sweep.record import RunRecord, failed_run, problem_of, read_run
 from fedapp.studies.sweep.store import Store
 from fedapp.training.batched.run_batching import ParticipantSlot, RunBatch, current_run_batch
@@ -153,7 +153,7 @@ def _one_line(error: Exception) -> str:
 
 def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord:
     folder = store.folder(request.run)
-    values: dict[str, Scalar] = {"pictures": False, **dict(request.settings)}
+    values: dict[str, Scalar] = {**ONE_OF_MANY, **dict(request.settings)}
     if current_run_batch():
         values["trainer"] = "batched"
     done, rounds = 0, request.rounds

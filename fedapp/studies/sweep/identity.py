@@ -26,6 +26,9 @@ FORMAT = 1
 """Version of the identity; increment it when the default of a setting changes."""
 
 LENGTH = ("num-server-rounds", "target-accuracy")
+ONE_OF_MANY: Mapping[str, Scalar] = {"pictures": False, "threads": 1}
+"""Defaults of execution for runs that share a machine."""
+
 EXECUTION = frozenset(
     {
         *LENGTH,

@@ -194,7 +194,8 @@ def _similarity_row(row: RoundMetrics) -> RoundMetrics:
 def _execution(folder: Path) -> dict[str, Any]:
     """Return device, trainer, versions and digests of the components' code."""
     stored = json.loads(RunDirectory(folder).config.read_text())
-    used = {"device": stored["found"].get("device"), "trainer": stored["config"]["trainer"]}
+    config, run_info = stored["config"], stored["found"]
+    used = {"device": run_info.get("device"), "trainer": run_info.get("trainer", config["trainer"])}
     sources = {SOURCES: stored["found"][SOURCES]} if SOURCES in stored["found"] else {}
     return {**used, **stored["versions"], **sources}
 

@@ -9,7 +9,7 @@ from fedapp.config.read import read_config
 from fedapp.runs.checkpoint import checkpoint_rounds, drop_checkpoints
 from fedapp.runs.directory import RunDirectory, read_stored, write_config
 from fedapp.runs.metrics import cut_metrics, read_metrics
-from fedapp.studies.sweep.identity import EXECUTION, Request
+from fedapp.studies.sweep.identity import EXECUTION, ONE_OF_MANY, Request
 from fedapp.studies.sweep.record import problem_of
 from fedapp.studies.sweep.store import Store
 from fedapp.training.device import choose_device
@@ -49,7 +49,7 @@ def _roll_back(directory: RunDirectory) -> bool:
 def _write_execution_settings(request: Request, folder: Path) -> None:
     """Replace the stored keys of execution by the request's."""
     stored, run_info = read_stored(folder)
-    asked = read_config({"pictures": False, **dict(request.settings)}).to_run_config()
+    asked = read_config({**ONE_OF_MANY, **dict(request.settings)}).to_run_config()
     execution = {key: asked[key] for key in EXECUTION}
     config = read_config({**stored.to_run_config(), **execution, "run-dir": str(folder)})
     run_info = {key: value for key, value in run_info.items() if key != "threads"}

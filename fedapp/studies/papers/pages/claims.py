@@ -9,11 +9,12 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from fedapp.runs.formatting import number, percent, rounds
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, cells_of
 from fedapp.studies.papers.claims import RATIOS, Claim, Claims, Resolution, measure
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.noise import SEEDS, Interval
-from fedapp.studies.papers.pages.markdown import number, percent, rounds, table
+from fedapp.studies.papers.pages.markdown import table
 from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import ScaleName
 from fedapp.studies.sweep.search import Cell

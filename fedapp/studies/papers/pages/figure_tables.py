@@ -7,11 +7,12 @@ import itertools
 import numpy as np
 
 from fedapp.config.run_config import Scalar
+from fedapp.runs.formatting import duration, number, percent
 from fedapp.runs.model_sharpness import Measurement
 from fedapp.studies.papers.claims import similarity
 from fedapp.studies.papers.figures.sharpness import SYMBOLS, Point, points
 from fedapp.studies.papers.labels import RunLabels
-from fedapp.studies.papers.pages.markdown import NOT_RUN, duration, number, percent, table
+from fedapp.studies.papers.pages.markdown import NOT_RUN, table
 from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import Comparison, Sharpness, SharpnessPanel, Updates
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedapp.files import write_atomically
+from fedapp.runs.formatting import duration, percent
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import is_among
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.pages.claims import check_all
-from fedapp.studies.papers.pages.markdown import NOT_RUN, duration, percent, table
+from fedapp.studies.papers.pages.markdown import NOT_RUN, table
 from fedapp.studies.papers.pages.tables import (
     STANDINGS,
     Entry,

@@ -1,4 +1,4 @@
-"""Formatting of numbers and tables."""
+"""Tables in Markdown."""
 
 from __future__ import annotations
 
@@ -15,44 +15,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def number(value: float | None, digits: int = 3, missing: str = "") -> str:
-    """Format a number with significant digits, without an exponent for large numbers."""
-    if value is None or value != value:
-        return missing
-    if abs(value) >= 10 ** (digits - 1):
-        return f"{value:.0f}"
-    return f"{value:.{digits}g}"
-
-
-def rounds(value: float) -> str:
-    """Format a number of rounds, with one decimal below 1,000."""
-    return f"{value:.0f}" if value >= 1000 or value == int(value) else f"{value:.1f}"
-
-
-def percent(value: float | None, digits: int = 2) -> str:
-    """Format a fraction in percent."""
-    return "" if value is None or value != value else f"{100 * value:.{digits}f} %"
-
-
-def times(value: float | None) -> str:
-    """Format a speed-up."""
-    return "" if value is None else f"{value:.1f}×"
-
-
-def duration(seconds: float) -> str:
-    """Format a duration in seconds, minutes or hours."""
-    if seconds < 120:
-        return f"{seconds:.0f} s" if seconds >= 1 else "< 1 s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
-
-
-def size(bytes_: float) -> str:
-    """Format a number of bytes."""
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if bytes_ >= scale:
-            return f"{bytes_ / scale:.3g} {unit}"
-    return f"{bytes_:.0f} B"

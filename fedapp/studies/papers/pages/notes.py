@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fedapp.errors import ConfigError
+from fedapp.runs.formatting import number, rounds
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
-from fedapp.studies.papers.pages.markdown import NOT_RUN, number, rounds
+from fedapp.studies.papers.pages.markdown import NOT_RUN
 from fedapp.studies.papers.results import CellResult, Results, RunResult
 from fedapp.studies.papers.schema import ScaleName
 from fedapp.studies.papers.stored import results_of

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedapp.config.run_config import Scalar
 from fedapp.files import write_atomically
+from fedapp.runs.formatting import duration
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import EVALUATIONS
 from fedapp.studies.papers.claims import Claims
@@ -20,7 +21,7 @@ from fedapp.studies.papers.pages.figure_tables import (
     sharpness_section,
     updates_section,
 )
-from fedapp.studies.papers.pages.markdown import duration, table
+from fedapp.studies.papers.pages.markdown import table
 from fedapp.studies.papers.pages.notes import fill, finder
 from fedapp.studies.papers.pages.tables import table_section
 from fedapp.studies.papers.results import Results

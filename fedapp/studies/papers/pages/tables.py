@@ -8,16 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from fedapp.analysis.curves import communication, speed_up
+from fedapp.runs.formatting import duration, number, rounds, size, times
 from fedapp.studies.papers.cells import SEPARATOR
-from fedapp.studies.papers.pages.markdown import (
-    NOT_RUN,
-    duration,
-    number,
-    rounds,
-    size,
-    table,
-    times,
-)
+from fedapp.studies.papers.pages.markdown import NOT_RUN, table
 from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import Column, Published, Table, TableRow
 

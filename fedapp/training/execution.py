@@ -1,4 +1,4 @@
-"""The number of CPU threads of a process, measured where ``threads = 0``."""
+"""The trainer and the CPU threads of a run whose configuration leaves them open: ``auto`` and 0."""
 
 from __future__ import annotations
 
@@ -9,13 +9,24 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
+from fedapp.config.run import TrainerName
 from fedapp.config.run_config import RunConfig, participants
+from fedapp.data import Task
 from fedapp.data.node_data import NodeData
 from fedapp.machine import cores
-from fedapp.training.build import initial_parameters, make_algorithm, make_trainer
+from fedapp.training.build import (
+    choose_program,
+    initial_parameters,
+    make_algorithm,
+    make_model,
+    make_module,
+    make_trainer,
+)
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.device import choose_device
+from fedapp.training.networks import unbatchable_layer
 from fedapp.training.round_plan import RoundPlan
 
 STEPS = 5
@@ -38,6 +49,47 @@ def fastest_num_threads(seconds: Callable[[int], float], most: int) -> int:
             break
         threads, best = 2 * threads, time_doubled
     return threads
+
+
+LONG_COMPILED, LONG = 50_000, 5_000
+"""Local steps of a run that pay for compiling a step, and for recording one or measuring threads."""
+
+
+def local_steps(config: RunConfig, sizes: ArrayLike) -> float:
+    """Return T * m times the mean local steps of clients of these sizes."""
+    plan, sizes = RoundPlan.of(config), np.asarray(sizes)
+    a_client = sum(plan.num_steps(int(size)) for size in sizes) / max(len(sizes), 1)
+    m = participants(config.fraction_train, len(sizes))
+    return config.num_server_rounds * m * a_client
+
+
+def chosen_trainer(config: RunConfig, task: Task, sizes: ArrayLike) -> TrainerName:
+    """Return the trainer of a run whose clients have these sizes, "batched" if ``auto`` is so on a CPU.
+
+    It is in a run of enough local steps, if a step of the network is compiled or has convolutions.
+    One's own algorithms and models may do what cannot be traced, so they are left with "auto".
+    """
+    if config.trainer != "auto" or choose_device(config).type != "cpu":
+        return config.trainer
+    own = {"algorithm", "model"} & config.own_code().keys()
+    compiled = choose_program(config, torch.device("cpu")) == "compile"
+    pays = compiled or (task.kind == "image" and not make_model(config).light)
+    enough = LONG_COMPILED if compiled else LONG
+    if not pays or own or local_steps(config, sizes) < enough:
+        return "auto"
+    return "auto" if unbatchable_layer(make_module(config, task)) else "batched"
+
+
+def chosen_threads(
+    config: RunConfig, node_data: NodeData, sizes: ArrayLike, processes: int = 1
+) -> int:
+    """Return the threads of a run with ``threads = 0``: measured if it has many local steps, else 1.
+
+    Where nodes have data of their own, the server has none to measure with, and the result is 1.
+    """
+    if node_data.partition is None or local_steps(config, sizes) < LONG:
+        return 1
+    return measured_threads(config, node_data, processes)
 
 
 def measured_threads(config: RunConfig, node_data: NodeData, processes: int = 1) -> int:

@@ -1,0 +1,126 @@
+"""Real SuperNodes on this machine, with TLS and authentication: seconds a round and memory.
+
+    python -m benchmarks.devices            # 10 and 30 of them
+    python -m benchmarks.devices --nodes 50
+
+A SuperLink and the SuperNodes are processes as in ``docs/deploy.md``, each node with a part of the
+handwritten digits as its own data. All share this machine's cores, so the seconds are those of so
+many devices on it; the memory of a process is its share (PSS), shared pages divided.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from deploy.credentials import make_credentials
+from deploy.demo import write_devices
+from deploy.federation import Federation
+from deploy.processes import descendants
+from fedapp.config.run_config import Scalar
+from fedapp.runs.metrics import read_metrics
+
+NODES = (10, 30)
+ROUNDS = 5
+PARTS = {
+    "flower-superlink": "SuperLink",
+    "flower-superexec": "SuperExec",
+    "flwr-serverapp": "ServerApp",
+    "flower-supernode": "SuperNode",
+    "flwr-clientapp": "ClientApp",
+}
+"""What a process is called by its command; of a SuperNode and its ClientApp there is one a node."""
+
+
+class Memory(threading.Thread):
+    """Keeps the largest memory of each part, in megabytes, until it is stopped."""
+
+    def __init__(self, started: Federation) -> None:
+        super().__init__(daemon=True)
+        self.started = started
+        self.largest: dict[str, float] = defaultdict(float)
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        """Look every two seconds."""
+        while not self.over.wait(2):
+            now: dict[str, float] = defaultdict(float)
+            for part, megabytes in self._now():
+                now[part] += megabytes
+            for part, megabytes in now.items():
+                self.largest[part] = max(self.largest[part], megabytes)
+
+    def _now(self) -> Iterator[tuple[str, float]]:
+        for process in self.started.started:
+            for pid, row in descendants(process.pid).items():
+                part = next((name for word, name in PARTS.items() if word in row.command), "")
+                if part:
+                    yield part, proportional(pid)
+
+
+def proportional(pid: int) -> float:
+    """Return the memory of a process in megabytes, shared pages divided by those that share them."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
+
+
+def measure(nodes: int, folder: Path) -> tuple[float, list[float], dict[str, float]]:
+    """Return the seconds until the nodes were connected, those of each round, and memory by part."""
+    devices = [f"device-{number}" for number in range(nodes)]
+    started = Federation(
+        folder, credentials=make_credentials(folder / "keys", ["127.0.0.1"], devices)
+    )
+    memory = Memory(started)
+    try:
+        started.start_superlink()
+        dataset = write_devices(folder, devices=devices)
+        memory.start()
+        began = time.perf_counter()
+        for number, device in enumerate(devices):
+            started.register(device)
+            data = str(folder / device / "data")
+            started.start_node(device, data_path=data, client_id=number)
+        settings: dict[str, Scalar] = {
+            "num-clients": 0,
+            "fraction-train": 1.0,
+            "min-nodes": nodes,
+            "node-timeout": 3600.0,
+            "num-server-rounds": ROUNDS,
+            "local-epochs": 1,
+            "dataset": dataset,
+            "eval-every": 0,
+            "data-cache": str(folder / "cache"),
+        }
+        run = started.run(settings, "run")
+        records = read_metrics(run / "metrics.jsonl")
+        rounds = [record["seconds"]["round"] for record in records[1:]]
+        return time.perf_counter() - began - sum(rounds), rounds, dict(memory.largest)
+    finally:
+        memory.over.set()
+        started.stop()
+
+
+def main(nodes: Annotated[list[int] | None, typer.Option(help="SuperNodes.")] = None) -> None:
+    """Print a row for every number of nodes."""
+    print(f"{'nodes':>6}{'start, s':>10}{'first round, s':>16}{'others, s':>11}", end="")
+    print("".join(f"{part + ', MB':>15}" for part in PARTS.values()))
+    for count in nodes or NODES:
+        with tempfile.TemporaryDirectory() as folder:
+            start, (first, *others), memory = measure(count, Path(folder))
+        print(f"{count:6}{start:10.1f}{first:16.1f}{statistics.median(others):11.1f}", end="")
+        print("".join(f"{memory.get(part, 0.0):15,.0f}" for part in PARTS.values()), flush=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""The comparison of runs: their settings, curves and numbers side by side."""

@@ -1,0 +1,172 @@
+"""The report of a run as a page: its numbers by hand, from metrics that are made up."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from html_pages import Page
+from in_process import run
+from made_runs import made_run
+
+from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.figures import curve_panels
+from fedapp.runs.formatting import aligned, duration, size
+from fedapp.runs.metrics import read_metrics
+from fedapp.runs.page import inline_svg
+from fedapp.runs.report import write_report, write_summary
+from fedapp.runs.report_page import seconds
+
+
+def report_of(folder: Path) -> tuple[str, Page]:
+    config, _ = read_stored(folder)
+    directory = RunDirectory(folder)
+    write_report(directory, config, write_summary(directory, config))
+    html = (folder / "report.html").read_text()
+    return html, Page(html)
+
+
+def rewrite(folder: Path, **by_key: list) -> None:
+    """Set a key of each trained round's metrics."""
+    records = read_metrics(folder / "metrics.jsonl")
+    for key, values in by_key.items():
+        for record, value in zip(records[1:], values, strict=True):
+            record[key] = value
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+
+
+def by_name(table: list[list[str]]) -> dict[str, str]:
+    return {row[0]: " | ".join(row[1:]) for row in table}
+
+
+def test_numbers_are_formatted_and_explained(tmp_path):
+    folder = made_run(
+        tmp_path / "run",
+        [0.1, 0.5, 0.9, 0.8],
+        [2.0, 1.0, 0.5, 0.61234567],
+        target_accuracy=0.7,
+        num_server_rounds=5,
+    )
+    rewrite(folder, updates=[500.0, 500.0, 500.0])
+    _, page = report_of(folder)
+    facts = by_name(page.tables[0])
+    assert facts["test accuracy"] == "80.00 %of the last evaluated model"
+    assert facts["best test accuracy"] == "90.00 % in round 2"
+    assert facts["test loss"].startswith("0.6123of")
+    assert facts["rounds"] == "3 of 5"
+    assert facts["rounds to 70 %"].startswith("1.5where the best accuracy so far crosses")
+    assert facts["local updates"].startswith("1,500of a client in a round, u, summed over")
+    assert facts["sent to nodes"].startswith("900 B")
+    assert facts["time"] == "6.5 swall clock, all rounds; the median round took 2 s"
+
+
+def test_who_took_part(tmp_path):
+    folder = made_run(tmp_path / "run", [0.1, 0.2, 0.3, 0.4], num_clients=20)
+    rewrite(
+        folder,
+        clients=[[0, 1], [0, 2], [0, 3]],
+        failures=[{}, {"2": "gone"}, {}],
+        faults=[{}, {"raised": 1}, {}],
+    )
+    facts = by_name(report_of(folder)[1].tables[1])
+    assert facts["clients a round"].startswith("2 of 20")
+    assert facts["clients that trained"].startswith("3 of 20")  # 0, 1 and 3
+    assert facts["rounds of a client"].startswith("1 to 3of those that trained; the median client")
+    assert facts["rounds of a client"].endswith("in 1")
+    assert facts["failures"].startswith("raised 1")
+
+
+def test_time_by_part(tmp_path):
+    folder = made_run(tmp_path / "run", [0.1, 0.2, 0.3, 0.4])
+    parts = {"train": 1.0, "transfer": 0.25, "wait": 0.25, "evaluate": 0.25, "round": 2.0}
+    rewrite(folder, seconds=[parts, parts, {**parts, "train": 7.0, "round": 8.0}])
+    _, page = report_of(folder)
+    head, *rows = page.tables[2]
+    assert head == ["part", "total", "share", "median round"]
+    facts = {re.sub("(of|for|samp) .*", "", row[0]): row[1:] for row in rows}
+    # In all 12.5 s: 0.5 of round 0, 2, 2 and 8.
+    assert facts["training"] == ["9 s", "72 %", "1 s"]
+    assert facts["transfer"] == ["0.75 s", "6 %", "0.25 s"]
+    assert facts["evaluation"] == ["1.25 s", "10 %", "0.25 s"]
+    assert rows[-1][1:] == ["0.75 s", "6 %", ""]
+    assert "engine inline, nodes 1, device cpu" in " ".join(page.text.split())
+
+
+def test_changed_settings_come_first_and_the_others_are_folded(tmp_path):
+    folder = made_run(
+        tmp_path / "run", [0.1, 0.2], algorithm="fedavgm", seed=3, **{"fedavgm.momentum": 0.5}
+    )
+    html, page = report_of(folder)
+    changed = next(table for table in page.tables if table[0] == ["key", "value", "default"])
+    assert ["algorithm", "fedavgm", "fedavg"] in changed
+    assert ["seed", "3", "0"] in changed
+    assert changed[-1] == ["fedavgm.momentum", "0.5", "0.9"]
+    keys = {row[0] for row in changed}
+    assert keys == {"key", "num-server-rounds", "algorithm", "seed", "fedavgm.momentum"}
+    assert html.index("Settings that were changed") < html.index("<details>")
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ({}, ["fedapp run --resume {0} num-server-rounds=2",
+              "fedapp run {0}/resume.toml resume=false run-dir={0}-again"]),
+        ({"nodes": 3}, ["run-dir={0}-again --nodes 3"]),
+        ({"workers": 2, "nodes": 2}, ["run-dir={0}-again --workers 2"]),
+        ({"engine": "flower"}, ["flwr run . CONNECTION --run-config {0}/resume.toml --stream"]),
+        ({"app": "/my app"}, ["cd '/my app' && fedapp run --resume {0}"]),
+    ],
+)  # fmt: skip
+def test_commands_that_resume_and_repeat(tmp_path, found, told):
+    folder = made_run(tmp_path / "run", [0.1, 0.2], found=found)
+    _, page = report_of(folder)
+    for command in told:
+        assert command.format(folder) in page.text
+
+
+def test_a_regression_has_a_curve_of_its_rmse(tmp_path):
+    folder = made_run(tmp_path / "run", loss=[9.0, 4.0, 6.25], rmse=[3.0, 2.0, 2.5])
+    (label, figure), _ = curve_panels(read_metrics(folder / "metrics.jsonl"), 0.0)
+    axes = figure.axes[0]
+    assert label == "test RMSE"
+    assert list(axes.lines[0].get_ydata()) == [3.0, 2.0, 2.5]
+    assert [text.get_text() for text in axes.texts] == ["best 2, round 1"]
+    facts = by_name(report_of(folder)[1].tables[0])
+    assert facts["test RMSE"].startswith("2.5")
+    assert "test accuracy" not in facts
+
+
+def test_a_run_that_has_not_begun(tmp_path):
+    _, page = report_of(made_run(tmp_path / "run", finished=False))
+    assert by_name(page.tables[0])["rounds"] == "0 of 1"
+    assert "Who took part" not in page.text
+
+
+def test_the_page_of_a_run_is_whole_and_fetches_nothing(tmp_path):
+    folder = run(tmp_path / "run", pictures=True, sampler="availability", record_updates=True)
+    html = (folder / "report.html").read_text()
+    page = Page(html)
+    for heading in ("Who was available", "Partition", "Clients' training loss", "Similarity of up"):
+        assert f"<h2>{heading}" in html.replace("&#39;", "'")
+    assert str(folder) in page.text
+    assert html.count('class="light"') == 2  # what holds images stays on white
+
+
+def test_colours_of_pictures_follow_the_page_unless_they_have_images():
+    svg = '<?xml?>\n<svg width="1"><g id="a"><path style="fill: #0072b2"/></g>%s</svg>'
+    adapted = inline_svg(svg % '<use xlink:href="#a"/>', "one", 'a "b"')
+    assert 'style="fill: var(--c0072b2, #0072b2)"' in adapted
+    assert '<g id="one-a">' in adapted
+    assert 'xlink:href="#one-a"' in adapted
+    assert 'aria-label="a &#34;b&#34;"' in adapted
+    assert 'style="fill: #0072b2"' in inline_svg(svg % '<image href="data:,"/>', "two", "")
+
+
+def test_formats():
+    assert [seconds(s) for s in (0, 0.0004, 0.0123, 0.5, 12.3, 300)] == [
+        "0 s", "< 1 ms", "12 ms", "0.5 s", "12 s", "5 min",
+    ]  # fmt: skip
+    assert [duration(s) for s in (0.2, 90, 600, 9000)] == ["< 1 s", "90 s", "10 min", "2.5 h"]
+    assert [size(b) for b in (12, 1500, 999_999, 2.5e9)] == ["12 B", "1.5 kB", "1000 kB", "2.5 GB"]
+    lines = [("a", "b", "c"), ("long", "its last cell"), ("d", "ee", "f")]
+    assert aligned(lines) == ["a     b   c", "long  its last cell", "d     ee  f"]
