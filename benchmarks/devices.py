@@ -5,31 +5,36 @@
 
 A SuperLink and the SuperNodes are processes as in ``docs/deploy.md``, each node with a part of the
 handwritten digits as its own data. All share this machine's cores, so the seconds are those of so
-many devices on it; the memory of a process is its share (PSS), shared pages divided.
+many devices on it. The first column is the share of a core that the SuperLink takes for the polls and
+heartbeats of nodes without work. The memory of a process is its share (PSS), shared pages divided.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from deploy.credentials import make_credentials
 from deploy.demo import write_devices
 from deploy.federation import Federation
-from deploy.processes import descendants
+from deploy.processes import BIN, descendants
 from fedapp.config.run_config import Scalar
 from fedapp.runs.metrics import read_metrics
 
 NODES = (10, 30)
 ROUNDS = 5
+IDLE_SECONDS = 60
 PARTS = {
     "flower-superlink": "SuperLink",
     "flower-superexec": "SuperExec",
@@ -75,8 +80,40 @@ def proportional(pid: int) -> float:
     return next((int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:")), 0.0)
 
 
-def measure(nodes: int, folder: Path) -> tuple[float, list[float], dict[str, float]]:
-    """Return the seconds until the nodes were connected, those of each round, and memory by part."""
+class Measured(NamedTuple):
+    """Share of a core that the SuperLink takes for the idle nodes, seconds, and megabytes by part."""
+
+    idle: float
+    start: float
+    rounds: list[float]
+    memory: dict[str, float]
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time of a process so far."""
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def idle_share(started: Federation, nodes: int) -> float:
+    """Wait until the nodes are connected, and return the SuperLink's share of a core while they idle."""
+    while _connected(started) < nodes:
+        time.sleep(2)
+    before = cpu_seconds(started.superlink.pid)
+    time.sleep(IDLE_SECONDS)
+    return (cpu_seconds(started.superlink.pid) - before) / IDLE_SECONDS
+
+
+def _connected(started: Federation) -> int:
+    command = [str(BIN / "flwr"), "supernode", "list", "here", "--format", "json"]
+    listed = subprocess.run(
+        command, env=started.environment, capture_output=True, text=True, check=True
+    )
+    return sum(node["status"] == "online" for node in json.loads(listed.stdout)["nodes"])
+
+
+def measure(nodes: int, folder: Path) -> Measured:
+    """Start a federation, let it idle, and run rounds on it."""
     devices = [f"device-{number}" for number in range(nodes)]
     started = Federation(
         folder, credentials=make_credentials(folder / "keys", ["127.0.0.1"], devices)
@@ -91,6 +128,7 @@ def measure(nodes: int, folder: Path) -> tuple[float, list[float], dict[str, flo
             started.register(device)
             data = str(folder / device / "data")
             started.start_node(device, data_path=data, client_id=number)
+        idle = idle_share(started, nodes)
         settings: dict[str, Scalar] = {
             "num-clients": 0,
             "fraction-train": 1.0,
@@ -105,7 +143,8 @@ def measure(nodes: int, folder: Path) -> tuple[float, list[float], dict[str, flo
         run = started.run(settings, "run")
         records = read_metrics(run / "metrics.jsonl")
         rounds = [record["seconds"]["round"] for record in records[1:]]
-        return time.perf_counter() - began - sum(rounds), rounds, dict(memory.largest)
+        start = time.perf_counter() - began - sum(rounds) - IDLE_SECONDS
+        return Measured(idle, start, rounds, dict(memory.largest))
     finally:
         memory.over.set()
         started.stop()
@@ -113,13 +152,20 @@ def measure(nodes: int, folder: Path) -> tuple[float, list[float], dict[str, flo
 
 def main(nodes: Annotated[list[int] | None, typer.Option(help="SuperNodes.")] = None) -> None:
     """Print a row for every number of nodes."""
-    print(f"{'nodes':>6}{'start, s':>10}{'first round, s':>16}{'others, s':>11}", end="")
+    print(
+        f"{'nodes':>6}{'idle, %':>11}{'start, s':>10}{'first round, s':>16}{'others, s':>11}",
+        end="",
+    )
     print("".join(f"{part + ', MB':>15}" for part in PARTS.values()))
     for count in nodes or NODES:
         with tempfile.TemporaryDirectory() as folder:
-            start, (first, *others), memory = measure(count, Path(folder))
-        print(f"{count:6}{start:10.1f}{first:16.1f}{statistics.median(others):11.1f}", end="")
-        print("".join(f"{memory.get(part, 0.0):15,.0f}" for part in PARTS.values()), flush=True)
+            found = measure(count, Path(folder))
+        first, *others = found.rounds
+        print(f"{count:6}{100 * found.idle:11.1f}{found.start:10.1f}{first:16.1f}", end="")
+        print(f"{statistics.median(others):11.1f}", end="")
+        print(
+            "".join(f"{found.memory.get(part, 0.0):15,.0f}" for part in PARTS.values()), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import threading
 
+import httpx
 import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
@@ -89,6 +90,23 @@ def test_a_reply_in_part_is_lost_at_the_deadline_and_holds_up_no_other(federatio
     assert found[2][1] == ("lost", "its reply came only in part within round-deadline = 1 s")
     assert clock.now == pytest.approx(100 + DEADLINE)
     assert delivery.busy([1, 2, 3]) == {1}
+
+
+def test_a_superlink_that_fails_once_loses_no_reply(federation, monkeypatch, caplog):
+    """As its database is locked while many nodes write: the reply is fetched when it answers again."""
+    delivery, grid, _ = federation()
+    pull, failures = grid.pull_messages, iter([500, 503])
+
+    def failing(keys):
+        if "m1" in keys and (status := next(failures, None)):
+            request = httpx.Request("POST", "https://superlink/v1/runtime/pull-messages")
+            raise httpx.HTTPStatusError("", request=request, response=httpx.Response(status))
+        return pull(keys)
+
+    monkeypatch.setattr(grid, "pull_messages", failing)
+    found = list(delivery.exchange(grid, ask(1, 2), DEADLINE))
+    assert [index for index, reply in found if isinstance(reply, Message)] == [1, 0]
+    assert caplog.text.count("is asked again") == 2
 
 
 def test_many_replies_in_part_hold_up_no_other(federation, monkeypatch):

@@ -20,6 +20,7 @@ from logging import WARNING
 from threading import Thread
 from typing import Protocol, runtime_checkable
 
+import httpx
 from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -266,12 +267,18 @@ class Delivery:
 
 
 def fetch(grid: Grid, keys: Sequence[str]) -> Fetched:
-    """Fetch the replies that have arrived; a Fault for all of them if Flower cannot build one."""
+    """Fetch the replies that have arrived; a Fault for all of them if Flower cannot build one.
+
+    A SuperLink that fails (its database is locked by many nodes, say) is asked again later.
+    """
     try:
         replies = {m.metadata.reply_to_message_id: m for m in grid.pull_messages(keys)}
     except RunNotRunningException:
         raise
     except Exception as error:
+        if isinstance(error, httpx.HTTPStatusError) and error.response.is_server_error:
+            log(WARNING, "The SuperLink failed to give out a reply, and is asked again: %r", error)
+            return []
         log(WARNING, "A reply cannot be read: %r", error)
         return Fault("malformed", f"its reply cannot be read: {one_line(repr(error))}")
     return [(key, replies[key]) for key in keys if key in replies]
