@@ -24,6 +24,7 @@ from fedapp.federation.round_result import RoundResult
 from fedapp.runs.directory import create
 from fedapp.server_app import standard_callbacks
 from fedapp.training.build import initial_parameters, make_algorithm
+from fedapp.training.device import choose_device
 from strategies.strategy import FederatedStrategy
 
 
@@ -75,18 +76,14 @@ def workers_round(
     config: RunConfig, node_data: NodeData, workers: int, app: str = ""
 ) -> Iterator[Round]:
     """Yield a whole round on Ray workers; those of several rows are there at the same time."""
-    from fedapp.engines.ray_cluster import (
-        LOCAL,
-        PLACEMENT_TIMEOUT,
-        WorkerResources,
-        connected,
-        place_workers,
-    )
+    from fedapp.engines.ray_cluster import LOCAL, connected
+    from fedapp.engines.ray_placement import WorkerRequest, place_workers
     from fedapp.engines.ray_workers import CLIENT_APP, WorkerGrid
 
-    share = WorkerResources(cpus=0.1, gpus=0.0)
-    with connected(LOCAL), place_workers(LOCAL, share, workers, PLACEMENT_TIMEOUT) as found:
-        grid = WorkerGrid(config.to_run_config(), [{}] * workers, found, app or CLIENT_APP)
+    on_gpu = choose_device(config).type == "cuda"
+    share = WorkerRequest(workers, cpus=0.1, gpus=0.1 if on_gpu else 0.0)
+    with connected(LOCAL) as folder, place_workers(LOCAL, share, gpu=on_gpu) as found:
+        grid = WorkerGrid(config.to_run_config(), [{}] * workers, found, app or CLIENT_APP, folder)
         yield _whole_round(config, node_data, grid, [])
 
 

@@ -33,6 +33,7 @@ from fedapp.federation.messages import (
     encode_reply,
     encode_scores,
 )
+from fedapp.federation.shared_evaluation import decode_part, encode_sums, is_part
 from fedapp.federation.table_statistics import statistics_in
 from fedapp.machine import cores, keep_memory
 from fedapp.training.algorithm import ClientContext
@@ -40,12 +41,13 @@ from fedapp.training.build import (
     compiles_where_it_pays,
     make_algorithm,
     make_evaluator,
+    make_score,
     make_trainer,
 )
 from fedapp.training.client import initial_client_params, train_cohort
 from fedapp.training.client_state import ClientStates, StateLocation, node_folder, shared_folder
 from fedapp.training.device import choose_device
-from fedapp.training.evaluation import Score
+from fedapp.training.evaluation import Score, ServerScore
 from fedapp.training.networks import normalisation_names
 from fedapp.training.trainer import Trainer
 
@@ -95,9 +97,16 @@ def _states(
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate each client's initial parameters of a round on its own test or training examples.
 
-    A client that raises is left out, and listed in ``failures``, as in training.
+    A client that raises is left out, and listed in ``failures``, as in training. Or evaluate batches of
+    the server's examples.
     """
-    config, node_data = load_node_setup(node_setup_of(context, message))
+    setup = node_setup_of(context, message)
+    if is_part(message.content):
+        parameters, batches, threads = decode_part(message.content)
+        _set_threads(threads)
+        sums = _CACHE.score(setup).batch_sums(parameters, batches)
+        return Message(encode_sums(sums), reply_to=message)
+    config, node_data = load_node_setup(setup)
     request, theta = decode_evaluate_request(message.content)
     _set_threads(request.threads)
     examples_of = node_data.train if request.split == "train" else node_data.test
@@ -158,6 +167,7 @@ class _Cache(threading.local):
     def __init__(self) -> None:
         self.data = functools.lru_cache(maxsize=4)(_read_data)
         self.trainer = functools.lru_cache(maxsize=4)(_make_trainer)
+        self.score = functools.lru_cache(maxsize=1)(_make_score)
 
 
 def load_node_setup(setup: NodeSetup) -> tuple[RunConfig, NodeData]:
@@ -179,6 +189,11 @@ def trainer_of(setup: NodeSetup, threads: int, name: TrainerName) -> Trainer:
 def _read_data(settings: Items, own: OwnClient | None, statistics: str) -> NodeData:
     node_data = read_node_data(config_of(settings), own)
     return node_data.coded(Statistics.from_json(statistics)) if statistics else node_data
+
+
+def _make_score(setup: NodeSetup) -> ServerScore:
+    config, node_data = load_node_setup(setup)
+    return make_score(config, node_data.dataset)
 
 
 def _make_trainer(settings: Items, task: Task, threads: int, name: TrainerName) -> Trainer:

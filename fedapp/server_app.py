@@ -177,6 +177,9 @@ def _prepare(
     client_states = None
     if algorithm.keeps_state:
         client_states = open_states(directory, state.round, resumed=config.resume)
+        if isinstance(grid, LocalGrid):
+            because = f"The clients of {config.algorithm!r} keep their state there"
+            grid.require_shared(directory.path, "run-dir", because)
     return FederatedStrategy(
         executed,
         algorithm,

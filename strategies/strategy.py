@@ -36,10 +36,12 @@ from fedapp.federation.messages import (
 )
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.round_result import RoundRequests, RoundResult, TrainingResult
+from fedapp.federation.shared_evaluation import server_scores
 from fedapp.federation.validation import Expected, upload_like
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import StateLocation
+from fedapp.training.evaluation import ServerScore
 from fedapp.training.round_plan import RoundPlan
 
 Replies = Iterable[tuple[int, Message | Fault]]
@@ -63,7 +65,7 @@ class FederatedStrategy(Strategy):
         config: RunConfig,
         algorithm: Algorithm,
         nodes: Nodes,
-        score: Callable[[Tensors], RoundMetrics] | None,
+        score: ServerScore | None,
         callbacks: Sequence[Callback] = (),
         state: ServerState | None = None,
         client_states: Callable[[], StateLocation] | None = None,
@@ -84,6 +86,7 @@ class FederatedStrategy(Strategy):
             config, algorithm, nodes, self._delivery, population, self._evaluation.training_losses
         )
         self._requests = RoundRequests()  # from configure_train to aggregate_train
+        self._encoded: tuple[Tensors, ArrayRecord] | None = None
 
     # ------------------------------------------------------------------ the run
 
@@ -116,7 +119,7 @@ class FederatedStrategy(Strategy):
         finally:
             for callback in self.callbacks:
                 callback.close()
-        result.arrays = to_arrays(self.state.theta)
+        result.arrays = self._arrays()
         return result
 
     def _run(self, grid: Grid, result: Result, num_rounds: int) -> None:
@@ -149,8 +152,7 @@ class FederatedStrategy(Strategy):
         """Sample, train, aggregate, apply and evaluate: one round."""
         began, current = time.perf_counter(), self.state.round + 1
         self._delivery.begin_round(grid)
-        arrays = to_arrays(self.state.theta)
-        messages = self.configure_train(current, arrays, ConfigRecord(), grid)
+        messages = self.configure_train(current, self._arrays(), ConfigRecord(), grid)
         bytes_down = sum(size_of(message.content) for message in messages)
         self.ledger.charge(current, self._requests.clients)
         exchange = self._delivery.exchange(grid, messages, self.config.round_deadline)
@@ -221,6 +223,7 @@ class FederatedStrategy(Strategy):
         collected = self._collect(replies)
         log_faults(collected.faults, self.config.on_failure)
         self.nodes.query_again_after(collected.faults)
+        self._encoded = None
         problem, further = self._apply(collected.aggregate)
         if problem:
             self._stop_or_warn(problem)
@@ -298,10 +301,25 @@ class FederatedStrategy(Strategy):
         """Return theta's scores, by the server, the clients or both, and the seconds that they took."""
         began, scores = time.perf_counter(), dict[str, Any]()
         if self.config.evaluation != "clients" and self.score is not None:
-            scores |= self.score(self.state.theta)
+            scores |= server_scores(
+                self.config,
+                self.score,
+                self.nodes,
+                grid,
+                self._delivery,
+                self.state,
+                self._arrays(),
+            )
         if self.config.evaluation != "server":
-            arrays = to_arrays(self.state.theta)
-            messages = self.configure_evaluate(self.state.round, arrays, ConfigRecord(), grid)
+            messages = self.configure_evaluate(
+                self.state.round, self._arrays(), ConfigRecord(), grid
+            )
             replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
             scores |= evaluation_metrics(self.config, self._evaluation.aggregate(replies))
         return scores, time.perf_counter() - began
+
+    def _arrays(self) -> ArrayRecord:
+        """Return theta as one record, which the engines store once for all messages with it."""
+        if self._encoded is None or self._encoded[0] is not self.state.theta:
+            self._encoded = (self.state.theta, to_arrays(self.state.theta))
+        return self._encoded[1]

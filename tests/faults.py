@@ -215,8 +215,8 @@ FAULTS = (
     Fault(
         "a test loss to which all batches count alike",
         "fedapp/training/evaluation.py",
-        "outputs, targets).double() * count)",
-        "outputs, targets).double() * self.batch_size)",
+        "outputs, targets).double() * count",
+        "outputs, targets).double() * self.batch_size",
         f"{IDENTITIES}test_an_evaluation_in_batches_is_that_of_the_network",
     ),
 )

@@ -1,50 +1,37 @@
 """Workers on a Ray cluster of two nodes, which RAY_ADDRESS names, and one that has no room."""
 
 import json
-import os
 import re
+import subprocess
 import sys
 
 import pytest
 import ray
 from conftest import largest_difference
-from in_process import SMALL, metrics, model, run
-from ray.cluster_utils import Cluster as RayCluster
+from in_process import SMALL, TWENTY, metrics, model, run
+from ray._private.internal_api import node_stats
 from ray.util import placement_group, remove_placement_group
+from raylets import raylets
 
+from deploy.federation import Federation
+from deploy.processes import BIN
 from fedapp.cli import main as cli
-from fedapp.engines.ray_cluster import ENVIRONMENT, LOCAL, Cluster
+from fedapp.engines.ray_cluster import LOCAL, Cluster
 from fedapp.errors import ConfigError
-
-NODE = {
-    "num_cpus": 1,
-    "num_gpus": 0,
-    "object_store_memory": 80 * 2**20,
-    "include_dashboard": False,
-}
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     """Return the address of a Ray cluster of two nodes with one CPU each."""
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in ENVIRONMENT.items():
-            patch.setenv(key, value)
-        patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        patch.setenv("FEDAPP_CACHE", str(tmp_path_factory.mktemp("cache")))
-        started = RayCluster(initialize_head=True, head_node_args=NODE)
-        try:
-            started.add_node(**NODE)
-            yield started.address
-        finally:
-            started.shutdown()
+    with raylets(tmp_path_factory.mktemp("cache")) as started:
+        yield started.address
 
 
-def fedapp_run(monkeypatch, *options, **settings):
-    """Call `fedapp run` in this process and return its exit status."""
+def fedapp_run(monkeypatch, *options, command="run", **settings):
+    """Call `fedapp run`, or another command, in this process and return its exit status."""
     words = [f"{k.replace('_', '-')}={json.dumps(v)}" for k, v in settings.items()]
     small = [f"{k}={json.dumps(v)}" for k, v in SMALL.items()]
-    monkeypatch.setattr(sys, "argv", ["fedapp", "run", *options, *small, *words])
+    monkeypatch.setattr(sys, "argv", ["fedapp", command, *options, *small, *words])
     with pytest.raises(SystemExit) as ended:
         cli.main()
     return ended.value.code or 0
@@ -54,6 +41,7 @@ def log_of(folder):
     return [json.loads(line)["message"] for line in (folder / "log.jsonl").open()]
 
 
+@pytest.mark.cluster
 @pytest.mark.process
 def test_both_nodes_train_and_the_numbers_are_those_of_one_process(address, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", address)
@@ -74,16 +62,113 @@ def test_both_nodes_train_and_the_numbers_are_those_of_one_process(address, tmp_
     assert largest_difference(model(folder), model(reference)) <= 1e-6
 
 
-def places_of_actors(address):
-    """Return the beginnings of the ids of the nodes on which workers ran."""
+@pytest.mark.cluster
+@pytest.mark.process
+def test_workers_may_have_parts_of_a_node(address, tmp_path, monkeypatch):
+    options = ("--workers", "3", "--cpus-per-worker", "0.5", "--ray-address", address)
+    folder = tmp_path / "run"
+    assert fedapp_run(monkeypatch, *options, run_dir=str(folder)) == 0
+    (said,) = (line for line in log_of(folder) if line.startswith("Workers: 3 workers in "))
+    assert "(--ray-address): " in said
+    assert sorted(re.findall(r"(\d) on [\d.]+ \(node", said)) == ["1", "2"]
+    assert said.endswith(", each with 0.5 CPU and 0 GPU")
+
+
+@pytest.mark.cluster
+@pytest.mark.process
+def test_theta_goes_to_a_node_once_a_round(address, tmp_path, monkeypatch):
+    """Four workers, two a node: each node stores theta once, for two cohorts and two evaluations."""
+    options = ("--workers", "4", "--cpus-per-worker", "0.5", "--ray-address", address)
+    folder, rounds, before = tmp_path / "run", 6, bytes_stored(address)
+    settings = {"2nn.hidden": 200, "num_server_rounds": rounds, "eval_train_examples": 1200}
+    assert fedapp_run(monkeypatch, *options, run_dir=str(folder), min_nodes=4, **settings) == 0
+    size = sum(tensor.nbytes for tensor in model(folder).values())
+    theta, replies, pulled = (rounds + 1) * size, 2 * rounds * size, 2 * rounds * size
+    after = bytes_stored(address)
+    stored = sorted(after[node] - before[node] for node in after)
+    assert stored == [
+        pytest.approx(theta + replies, rel=0.02),
+        pytest.approx(theta + replies + pulled, rel=0.02),  # the server's node
+    ]
+
+
+def bytes_stored(address):
+    """Return the bytes that were ever put into each node's object store, by its id."""
     ray.init(address, logging_level="ERROR")
     try:
-        actors = ray._private.state.actors().values()
-        return [a["Address"]["NodeID"][:8] for a in actors if a["ActorClassName"] == "Worker"]
+        where = {n["NodeID"]: (n["NodeManagerAddress"], n["NodeManagerPort"]) for n in ray.nodes()}
+        stats = {k: node_stats(*v, include_memory_info=False).store_stats for k, v in where.items()}
+        return {node: each.cumulative_created_bytes for node, each in stats.items()}
     finally:
         ray.shutdown()
 
 
+OWN = """
+import os
+from pathlib import Path
+from strategies.fedavg import FedAvg
+import fedapp
+from helper import SCALE
+
+class Mine(FedAvg):
+    name = "mine"
+
+    def finalize(self, params, context, steps):
+        Path(PLACE, str(os.getpid())).write_text(fedapp.__file__ + "\\n" + __file__ + "\\n")
+        return super().finalize(params, context, steps)
+"""
+
+
+@pytest.mark.cluster
+@pytest.mark.process
+def test_the_nodes_get_the_app_and_components_of_ones_own(address, tmp_path):
+    """They have neither: the nodes were started in another folder, and with another path."""
+    app, places = tmp_path / "app", tmp_path / "places"
+    places.mkdir()
+    (app / "parts").mkdir(parents=True)
+    (app / "helper.py").write_text("SCALE = 1.0\n")
+    (app / "parts" / "mine.py").write_text(f"PLACE = {str(places)!r}\n{OWN}")
+    own = {"algorithm": "./parts/mine.py", "run-dir": str(tmp_path / "run"), "min-nodes": 2}
+    words = [f"{key}={json.dumps(value)}" for key, value in {**SMALL, **own}.items()]
+    command = [BIN / "fedapp", "run", "--workers", "2", "--ray-address", address, *words]
+    done = subprocess.run(command, cwd=app, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = [path.read_text().splitlines() for path in places.iterdir()]
+    brought = [line for line in lines if line[1] != str(app / "parts" / "mine.py")]
+    assert len(brought) == 2, "the server calls the rule as well"
+    assert all("/runtime_resources/" in path for line in brought for path in line)
+
+
+@pytest.mark.cluster
+@pytest.mark.process
+def test_flowers_simulation_takes_the_cluster_of_the_variable(address, tmp_path):
+    """`flwr run .` on a SuperLink with RAY_ADDRESS: an actor on each node, and the same numbers."""
+    (tmp_path / "flwr").mkdir()
+    started = Federation(tmp_path / "flwr", simulation=True)
+    started.environment["RAY_ADDRESS"] = address
+    settings = {**TWENTY, "num-server-rounds": 4}
+    try:
+        started.start_superlink()
+        folder = started.run(settings, "run", "num-supernodes=2 client-resources-num-cpus=1")
+    finally:
+        started.stop()
+    assert len(set(places_of_actors(address, "ClientAppActor"))) == 2
+    reference = run(tmp_path / "here", num_server_rounds=4)
+    assert all(record["replied"] == len(record["clients"]) for record in metrics(folder)[1:])
+    assert largest_difference(model(folder), model(reference)) <= 1e-6
+
+
+def places_of_actors(address, kind="Worker"):
+    """Return the beginnings of the ids of the nodes on which actors of a class ran."""
+    ray.init(address, logging_level="ERROR")
+    try:
+        actors = ray._private.state.actors().values()
+        return [a["Address"]["NodeID"][:8] for a in actors if a["ActorClassName"] == kind]
+    finally:
+        ray.shutdown()
+
+
+@pytest.mark.cluster
 @pytest.mark.process
 def test_without_room_the_error_says_what_each_node_has(address, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("RAY_ADDRESS", address)
@@ -94,10 +179,14 @@ def test_without_room_the_error_says_what_each_node_has(address, tmp_path, monke
         options = ("--workers", "2", "--worker-timeout", "3")
         assert fedapp_run(monkeypatch, *options, run_dir=str(tmp_path / "run")) == 2
         assert fedapp_run(monkeypatch, "--workers", "1", run_dir=str(tmp_path / "one")) == 0
+        options = ("--jobs", "2", "--worker-timeout", "1", "--cpus-per-worker", "1")
+        places = ("--ray-address", "auto", "--runs", str(tmp_path / "runs"))
+        assert fedapp_run(monkeypatch, *options, *places, command="sweep") == 2
     finally:
         remove_placement_group(taken)
         ray.shutdown()
-    (last,) = (line for line in capsys.readouterr().err.splitlines() if "Error" in line)
+    last, of_sweep = (line for line in capsys.readouterr().err.splitlines() if "Error" in line)
+    assert "--jobs 2: not enough free resources" in of_sweep
     assert (
         f"--workers 2: not enough free resources in the Ray cluster at {address} (RAY_ADDRESS) within 3 s"
         in last
@@ -129,7 +218,7 @@ def test_the_option_wins_over_the_variable(option, variable, expected, monkeypat
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        ("http://head:8265", "where `ray job submit` sends jobs"),
+        ("http://head:8265", "`ray job submit --address http://head:8265 -- fedapp run "),
         ("head", "no address of a Ray cluster"),
         ("grpc://head:1", "no address of a Ray cluster"),
         ("ray://head", "no address of a Ray cluster"),

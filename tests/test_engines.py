@@ -12,6 +12,7 @@ from in_process import SMALL, TWENTY, metrics, model
 from deploy.federation import federation
 from fedapp.data.embedded.digits import Digits
 from fedapp.engines.ray_cluster import LOCAL, connected
+from fedapp.engines.ray_placement import WorkerRequest
 from fedapp.engines.ray_workers import run_workers
 from fedapp.server_app import app as server_app
 
@@ -57,7 +58,7 @@ class Workers:
     def run(self, settings, name):
         """Run to the end and return the run's folder."""
         values = {**settings, "run-dir": str(self.folder / name)}
-        run_workers(server_app, values, 2)
+        run_workers(server_app, values, WorkerRequest(2))
         return self.folder / name
 
 

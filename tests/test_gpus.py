@@ -79,7 +79,7 @@ def test_a_worker_sees_its_gpu_alone(
     """Said before CUDA is used; here the worker's work is done by this process, and over at once."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     monkeypatch.setattr(workers.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(workers, "_write_into", lambda log: None)
+    monkeypatch.setattr(workers, "write_into", lambda log: None)
     # A worker has Flower's logger to itself; in this process other tests read of it.
     monkeypatch.setattr(logging.getLogger("flwr"), "setLevel", lambda level: None)
     mine, theirs = workers.PROCESSES.Pipe()

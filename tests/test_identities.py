@@ -232,7 +232,7 @@ def test_an_evaluation_in_batches_is_that_of_the_network(model: str) -> None:
     )
     outputs = module(load_transform(config).test(inputs, torch.float64)).detach()
     evaluator = make_evaluator(config, data.task, data.test)
-    assert len(evaluator.batches) == (1 if model == "2nn" else -(-len(data.test) // 100))
+    assert evaluator.num_batches == (1 if model == "2nn" else -(-len(data.test) // 100))
     score = evaluator.score(theta)
     assert score.loss == pytest.approx(float(F.cross_entropy(outputs, targets)), abs=1e-12)
     assert score.accuracy == float((outputs.argmax(1) == targets).double().mean())

@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 from deploy.processes import free_port
 from fedapp.cli.main import app
 from fedapp.cli.run import _resumed
-from fedapp.engines.ray_cluster import LOCAL, Cluster, WorkerResources, connected
+from fedapp.engines.ray_actors import ActorPool, PoolActor
+from fedapp.engines.ray_cluster import LOCAL, Cluster, connected
+from fedapp.engines.ray_placement import WorkerRequest, WorkerResources, place_workers
 from fedapp.engines.ray_workers import run_workers
 from fedapp.errors import ConfigError, RunError
 from fedapp.server_app import app as server_app
@@ -43,6 +45,16 @@ def test_a_run_on_the_cpu_takes_no_gpu():
     assert WorkerResources.of({"CPU": 4.0, "GPU": 1.0}, 2, gpu=False).gpus == 0
 
 
+def test_options_are_taken_for_a_share():
+    there = {"CPU": 4.0, "GPU": 1.0}
+    asked = WorkerRequest(2, cpus=1.5).resources(there, gpu=True)
+    assert (asked.cpus, asked.gpus) == (1.5, 0.5)
+    asked = WorkerRequest(2, gpus=0.25).resources(there, gpu=True)
+    assert (asked.cpus, asked.gpus) == (1.0, 0.25)
+    with pytest.raises(ConfigError, match=r"^--gpus-per-worker 1\.5: Ray gives .* or whole ones"):
+        WorkerRequest(2, gpus=1.5)
+
+
 def test_a_resumed_run_keeps_its_workers(tmp_path):
     stored = {"config": {}, "found": {"engine": "workers", "nodes": 3, "workers": 3}}
     (tmp_path / "config.json").write_text(json.dumps(stored))
@@ -63,6 +75,10 @@ def test_a_resumed_run_keeps_its_workers(tmp_path):
         (["--workers", "2", "--nodes", "5"], "--nodes 5: each of the 2 workers is one node"),
         (["--ray-address", "here:1"], "--ray-address here:1: has no effect"),
         (["--worker-timeout", "5"], "--worker-timeout 5.0: has no effect"),
+        (
+            ["--cpus-per-worker", "2"],
+            "--cpus-per-worker 2.0: has no effect, because the run has no",
+        ),
     ],
 )
 def test_options_without_effect_are_refused(options, said):
@@ -88,7 +104,7 @@ def test_a_worker_that_dies_is_replaced(cluster, tmp_path):
         "node-timeout": 60.0,
         "run-dir": str(tmp_path / "run"),
     }
-    run_workers(server_app, SMALL | settings, 2, client_app="dying_client:app")
+    run_workers(server_app, SMALL | settings, WorkerRequest(2), client_app="dying_client:app")
     records = metrics(tmp_path / "run")[1:]
     assert [record["replied"] for record in records] == [5, 3, 5, 5]
     assert records[1]["faults"] == {"crashed": 2}
@@ -96,6 +112,31 @@ def test_a_worker_that_dies_is_replaced(cluster, tmp_path):
     assert len(failures) == 2
     assert all("its worker died" in reason for reason in failures.values())
     assert set(map(int, failures)) < set(records[1]["clients"])
+
+
+class Elsewhere(PoolActor):
+    """An actor whose second one has another folder under the same name."""
+
+    def __init__(self, number):
+        super().__init__(".")
+        self.other = number == 2
+
+    def touch(self, path):
+        return super().touch(path.with_name("elsewhere") if self.other else path)
+
+
+@pytest.mark.process
+def test_a_folder_that_not_all_share_is_named(cluster, tmp_path):
+    with place_workers(LOCAL, WorkerRequest(2, 0.5), gpu=False) as placement:
+        pool = ActorPool(placement, Elsewhere, lambda number: (number,))
+        where = (
+            r"run-dir: worker 2 on [\d.]+ \(node \w+\) and others do not see each other's files in "
+        )
+        with pytest.raises(ConfigError, match=f"^{where}{tmp_path}. It is kept there: choose"):
+            pool.require_shared(tmp_path, "run-dir", "It is kept there")
+        with pytest.raises(FileNotFoundError):
+            pool.require_shared(tmp_path / "none", "run-dir", "It is kept there")
+    assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
 @pytest.mark.process

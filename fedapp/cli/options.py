@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -11,6 +12,10 @@ from rich.markup import escape
 
 from fedapp.config.app_folder import app_folder, settings_of
 from fedapp.config.read import defaults, dotted
+from fedapp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedapp.engines.ray_placement import WorkerRequest
 
 console = Console()
 Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE | FILE.toml]...")]
@@ -23,10 +28,50 @@ RunConfig = Annotated[
         help="Settings as one string, as for `flwr run`; KEY=VALUE arguments override them.",
     ),
 ]
+WorkerTimeout = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="Seconds to wait for free resources; default 60."),
+]
+CpusPerWorker = Annotated[
+    float | None,
+    typer.Option(
+        min=0.0001, help="CPU cores of a worker, or a part of one. Default: 1, or a share."
+    ),
+]
+GpusPerWorker = Annotated[
+    float | None,
+    typer.Option(min=0.0, help="GPUs of a worker, or a part of one. Default: a share of those."),
+]
 SETTINGS_HELP = (
     "Settings are run-config keys, as in learning-rate=0.1, or TOML files of them; later ones win. "
     "`fedapp keys` lists them."
 )
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """The options of commands about a Ray cluster and its workers, as they were given."""
+
+    ray_address: str
+    worker_timeout: float | None
+    cpus_per_worker: float | None
+    gpus_per_worker: float | None
+
+    def request(self, workers: int, option: str) -> WorkerRequest:
+        """Return what the options ask for, with the number of workers that ``option`` sets."""
+        from fedapp.engines.ray_placement import PLACEMENT_TIMEOUT, WorkerRequest
+
+        seconds = PLACEMENT_TIMEOUT if self.worker_timeout is None else self.worker_timeout
+        return WorkerRequest(workers, self.cpus_per_worker, self.gpus_per_worker, seconds, option)
+
+    def refuse(self, because: str) -> None:
+        """Refuse options that have no effect."""
+        for field in fields(self):
+            if (given := getattr(self, field.name)) not in (None, ""):
+                option = f"--{field.name.replace('_', '-')}"
+                raise ConfigError(
+                    f"{option} {given}: has no effect, because {because}, or leave the option out."
+                )
 
 
 def app_settings() -> list[str]:

@@ -10,7 +10,16 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from fedapp.cli.options import RunConfig, Settings, app_settings, console
+from fedapp.cli.options import (
+    CpusPerWorker,
+    GpusPerWorker,
+    RunConfig,
+    Settings,
+    WorkerOptions,
+    WorkerTimeout,
+    app_settings,
+    console,
+)
 from fedapp.config.components import parameters
 from fedapp.config.read import defaults, field_of, parse_settings, read_config, split_settings
 from fedapp.config.run_config import Scalar
@@ -34,10 +43,9 @@ def run(
         str,
         typer.Option(help="Address of the Ray cluster. Empty: $RAY_ADDRESS, or this machine."),
     ] = "",
-    worker_timeout: Annotated[
-        float | None,
-        typer.Option(min=0.0, help="Seconds to wait for free resources; default 60."),
-    ] = None,
+    worker_timeout: WorkerTimeout = None,
+    cpus_per_worker: CpusPerWorker = None,
+    gpus_per_worker: GpusPerWorker = None,
 ) -> None:
     """Run federated averaging in this process or in workers. The run directory is printed first.
 
@@ -51,36 +59,28 @@ def run(
     values = parse_settings([*own, *split_settings(run_config, settings)])
     if resume is not None:
         values, nodes, workers = _resumed(resume, values, nodes, workers)
-    _check_places(nodes, workers, ray_address, worker_timeout)
+    options = WorkerOptions(ray_address, worker_timeout, cpus_per_worker, gpus_per_worker)
+    _check_workers(nodes, workers, options)
     read_config(values)
     if workers:
-        from fedapp.engines.ray_cluster import PLACEMENT_TIMEOUT, Cluster
+        from fedapp.engines.ray_cluster import Cluster
         from fedapp.engines.ray_workers import run_workers
 
-        seconds = PLACEMENT_TIMEOUT if worker_timeout is None else worker_timeout
-        run_workers(server_app, values, workers, Cluster.from_option(ray_address), seconds)
+        request = options.request(workers, "--workers")
+        run_workers(server_app, values, request, Cluster.from_option(ray_address))
     else:
         run_inline(server_app, client_app, values, nodes or 1)
 
 
-def _check_places(
-    nodes: int | None, workers: int, ray_address: str, worker_timeout: float | None
-) -> None:
+def _check_workers(nodes: int | None, workers: int, options: WorkerOptions) -> None:
     """Refuse options of workers that would have no effect."""
     if workers and nodes not in (None, workers):
         raise ConfigError(
             f"--nodes {nodes}: each of the {workers} workers is one node. Leave the option out, or "
             f"set --workers {nodes}."
         )
-    for option, given in (
-        ("--ray-address", ray_address or None),
-        ("--worker-timeout", worker_timeout),
-    ):
-        if given is not None and not workers:
-            raise ConfigError(
-                f"{option} {given}: has no effect, because the run has no workers. Start one with "
-                "--workers N, or leave the option out."
-            )
+    if not workers:
+        options.refuse("the run has no workers. Start one with --workers N")
 
 
 def _resumed(

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedapp.cli.options import RunConfig, Settings, app_settings, console, end_with
+from fedapp.cli.options import (
+    CpusPerWorker,
+    GpusPerWorker,
+    RunConfig,
+    Settings,
+    WorkerOptions,
+    WorkerTimeout,
+    app_settings,
+    console,
+    end_with,
+)
 from fedapp.config.read import parse_settings, split_settings
+
+if TYPE_CHECKING:
+    from fedapp.studies.sweep.scheduler import SchedulerOptions
 
 Jobs = Annotated[int, typer.Option(min=0, help="Parallel runs. 0: one a GPU, or one a core.")]
 Stacked = Annotated[
@@ -23,6 +36,13 @@ Hours = Annotated[
     float,
     typer.Option(
         min=0.0, help="Stop after this number of hours and show what is done. 0: no limit."
+    ),
+]
+RayAddress = Annotated[
+    str,
+    typer.Option(
+        help="Address of a Ray cluster whose nodes execute the runs; auto: that of $RAY_ADDRESS. Empty: "
+        "processes of this machine."
     ),
 ]
 STORE = Path("runs/sweeps")
@@ -41,17 +61,37 @@ def sweep(
     retry: Retry = False,
     hours: Hours = 0.0,
     stacked: Stacked = 1,
+    ray_address: RayAddress = "",
+    worker_timeout: WorkerTimeout = None,
+    cpus_per_worker: CpusPerWorker = None,
+    gpus_per_worker: GpusPerWorker = None,
 ) -> None:
     """Run a grid: lists are values to try, as in "learning-rate=[0.03,0.1,0.3]" "seed=[0,1,2]".
 
     The exit code is 1 if a run failed.
     """
     from fedapp.studies.sweep.command import sweep_settings
-    from fedapp.studies.sweep.scheduler import SchedulerOptions
 
-    options = SchedulerOptions(jobs, stacked, retry, hours)
+    workers = WorkerOptions(ray_address, worker_timeout, cpus_per_worker, gpus_per_worker)
+    options = _scheduler(jobs, stacked, retry, hours, workers)
     words = [*app_settings(), *split_settings(run_config, settings)]
     end_with(sweep_settings(words, runs, to, best_of, options, console))
+
+
+def _scheduler(
+    jobs: int, stacked: int, retry: bool, hours: float, workers: WorkerOptions
+) -> SchedulerOptions:
+    """Return the options of the scheduler; without an address those of workers would have no effect."""
+    from fedapp.studies.sweep.scheduler import SchedulerOptions
+
+    if not workers.ray_address:
+        workers.refuse("the runs are executed by this machine. Name a cluster with --ray-address")
+        return SchedulerOptions(jobs, stacked, retry, hours)
+    from fedapp.engines.ray_cluster import Cluster
+
+    cluster = Cluster.from_option(workers.ray_address)
+    request = workers.request(jobs, "--jobs")
+    return SchedulerOptions(jobs, stacked, retry, hours, cluster, request)
 
 
 Scale = Annotated[
@@ -108,6 +148,10 @@ def reproduce(
     only: Only = None,
     queue: Queue = False,
     listed: Listed = False,
+    ray_address: RayAddress = "",
+    worker_timeout: WorkerTimeout = None,
+    cpus_per_worker: CpusPerWorker = None,
+    gpus_per_worker: GpusPerWorker = None,
 ) -> None:
     """Reproduce the papers' experiments: tables and figures beside the published numbers.
 
@@ -117,9 +161,10 @@ def reproduce(
     from fedapp.studies.papers.options import ReproduceOptions, data_folder
     from fedapp.studies.papers.reproduce import reproduce as run_experiments
     from fedapp.studies.papers.reproduce import show_costs
-    from fedapp.studies.sweep.scheduler import SchedulerOptions
 
-    scheduler, overrides = SchedulerOptions(jobs, stacked, retry, hours), parse_settings(setting)
+    workers = WorkerOptions(ray_address, worker_timeout, cpus_per_worker, gpus_per_worker)
+    scheduler = _scheduler(jobs, stacked, retry, hours, workers)
+    overrides = parse_settings(setting)
     folder = data_folder(data)
     taken, chosen = tuple(recorded or ()), tuple(only or ())
     options = ReproduceOptions(

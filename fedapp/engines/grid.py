@@ -6,6 +6,7 @@ import itertools
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -47,6 +48,9 @@ class LocalGrid(Grid):
     @abstractmethod
     def run_info(self) -> dict[str, Any]:
         """The engine's entries of ``config.json``, from which a resume takes the same engine."""
+
+    def require_shared(self, folder: Path, option: str, because: str) -> None:
+        """Raise ConfigError if nodes and server do not see each other's files in a folder."""
 
     @abstractmethod
     def push(self, message_id: str, message: Message) -> None:

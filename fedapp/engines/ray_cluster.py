@@ -1,41 +1,37 @@
-"""The Ray cluster of the workers: its address, each worker's resources, and their placement."""
+"""The Ray cluster of the workers: its address, the connection, and the app that it gets."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
 import socket
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from logging import INFO
+from pathlib import Path
 from typing import Any
 
 import ray
-from flwr.common.logger import log
-from ray._private.state import available_resources_per_node
-from ray.util import placement_group, placement_group_table, remove_placement_group
-from ray.util.placement_group import PlacementGroup
 
+import fedapp
+from fedapp.config.app_folder import MANIFEST, app_folder
+from fedapp.config.own_code import OwnCode
 from fedapp.errors import ConfigError, RunError
 
 OPTION, VARIABLE = "--ray-address", "RAY_ADDRESS"
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""The variable in which `ray job submit` gives a job its runtime environment."""
 ADDRESS = re.compile(r"(ray://)?[^/\s]+:\d+")
 ADDRESS_HELP = (
     "Give the cluster's HOST:6379 on one of its machines, ray://HOST:10001 from elsewhere, or 'local' "
     "for an instance of this run alone."
 )
 
-PLACEMENT_TIMEOUT = 60.0
-"""Default wait for the resources of all workers, in seconds."""
 CONNECT_TIMEOUT = 10.0
 """Longest wait for a connection to a cluster's head, in seconds."""
-LOG_WAIT_AFTER = 2.0
-"""Seconds after which the log says that the run waits for resources."""
-MAX_LISTED_NODES = 20
-"""Largest number of nodes that an error lists."""
 
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no telemetry
@@ -64,8 +60,9 @@ class Cluster:
         cluster = cls("" if address == "local" else address, named_by)
         if address.startswith(("http://", "https://")):
             raise ConfigError(
-                f"{cluster}: this is where `ray job submit` sends jobs, not the cluster itself. "
-                f"{ADDRESS_HELP}"
+                f"{cluster}: this is the address for jobs, not that of the cluster itself. Run "
+                f"`ray job submit --address {address} -- fedapp run --workers N` (it needs "
+                f"`pip install 'fedapp[cluster]'`). {ADDRESS_HELP}"
             )
         if address not in ("", "auto", "local") and not ADDRESS.fullmatch(address):
             raise ConfigError(f"{cluster}: is no address of a Ray cluster. {ADDRESS_HELP}")
@@ -88,10 +85,11 @@ LOCAL = Cluster()
 
 
 @contextlib.contextmanager
-def connected(cluster: Cluster) -> Iterator[None]:
-    """Connect to a Ray cluster; without an address start a local instance.
+def connected(cluster: Cluster, own_code: Iterable[OwnCode] = ()) -> Iterator[str]:
+    """Connect to a Ray cluster, or without an address start a local instance; yield the app's folder.
 
-    An existing connection is used, and stays open.
+    A cluster's workers get this package and ``own_code``, and have them in the folder in which they
+    start ("."). An existing connection is used as it is, and stays open.
 
     Raises
     ------
@@ -99,14 +97,19 @@ def connected(cluster: Cluster) -> Iterator[None]:
         There is no cluster at the address, or no instance starts here.
     """
     if ray.is_initialized():
-        yield
+        yield str(app_folder())
         return
     for key, value in ENVIRONMENT.items():
         os.environ.setdefault(key, value)
     try:
         _check_reachable(cluster.address)
-        address = cluster.address or "local"
-        ray.init(address, include_dashboard=None, logging_level=logging.WARNING)
+        with _runtime_env(own_code) as brought:
+            ray.init(
+                cluster.address or "local",
+                include_dashboard=None,
+                logging_level=logging.WARNING,
+                runtime_env=brought if cluster.address else None,
+            )
     except Exception as error:  # Ray has no class of its own for it
         raise RunError(
             f"{cluster}: there is no Ray cluster ({error}). Start one with `ray start --head` and use "
@@ -115,9 +118,32 @@ def connected(cluster: Cluster) -> Iterator[None]:
             else f"--workers: Ray does not start on this machine ({error}). Leave the option out."
         ) from error
     try:
-        yield
+        yield "." if cluster.address else str(app_folder())
     finally:
         ray.shutdown()
+
+
+@contextlib.contextmanager
+def _runtime_env(own_code: Iterable[OwnCode]) -> Iterator[dict[str, Any]]:
+    """Yield Ray's runtime environment with this package and the code, which Ray takes from a folder."""
+    package = Path(fedapp.__file__).parent
+    modules = [str(package), str(package.with_name("strategies"))]
+    with tempfile.TemporaryDirectory(prefix="fedapp-app-") as name:
+        manifest = app_folder() / MANIFEST
+        files = {MANIFEST: manifest.read_bytes()} if manifest.is_file() else {}
+        for code in own_code:
+            for path, source in {**files, **code.files}.items():
+                (Path(name) / path).parent.mkdir(parents=True, exist_ok=True)
+                (Path(name) / path).write_bytes(source)
+        folder = {"working_dir": name} if any(Path(name).iterdir()) else {}
+        brought = {"py_modules": modules, **folder}
+        yield {key: value for key, value in brought.items() if key not in _of_the_job()}
+
+
+def _of_the_job() -> dict[str, Any]:
+    """Return the runtime environment of the job in which this process is; its folder is the app's."""
+    job: dict[str, Any] = json.loads(os.environ.get(JOB, "{}"))
+    return dict(job.get("runtime_env") or {})
 
 
 def _check_reachable(address: str) -> None:
@@ -125,125 +151,3 @@ def _check_reachable(address: str) -> None:
     if ADDRESS.fullmatch(address):
         host, _, port = address.removeprefix("ray://").rpartition(":")
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-
-
-@dataclass(frozen=True)
-class WorkerResources:
-    """The CPU cores and GPUs of one worker, or fractions of them."""
-
-    cpus: float
-    gpus: float
-
-    @classmethod
-    def of(cls, resources: Mapping[str, float], workers: int, *, gpu: bool) -> WorkerResources:
-        """Return the most that each of ``workers`` can have of the cluster's ``resources``.
-
-        1 core if there are enough, else 1/2, 1/3 ... so that equally many workers share each core; the
-        same for GPUs, if the run may use them.
-        """
-        gpus = resources.get("GPU", 0.0) if gpu else 0.0
-        return cls(
-            _per_worker(resources.get("CPU", 1.0), workers),
-            _per_worker(gpus, workers) if gpus else 0.0,
-        )
-
-    def __str__(self) -> str:
-        """Return the amounts as text."""
-        return f"{self.cpus:g} CPU and {self.gpus:g} GPU"
-
-
-def _per_worker(units: float, workers: int) -> float:
-    sharing = -(-workers // max(int(units), 1))
-    return int(10_000 / sharing) / 10_000  # Ray counts in ten-thousandths
-
-
-@dataclass(frozen=True)
-class WorkerPlacement:
-    """Resources that are reserved for each worker, and a line about where they are."""
-
-    group: PlacementGroup
-    resources: WorkerResources
-    description: str
-
-
-@contextlib.contextmanager
-def place_workers(
-    cluster: Cluster, resources: WorkerResources, workers: int, seconds: float
-) -> Iterator[WorkerPlacement]:
-    """Reserve the resources of all workers, spread over the cluster's nodes.
-
-    Raises
-    ------
-    RunError
-        They were not free within ``seconds``.
-    """
-    bundle = {"CPU": resources.cpus} | ({"GPU": resources.gpus} if resources.gpus else {})
-    group = placement_group([bundle] * workers, strategy="SPREAD")
-    try:
-        if not group.wait(min(LOG_WAIT_AFTER, seconds)):
-            log(
-                INFO,
-                "Waiting up to %g s for the resources of %d workers %s",
-                seconds,
-                workers,
-                cluster.location,
-            )
-            if not group.wait(max(seconds - LOG_WAIT_AFTER, 0.0)):
-                raise RunError(_no_resources(cluster, resources, workers, seconds))
-        yield WorkerPlacement(group, resources, _describe_placement(cluster, resources, group))
-    finally:
-        remove_placement_group(group)
-
-
-def _describe_placement(cluster: Cluster, resources: WorkerResources, group: PlacementGroup) -> str:
-    """Return how many workers are on which node, and each one's resources."""
-    counts = Counter(placement_group_table(group)["bundles_to_node_id"].values())
-    number = counts.total()
-    workers = f"{number} worker{'s' * (number > 1)} {cluster.location}"
-    if cluster.address:
-        names = {node["NodeID"]: _node_name(node) for node in _nodes()}
-        workers += ": " + ", ".join(f"{counts[node]} on {names[node]}" for node in sorted(counts))
-    return f"{workers}, each with {resources}"
-
-
-def _no_resources(
-    cluster: Cluster, resources: WorkerResources, workers: int, seconds: float
-) -> str:
-    nodes, free = _nodes(), _free_resources()
-    lines = [
-        _describe_node(node, free.get(node["NodeID"], {})) for node in nodes[:MAX_LISTED_NODES]
-    ]
-    if len(nodes) > MAX_LISTED_NODES:
-        lines.append(f"and {len(nodes) - MAX_LISTED_NODES} further nodes")
-    return (
-        f"--workers {workers}: not enough free resources {cluster.location} within {seconds:g} s. "
-        f"Each asks for {resources}. The nodes have: {'; '.join(lines)}. Stop what else runs there, "
-        "add nodes, ask for fewer with --workers N, or wait longer with --worker-timeout SECONDS."
-    )
-
-
-def _nodes() -> list[Mapping[str, Any]]:
-    """Return Ray's description of each node that is alive."""
-    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-
-
-def _free_resources() -> Mapping[str, Mapping[str, float]]:
-    """Return the free resources by node id; through ``ray://`` a task has to find out."""
-    free: Mapping[str, Mapping[str, float]]
-    if ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call]
-        free = ray.get(ray.remote(num_cpus=0)(available_resources_per_node).remote())
-    else:
-        free = available_resources_per_node()  # type: ignore[no-untyped-call]
-    return free
-
-
-def _describe_node(node: Mapping[str, Any], free: Mapping[str, float]) -> str:
-    """Return a node's CPUs and GPUs, and how many are free."""
-    total = node["Resources"]
-    parts = [f"{total.get(k, 0):g} {k} ({free.get(k, 0):g} free)" for k in ("CPU", "GPU")]
-    return f"{_node_name(node)} {' and '.join(parts)}"
-
-
-def _node_name(node: Mapping[str, Any]) -> str:
-    """Return a node's IP address and the start of its id; nodes on one machine share the address."""
-    return f"{node['NodeManagerAddress']} (node {str(node['NodeID'])[:8]})"

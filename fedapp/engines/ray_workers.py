@@ -7,22 +7,21 @@ where each machine's workers read them. Ray reports a finished reply, so nothing
 from __future__ import annotations
 
 import copy
-import os
 import pkgutil
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from logging import WARNING
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.common.constant import ErrorCode
-from flwr.common.logger import log
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import ServerApp
 from ray.exceptions import RayActorError, RayError
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from fedapp.config.app_folder import VARIABLE, app_folder
+from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar
 from fedapp.engines.grid import (
     LocalGrid,
@@ -32,15 +31,9 @@ from fedapp.engines.grid import (
     run_server,
     set_identity,
 )
-from fedapp.engines.ray_cluster import (
-    LOCAL,
-    PLACEMENT_TIMEOUT,
-    Cluster,
-    WorkerPlacement,
-    WorkerResources,
-    connected,
-    place_workers,
-)
+from fedapp.engines.ray_actors import ActorPool, PoolActor
+from fedapp.engines.ray_cluster import LOCAL, Cluster, connected
+from fedapp.engines.ray_placement import WorkerPlacement, WorkerRequest, place_workers
 
 CLIENT_APP = "fedapp.client_app:app"
 
@@ -51,14 +44,11 @@ MAX_INLINE_BYTES = 100_000
 """Largest record in bytes that is sent with the call, and not through the object store."""
 
 
-class Worker:
-    """A Ray actor: one node and its ClientApp, given as ``module:attribute``.
-
-    ``folder`` is that of the app, in which the run was started.
-    """
+class Worker(PoolActor):
+    """A Ray actor: one node and its ClientApp, given as ``module:attribute``."""
 
     def __init__(self, client_app: str, context: Context, folder: str) -> None:
-        os.environ[VARIABLE] = folder
+        super().__init__(folder)
         set_identity(context.node_id)
         self.client_app = pkgutil.resolve_name(client_app)
         self.context = context
@@ -69,10 +59,20 @@ class Worker:
         return run_client_app(self.client_app, message, self.context)
 
 
+@dataclass(frozen=True)
+class _SentMessage:
+    """A message that was sent; without a ``result`` its worker had died before."""
+
+    message: Message
+    worker: Any
+    result: Any
+
+
 class WorkerGrid(LocalGrid):
-    """Nodes that are Ray actors; one that dies is replaced, and its reply is an error."""
+    """Nodes that are Ray actors; one that dies leaves, its reply is an error, and it may join again."""
 
     option = "--workers"
+    shares_evaluation = True
 
     def __init__(
         self,
@@ -80,24 +80,43 @@ class WorkerGrid(LocalGrid):
         node_configs: Sequence[Mapping[str, Scalar]],
         placement: WorkerPlacement,
         client_app: str = CLIENT_APP,
+        folder: str = "",
     ) -> None:
         super().__init__(run_config, node_configs)
-        self.client_app = client_app
         self.location = placement.description
-        self._placement = placement
-        self._workers = {node: self._start(node) for node in self.contexts}
-        self._sent: dict[str, tuple[Message, Any]] = {}
-        self._stored: dict[int, Any] = {}
+        self._pool = ActorPool(
+            placement, Worker, lambda node: (client_app, self.contexts[node], folder)
+        )
+        self._sent: dict[str, _SentMessage] = {}
+        self._stored: dict[int, tuple[ArrayRecord, Any]] = {}
 
     @property
     def run_info(self) -> dict[str, Any]:
         """The engine's name and the number of workers."""
         return {"engine": "workers", "workers": len(self.contexts)}
 
+    def get_node_ids(self) -> list[int]:
+        """Return the nodes whose workers are alive."""
+        return list(self._pool.alive())
+
+    def get_nodes(self) -> list[NodeInfo]:
+        """Return the nodes whose workers are alive; one that was started again is another connection."""
+        alive = self._pool.alive().items()
+        return [NodeInfo(node_id=node, last_activated_at=str(starts)) for node, starts in alive]
+
+    def require_shared(self, folder: Path, option: str, because: str) -> None:
+        """Raise ConfigError if workers and server do not see each other's files in a folder."""
+        self._pool.require_shared(folder, option, because)
+
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Send messages to their workers; records that several share are stored once."""
+        """Send messages to their workers; records that several share are stored once.
+
+        So are records that the messages sent before had already, as theta, which is evaluated first.
+        """
         self._forget_expired()
-        self._stored = {}
+        messages = list(messages)
+        records = {id(r) for m in messages for r in m.content.array_records.values()}
+        self._stored = {key: entry for key, entry in self._stored.items() if key in records}
         return super().push_messages(messages)
 
     def push(self, message_id: str, message: Message) -> None:
@@ -106,78 +125,77 @@ class WorkerGrid(LocalGrid):
         rest = {key: record for key, record in message.content.items() if key not in arrays}
         light = copy.copy(message)
         light.content = RecordDict(rest)
-        stored = [self._to_object_store(record) for record in arrays.values()]
-        worker = self._workers[message.metadata.dst_node_id]
-        self._sent[message_id] = (light, worker.answer.remote(light, list(arrays), *stored))
+        worker = self._pool.handle(message.metadata.dst_node_id)
+        result = None
+        if worker is not None:
+            stored = [self._to_object_store(record) for record in arrays.values()]
+            result = worker.answer.remote(light, list(arrays), *stored)
+        self._sent[message_id] = _SentMessage(light, worker, result)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies that have arrived."""
-        ids = {self._sent[key][1]: key for key in message_ids if key in self._sent}
-        ready, _ = ray.wait(list(ids), num_returns=len(ids), timeout=0) if ids else ([], [])
-        return [self._reply(*self._sent.pop(ids[result])) for result in ready]
+        calls = {key: self._sent[key] for key in message_ids if key in self._sent}
+        results = [call.result for call in calls.values() if call.result is not None]
+        ready, _ = ray.wait(results, num_returns=len(results), timeout=0) if results else ([], [])
+        arrived = {None, *ready}
+        keys = [key for key, call in calls.items() if call.result in arrived]
+        return [self._reply(self._sent.pop(key)) for key in keys]
 
     def wait_for_replies(self, message_ids: Collection[str], seconds: float) -> None:
         """Return when one of the messages has its reply, or after ``seconds``."""
-        results = [self._sent[key][1] for key in message_ids if key in self._sent]
-        if results:
+        results = [self._sent[key].result for key in message_ids if key in self._sent]
+        if results and None not in results:
             ray.wait(results, timeout=min(seconds, MAX_WAIT_SECONDS))
 
-    def _reply(self, message: Message, result: Any) -> Message:
+    def _reply(self, call: _SentMessage) -> Message:
+        if call.result is None:
+            return error_reply(call.message, "its worker has died", ErrorCode.CLIENT_APP_CRASHED)
         try:
-            reply: Message = ray.get(result)
+            reply: Message = ray.get(call.result)
         except RayActorError as error:
-            node = message.metadata.dst_node_id
-            log(WARNING, "The worker of node %d died and is replaced", node)
-            self._workers[node] = self._start(node)
-            reason = f"its worker died: {str(error).strip()}"
-            return error_reply(message, reason, ErrorCode.CLIENT_APP_CRASHED)
+            self._pool.restart(call.message.metadata.dst_node_id, call.worker, error)
+            return error_reply(call.message, "its worker died", ErrorCode.CLIENT_APP_CRASHED)
         except RayError as error:
-            return error_reply(message, f"its worker failed: {str(error).strip()}")
+            return error_reply(call.message, f"its worker failed: {str(error).strip()}")
         return reply
-
-    def _start(self, node: int) -> Any:
-        actor = ray.remote(Worker).options(
-            num_cpus=self._placement.resources.cpus,
-            num_gpus=self._placement.resources.gpus,
-            scheduling_strategy=PlacementGroupSchedulingStrategy(self._placement.group, node - 1),
-        )
-        return actor.remote(self.client_app, self.contexts[node], str(app_folder()))
 
     def _to_object_store(self, record: ArrayRecord) -> Any:
         """Return the record's reference in the object store; a small record is sent faster by itself."""
         if sum(len(array.data) for array in record.values()) < MAX_INLINE_BYTES:
             return record
         if id(record) not in self._stored:
-            self._stored[id(record)] = ray.put(record)
-        return self._stored[id(record)]
+            self._stored[id(record)] = record, ray.put(record)
+        return self._stored[id(record)][1]
 
     def _forget_expired(self) -> None:
         """Drop the expired messages, whose replies nobody will pull."""
         now = time.time()
-        for key, (message, _) in list(self._sent.items()):
-            if message.metadata.created_at + message.metadata.ttl < now:
+        for key, call in list(self._sent.items()):
+            if call.message.metadata.created_at + call.message.metadata.ttl < now:
                 del self._sent[key]
 
 
 def run_workers(
     server_app: ServerApp,
     run_config: Mapping[str, Scalar],
-    workers: int,
+    request: WorkerRequest,
     cluster: Cluster = LOCAL,
-    seconds: float = PLACEMENT_TIMEOUT,
     client_app: str = CLIENT_APP,
 ) -> None:
-    """Run the ServerApp over ``workers`` Ray actors to its end.
+    """Run the ServerApp over the Ray actors of the request to its end.
 
     Raises
     ------
     RunError
-        There is no cluster at the address, or the workers' resources were not free within ``seconds``.
+        There is no cluster at the address, the workers' resources were not free in time, or a worker
+        does not start.
     """
-    with connected(cluster):
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        each = WorkerResources.of(resources, workers, gpu=run_config.get("device") != "cpu")
-        with place_workers(cluster, each, workers, seconds) as placement:
-            grid = WorkerGrid(run_config, partition_node_configs(workers), placement, client_app)
-            grid.on_this_machine = not cluster.address
-            run_server(server_app, grid, run_config)
+    config = read_config(run_config)
+    with (
+        connected(cluster, config.own_code().values()) as folder,
+        place_workers(cluster, request, gpu=config.device != "cpu") as placement,
+    ):
+        nodes = partition_node_configs(request.workers)
+        grid = WorkerGrid(run_config, nodes, placement, client_app, folder)
+        grid.on_this_machine = not cluster.address
+        run_server(server_app, grid, run_config)

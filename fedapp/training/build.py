@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import cast
 
@@ -28,7 +27,7 @@ from fedapp.training.batched.chunks import CLIENTS_PER_CORE, WHOLE_COHORT, Clien
 from fedapp.training.batched.compiled_step import Mode, can_compile
 from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.device import choose_device
-from fedapp.training.evaluation import Evaluator, Score, sample_examples
+from fedapp.training.evaluation import Evaluator, ServerScore, sample_examples
 from fedapp.training.networks import (
     has_representation,
     layer_needing_two,
@@ -320,22 +319,11 @@ def make_evaluator(config: RunConfig, task: Task, examples: Examples) -> Evaluat
     )
 
 
-def make_score(config: RunConfig, dataset: Dataset) -> Callable[[Tensors], dict[str, float]]:
+def make_score(config: RunConfig, dataset: Dataset) -> ServerScore:
     """Return the function from theta to its scores on test data and, where asked, on training data."""
     on_test = make_evaluator(config, dataset.task, dataset.test)
-    on_train = None
+    evaluators = {"test": on_test}
     if config.eval_train_examples:
         examples = sample_examples(dataset.train, config.eval_train_examples, config.seed)
-        on_train = on_test.with_examples(examples)
-
-    def score(theta: Tensors) -> dict[str, float]:
-        scores = _named("test", on_test.score(theta))
-        return scores | (_named("training_set", on_train.score(theta)) if on_train else {})
-
-    return score
-
-
-def _named(prefix: str, score: Score) -> dict[str, float]:
-    """Return the numbers of a score by their names in the metrics of a round."""
-    numbers = {**score.further, "loss": score.loss, "accuracy": score.accuracy}
-    return {f"{prefix}_{name}": value for name, value in numbers.items()}
+        evaluators["training_set"] = on_test.with_examples(examples)
+    return ServerScore(evaluators)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -82,37 +83,99 @@ class Evaluator:
         parts = (inputs.split(self.batch_size), targets.split(self.batch_size))
         if ends is not None:
             parts = _sorted_by_length(inputs, targets, ends, self.batch_size)
-        transformed = (self.transform.test(batch, self.dtype) for batch in parts[0])
-        self.batches = [to_memory_format(batch, self.memory_format) for batch in transformed]
-        self.targets = parts[1]
+        self.inputs, self.targets = parts
+        self._transformed: dict[int, Tensor] = {}
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches."""
+        return len(self.targets)
+
+    def _batch(self, index: int) -> Tensor:
+        """Return the transformed inputs of a batch, which stay on the device."""
+        if index not in self._transformed:
+            batch = self.transform.test(self.inputs[index], self.dtype)
+            self._transformed[index] = to_memory_format(batch, self.memory_format)
+        return self._transformed[index]
+
+    def batch_sums(self, params: Mapping[str, Tensor], batches: Iterable[int]) -> Tensor:
+        """Return the sum of the loss, the correct targets and those that count, by batch [b, 3]."""
+        return self._outputs(params, batches)[0]
 
     @flush_denormals()
     @torch.no_grad()
-    def score(self, params: Mapping[str, Tensor]) -> Score:
-        """Return the score of ``params``, with running statistics if any; nan if no target counts."""
+    def _outputs(
+        self, params: Mapping[str, Tensor], batches: Iterable[int]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the sums of batches, and where ``Model.metrics`` needs them the outputs."""
         torch._foreach_copy_(list(self.params.values()), [params[name] for name in self.params])
-        losses, num_correct, counts = [], [], []
+        sums = [torch.empty(0, 3, dtype=torch.float64, device=self.device)]
         all_outputs: list[Tensor] = []
-        for inputs, targets in zip(self.batches, self.targets, strict=True):
+        for index in batches:
+            targets = self.targets[index]
             with LinearWithOnednn():
-                outputs = self.module(inputs)
+                outputs = self.module(self._batch(index))
             correct, count = self.model.num_correct(outputs, targets)
-            losses.append(self.model.loss(outputs, targets).double() * count)
-            num_correct.append(correct)
-            counts.append(count)
+            loss = self.model.loss(outputs, targets).double() * count
+            sums.append(torch.stack([loss, correct.double(), count.double()])[None])
             if self.has_metrics:
                 all_outputs.append(outputs)
-        total = int(torch.stack(counts).sum()) if counts else 0
-        if total == 0:
-            return Score(float("nan"), float("nan"), 0)
-        loss = float(torch.stack(losses).sum()) / total
-        accuracy = float(torch.stack(num_correct).double().sum()) / total
-        further = (
-            self.model.metrics(torch.cat(all_outputs), torch.cat(self.targets))
-            if all_outputs
-            else {}
-        )
-        return Score(loss, accuracy, total, further)
+        return torch.cat(sums), all_outputs
+
+    def score(self, params: Mapping[str, Tensor]) -> Score:
+        """Return the score of ``params``, with running statistics if any; nan if no target counts."""
+        sums, outputs = self._outputs(params, range(self.num_batches))
+        score = score_of(sums)
+        if not (score.count and outputs):
+            return score
+        further = self.model.metrics(torch.cat(outputs), torch.cat(self.targets))
+        return replace(score, further=further)
+
+
+def score_of(sums: Tensor) -> Score:
+    """Return the score of the sums of all batches [b, 3]; nan if no target counts."""
+    loss, correct, count = (column.contiguous().sum() for column in sums.T)
+    total = int(count)
+    if total == 0:
+        return Score(math.nan, math.nan, 0)
+    return Score(float(loss) / total, float(correct) / total, total)
+
+
+class ServerScore:
+    """Scores theta on sets of examples by name; the batches of all have one numbering."""
+
+    def __init__(self, evaluators: Mapping[str, Evaluator]) -> None:
+        self.evaluators = evaluators
+        self.sizes = [each.num_batches for each in evaluators.values()]
+
+    def __call__(self, theta: Mapping[str, Tensor]) -> dict[str, float]:
+        """Return the scores by their names in the metrics of a round."""
+        return self._named([each.score(theta) for each in self.evaluators.values()])
+
+    @property
+    def num_batches(self) -> int:
+        """The number of batches that can be evaluated apart; 0 where ``Model.metrics`` needs all."""
+        return 0 if any(e.has_metrics for e in self.evaluators.values()) else sum(self.sizes)
+
+    def batch_sums(self, theta: Mapping[str, Tensor], batches: Sequence[int]) -> Tensor:
+        """Return the sums of ascending batches [b, 3]."""
+        sums, first = [], 0
+        for evaluator, size in zip(self.evaluators.values(), self.sizes, strict=True):
+            own = [index - first for index in batches if first <= index < first + size]
+            sums.append(evaluator.batch_sums(theta, own))
+            first += size
+        return torch.cat(sums)
+
+    def from_sums(self, sums: Tensor) -> dict[str, float]:
+        """Return the scores of the sums of all batches."""
+        return self._named([score_of(part) for part in sums.split(self.sizes)])
+
+    def _named(self, scores: Sequence[Score]) -> dict[str, float]:
+        named: dict[str, float] = {}
+        for prefix, score in zip(self.evaluators, scores, strict=True):
+            numbers = {**score.further, "loss": score.loss, "accuracy": score.accuracy}
+            named |= {f"{prefix}_{name}": value for name, value in numbers.items()}
+        return named
 
 
 def _sorted_by_length(

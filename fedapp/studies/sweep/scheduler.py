@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rich.console import Console
 from rich.progress import (
@@ -27,7 +27,12 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import failed_run
 from fedapp.studies.sweep.search import SearchResult, Steps, replay
 from fedapp.studies.sweep.store import Store
-from fedapp.studies.sweep.workers import WorkerEvent, Workers
+from fedapp.studies.sweep.workers import Worker, WorkerEvent, Workers
+
+if TYPE_CHECKING:
+    from fedapp.engines.ray_cluster import Cluster
+    from fedapp.engines.ray_placement import WorkerRequest
+    from fedapp.studies.sweep.cluster_workers import ClusterWorker, ClusterWorkers
 
 Plans = Mapping[str, Callable[[], Steps]]
 MissingRun = tuple[str, Request]
@@ -41,13 +46,16 @@ class SchedulerOptions:
     """The number of processes ``jobs`` (0: one a GPU, or one a core) and the limit ``hours`` (0: none).
 
     Each process trains up to ``stacked`` runs that differ only in learning rate and seed in one program.
-    With ``retry``, runs that failed before are repeated.
+    With ``retry``, runs that failed before are repeated. With a ``cluster`` the processes are there, as
+    many as ``request`` says.
     """
 
     jobs: int = 0
     stacked: int = 1
     retry: bool = False
     hours: float = 0.0
+    cluster: Cluster | None = None
+    request: WorkerRequest | None = None
 
     def processes(self, devices: Iterable[Scalar]) -> int:
         """Return the number of workers for runs with these values of ``device``."""
@@ -100,8 +108,15 @@ class Schedule:
                 signal.signal(signal.SIGTERM, before)
         return self.outcomes
 
-    def _workers(self, requests: Sequence[Request]) -> Workers:
-        """Return workers for the runs; each sees one GPU, unless a run names its GPU."""
+    def _workers(self, requests: Sequence[Request]) -> Workers | ClusterWorkers:
+        """Return workers for the runs; here each sees one GPU, unless a run names its GPU."""
+        if self.options.cluster and self.options.request:
+            from fedapp.studies.sweep.cluster_workers import ClusterWorkers
+
+            cluster, request = self.options.cluster, self.options.request
+            workers = ClusterWorkers(cluster, request, self.store.root, requests)
+            self.console.print(f"Workers: {workers.location}", highlight=False, soft_wrap=True)
+            return workers
         devices = {dict(request.settings).get("device", "auto") for request in requests}
         named = any(str(device).startswith("cuda:") for device in devices)
         gpus = () if named else gpus_for(devices)
@@ -120,14 +135,17 @@ class Schedule:
                 missing.setdefault(request.run, (name, request))
         return list(missing.values())
 
-    def _run_missing(self, missing: list[MissingRun], workers: Workers, progress: Progress) -> None:
+    def _run_missing(
+        self, missing: list[MissingRun], workers: Workers | ClusterWorkers, progress: Progress
+    ) -> None:
         everything = progress.add_task("runs", total=None, detail="")
         while missing and not self._out_of_time():
             running = {request.run for worker in workers.busy for request in worker.requests}
             waiting = [pair for pair in missing if pair[1].run not in running]
             groups = in_groups(waiting, self.options.stacked)
             workers.grow(len(workers.busy) + len(groups))
-            for worker, group in zip(workers.idle, groups, strict=False):
+            idle: Sequence[Worker | ClusterWorker] = workers.idle
+            for worker, group in zip(idle, groups, strict=False):
                 for name, request in group:
                     self._bars[request.run] = progress.add_task(
                         name, total=request.rounds, detail=""
@@ -153,7 +171,7 @@ class Schedule:
     def _out_of_time(self) -> bool:
         return self.seconds_left() == 0.0
 
-    def _stop_workers(self, workers: Workers) -> None:
+    def _stop_workers(self, workers: Workers | ClusterWorkers) -> None:
         """Let every run finish its round and write a checkpoint; store the results of finished plans."""
         running = [request for worker in workers.busy for request in worker.requests]
         workers.close(STOP_TIMEOUT)

@@ -10,13 +10,13 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fedapp.errors import FedappError, one_line
 from fedapp.studies.sweep.identity import Request
@@ -44,6 +44,16 @@ class WorkerEvent:
     accuracy: float | None = None
     done: bool = False
     problem: str = ""
+
+
+class SupportsStop(Protocol):
+    """An event by which runs are stopped after their round."""
+
+    def is_set(self) -> bool:
+        """Return whether to stop."""
+
+    def set(self) -> None:
+        """Stop."""
 
 
 if TYPE_CHECKING:
@@ -160,27 +170,42 @@ def _work(pipe: Pipe, stop: Event, root: Path, log: Path, gpu: str) -> None:
     """Execute the requests from the pipe until it closes, or the parent is gone."""
     if gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = gpu  # read when CUDA is first used
-    _write_into(log)
-    from fedapp.studies.sweep.execute import Job, execute_run, execute_together
-    from fedapp.studies.sweep.store import Store
-
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    parent, store = os.getppid(), Store(root)
+    write_into(log)
+    parent = os.getppid()
     while not stop.is_set():
         try:
             named = pipe.recv()
         except EOFError:
             return
-        problems = {request: name_problem(request, run) for request, run in named}
-        requests = [request for request, problem in problems.items() if not problem]
-        for request, problem in problems.items():
-            if problem:
-                pipe.send(WorkerEvent(request, done=True, problem=problem))
-        reporters = [_ProgressReporter(pipe, stop, parent, request) for request in requests]
-        if len(reporters) == 1:
-            reporters[0].ended(execute_run(requests[0], store, reporters[0]))
-        elif reporters:
-            execute_together([Job(each.request, each, each.ended) for each in reporters], store)
+        execute(named, root, pipe.send, stop, parent)
+
+
+def execute(
+    named: Sequence[tuple[Request, str]],
+    root: Path,
+    send: Callable[[WorkerEvent], None],
+    stop: SupportsStop,
+    parent: int,
+) -> None:
+    """Execute requests, given with the names of their runs, in the store at ``root``.
+
+    They stop after a round when ``stop`` is set, or the process ``parent`` is gone.
+    """
+    from fedapp.studies.sweep.execute import Job, execute_run, execute_together
+    from fedapp.studies.sweep.store import Store
+
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    store = Store(root)
+    problems = {request: name_problem(request, run) for request, run in named}
+    for request, problem in problems.items():
+        if problem:
+            send(WorkerEvent(request, done=True, problem=problem))
+    requests = [request for request, problem in problems.items() if not problem]
+    reporters = [_ProgressReporter(send, stop, parent, request) for request in requests]
+    if len(reporters) == 1:
+        reporters[0].ended(execute_run(requests[0], store, reporters[0]))
+    elif reporters:
+        execute_together([Job(each.request, each, each.ended) for each in reporters], store)
 
 
 def name_problem(request: Request, run: str) -> str:
@@ -191,7 +216,7 @@ def name_problem(request: Request, run: str) -> str:
         return one_line(error)
 
 
-def _write_into(log: Path) -> None:
+def write_into(log: Path) -> None:
     """Redirect the output of the process, including that of C libraries, to its log."""
     file = log.open("a")
     for stream in (sys.stdout, sys.stderr):
@@ -203,27 +228,27 @@ class _ProgressReporter:
 
     def __init__(
         self,
-        pipe: Pipe,
-        stop: Event,
+        send: Callable[[WorkerEvent], None],
+        stop: SupportsStop,
         parent: int,
         request: Request,
     ) -> None:
-        self.pipe, self.stop, self.parent, self.request = pipe, stop, parent, request
-        self._last = 0.0
+        self._send, self.stop, self.request = send, stop, request
+        self._parent, self._last = parent, 0.0
 
     def __call__(self, round_: int, accuracy: float | None) -> bool:
         if time.monotonic() - self._last > REPORT_SECONDS:
             self._last = time.monotonic()
             self.send(WorkerEvent(self.request, round_, accuracy))
-        return self.stop.is_set() or os.getppid() != self.parent
+        return self.stop.is_set() or os.getppid() != self._parent
 
     def ended(self, record: RunRecord | None) -> None:
         """Send the end of the run; without a record it was stopped."""
         self.send(WorkerEvent(self.request, done=True, problem=record.problem if record else ""))
 
-    def send(self, events: WorkerEvent) -> None:
+    def send(self, event: WorkerEvent) -> None:
         """Send an event; stop if the parent has closed the pipe."""
         try:
-            self.pipe.send(events)
+            self._send(event)
         except OSError:
             self.stop.set()

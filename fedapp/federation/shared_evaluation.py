@@ -1,0 +1,114 @@
+"""The server's evaluation of theta, shared among nodes that all have the server's data.
+
+Each node evaluates some of the batches and replies with their sums, which the server adds in the order of
+the batches: the scores are those of the server alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from logging import WARNING
+from typing import Protocol, cast, runtime_checkable
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fedapp.config.run_config import RunConfig
+from fedapp.errors import one_line
+from fedapp.federation.arrays import to_tensors
+from fedapp.federation.callback import RoundMetrics, ServerState
+from fedapp.federation.delivery import Delivery, messages_to
+from fedapp.federation.faults import Fault, ReplyError, content_of
+from fedapp.federation.nodes import Nodes
+from fedapp.training.evaluation import ServerScore
+from fedapp.training.tensors import Tensors
+
+PART = "batches"
+"""The record of the batches that a node evaluates, and of their sums in its reply."""
+COLUMNS = ("loss", "correct", "count")
+
+
+@runtime_checkable
+class SharesEvaluation(Protocol):
+    """A grid whose nodes have the server's data, and work at the same time."""
+
+    shares_evaluation: bool
+
+
+def encode_part(theta: ArrayRecord, batches: Sequence[int], threads: int) -> RecordDict:
+    """Return the content of an EVALUATE message for batches of the server's evaluation."""
+    config = ConfigRecord({"batches": list(batches), "threads": threads})
+    return RecordDict({"arrays": theta, PART: config})
+
+
+def is_part(content: RecordDict) -> bool:
+    """Return whether an EVALUATE message is for batches of the server's evaluation."""
+    return PART in content.config_records
+
+
+def decode_part(content: RecordDict) -> tuple[Tensors, list[int], int]:
+    """Return theta, the batches and the number of threads."""
+    config = content.config_records[PART]
+    theta = to_tensors(content.array_records["arrays"])
+    return theta, cast("list[int]", config["batches"]), cast("int", config["threads"])
+
+
+def encode_sums(sums: Tensor) -> RecordDict:
+    """Return the content of the reply: the sums of batches [b, 3], by column."""
+    columns = sums.T.tolist()
+    return RecordDict({PART: MetricRecord(dict(zip(COLUMNS, columns, strict=True)))})
+
+
+def _decode_sums(reply: Message | Fault, size: int) -> Tensor:
+    if isinstance(reply, Fault):
+        raise ReplyError(*reply)
+    record = content_of(reply).metric_records.get(PART, MetricRecord())
+    try:
+        sums = torch.tensor([record[name] for name in COLUMNS], dtype=torch.float64)
+    except (LookupError, TypeError, ValueError) as error:
+        problem = f"its sums are malformed: {one_line(repr(error))}"
+        raise ReplyError("malformed", problem) from error
+    if sums.shape != (len(COLUMNS), size):
+        raise ReplyError("malformed", f"its sums have the shape {tuple(sums.shape)}")
+    return sums.T
+
+
+def server_scores(
+    config: RunConfig,
+    score: ServerScore,
+    nodes: Nodes,
+    grid: Grid,
+    delivery: Delivery,
+    state: ServerState,
+    arrays: ArrayRecord,
+) -> RoundMetrics:
+    """Return theta's scores on the server's examples; several nodes that can share the batches do.
+
+    The server evaluates what a node does not.
+    """
+    if not isinstance(grid, SharesEvaluation) or score.num_batches < 2:
+        return score(state.theta)
+    connected = nodes.connected(grid, 0.0)
+    busy = delivery.busy(connected)
+    asked = [node for node in connected if node not in busy][: score.num_batches]
+    if len(asked) < 2:
+        return score(state.theta)
+    parts = [range(first, score.num_batches, len(asked)) for first in range(len(asked))]
+    contents = [nodes.tables.add_to(encode_part(arrays, part, config.threads)) for part in parts]
+    deadline, round_ = config.round_deadline, state.round + 1
+    messages = messages_to(asked, contents, MessageType.EVALUATE, round_, deadline)
+    sums = torch.full((score.num_batches, len(COLUMNS)), torch.nan, dtype=torch.float64)
+    missing = dict(enumerate(parts))
+    for index, reply in delivery.exchange(grid, messages, deadline):
+        try:
+            sums[index :: len(asked)] = _decode_sums(reply, len(parts[index]))
+            del missing[index]
+        except ReplyError as error:
+            reason = error.fault.reason
+            log(WARNING, "The server evaluates the part of node %d: %s", asked[index], reason)
+    for index, part in missing.items():
+        sums[index :: len(asked)] = score.batch_sums(state.theta, part).cpu()
+    return score.from_sums(sums)

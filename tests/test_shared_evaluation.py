@@ -1,0 +1,80 @@
+"""The server's evaluation, shared among nodes: the numbers of the server alone."""
+
+import math
+
+import pytest
+import torch
+from in_process import SMALL, metrics, run
+
+from fedapp.client_app import app as client_app
+from fedapp.config.read import read_config
+from fedapp.data.node_data import read_node_data
+from fedapp.engines.in_process import InlineGrid
+from fedapp.federation.shared_evaluation import PART, is_part
+from fedapp.training.build import initial_parameters, make_score
+from fedapp.training.evaluation import score_of
+
+
+class SharingGrid(InlineGrid):
+    """Nodes in this process that share the evaluation; their replies come in reverse order."""
+
+    shares_evaluation = True
+
+    def pull_messages(self, message_ids):
+        return super().pull_messages(sorted(message_ids)[-1:])
+
+
+def test_the_score_of_sums():
+    score = score_of(torch.tensor([[3.0, 1.0, 2.0], [1.0, 0.0, 2.0]], dtype=torch.float64))
+    assert (score.loss, score.accuracy, score.count) == (1.0, 0.25, 4)
+    assert math.isnan(score_of(torch.zeros(2, 3)).loss)
+
+
+SETTINGS = {"eval_train_examples": 1200, "2nn.hidden": 8}
+
+
+@pytest.mark.parametrize("nodes", [2, 3, 5])
+def test_nodes_share_the_batches(tmp_path, nodes):
+    """Test data of one batch, training data of two: five nodes have no more than three parts."""
+    asked = []
+
+    def call(message, context):
+        if is_part(message.content):
+            asked.append(message.content[PART]["batches"])
+        return client_app(message, context)
+
+    shared = run(tmp_path / "shared", nodes, call, SharingGrid, **SETTINGS)
+    alone = run(tmp_path / "alone", nodes, **SETTINGS)
+    assert sorted(asked[: min(nodes, 3)]) == [[0, 2], [1]] if nodes == 2 else [[0], [1], [2]]
+    assert metrics(shared) == metrics(alone)
+
+
+@pytest.mark.parametrize("damage", ["raises", "shape", "missing"])
+def test_the_server_evaluates_what_a_node_does_not(tmp_path, damage):
+    damaged = []
+
+    def call(message, context):
+        if is_part(message.content) and context.node_id == 2:
+            damaged.append(damage)
+            if damage == "raises":
+                raise MemoryError("no room")
+            reply = client_app(message, context)
+            if damage == "missing":
+                del reply.content[PART]["loss"]
+            else:
+                reply.content[PART]["loss"] = [1.0] * 3
+            return reply
+        return client_app(message, context)
+
+    shared = run(tmp_path / "shared", 2, call, SharingGrid, **SETTINGS)
+    assert len(damaged) == SMALL["num-server-rounds"] + 1
+    assert metrics(shared) == metrics(run(tmp_path / "alone", 2, **SETTINGS))
+
+
+def test_sums_of_batches_make_the_scores():
+    config = read_config({**SMALL, "eval-train-examples": 1200})
+    data = read_node_data(config, None).dataset
+    score, theta = make_score(config, data), initial_parameters(config, data.task)
+    assert score.num_batches == 3
+    parts = [score.batch_sums(theta, [0, 2]), score.batch_sums(theta, [1])]
+    assert score.from_sums(torch.cat([parts[0][:1], parts[1], parts[0][1:]])) == score(theta)
