@@ -60,7 +60,8 @@ def test_a_node_that_dies_in_an_evaluation_costs_nothing(tmp_path):
 
 def test_a_node_that_dies_costs_one_round_and_another_one_joins(tmp_path):
     folder = tmp_path / "run"
-    settings = {"num-server-rounds": 100_000, "min-nodes": 2, "run-dir": str(folder)}
+    settings = {"num-server-rounds": 100_000, "trainer": "sequential", "min-nodes": 2}
+    settings["run-dir"] = str(folder)
     watching = []
 
     def serve(grid, context):

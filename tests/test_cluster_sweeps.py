@@ -13,8 +13,8 @@ from fedapp.studies.sweep.record import RunRecord
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(500)]
 
-GRID = ["learning-rate=[0.05,0.1]", "seed=[0,1]", "num-clients=10", "2nn.hidden=16", "device=cpu"]
-GRID += ["num-server-rounds=40", "checkpoint-every=5", "eval-every=5", "local-epochs=1"]
+GRID = ["seed=[0,1,2]", "num-clients=10", "2nn.hidden=16", "device=cpu"]
+GRID += ["num-server-rounds=30", "checkpoint-every=5", "eval-every=5", "local-epochs=1"]
 SECONDS = 200
 
 
@@ -74,7 +74,7 @@ def test_a_sweep_loses_a_node_is_killed_and_ends_with_the_records_of_one_machine
     one = sweep(here, "--jobs", "2")
     one.communicate(timeout=SECONDS)
     assert one.returncode == 0
-    assert done < len(records(there)) == 4
+    assert done < len(records(there)) == 3
     assert records(there) == records(here)
     ends = [run for event, run, _ in events(there) if event == "complete"]
-    assert len(ends) == len(set(ends)) == 4
+    assert len(ends) == len(set(ends)) == 3
