@@ -290,10 +290,12 @@ def test_published_results_are_what_the_records_beside_them_give() -> None:
 def test_the_documentation_reads_a_table_with_pandas(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "reproduce.md").read_text(), re.S)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "results" / "method.md").read_text(), re.S
+    )
     [snippet] = [block for block in blocks if "read_parquet" in block]
     monkeypatch.chdir(ROOT)
-    exec(compile(snippet, "reproduce.md", "exec"), {})
+    exec(compile(snippet, "method.md", "exec"), {})
     said = capsys.readouterr().out
     best = max(
         each.best_accuracy
