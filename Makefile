@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: run simulation deploy-demo test test-slow test-all test-nightly lint format generate pins device docs bench smoke wheel fab clean
+.PHONY: run simulation deploy-demo test test-slow test-pages test-all test-nightly lint format generate pins device docs bench smoke wheel fab clean
 
 # What a run needs; then what the tests and the other developers' tools need.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -31,9 +31,13 @@ test: $(VENV)/.developer
 	$(PYTEST)
 
 test-slow: $(VENV)/.developer
-	$(PYTEST) -m "(slow or process or hypothesis) and not nightly" --hypothesis-profile thorough
+	$(PYTEST) -m "(slow or process or hypothesis) and not (pages or nightly)" --hypothesis-profile thorough
 
-test-all: test test-slow
+# What README, the lessons and the other pages print, run as it stands; CI has a job of its own for it.
+test-pages: $(VENV)/.developer
+	$(PYTEST) -m pages
+
+test-all: test test-slow test-pages
 
 test-nightly: $(VENV)/.developer
 	$(PYTEST) -m nightly

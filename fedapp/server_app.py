@@ -10,7 +10,6 @@ import torch
 from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
-from numpy.typing import ArrayLike
 
 from fedapp.config.read import read_config
 from fedapp.config.run_config import RunConfig
@@ -58,7 +57,7 @@ from fedapp.training.build import (
     sources,
 )
 from fedapp.training.device import choose_device
-from fedapp.training.execution import chosen_threads, chosen_trainer
+from fedapp.training.execution import executed_config
 from strategies.strategy import FederatedStrategy
 
 app = ServerApp()
@@ -172,7 +171,10 @@ def _prepare(
         _write_first_files(directory, config, node_data, state)
     write_copies(directory.path, config)
     run_info |= digests(config)
-    executed = _executed(config, node_data, sizes, run_info)
+    by_length = not isinstance(grid, LocalGrid) or grid.trainer_by_length
+    executed = executed_config(config, node_data, sizes, run_info, by_length=by_length)
+    if executed.threads > max(config.threads, 1):
+        log(INFO, "Threads: %d, as measured", executed.threads)
     write_config(directory, config, run_info)
     client_states = None
     if algorithm.keeps_state:
@@ -237,27 +239,6 @@ def _ledger(
     ledger.resume(reached)
     ledger.log_guarantee()
     return ledger
-
-
-def _executed(
-    config: RunConfig, node_data: NodeData, sizes: ArrayLike, run_info: dict[str, Any]
-) -> RunConfig:
-    """Return the configuration with what ``trainer = "auto"`` and ``threads = 0`` stand for.
-
-    Both are chosen once, and the same on resume.
-    """
-    if config.trainer == "auto":
-        if not config.resume:
-            run_info["trainer"] = chosen_trainer(config, node_data.dataset.task, sizes)
-        config = config.model_copy(update={"trainer": run_info.get("trainer", "auto")})
-    if config.threads == 0:
-        if "threads" not in run_info:
-            parallel_nodes = run_info["nodes"] if run_info["engine"] != "inline" else 1
-            run_info["threads"] = chosen_threads(config, node_data, sizes, parallel_nodes)
-            if run_info["threads"] > 1:
-                log(INFO, "Threads: %d, as measured", run_info["threads"])
-        config = config.model_copy(update={"threads": int(run_info["threads"])})
-    return config
 
 
 def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:

@@ -106,7 +106,12 @@ def test_engines_agree(engine, precision, rounds, request, in_process):
         assert distance <= TOLERANCE[precision], f"{name} differs by {distance}"
 
 
-ON_RAY = [(name, "simulation") for name in ("scaffold", "moon", "krum")] + [("scaffold", "workers")]
+ON_RAY = [
+    ("scaffold", "workers"),
+    ("scaffold", "simulation"),
+    pytest.param("moon", "simulation", marks=pytest.mark.nightly),
+    pytest.param("krum", "simulation", marks=pytest.mark.nightly),
+]
 
 
 @pytest.mark.parametrize(("algorithm", "engine"), ON_RAY)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedapp import client_app, server_app
+from fedapp import client_app
 from fedapp.config.read import items_of, read_config
 from fedapp.config.settings import Scalar
 from fedapp.data import Task
@@ -21,6 +21,7 @@ from fedapp.federation.messages import decode_train_request, encode_train_reques
 from fedapp.machine import cores
 from fedapp.runs.directory import RunDirectory
 from fedapp.studies.sweep.scheduler import SchedulerOptions
+from fedapp.training import execution
 from fedapp.training.client import TrainRequest
 from fedapp.training.execution import (
     chosen_threads,
@@ -109,7 +110,7 @@ def test_no_measurement_where_there_is_one_core_a_process(monkeypatch: pytest.Mo
 def test_what_was_found_is_kept_on_resume(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedapp.server_app.chosen_threads", lambda *_: 1)
+    monkeypatch.setattr("fedapp.training.execution.chosen_threads", lambda *_: 1)
     given = {"threads": 0, "model": "linear"}
     whole = run("whole", num_server_rounds=4, **given)
     cut = run("cut", num_server_rounds=2, **given)
@@ -119,7 +120,7 @@ def test_what_was_found_is_kept_on_resume(
     def refused(*_: object) -> int:
         raise AssertionError("measured again")
 
-    monkeypatch.setattr("fedapp.server_app.chosen_threads", refused)
+    monkeypatch.setattr("fedapp.training.execution.chosen_threads", refused)
     again = run("cut", num_server_rounds=4, resume=True, **given)
     assert largest_difference(model_of(again), model_of(whole)) == 0.0
 
@@ -134,7 +135,7 @@ def test_nodes_that_are_processes_share_the_cores(
     config = read_config({"threads": 0})
     node_data = read_node_data(config, None)
     found = {"engine": engine, "nodes": nodes}
-    executed = server_app._executed(config, node_data, sizes_of(node_data), found)
+    executed = execution.executed_config(config, node_data, sizes_of(node_data), found)
     assert executed.threads == found["threads"] == side_by_side
 
 
@@ -212,11 +213,11 @@ def test_what_was_chosen_is_written_and_kept_on_resume(
     """A run that has not written it is of a version in which ``auto`` was sequential on a CPU."""
     given = {"device": "cpu", "program": "record", "local_epochs": 1}
     batched = model_of(run("batched", num_server_rounds=2, trainer="batched", **given))
-    monkeypatch.setattr(server_app, "chosen_trainer", lambda *_: "batched")
+    monkeypatch.setattr(execution, "chosen_trainer", lambda *_: "batched")
     chosen = run("chosen", num_server_rounds=1, **given)
     stored = json.loads(RunDirectory(chosen).config.read_text())
     assert (stored["config"]["trainer"], stored["found"]["trainer"]) == ("auto", "batched")
-    monkeypatch.setattr(server_app, "chosen_trainer", lambda *_: "auto")
+    monkeypatch.setattr(execution, "chosen_trainer", lambda *_: "auto")
     again = run("chosen", num_server_rounds=2, resume=True, **given)
     assert largest_difference(model_of(again), batched) == 0.0
     sequential = run("sequential", num_server_rounds=1, **given)
@@ -224,7 +225,7 @@ def test_what_was_chosen_is_written_and_kept_on_resume(
     stored = json.loads(file.read_text())
     assert stored["found"].pop("trainer") == "auto"
     file.write_text(json.dumps(stored))
-    monkeypatch.setattr(server_app, "chosen_trainer", lambda *_: "batched")
+    monkeypatch.setattr(execution, "chosen_trainer", lambda *_: "batched")
     run("sequential", num_server_rounds=2, resume=True, **given)
     assert "trainer" not in json.loads(file.read_text())["found"]
 

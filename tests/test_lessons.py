@@ -16,6 +16,7 @@ from tests.printed import Shell
 PAGES = sorted(LESSONS.glob("*.md"))
 
 
+@pytest.mark.pages
 @pytest.mark.process
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
@@ -36,6 +37,7 @@ def test_the_notebook_is_its_lesson() -> None:
     assert written == notebook(NOTEBOOK.with_suffix(".md"))
 
 
+@pytest.mark.pages
 @pytest.mark.process
 def test_the_notebook_executes(tmp_path: Path) -> None:
     """In a kernel of its own, as in JupyterLab."""

@@ -101,6 +101,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
     return {**variables, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
 
 
+@pytest.mark.pages
 def test_the_commands_print_what_the_page_says(tmp_path: Path, installed: dict[str, str]) -> None:
     folder, outputs = tmp_path / "empty", list[str]()
     folder.mkdir()
@@ -161,6 +162,7 @@ def check_own_code(folder: Path, app: Path) -> None:
         assert copy.read_bytes() == (app / "clinics" / f"{name}.py").read_bytes()
 
 
+@pytest.mark.pages
 def test_flowers_simulation_runs_the_app(app: Path, tmp_path: Path) -> None:
     settings = settings_in(HERE, app / "cells")
     run_inline(server_app, client_app, {**settings, "run-dir": str(tmp_path / "here")}, 2)

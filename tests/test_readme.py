@@ -83,6 +83,7 @@ def summaries(folder: Path) -> dict[int, dict[str, Any]]:
     return {summary["rounds"]: summary for summary in found}
 
 
+@pytest.mark.pages
 @pytest.mark.process
 @pytest.mark.timeout(1800)
 def test_the_commands_run_as_they_are_printed(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ def living(group: int) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("stacked", [1, 4])
+@pytest.mark.parametrize("stacked", [pytest.param(1, marks=pytest.mark.nightly), 4])
 @pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.nightly)])
 def test_a_runner_killed_again_and_again_loses_nothing_and_runs_nothing_twice(
     kills: int, stacked: int, tmp_path: Path

@@ -30,6 +30,8 @@ class LocalGrid(Grid):
     """Whether all nodes are on this machine."""
     location = ""
     """A line for the log about the machines of the nodes, or nothing."""
+    trainer_by_length = True
+    """Whether the length of a run decides what ``trainer = "auto"`` is."""
     option = "--nodes"
     """The option of ``fedapp run`` that sets the number of nodes."""
 

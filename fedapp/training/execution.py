@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -134,3 +135,27 @@ def _timer(config: RunConfig, node_data: NodeData) -> Callable[[int], float]:
         return statistics.median(times) / len(sample)
 
     return seconds
+
+
+def executed_config(
+    config: RunConfig,
+    node_data: NodeData,
+    sizes: ArrayLike,
+    run_info: dict[str, Any],
+    *,
+    by_length: bool = True,
+) -> RunConfig:
+    """Return the configuration with what ``trainer = "auto"`` and ``threads = 0`` stand for.
+
+    Both are chosen once, and the same on resume.
+    """
+    if config.trainer == "auto":
+        if by_length and not config.resume:
+            run_info["trainer"] = chosen_trainer(config, node_data.dataset.task, sizes)
+        config = config.model_copy(update={"trainer": run_info.get("trainer", "auto")})
+    if config.threads == 0:
+        if "threads" not in run_info:
+            parallel_nodes = run_info["nodes"] if run_info["engine"] != "inline" else 1
+            run_info["threads"] = chosen_threads(config, node_data, sizes, parallel_nodes)
+        config = config.model_copy(update={"threads": int(run_info["threads"])})
+    return config

@@ -171,5 +171,7 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
     values |= {"run-dir": str(folder), "num-server-rounds": rounds}
     store.note("continued" if done else "begun", request.run, done)
     stops = [StopAtTarget(request.target)] if request.target else []
-    run(InlineGrid(client_app, values, [{}]), read_config(values), [StopRun(should_stop), *stops])
+    grid = InlineGrid(client_app, values, [{}])
+    grid.trainer_by_length = False  # a longer run continues a shorter one to the same numbers
+    run(grid, read_config(values), [StopRun(should_stop), *stops])
     return read_run(request, folder)
