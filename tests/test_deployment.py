@@ -93,6 +93,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.nightly
 def test_only_those_invited_take_part_and_a_killed_superlink_costs_nothing(tmp_path, subtests):
     """One federation for all rows of the table, since each SuperNode costs seconds to start."""
     with secured(tmp_path) as started:

@@ -76,7 +76,7 @@ RUNS = [
     ("one node in process", "float32", 20),
     ("workers", "float64", 20),
     ("simulation", "float64", 20),
-    ("simulation", "float32", 20),
+    pytest.param("simulation", "float32", 20, marks=pytest.mark.nightly),
     ("deployment", "float32", 4),
 ]
 
@@ -158,6 +158,7 @@ def write_digits(folder, part, names=tuple("0123456789")):
     return write_parquet(folder, splits, features)
 
 
+@pytest.mark.nightly
 def test_nodes_that_are_clients(deployment):
     """`num-clients = 0`: every node its own folder; the server reads a third for its test set."""
     folder = deployment.folder

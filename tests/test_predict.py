@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from conftest import slow_but
 from data_files import write_parquet
 from in_process import model as model_of
 from in_process import run as digits_run
@@ -190,7 +191,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", slow_but({"linear", "2nn", "mnist-cnn"}, NETWORKS))
 def test_the_script_of_an_export_runs_and_builds_the_network(tmp_path, name):
     settings, plain = NETWORKS[name]
     settings = {"2nn.hidden": 200, **settings} if name != "2nn" else {}

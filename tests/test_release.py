@@ -27,6 +27,7 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert re.findall(r"^## \[(.*?)\] - \d{4}-\d\d-\d\d$", changes, re.MULTILINE)[0] == VERSION
 
 
+@pytest.mark.pages
 @pytest.mark.process
 @pytest.mark.timeout(900)
 def test_the_wheel_runs_in_an_empty_environment_and_folder(tmp_path: Path) -> None:

@@ -149,6 +149,7 @@ def test_the_command_killed_from_outside_resumes_to_the_same_bits(tmp_path, whol
     assert final(folder) == final(whole(1))
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.timeout(900)
 def test_a_killed_simulation_resumes_with_its_file_of_settings(simulation):

@@ -96,7 +96,7 @@ def check_faults(faulty, clean):
         assert sorted(kind for kind in counted for _ in range(counted[kind])) == named
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_hundred_rounds_in_which_clients_fail(tmp_path, monkeypatch, subtests):
     faulty, clean, memory = soak(tmp_path, monkeypatch)
     with subtests.test("the accuracy is that of the run in which they were not sampled"):

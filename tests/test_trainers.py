@@ -501,7 +501,13 @@ def test_large_batches_of_the_program_that_this_machine_chooses(batch_size: int,
         pytest.param(200, 250, 2, marks=pytest.mark.nightly),
     ],
 )
-@pytest.mark.parametrize("name", slow_but(("scaffold",), OWN_RULE))
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "scaffold" else pytest.param(name, marks=pytest.mark.nightly)
+        for name in OWN_RULE
+    ],
+)
 def test_every_client_rule_compiled(
     name: str, hidden: int, batch_size: int, together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
