@@ -22,6 +22,7 @@ from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.arrays import to_arrays
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.nodes import Nodes
+from fedapp.federation.samplers.sampler import prepared_sampler
 from fedapp.machine import keep_memory
 from fedapp.runs.callbacks import (
     Checkpoints,
@@ -92,6 +93,7 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     if dataset.table is not None:  # until the nodes have answered
         dataset = coded(dataset, statistics or own_statistics(dataset))
     theta = _initial_theta(config, dataset)
+    prepared_sampler(config)
     directory, run_info = _open(config, node_data)
     with locked(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)

@@ -100,19 +100,6 @@ def test_a_target_is_a_share(tmp_path, target, instead):
     )
 
 
-def test_a_folder_without_runs_one_run_and_no_folder(tmp_path):
-    only = made_run(tmp_path / "runs" / "only", SLOW)
-    (tmp_path / "empty").mkdir()
-    for paths, problem in (
-        ([tmp_path / "empty"], "holds no run (config.json is missing, and no folder in it is"),
-        ([tmp_path / "no"], "holds no run (there is no such folder). Give the folder that a run"),
-        ([only], "one run that can be read, and a comparison needs two. Give another run"),
-        ([only, tmp_path / "runs"], "one run that can be read"),
-    ):
-        with pytest.raises(CheckpointError, match=re.escape(problem)):
-            compare(paths)
-
-
 def test_runs_are_found_below_a_folder_by_name_and_each_once(tmp_path):
     for name in ("b/run10", "b/run9", "a", "b/.hidden", "a/inside"):
         made_run(tmp_path / name, SLOW)

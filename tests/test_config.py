@@ -46,10 +46,6 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"seed": -1}, ["seed = -1"]),
     ({"threads": -1}, ["threads = -1"]),
     ({"eval-every": -1}, ["eval-every = -1"]),
-    ({"target-accuracy": 97.0}, ["target-accuracy = 97.0", "or equal to 1; 97 % is 0.97. Stop"]),
-    ({"num-server-rounds": True}, ["num-server-rounds = true: must be a whole number. Rounds"]),
-    ({"num-clients": 2.5}, ["num-clients = 2.5: must be a whole number. Clients, K."]),
-    ({"learning-rate": "0,1"}, ["learning-rate = '0,1': must be a number. Client"]),
     ({"pictures": "no"}, ["pictures = 'no': must be true or false. ", "The default is true."]),
     ({"nosuch": False}, ["nosuch = false: there is no such key"]),
     ({"sampler": True}, ["sampler = true: must be a text. How"]),
@@ -73,12 +69,10 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"trainer": "fast"}, ["trainer = 'fast'"]),
     ({"evaluation": "none"}, ["evaluation = 'none'"]),
     ({"on-failure": "retry"}, ["on-failure = 'retry'", "'continue' or 'stop'"]),
-    ({"algorithm": "fedavgg"}, ["algorithm = 'fedavgg'", "Did you mean 'fedavg'"]),
     ({"model": "3nn"}, ["model = '3nn'", "Did you mean '2nn'"]),
     ({"partitioner": "dirichlett"}, ["partitioner = 'dirichlett'", "Did you mean 'dirichlet'"]),
     ({"transform": "none"}, ["transform = 'none'", "scale"]),
     # keys that do not exist
-    ({"learning_rate": 0.1}, ["learning_rate", "Did you mean 'learning-rate'"]),
     ({"lr": 0.1}, ["lr = 0.1", "no such key", "fedapp keys"]),
     ({"dirichlet.beta": 0.1}, ["dirichlet.beta", "no such key"]),
     ({"options": 1}, ["options"]),
@@ -219,12 +213,9 @@ def test_a_key_without_effect_is_named_with_the_reason(key: str, case: Case) -> 
 
 
 BAD_RUNS: list[tuple[dict[str, Any], list[str]]] = [
-    ({"num-clients": 2000}, ["num-clients = 2000", "1440"]),
     ({"partitioner": "shards", "num-clients": 7}, ["num-clients = 7", "shards.per-client"]),
     ({"device": "cuda:7"}, ["device = 'cuda:7'", "GPU"]),
-    ({"dataset": "/no/such/folder"}, ["dataset", "/no/such/folder"]),
     ({"model": "char-lstm"}, ["model = 'char-lstm'"]),
-    ({"min-nodes": 2}, ["min-nodes = 2", "1 is the number of nodes here", "--nodes 2"]),
     (
         {"device": "cpu", "trainer": "batched", "program": "capture"},
         ["program = 'capture'", "needs a GPU", "program='auto'"],
@@ -344,13 +335,6 @@ def test_a_line_of_metrics_that_is_no_round_is_named(tmp_path: Path) -> None:
         CheckpointError, match=r"metrics.jsonl, line 1, is damaged: it has no 'round'"
     ):
         read_metrics(tmp_path / "metrics.jsonl")
-
-
-@pytest.mark.parametrize("command", ["status", "report", "updates"])
-def test_a_folder_without_a_run_is_said_to_be_one(tmp_path: Path, command: str) -> None:
-    for folder, why in ((tmp_path, "config.json is missing"), (tmp_path / "a", "no such folder")):
-        result = CliRunner().invoke(app, [command, str(folder)])
-        assert f"holds no run ({why}" in str(result.exception).replace("there is ", "")
 
 
 def test_damaged_metrics_are_not_dropped_in_silence(run: Run) -> None:

@@ -23,7 +23,7 @@ FEW = [f"{key}={value}" for key, value in SMALL.items()]
 
 
 def fedapp(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Return a command's exit status and the last line that it said."""
+    """Return a command's exit status and what it said."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["fedapp", *words])
         with pytest.raises(SystemExit) as ended:
@@ -31,45 +31,7 @@ def fedapp(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     said = capfd.readouterr()
     code = ended.value.code or 0
     assert isinstance(code, int)
-    return code, (said.err if code else said.out).strip().splitlines()[-1]
-
-
-REFUSED = {
-    "run --workers -1": "Invalid value for '--workers'",
-    "run learning-rate=-1": "learning-rate = -1: must be greater than 0",
-    "run --num-clients 3": "num-clients is a setting: write num-clients=3, without dashes",
-    "run --num_clients=3": "num-clients is a setting: write num-clients=3, without dashes",
-    "sweep --num-clients [1,2]": "num-clients is a setting: write 'num-clients=[1,2]', without dashes",
-    "run --local-epochs": "local-epochs is a setting: write local-epochs=VALUE, without dashes",
-    "run --nosuch": "No such option '--nosuch'",
-    "run dataset=/nowhere": "dataset = '/nowhere': there is no such folder",
-    "run num-clients=5000": "5000",
-    "run --resume /nowhere": "'/nowhere' holds no run",
-    "partition num-clients=5000": "5000",
-    "partition --picture p.pdf": "written as .png and .svg",
-    "report /nowhere": "'/nowhere' holds no run",
-    "status /nowhere": "'/nowhere' holds no run",
-    "compare /nowhere": "'/nowhere' holds no run",
-    "compare /nowhere --target 95": "95 % is 0.95",
-    "doctor device=cuda": "device = 'cuda': this process sees 0 GPUs",
-    "keys x": "'x': there is no component of this name",
-    "updates /nowhere": "'/nowhere' holds no run",
-    "sharpness /nowhere": "'/nowhere' holds no run",
-    "reproduce nosuch": "'nosuch': there is no such table or figure",
-    "sweep dataset=/nowhere": "dataset = '/nowhere': there is no such folder",
-    "nosuch": "No such command 'nosuch'",
-}
-
-
-@pytest.mark.parametrize("words", REFUSED)
-def test_what_is_refused_ends_with_the_reason(
-    words: str, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, last = fedapp(capfd, *words.split())
-    assert code == 2
-    assert last.startswith("Error: ")
-    assert REFUSED[words] in last
+    return code, (said.err if code else said.out).strip()
 
 
 def test_a_run_in_which_every_round_fails_ends_with_the_reason(
@@ -78,8 +40,9 @@ def test_a_run_in_which_every_round_fails_ends_with_the_reason(
     """For Flower, too, the run failed: its ServerApp raised."""
     folder = tmp_path / "run"
     settings = ["learning-rate=1e30", "num-server-rounds=2", f"run-dir={folder}"]
-    code, last = fedapp(capfd, "run", *FEW, *settings)
+    code, said = fedapp(capfd, "run", *FEW, *settings)
     assert code == 2
+    last = said.splitlines()[-1]
     assert last.startswith("Error: No round changed the model: FloatingPointError")
     assert last.endswith(f"fedapp status {folder}")
 
@@ -92,8 +55,9 @@ def test_a_sweep_with_a_run_that_failed_ends_with_the_reason(
     monkeypatch.chdir(tmp_path)
     grid = ["learning-rate=1e30", "num-clients=[10,20000]", "num-server-rounds=1"]
     runs = ["--jobs", "1", "--runs", str(tmp_path / "runs")]
-    code, last = fedapp(capfd, "sweep", *FEW, *grid, *runs)
+    code, said = fedapp(capfd, "sweep", *FEW, *grid, *runs)
     assert code == 1
+    last = said.splitlines()[-1]
     problems = [
         row["problems"] for row in json.loads((tmp_path / "sweep.json").read_text())["rows"]
     ]

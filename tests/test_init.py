@@ -22,7 +22,6 @@ from deploy.federation import Federation, federation
 from fedapp.cli.init import create_app
 from fedapp.cli.main import app as command_line
 from fedapp.config.read import defaults
-from fedapp.errors import ConfigError
 from tests.own_app import ROWS, app_in, write
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,22 +74,6 @@ def test_a_new_app_runs(app: Path) -> None:
         for key, own in (("algorithm", "signs"), ("dataset", "rings"))
         for name in ("__init__", own)
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("My_App", "'My_App': must be small letters, digits and hyphens"),
-        ("json", "'json': Python has a module 'json' already"),
-        ("fedapp", "'fedapp': Python has a module 'fedapp' already"),
-        ("there", "is there already. Choose another name, or remove it."),
-    ],
-)
-def test_a_name_that_no_app_can_have(tmp_path: Path, name: str, said: str) -> None:
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "file").touch()
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        create_app(tmp_path / name)
 
 
 def rounds_reported(folder: Path) -> list[int]:

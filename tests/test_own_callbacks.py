@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli.main import app as command_line
 from fedapp.client_app import node_setup_of
-from fedapp.config.read import read_config
-from fedapp.errors import CheckpointError, ConfigError, RunError
+from fedapp.errors import CheckpointError, RunError
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import read_stored
 from fedapp.runs.status import status
@@ -286,73 +285,6 @@ def test_runs_in_one_program_have_callbacks_each(app: Path, tmp_path: Path) -> N
         folder = store.folder(request.run)
         rounds = [["round", t, row["test_accuracy"]] for t, row in enumerate(metrics_of(folder))]
         assert rows(folder) == [["start", 0, seed], *rounds, ["end", 2], ["close"]]
-
-
-# ---------------------------------------------------------------------- mistakes
-
-MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
-    "no such file": (
-        {},
-        {"callbacks": "./rows.py,./row.py"},
-        r"callbacks = '\./row\.py': there is no such file \(/.*/app/row\.py\)\. Name a \.py file",
-    ),
-    "a name": (
-        {},
-        {"callbacks": "rows"},
-        r"callbacks = 'rows': there is no such callback\. Name a file, as in '\./file\.py'\. Did you "
-        r"mean '\./rows\.py'\?",
-    ),
-    "no callback": (
-        {},
-        {"callbacks": "./signs.py"},
-        r"callbacks = '\./signs\.py': the file defines no callback\. Derive a class from "
-        r"fedapp\.federation\.callback\.RunCallback\.",
-    ),
-    "a plain class": (
-        {"plain.py": "class Plain:\n    pass\n"},
-        {"callbacks": "plain:Plain"},
-        r"callbacks = 'plain:Plain': the class Plain is no callback\. Derive it from fedapp\.federation",
-    ),
-    "a name of ours": (
-        {"rows.py": ROWS.replace('"rows"', '"fedprox"')},
-        {"callbacks": "./rows.py"},
-        r"callbacks = '\./rows\.py': the class Rows has the name of the algorithm 'fedprox' of fedapp",
-    ),
-    "one name twice": (
-        {"again.py": ROWS},
-        {"callbacks": "./rows.py,./again.py"},
-        r"callbacks = '\./again\.py': its name 'rows' is that of another component of this run",
-    ),
-    "no such parameter": (
-        {},
-        {"callbacks": "./rows.py", "rows.lable": "x"},
-        r"rows\.lable = 'x': there is no such key\. Did you mean 'rows\.label'\?",
-    ),
-    "a parameter of another type": (
-        {},
-        {"callbacks": "./rows.py", "rows.label": True},
-        r"rows\.label = true: must be a text\. What each line begins with\.",
-    ),
-    "a value of another type": (
-        {},
-        {"callbacks": True},
-        r"callbacks = true: must be a text",
-    ),
-    "a package that is not installed": (
-        {"track.py": "import no_such_tracker\n"},
-        {"callbacks": "./track.py"},
-        r"callbacks = '\./track\.py': /.*/track\.py, line 1: .*No module named 'no_such_tracker'\. "
-        r"Install that package",
-    ),
-}
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_answered_before_anything_starts(app: Path, mistake: str) -> None:
-    files, settings, said = MISTAKES[mistake]
-    write(app, files)
-    with pytest.raises(ConfigError, match=said):
-        read_config(settings)
 
 
 def test_other_code_of_what_trains_is_refused_as_before(app: Path, run: Run) -> None:

@@ -346,195 +346,34 @@ def test_an_answer_has_the_digests_only_of_own_code(app: Path, tmp_path: Path) -
 
 # ---------------------------------------------------------------------- what is refused
 
-NO_NAME = SIGNS.replace('    name: ClassVar[str] = "signs"\n', "")
-MISTAKES: dict[str, tuple[dict[str, str], dict[str, Any], str]] = {
-    "no such file": (
-        {},
-        {"algorithm": "./sings.py"},
-        r"algorithm = './sings\.py': there is no such file \(/.*/app/sings\.py\)\. Name a \.py file",
-    ),
-    "the name of a file": (
-        {},
-        {"algorithm": "signs"},
-        r"algorithm = 'signs': there is no such algorithm\. One of: .* Did you mean '\./signs\.py'\?",
-    ),
-    "a folder": (
-        {"folder.py/x": ""},
-        {"algorithm": "./folder.py"},
-        r"algorithm = './folder\.py': there is no such file",
-    ),
-    "no component": (
-        {"empty.py": "x = 1\n"},
-        {"algorithm": "./empty.py"},
-        r"algorithm = './empty\.py': the file defines no algorithm\. Derive a class from "
-        r"fedapp\.training\.algorithm\.Algorithm\.",
-    ),
-    "a component of another key": (
-        {},
-        {"partitioner": "./signs.py"},
-        r"partitioner = './signs\.py': the file defines no partitioner",
-    ),
-    "several components": (
-        {"two.py": SIGNS + SIGNS.replace("Signs", "Other").replace('"signs"', '"other"')},
-        {"algorithm": "./two.py"},
-        r"algorithm = './two\.py': the file defines several\. Set algorithm='\./two\.py:Signs' or "
-        r"algorithm='\./two\.py:Other'\.",
-    ),
-    "several networks": (
-        {},
-        {"model": "./nets.py"},
-        r"model = './nets\.py': the file defines several\. Set .*:Wide' or .*:ForDigits'\.",
-    ),
-    "no such class": (
-        {},
-        {"algorithm": "./signs.py:Sings"},
-        r"algorithm = './signs\.py:Sings': there is no class 'Sings'\. Its classes: Signs\.",
-    ),
-    "no such module": (
-        {},
-        {"model": "netts:Wide"},
-        r"model = 'netts:Wide': there is no module 'netts' in /.*/app or among the installed packages",
-    ),
-    "a syntax error": (
-        {"bad.py": "x = 1\nclass :\n"},
-        {"algorithm": "./bad.py"},
-        r"algorithm = './bad\.py': /.*/bad\.py, line 2: SyntaxError: invalid syntax \(class :\)\. "
-        r"Correct the file\.",
-    ),
-    "an exception": (
-        {"bad.py": "x = 1\n\ny = x / 0\n"},
-        {"model": "bad:Net"},
-        r"model = 'bad:Net': /.*/bad\.py, line 3: importing it raises ZeroDivisionError: division by "
-        r"zero\. Correct",
-    ),
-    "an exception in what it imports": (
-        {"bad.py": "import worse\n", "worse.py": "\nraise ValueError('no')\n"},
-        {"algorithm": "./bad.py"},
-        r"algorithm = './bad\.py': /.*/worse\.py, line 2: importing it raises ValueError: no\.",
-    ),
-    "a script that exits": (
-        {"bad.py": "import sys\nsys.exit(3)\n"},
-        {"algorithm": "./bad.py"},
-        r"algorithm = './bad\.py': /.*/bad\.py, line 2: importing it raises SystemExit: 3",
-    ),
-    "a package that is not installed": (
-        {"bad.py": "import no_such_package\n"},
-        {"algorithm": "./bad.py"},
-        r"/bad\.py, line 1: .*No module named 'no_such_package'\. Install that package, or put",
-    ),
-    "the wrong base class": (
-        {"plain.py": "class Plain:\n    pass\n"},
-        {"algorithm": "plain:Plain"},
-        r"algorithm = 'plain:Plain': the class Plain is no algorithm\. Derive it from fedapp\.training",
-    ),
-    "no name": (
-        {"signs.py": NO_NAME},
-        {"algorithm": "./signs.py"},
-        r"algorithm = './signs\.py': the class Signs has name = '', which must be .*\. Give it a name: "
-        r'ClassVar\[str\] = "signs"\.',
-    ),
-    "a name of ours": (
-        {"signs.py": SIGNS.replace('"signs"', '"fedprox"')},
-        {"algorithm": "./signs.py"},
-        r"algorithm = './signs\.py': the class Signs has the name of the algorithm 'fedprox' of fedapp",
-    ),
-    "a name of ours in another family": (
-        {"signs.py": SIGNS.replace('"signs"', '"2nn"')},
-        {"algorithm": "./signs.py"},
-        r"the class Signs has the name of the model '2nn' of fedapp.*Give it another name\.",
-    ),
-    "one of ours": (
-        {},
-        {"algorithm": "strategies.fedprox:FedProx"},
-        r"algorithm = 'strategies\.fedprox:FedProx': the class FedProx has the name of the algorithm",
-    ),
-    "one name twice": (
-        {"double.py": FILES["double.py"].replace('"double"', '"signs"')},
-        {"algorithm": "./signs.py", "transform": "./double.py"},
-        r"transform = './double\.py': its name 'signs' is that of another component of this run",
-    ),
-    "a missing method": (
-        {"points.py": FILES["points.py"].replace("def load", "def read")},
-        {"dataset": "./points.py"},
-        r"dataset = './points\.py': the class Points lacks the method load of fedapp\.data\.embedded",
-    ),
-    "a parameter without default": (
-        {"signs.py": SIGNS.replace("0.01, gt", "gt")},
-        {"algorithm": "./signs.py"},
-        r"the class Signs has the parameter signs\.scale, whose default is no number, text, true or",
-    ),
-    "no such parameter": (
-        {},
-        {"algorithm": "./signs.py", "signs.scle": 2},
-        r"signs\.scle = 2: there is no such key\. Did you mean 'signs\.scale'\?",
-    ),
-    "a parameter beyond its bounds": (
-        {},
-        {"algorithm": "./signs.py", "signs.scale": -1.0},
-        r"signs\.scale = -1\.0: must be greater than 0\. Length of a step\. The default is 0\.01\.",
-    ),
-    "a parameter of what is not chosen": (
-        {},
-        {"signs.scale": 2.0},
-        r"signs\.scale = 2\.0: there is no such key",
-    ),
+MANIFESTS = {
     "the name of another entry point": (
-        {"pyproject.toml": PYPROJECT.replace('signs = "signs', 'steps = "signs')},
-        {"algorithm": "steps"},
+        PYPROJECT.replace('signs = "signs', 'steps = "signs'),
+        "steps",
         r"algorithm = 'steps': the class Signs has name = 'signs', and its entry point is 'steps'\.",
     ),
     "an entry point that shadows one of ours": (
-        {"pyproject.toml": PYPROJECT.replace('signs = "signs', 'fedprox = "signs')},
-        {"algorithm": "fedprox"},
+        PYPROJECT.replace('signs = "signs', 'fedprox = "signs'),
+        "fedprox",
         r"algorithm = 'fedprox': the entry point 'fedprox' = 'signs:Signs' \(fedapp\.algorithms\) has "
         r"the name of the algorithm 'fedprox' of fedapp",
     ),
     "a pyproject that is no TOML": (
-        {"pyproject.toml": PYPROJECT + "[project"},
-        {"algorithm": "./signs.py"},
+        PYPROJECT + "[project",
+        "./signs.py",
         r"/app/pyproject\.toml: cannot be read as TOML: .*\. Correct it\.",
     ),
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_answered_before_anything_starts(app: Path, mistake: str) -> None:
-    files, settings, said = MISTAKES[mistake]
-    write(app, files)
-    with pytest.raises(ConfigError, match=said):
-        read_config(settings)
-
-
-NETWORK = "from torch import nn\nclass Net(nn.Module):\n    def {}\n        super().__init__()\n"
-
-
-@pytest.mark.parametrize(
-    ("code", "said"),
-    [
-        (
-            NETWORK.format("__init__(self, width):"),
-            r"model = 'net': Net\(width\) is called with the arguments input_shape and num_classes, or "
-            r"those of them that it has \(missing a required argument: 'width'\)\. Give the others",
-        ),
-        (
-            NETWORK.format("__init__(self):") + "        self.layer = nn.Linear(3, 10)\n"
-            "    def forward(self, x):\n        return self.layer(x)\n",
-            r"model = 'net': Net raises .* for inputs of shape \(2, 1, 8, 8\)\. Let forward take",
-        ),
-        (
-            NETWORK.format("__init__(self):") + "    def forward(self, x):\n        return x\n",
-            r"model = 'net': Net returns shape \(2, 1, 8, 8\) for two examples\. .*\[n, 10\]",
-        ),
-    ],
-    ids=["arguments", "inputs", "outputs"],
-)
-def test_a_network_that_does_not_fit_is_refused_before_training(
-    app: Path, run: Run, code: str, said: str
+@pytest.mark.parametrize(("pyproject", "algorithm", "said"), MANIFESTS.values(), ids=MANIFESTS)
+def test_a_mistake_in_an_apps_pyproject_is_one_line(
+    app: Path, pyproject: str, algorithm: str, said: str
 ) -> None:
-    write(app, {"net.py": code})
-    with pytest.raises(ConfigError, match=said):
-        run("run", model="./net.py")
-    assert not (app.parent / "run").exists()
+    write(app, {"pyproject.toml": pyproject})
+    with pytest.raises(ConfigError, match=said) as error:
+        read_config({"algorithm": algorithm})
+    assert "\n" not in str(error.value)
 
 
 def test_a_process_of_flower_uses_no_file_outside_of_the_app(

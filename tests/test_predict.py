@@ -68,26 +68,6 @@ def test_a_regression_gives_numbers_and_categories_are_coded_as_in_training(tmp_
     np.testing.assert_allclose([value for value, _ in found], expected, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("y\n1\n", r"new.csv: has no column 'x'. Its columns: y; the model's: x, y"),
-        ("x,y\n1,2\nten,2\n", r"column 'x': row 1 is 'ten', in a column of numbers"),
-        ("x,y\n1,2\n,2\n", r"column 'x': row 1 has no value"),
-    ],
-)
-def test_what_is_wrong_with_a_new_table_is_named(tmp_path, text, expected):
-    folder = run(tmp_path / "run", dataset=str(clusters(tmp_path / "set")), num_server_rounds=1)
-    (tmp_path / "new.csv").write_text(text)
-    with pytest.raises(DataError, match=expected):
-        said(folder, tmp_path / "new.csv")
-    with pytest.raises(DataError, match=r"none.csv: there is no such file. The model takes tables"):
-        said(folder, tmp_path / "none.csv")
-    (tmp_path / "new.txt").write_text(text)
-    with pytest.raises(DataError, match=r"new.txt: is no table. The model takes tables"):
-        said(folder, tmp_path / "new.txt")
-
-
 def test_images_are_predicted_as_in_the_test(tmp_path):
     folder = digits_run(tmp_path / "run", model="2nn")
     digits = load_dataset(read_config({})).test
@@ -98,12 +78,6 @@ def test_images_are_predicted_as_in_the_test(tmp_path):
     outputs = load_model(folder).module(torch.from_numpy(digits.inputs[:12]))
     names = [str(int(best)) for best in outputs.argmax(1)]
     assert [name for name, _ in said(folder, *files)] == names
-    Image.fromarray(np.zeros((9, 8), np.uint8)).save(tmp_path / "tall.png")
-    with pytest.raises(DataError, match=r"tall.png: is 8x9, and the model takes 8x8"):
-        said(folder, tmp_path / "tall.png")
-    (tmp_path / "no.png").write_text("no")
-    with pytest.raises(DataError, match=r"no.png: not a readable image"):
-        said(folder, tmp_path / "no.png")
 
 
 def spoken(folder: Path, *texts: str, **columns: list[object]) -> Path:

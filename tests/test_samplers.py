@@ -14,7 +14,6 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.data.node_data import read_node_data
 from fedapp.engines.in_process import InlineGrid
-from fedapp.errors import ConfigError
 from fedapp.federation.callback import Callback
 from fedapp.federation.samplers.availability import Availability
 from fedapp.federation.samplers.by_size import BySize
@@ -187,65 +186,6 @@ def test_runs_of_before_keep_their_names() -> None:
         assert "sampler" not in plain.canonical
     assert Request.of({"sampler": "uniform"}, 1).run == Request.of({}, 1).run
     assert Request.of({"sampler": "poisson"}, 1).canonical["sampler"] == "poisson"
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"sampler": "unifrom"},
-            "sampler = 'unifrom': there is no such sampler.*Did you mean 'uniform'",
-        ),
-        ({"sampler": "by-size"}, "weighting = 'examples': does not go with sampler = 'by-size'"),
-        ({"sampler": "poisson", "over-selection": 0.5}, "over-selection = 0.5: has no effect"),
-        (
-            {"sampler": "power-of-choice", "weighting": "uniform", "power-of-choice.candidates": 2},
-            "candidates = 2: 3 clients train a round",
-        ),
-        (
-            {"power-of-choice.candidates": 9},
-            "candidates = 9: has no effect, because sampler is 'auto'",
-        ),
-        (
-            {"algorithm": "dp-fedavg", "sampler": "uniform"},
-            "sampler = 'uniform': .*epsilon is computed",
-        ),
-        (
-            {"algorithm": "local-dp", "sampler": "power-of-choice"},
-            "sampler = 'power-of-choice': .*are not private",
-        ),
-        ({"sampler": "availability", "num-clients": 0}, "is for virtual clients"),
-        (
-            {"sampler": "availability", "availability.trace": "a.csv", "availability.period": 7},
-            "availability.period = 7: has no effect",
-        ),
-        (
-            {"sampler": "availability", "availability.share": 0},
-            "availability.share = 0.*greater than 0",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_named(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_config({"num-clients": 6, **settings})
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "cannot be read"),
-        ("", "is empty"),
-        ("1,0\n1\n", "its rows differ in length"),
-        ("1,0\n1,yes\n", "row 2, column 2, is 'yes'"),
-        ("1,0\n0,1\n", "has 2 rows, one a client, and num-clients = 6. Set num-clients=2"),
-    ],
-)
-def test_a_wrong_trace_is_named_before_the_first_round(
-    text: str | None, message: str, run: Run, tmp_path: Path
-) -> None:
-    trace = str(tmp_path / "trace.csv") if text is None else write(tmp_path / "trace.csv", text)
-    with pytest.raises(ConfigError, match=message):
-        run(sampler="availability", **{"availability.trace": trace})
 
 
 def test_the_report_shows_who_was_available_and_who_trained(run: Run) -> None:

@@ -15,7 +15,7 @@ from in_process import client_app, run
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app
-from fedapp.errors import CheckpointError, ConfigError, RunError
+from fedapp.errors import ConfigError, RunError
 from fedapp.runs import lock
 from fedapp.runs.callbacks import Metrics
 from fedapp.runs.directory import RunDirectory, read_stored
@@ -228,11 +228,6 @@ def test_who_may_only_read_a_run_can_ask_for_its_status(tmp_path, monkeypatch):
         assert dict(status(folder))["state"] == "running"
     monkeypatch.setattr(os, "open", open_to_read)
     assert dict(status(folder))["state"] == "finished"
-
-
-def test_a_folder_without_a_run(tmp_path):
-    with pytest.raises(CheckpointError, match="holds no run"):
-        status(tmp_path)
 
 
 @pytest.mark.process

@@ -21,7 +21,7 @@ from fedapp.data import load_node_data
 from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.table import Summary
 from fedapp.engines.in_process import InlineGrid
-from fedapp.errors import ConfigError, DataError, RunError
+from fedapp.errors import DataError, RunError
 from fedapp.runs.status import status
 from fedapp.server_app import run as run_server
 
@@ -126,100 +126,6 @@ def test_what_save_to_disk_wrote_of_a_table_is_read(tmp_path):
     assert len(load(folder, test_fraction=0.4).train) == 2
 
 
-ERRORS = {
-    "no such column": (
-        "x,label 1,0 2,1",
-        {"input-keys": "x,size"},
-        r"input-keys = 'x, size': .*no column 'size'. Its columns: x, label",
-    ),
-    "no such category": (
-        "x,label 1,0 2,1",
-        {"input-keys": "x", "categorical-keys": "y"},
-        r"categorical-keys = 'y'.*Its columns: x, label",
-    ),
-    "the label as input": (
-        "x,label 1,0 2,1",
-        {"input-keys": "x,label"},
-        r"input-keys = 'x,label': names 'label', the label",
-    ),
-    "a column twice": (
-        "x,label 1,0 2,1",
-        {"input-keys": "x,x"},
-        r"or a column twice. Name each input once",
-    ),
-    "no label": (
-        "x,y 1,0 2,1",
-        {},
-        r"label-key = '': .*none named 'label'. Set label-key. Its columns: x \(int64\), y",
-    ),
-    "no such label": (
-        "x,label 1,0 2,1",
-        {"label-key": "kind"},
-        r"label-key = 'kind': .*no such column. Its columns: x",
-    ),
-    "a gap": (
-        "x,y,label 1,2,0 2,,1",
-        {},
-        r"split 'train', column 'y': row 1 has no value \(1 such rows\). .*missing='mean'",
-    ),
-    "a missing category": (
-        "c,label a,0 ,1 ,1",
-        {"input-keys": "c"},
-        r"column 'c': row 1 has no value \(2 such rows\)",
-    ),
-    "infinite": ("x,label 1,0 inf,1", {}, r"column 'x': row 1 is inf"),
-    "text in numbers": (
-        "x,y,label 1,1,0 2,1,1 3,?,0",
-        {},
-        r"column 'y': row 2 is '\?', in a column of numbers. .*categorical-keys='y'",
-    ),
-    "a label's gap": ("x,label 1,0 2,", {}, r"column 'label': row 1 has no label \(1 such rows\)"),
-    "text in labels": (
-        "x,label 1,1.5 2,2.5 3,cheap",
-        {},
-        r"column 'label': row 2 is 'cheap', in a column of numbers",
-    ),
-    "names in a regression": (
-        "x,label 1,a 2,b",
-        {"task": "regression"},
-        r"task = 'regression': .*column 'label': row 0 is 'a'",
-    ),
-    "floats as classes": (
-        "x,label 1,1.0 2,1.5",
-        {"task": "classification"},
-        r"task = 'classification': .*row 1 is 1.5",
-    ),
-    "a negative class": ("x,label 1,0 2,-1", {}, r"has label -1 in row 1"),
-    "keys of text": (
-        "x,label 1,0 2,1",
-        {"text-unit": "words"},
-        r"text-unit = 'words': has no effect, because dataset .* holds a table of numbers",
-    ),
-    "two keys of inputs": (
-        "x,label 1,0 2,1",
-        {"input-keys": "x", "input-key": "x"},
-        r"input-key = 'x': has no effect, because input-keys names",
-    ),
-    "keys of tables": (
-        "text,label ab,0 cd,1",
-        {"missing": "mean"},
-        r"missing = 'mean': has no effect, because dataset .* holds images or text",
-    ),
-    "no statistics": (
-        "x,label 1,0 2,1",
-        {"table-statistics": "no.json"},
-        r"table-statistics = 'no.json': cannot be read: .*\{\"columns\": \{\"x\": \{\"mean\"",
-    ),
-}
-
-
-@pytest.mark.parametrize(("train", "keys", "said"), ERRORS.values(), ids=ERRORS.keys())
-def test_what_is_wrong_with_a_table_is_named(tmp_path, train, keys, said):
-    folder = csv(tmp_path / "set", train)
-    with pytest.raises((DataError, ConfigError), match=said):
-        load(folder, **keys)
-
-
 def test_a_column_of_another_kind_is_named(tmp_path):
     when = [datetime.datetime(2026, 1, day) for day in (1, 2)]
     columns = {"when": when, "x": [1.0, 2.0], "label": [0, 1]}
@@ -309,30 +215,6 @@ def test_a_regression_finds_the_least_squares(tmp_path, trainer):
     assert last["test_accuracy"] is None
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["test_rmse"] == last["test_rmse"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"algorithm": "fedlc"}, "algorithm = 'fedlc': needs labels of classes"),
-        ({"algorithm": "fedntd"}, "algorithm = 'fedntd': needs labels of classes"),
-        ({"algorithm": "fedsol"}, "algorithm = 'fedsol': needs labels of classes"),
-        ({"partitioner": "dirichlet"}, "partitioner = 'dirichlet': divides each label"),
-        ({"partitioner": "label-quantity"}, "partitioner = 'label-quantity': divides each label"),
-        ({"target-accuracy": 0.9}, "target-accuracy = 0.9: .*Set target-accuracy=0"),
-        (
-            {"algorithm": "dp-fedavg"},
-            r"table-statistics = '': .*\{\"columns\": \{\"u\": \{\"mean\"",
-        ),
-        ({"algorithm": "local-dp"}, r"table-statistics = '': .*'local-dp' protects"),
-    ],
-)
-def test_what_a_regression_or_privacy_excludes_is_named_before_training(tmp_path, settings, said):
-    data, _, _ = line(tmp_path / "set")
-    settings = {key.replace("-", "_"): value for key, value in settings.items()}
-    with pytest.raises(ConfigError, match=said):
-        run(tmp_path / "run", dataset=str(data), label_key="y", num_clients=3, **settings)
-    assert not (tmp_path / "run").exists()
 
 
 # ---------------------------------------------------------------------- nodes

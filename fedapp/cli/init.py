@@ -97,7 +97,9 @@ def create_app(folder: Path) -> list[Path]:
     package = name.replace("-", "_")
     _check_name(name, package)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"{folder}: is there already. Choose another name, or remove it.")
+        raise ConfigError(
+            f"{folder}: is there already, and must be new or empty. Choose another name, or remove it."
+        )
     texts = {
         "pyproject.toml": _pyproject(name, package),
         "README.md": README.format(name=name, package=package),

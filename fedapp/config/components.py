@@ -162,7 +162,7 @@ def _named_component(family: Family, module: ModuleType, name: str, entry: str) 
     base, named_class = family.base_class(), vars(module).get(name)
     if not isinstance(named_class, type):
         classes = ", ".join(_classes(module)) or "none"
-        raise ComponentError(f"there is no class {name!r}. Its classes: {classes}.")
+        raise ComponentError(f"there is no class {name!r}. Name one of its classes: {classes}.")
     if issubclass(named_class, base):
         return named_class
     adopted = base.adopt(named_class, entry or _with_hyphens(name))

@@ -85,7 +85,7 @@ def _read(values: Mapping[str, Any]) -> RunConfig:
         config = RunConfig.model_validate({**known, "options": complete})
     except ValidationError as error:
         problems += [_message(detail, RunConfig) for detail in error.errors()]
-    problems += own.problems
+    problems += dict.fromkeys(own.problems)  # those of a pyproject.toml are those of every family
     if config is not None:
         problems += _option_problems_of(config, own)
         if not problems:
@@ -180,8 +180,11 @@ def field_of(key: str) -> FieldInfo:
 def _unknown_keys(values: Mapping[str, Any], allowed: Sequence[str]) -> Iterator[str]:
     for key, value in values.items():
         if key not in allowed:
-            similar = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
+            name, dot, _ = key.partition(".")
+            similar = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6 if dot else 0.5)
             hint = f"Did you mean {similar[0]!r}? " if similar else ""
+            if dot and not similar:
+                hint = f"Choose a component called {name!r}, as in algorithm='./{name}.py'. "
             yield (
                 f"{key} = {shown(value)}: there is no such key. {hint}`fedapp keys` lists them all."
             )
@@ -318,7 +321,10 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as TOML: {error}") from error
+        raise ConfigError(
+            f"{path}: cannot be read as TOML: {error}. Name a file of settings, such as seed = 3, or "
+            "correct it."
+        ) from error
 
 
 def dotted(values: dict[str, Any], prefix: str = "") -> dict[str, Scalar]:

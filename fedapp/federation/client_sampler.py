@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from logging import WARNING
-from typing import cast
 
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -16,7 +15,7 @@ from fedapp.federation.callback import ServerState
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault
 from fedapp.federation.nodes import Cohort, Nodes
-from fedapp.federation.samplers.sampler import Candidates, Sampler
+from fedapp.federation.samplers.sampler import Candidates, prepared_sampler
 from fedapp.federation.sampling import distribute, over_selected
 from fedapp.training.algorithm import Algorithm
 
@@ -65,8 +64,7 @@ class ClientSampler:
         self.config = config
         self.algorithm = algorithm
         self.nodes = nodes
-        self.sampler = cast("Sampler", config.component("sampler"))
-        self.sampler.prepare(config)
+        self.sampler = prepared_sampler(config)
         self._delivery = delivery
         self._population = population
         self._losses = losses

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from matplotlib.colors import ListedColormap
@@ -13,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import RoundMetrics
-from fedapp.federation.samplers.sampler import Sampler
+from fedapp.federation.samplers.sampler import prepared_sampler
 from fedapp.runs.figures import BLUE, LIGHT, ORANGE, new_figure, save
 
 KINDS = {"not available": "white", "available": LIGHT, "trained": BLUE, "failed": ORANGE}
@@ -27,8 +26,7 @@ def draw_participation(
     """Draw clients by rounds as ``stem``.png and .svg; return the files."""
     trained = [record for record in records if record["round"] > 0]
     clients = range(config.num_clients)
-    sampler = cast("Sampler", config.component("sampler"))
-    sampler.prepare(config)
+    sampler = prepared_sampler(config)
     cells = np.zeros((min(len(clients), MAX_CLIENTS), len(trained)), dtype=np.int64)
     for column, record in enumerate(trained):
         failed = {int(client) for client in record.get("failures", {})}

@@ -65,7 +65,7 @@ def predict(model: SavedModel, files: list[Path], length: int) -> Iterator[Predi
     symbols = _symbols(model) if task.kind == "tokens" else None
     for file in files:
         if not file.is_file():
-            raise DataError(f"{file}: there is no such file. The model takes {WANTED[task.kind]}.")
+            raise DataError(f"{file}: there is no such file. {_wanted(task.kind)}")
         if symbols is None:
             yield from _scores(model, file, _inputs(model, file), whole=task.kind == "image")
         elif task.one_label:
@@ -80,7 +80,7 @@ def _inputs(model: SavedModel, file: Path) -> NDArray[np.generic]:
     if model.statistics is None:
         return read_image(file, model.task.input_shape)
     if file.suffix not in TABLES:
-        raise DataError(f"{file}: is no table. The model takes {WANTED['vector']}.")
+        raise DataError(f"{file}: is no table. {_wanted('vector')}")
     return read_rows(file, model.statistics, model.config.missing)
 
 
@@ -156,6 +156,8 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").rstrip("\n")
     except (OSError, ValueError) as error:
-        raise DataError(
-            f"{file}: cannot be read as text: {error}. The model takes {WANTED['tokens']}."
-        ) from error
+        raise DataError(f"{file}: cannot be read as text: {error}. {_wanted('tokens')}") from error
+
+
+def _wanted(kind: str) -> str:
+    return f"Name another file; the model takes {WANTED[kind]}."

@@ -25,16 +25,27 @@ ClassNames = Mapping[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Column:
-    """A column in every split, by the split's name, with the names that its integers stand for."""
+    """A column in every split, by the split's name, with the names that its integers stand for.
+
+    ``keys``: whether `missing` and `categorical-keys` are for it, as for an input of a run.
+    """
 
     dataset: str
     name: str
     parts: Mapping[str, Any]
     class_names: tuple[str, ...] = ()
+    keys: bool = True
 
     def of(self, split: str) -> str:
-        """Return the beginning of an error about ``split``."""
-        return f"dataset {self.dataset!r}, split {split!r}, column {self.name!r}"
+        """Return the beginning of an error about ``split``; "" are rows for a trained model."""
+        place = f"dataset {self.dataset!r}, split {split!r}" if split else self.dataset
+        return f"{place}, column {self.name!r}"
+
+    @property
+    def correction(self) -> str:
+        """What to do about a value that is no number."""
+        keys = f"set missing='mean', or set categorical-keys={self.name!r}"
+        return f"Correct it, or leave it empty and {keys}." if self.keys else "Correct it."
 
     @property
     def is_categorical(self) -> bool:
@@ -81,12 +92,16 @@ def _named(config: DataConfig, table: Any, label: str) -> list[str]:
             if name not in table.column_names:
                 raise DataError(
                     f"{key} = {', '.join(own)!r}: dataset {config.dataset!r} has no column {name!r}. "
-                    f"Its columns: {', '.join(table.column_names)}."
+                    f"Set {key} to some of its columns: {', '.join(table.column_names)}."
                 )
-    if label in names or len(set(names)) < len(names):
+    if label in names:
         raise DataError(
-            f"input-keys = {config.input_keys!r}: names {label!r}, the label, or a column twice. "
-            "Name each input once."
+            f"input-keys = {config.input_keys!r}: names {label!r}, which is the label and no input. "
+            "Leave it out, or set label-key to another column."
+        )
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise DataError(
+            f"input-keys = {config.input_keys!r}: names {twice!r} twice. Name each input once."
         )
     return list(names)
 
@@ -122,7 +137,10 @@ def numbers_of(column: Column, missing: str) -> dict[str, NDArray[np.float64]]:
             part.cast(kind).cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64
         )
         if (infinite := np.flatnonzero(np.isinf(values))).size:
-            raise DataError(f"{column.of(split)}: row {infinite[0]} is {values[infinite[0]]}.")
+            raise DataError(
+                f"{column.of(split)}: row {infinite[0]} is {values[infinite[0]]}, and a number must be "
+                f"finite. {column.correction}"
+            )
         if missing == "refuse":
             _refuse_missing(column, split, np.flatnonzero(np.isnan(values)))
         result[split] = values
@@ -186,8 +204,8 @@ def refuse_text_among_numbers(column: Column, minimum: float = 0.5) -> None:
         for row, value in enumerate(part.to_pylist()):
             if value is not None and not _is_numeral(value):
                 raise DataError(
-                    f"{column.of(split)}: row {row} is {value!r}, in a column of numbers. Correct it, or "
-                    f"leave it empty and set missing='mean', or set categorical-keys={column.name!r}."
+                    f"{column.of(split)}: row {row} is {value!r}, in a column of numbers. "
+                    f"{column.correction}"
                 )
 
 
@@ -200,9 +218,9 @@ def _is_numeral(value: str | None) -> bool:
 
 def _refuse_missing(column: Column, split: str, rows: Sequence[int] | NDArray[Any]) -> None:
     if len(rows):
+        fix = "Fill it, remove the row, or set missing='mean'." if column.keys else "Fill it."
         raise DataError(
-            f"{column.of(split)}: row {rows[0]} has no value ({len(rows)} such rows). Fill it, remove "
-            "the row, or set missing='mean'."
+            f"{column.of(split)}: row {rows[0]} has no value ({len(rows)} such rows). {fix}"
         )
 
 

@@ -34,30 +34,31 @@ def read_rows(path: Path, statistics: Statistics, missing: str) -> NDArray[np.fl
     DataError
         The file cannot be read, lacks a column, or a value is missing or of another kind.
     """
-    rows = _read(path)
+    rows = _read(path, statistics)
     values: list[tuple[str, ...] | None] = []
     columns = []
     names = class_names_of(rows.features)
     for name, how in statistics.columns.items():
         if name not in rows.column_names:
             raise DataError(
-                f"{path}: has no column {name!r}. Its columns: {', '.join(rows.column_names)}; the "
-                f"model's: {', '.join(statistics.columns)}."
+                f"{path}: has no column {name!r}, but {', '.join(rows.column_names)}. Give it those of "
+                f"the model: {', '.join(statistics.columns)}; others are ignored."
             )
-        column = Column(str(path), name, {"rows": rows.data.table[name]}, names.get(name, ()))
+        values_of = {"": rows.data.table[name]}
+        column = Column(str(path), name, values_of, names.get(name, ()), keys=False)
         if isinstance(how, Scaling):
             refuse_text_among_numbers(column, minimum=-1)
             values.append(None)
-            columns.append(numbers_of(column, missing)["rows"])
+            columns.append(numbers_of(column, missing)[""])
         else:
             known, codes = categories_of(column, missing)
             values.append(known)
-            columns.append(codes["rows"])
+            columns.append(codes[""])
     table = Table(tuple(statistics.columns), tuple(values), (), 0)
     return coded_inputs(table, statistics, np.stack(columns, axis=1))
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path, statistics: Statistics) -> Any:
     import datasets
 
     datasets.disable_progress_bars()
@@ -66,7 +67,10 @@ def _read(path: Path) -> Any:
         with tempfile.TemporaryDirectory() as scratch:
             return reader(str(path), cache_dir=scratch, keep_in_memory=True)
     except Exception as error:
-        raise DataError(f"{path}: cannot be read as a table: {error}") from error
+        raise DataError(
+            f"{path}: cannot be read as a table: {str(error).rstrip('.')}. Give it the model's columns "
+            f"({', '.join(statistics.columns)}) and at least one row."
+        ) from error
     finally:
         datasets.enable_progress_bars()
 

@@ -120,7 +120,8 @@ def _source_of_table(
 
     def column(name: str, key: str) -> Column:
         parts = {split: _column(config, table, key, name) for split, table in splits.items()}
-        return Column(config.dataset, name, parts, class_names.get(name, ()))
+        is_input = key == "input-keys"
+        return Column(config.dataset, name, parts, class_names.get(name, ()), keys=is_input)
 
     labels, label_names = label_of(config, column(label, "label-key"))
     coded = [_coded(config, column(name, "input-keys")) for name in names]
@@ -203,7 +204,8 @@ def _texts(column: Any, where: str) -> Any:
 def _column(config: DataConfig, table: Any, key: str, name: str) -> Any:
     if name not in table.column_names:
         raise DataError(
-            f"{key} = {name!r}: dataset {config.dataset!r} has no such column. {_column_list(table)}"
+            f"{key} = {name!r}: dataset {config.dataset!r} has no such column. Set {key} to one that it "
+            f"has. {_column_list(table)}"
         )
     return table.column(name)
 
@@ -286,7 +288,9 @@ def open_image(source: Any, where: str) -> Image.Image:
         image = Image.open(source)
         image.load()
     except (OSError, SyntaxError, ValueError) as error:
-        raise DataError(f"{where}: not a readable image: {error}") from error
+        raise DataError(
+            f"{where}: not a readable image, such as PNG or JPEG: {error}. Replace it, or leave it out."
+        ) from error
     if image.mode in DEEP:
         raise DataError(f"{where}: {image.mode} pixels. Convert it to 8 bits a channel.")
     return image

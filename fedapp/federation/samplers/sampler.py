@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -85,3 +85,16 @@ class Sampler(Component, ABC):
                 "samples in proportion to n_k, so that weights n_k would count it twice. Set "
                 "weighting='uniform', or sampler='uniform'."
             )
+
+
+def prepared_sampler(config: RunConfig) -> Sampler:
+    """Return the sampler of a run, which has read what it needs.
+
+    Raises
+    ------
+    ConfigError
+        A file is missing, or does not fit the configuration.
+    """
+    sampler = cast("Sampler", config.component("sampler"))
+    sampler.prepare(config)
+    return sampler
