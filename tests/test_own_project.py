@@ -16,29 +16,37 @@ from typing import Any
 import pytest
 from in_process import metrics
 
-from deploy.federation import federation
+import fedapp
+from deploy.federation import environment, federation
+from deploy.processes import Processes, free_port
 from fedapp.cli.init import create_app
 from fedapp.client_app import app as client_app
 from fedapp.config.read import dotted
 from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
 from tests.own_app import app_in, write
+from tests.printed import PORTS, ROOT
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
-ROOT = Path(__file__).resolve().parents[1]
-HERE, IN_FLOWER = (ROOT / "docs" / "own-project.md").read_text().split("## In Flower\n")
+PAGE = (ROOT / "docs" / "own-project.md").read_text()
+WHEEL = f"fedapp-{fedapp.__version__}-py3-none-any.whl"
+END = "--- end of a block"
 TOLERANCE = 0.02
 """Of numbers with decimals, absolute or relative: another processor adds in another order."""
 DECIMAL = r"\d+\.\d+"
 
 
 def blocks(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield kind, content and file of each block; the file is the last that the text before it names."""
+    """Yield kind, content and file of each block but the installation.
+
+    The file is the last that the text before the block names.
+    """
     pattern = re.compile(r"(.*?)^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
     for prose, kind, content in pattern.findall(text):
         names = re.findall(r"`([\w/]+\.(?:py|toml))`", prose)
-        yield kind, content, names[-1] if names else ""
+        if "pip install" not in content:
+            yield kind, content, names[-1] if names else ""
 
 
 def files_of(text: str) -> dict[str, str]:
@@ -79,52 +87,65 @@ def test_outputs_are_compared_by_words_and_up_to_a_tolerance(printed: str, said:
 
 
 @pytest.fixture
-def installed(tmp_path: Path) -> dict[str, str]:
-    """Return variables of an environment that has the wheel, and what it requires, but no checkout."""
-    uv = [sys.executable, "-m", "uv", "--no-config", "--offline", "--quiet"]
-    python = str(tmp_path / "venv" / "bin" / "python")
-    constraints = ["--constraint", str(ROOT / "constraints.txt")]
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
+    """Return an environment that has the wheel, and what it requires, but no checkout.
+
+    Flower keeps to the test's folder. What it would start and leave behind, a SuperLink that simulates
+    nodes, is started here: a busy machine needs more than the 15 s that `flwr run` waits for it.
+    """
+    bin_ = tmp_path / "venv" / "bin"
+    uv = [sys.executable, "-m", "uv", "--no-config", "--quiet"]
+    pins = ["--python", str(bin_ / "python"), "--constraint", str(ROOT / "constraints.txt")]
     for command in (
         [*uv, "build", "--wheel", "--out-dir", str(tmp_path), str(ROOT)],
         [*uv, "venv", "--python", sys.executable, str(tmp_path / "venv")],
-        [*uv, "pip", "install", "--python", python, *constraints, "WHEEL"],
+        [*uv, "pip", "install", *pins, str(tmp_path / WHEEL)],
     ):
-        wheel = str(next(tmp_path.glob("*.whl"), ""))
-        words = [wheel if word == "WHEEL" else word for word in command]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode and "network was disabled" in done.stderr:
-            pytest.skip(f"uv's cache has not what the wheel needs: {done.stderr}")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-    left_out = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "FEDAPP_RUNS", "FEDAPP_APP")
-    variables = {key: value for key, value in os.environ.items() if key not in left_out}
-    path = f"{tmp_path / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return {**variables, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
+    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "FEDAPP_RUNS", "FEDAPP_APP"):
+        monkeypatch.delenv(name, raising=False)
+    port, path = str(free_port()), f"{bin_}{os.pathsep}{os.environ['PATH']}"
+    own = {
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": port,
+        "PATH": path,
+        "NO_COLOR": "1",
+        "COLUMNS": "100",
+    }
+    started = Processes(tmp_path, environment(tmp_path / "flwr") | own)
+    options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", port]
+    started.start("local", str(bin_ / "flower-superlink"), *options)
+    yield started
+    assert not started.stop()
+
+
+def script_of(page: str) -> str:
+    """Return the commands of a page, with its files, and a line after what each block prints."""
+    lines = ["set -e", "trap 'kill $(jobs -p) 2> /dev/null || true; wait' EXIT"]
+    for kind, content, name in blocks(page):
+        if kind == "bash":
+            lines.append(f"{content}echo '{END}'")
+        elif kind in ("python", "toml"):
+            lines.append(f"cat > {name} <<'FILE'\n{content}FILE")
+    script = "\n".join(lines)
+    for printed in PORTS:
+        script = re.sub(rf"\b{printed}\b", str(free_port()), script)
+    return script
 
 
 @pytest.mark.pages
-def test_the_commands_print_what_the_page_says(tmp_path: Path, installed: dict[str, str]) -> None:
-    folder, outputs = tmp_path / "empty", list[str]()
-    folder.mkdir()
-    for kind, content, name in blocks(HERE):
-        if kind == "bash" and "pip install" not in content:
-            script = f"{content}\npwd > {tmp_path / 'folder'}"
-            done = subprocess.run(
-                ["bash", "-ec", script],
-                cwd=folder,
-                env=installed,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, f"{content}\n{done.stdout}"
-            outputs.append(re.sub(r"\x1b\[[0-9;]*m", "", done.stdout))
-            folder = Path((tmp_path / "folder").read_text().strip())
+def test_the_commands_print_what_the_page_says(tmp_path: Path, installed: Processes) -> None:
+    (tmp_path / "empty").mkdir()
+    command = ["/bin/bash", "-c", f"cd {tmp_path / 'empty'}\n{script_of(PAGE)}"]
+    ended = installed.start("page", *command).wait(840)
+    said = iter(re.sub(r"\x1b\[[0-9;]*m", "", installed.log("page")).split(f"{END}\n"))
+    assert ended == 0, installed.logs()
+    output = ""
+    for kind, content, _ in blocks(PAGE):
+        if kind == "bash":
+            output = next(said)
         elif kind == "text":
-            assert not (found := difference(content, outputs.pop())), found
-        elif kind in ("python", "toml"):
-            write(folder, {name: content})
-    assert outputs == []
+            assert not (found := difference(content, output)), found
 
 
 # ---------------------------------------------------------------------- in Flower
@@ -137,17 +158,16 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return the page's app with its table, in which this process works."""
     folder = tmp_path / "clinics"
     create_app(folder)
-    write(folder, files_of(HERE))
+    write(folder, files_of(PAGE))
     monkeypatch.chdir(folder)
     subprocess.run([sys.executable, "make_data.py"], check=True)
     with app_in(folder):
         yield folder
 
 
-def settings_in(text: str, data: Path) -> dict[str, Any]:
-    """Return the settings of the one TOML block of a part of the page, with its table in ``data``."""
-    (content,) = (content for kind, content, _ in blocks(text) if kind == "toml")
-    return {**dotted(tomllib.loads(content)), "dataset": str(data), **SMALL}
+def settings_in(file: str, data: Path) -> dict[str, Any]:
+    """Return the settings of a TOML file of the page, with the table in ``data``."""
+    return {**dotted(tomllib.loads(files_of(PAGE)[file])), "dataset": str(data), **SMALL}
 
 
 def losses(folder: Path) -> list[float]:
@@ -162,16 +182,6 @@ def check_own_code(folder: Path, app: Path) -> None:
         assert copy.read_bytes() == (app / "clinics" / f"{name}.py").read_bytes()
 
 
-@pytest.mark.pages
-def test_flowers_simulation_runs_the_app(app: Path, tmp_path: Path) -> None:
-    settings = settings_in(HERE, app / "cells")
-    run_inline(server_app, client_app, {**settings, "run-dir": str(tmp_path / "here")}, 2)
-    with federation(tmp_path / "federation", simulation=True) as started:
-        folder = started.run({**settings, "min-nodes": 2}, "run", app=app)
-    assert losses(folder) == pytest.approx(losses(tmp_path / "here"), rel=1e-9)
-    check_own_code(folder, app)
-
-
 def test_two_clinics_with_tables_of_their_own_train_the_app(app: Path, tmp_path: Path) -> None:
     """One has the small tumours; the statistics are those of both together."""
     header, *lines = (app / "cells" / "train.csv").read_text().splitlines(keepends=True)
@@ -180,7 +190,7 @@ def test_two_clinics_with_tables_of_their_own_train_the_app(app: Path, tmp_path:
     for client, rows in enumerate((small, [line for line in lines if line not in small])):
         write(tmp_path / f"clinic-{client}", {"train.csv": "".join([header, *rows])})
         nodes.append({"data-path": str(tmp_path / f"clinic-{client}"), "client-id": client})
-    settings = settings_in(IN_FLOWER, app / "cells")
+    settings = settings_in("nodes.toml", app / "cells")
     here = {**settings, "run-dir": str(tmp_path / "here")}
     run_inline(server_app, client_app, here, node_configs=nodes)
     with federation(tmp_path / "federation") as started:
