@@ -26,6 +26,8 @@ html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0072b2", "color-brand-content": "#0072b2"},
     "dark_css_variables": {"color-brand-primary": "#56b4e9", "color-brand-content": "#56b4e9"},
 }
+html_static_path = ["_static"]
+html_css_files = ["pages.css"]
 html_show_copyright = False
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
@@ -60,6 +62,17 @@ def visit_math(self, node):
     raise nodes.SkipNode
 
 
+def keep_together(app, doctree, docname):
+    """Put no end of a line into "25 %" and "C = 0.1"."""
+    for text in list(doctree.findall(nodes.Text)):
+        if not isinstance(text.parent, (nodes.literal, nodes.math, nodes.FixedTextElement)):
+            found = re.sub(r"(?<=\d) (?=%)", "\u00a0", text)
+            found = re.sub(r"(?<=\b\w) = (?=\S)", "\u00a0=\u00a0", found)
+            if found != text:
+                text.parent.replace(text, nodes.Text(found))
+
+
 def setup(app):
+    app.connect("doctree-resolved", keep_together)
     app.connect("autodoc-process-docstring", escape_markup, priority=400)
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))

@@ -161,15 +161,16 @@ def _draw_score(axes: Axes, records: Sequence[RoundMetrics], target: float) -> N
 
 
 def draw_target(axes: Axes, target: float) -> None:
-    """Draw a line at a target accuracy."""
+    """Draw a line at a target accuracy, with its name beside the axes, where no curve crosses it."""
     axes.axhline(target, color=GREY, linewidth=1, zorder=0)
     axes.annotate(
-        f"target {target:.1%}",
-        (0.01, target),
+        f"target\n{percent_tick(target)}",
+        (1.01, target),
         xycoords=("axes fraction", "data"),
         color=GREY,
         fontsize=8,
-        va="bottom",
+        va="center",
+        annotation_clip=False,
     )
 
 

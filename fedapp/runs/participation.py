@@ -13,9 +13,9 @@ from matplotlib.ticker import MaxNLocator
 from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import RoundMetrics
 from fedapp.federation.samplers.sampler import prepared_sampler
-from fedapp.runs.figures import BLUE, LIGHT, ORANGE, new_figure, save
+from fedapp.runs.figures import BLUE, ORANGE, new_figure, save
 
-KINDS = {"not available": "white", "available": LIGHT, "trained": BLUE, "failed": ORANGE}
+KINDS = {"not available": "white", "available": "#B5D5EA", "trained": BLUE, "failed": ORANGE}
 MAX_CLIENTS = 400
 """Rows of the picture; of more clients the first are drawn."""
 

@@ -222,7 +222,7 @@ BODY = """{% macro facts(rows) %}
 {% endfor %}
 </table></div>
 {% endmacro %}
-<h1>{{ title }}</h1>
+<h1>{{ title | replace(" = ", "\u00a0=\u00a0") }}</h1>
 <p><code>{{ path }}</code></p>
 <div class="figures">
 {% for figure in curves %}

@@ -105,7 +105,7 @@ def comparison_page(comparison: Comparison, command: str) -> str:
         title=title,
         comparison=comparison,
         rows=[Row(*row) for row in rows],
-        columns=number_columns(comparison),
+        columns=[head.replace(" %", "\u00a0%") for head in number_columns(comparison)],
         figures=[
             picture(
                 figure,
