@@ -44,22 +44,22 @@ def uv_constraints() -> str:
 
 INTRODUCTION = """# Configuration
 
-*Which settings are there, and what do they allow?* Every run-config key, as `fedapp run KEY=VALUE`
-and `flwr run . --run-config "KEY=VALUE"` take it. Both also take a TOML file of keys. Flower wants text
-in quotes: `--run-config "model='2nn'"`. `fedapp run`, `sweep`, `partition` and `doctor` take such a text,
-too (`-c` for short), so that one serves both. The values that `model`, `partitioner` and the like choose
-from are listed below, with their own parameters.
+*Which settings are there, and what do they allow?* `fedapp run KEY=VALUE` and `flwr run . --run-config
+"KEY=VALUE"` take every key here, or a TOML file of keys. Flower wants text in quotes: `--run-config
+"model='2nn'"`; `fedapp run`, `sweep`, `partition` and `doctor` take such a text after `-c`.
 
 `algorithm`, `model`, `dataset`, `partitioner`, `transform` and `sampler` also take
 [code of your own](own-code.md); [`callbacks`](callbacks.md) are always your own.
 
-`fedapp keys` prints the same list, and `fedapp keys NAME` the parameters of one component. A wrong
-value, an unknown key or a senseless combination is refused
-before anything starts by `fedapp`. Flower begins a run with whatever it is given, which then ends with
-the same message: `fedapp doctor KEY=VALUE ...` says it first.
+`fedapp keys` prints this list, and `fedapp keys NAME` the parameters of one component. `fedapp` refuses a
+wrong value or combination before anything starts; Flower starts the run, which then ends with the same
+message, so ask `fedapp doctor KEY=VALUE ...` first.
 
-This page is generated from `RunConfig` and the components: `make generate`.
+Generated from `RunConfig` and the components: `make generate`.
 """
+
+DESCRIBED = {"algorithm": "[Algorithms](algorithms.md) describes each."}
+"""Families whose components have a page of their own."""
 
 
 def configuration_page() -> str:
@@ -78,19 +78,29 @@ KEYS_HEADING = ("| key | default | allowed | meaning |", "| --- | --- | --- | --
 
 def _family_section(family: Family) -> list[str]:
     components = family.components()
-    lines = ["", f"## Values of `{family.key}`", "", "| value | what it is |", "| --- | --- |"]
-    lines += [f"| `{name}` | {_cell(each.title())} |" for name, each in components.items()]
-    rows = [
-        _row(f"{name}.{kebab(field)}", info)
-        for name, component in components.items()
-        for field, info in component.model_fields.items()
-    ]
+    titles = [f"| `{name}` | {_cell(each.title())} |" for name, each in components.items()]
+    described = DESCRIBED.get(family.key)
+    lines = ["", f"## Values of `{family.key}`", ""]
+    lines += [described] if described else ["| value | what it is |", "| --- | --- |", *titles]
+    keys: dict[tuple[str, ...], list[str]] = {}
+    for name, component in components.items():
+        for field, info in component.model_fields.items():
+            keys.setdefault(_cells(info), []).append(f"`{name}.{kebab(field)}`")
+    rows = [f"| {', '.join(alike)} | {' | '.join(cells)} |" for cells, alike in keys.items()]
     return [*lines, "", *KEYS_HEADING, *rows] if rows else lines
 
 
 def _row(key: str, info: FieldInfo) -> str:
-    default = json.dumps(info.get_default())
-    return f"| `{key}` | `{default}` | {_allowed(info)} | {_cell(str(info.description))} |"
+    return f"| `{key}` | {' | '.join(_cells(info))} |"
+
+
+def _cells(info: FieldInfo) -> tuple[str, ...]:
+    """Return a field's default, what it allows and what it means."""
+    return (
+        f"`{json.dumps(info.get_default())}`",
+        _allowed(info),
+        _cell(str(info.description)),
+    )
 
 
 def _cell(text: str) -> str:

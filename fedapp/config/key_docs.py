@@ -12,8 +12,8 @@ from fedapp.config.read import field_of
 from fedapp.config.registry import FAMILIES, Component
 from fedapp.errors import ComponentError
 
-BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-TYPES: dict[Any, str] = {bool: "true or false", int: "whole number", float: "number"}
+SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+TYPES: dict[Any, str] = {bool: "true or false", int: "integer", float: "number"}
 
 
 def allowed(key: str) -> str:
@@ -68,11 +68,16 @@ def words_of(info: FieldInfo) -> list[str]:
 
 
 def bounded_type(info: FieldInfo) -> str:
-    """Return the type of a field and its bounds."""
-    bounds = " and ".join(
-        f"{sign} {getattr(bound, name):g}"
+    """Return the type of a field and its bounds: one as ``≥ 0``, two as ``in [0, 1)``."""
+    kind = TYPES.get(info.annotation, "text")
+    bounds = {
+        name: f"{getattr(bound, name):g}"
         for bound in info.metadata
-        for name, sign in BOUNDS.items()
+        for name in SIGNS
         if getattr(bound, name, None) is not None
-    )
-    return f"{TYPES.get(info.annotation, 'text')} {bounds}".strip()
+    }
+    if len(bounds) < 2:
+        return " ".join([kind, *(f"{SIGNS[name]} {value}" for name, value in bounds.items())])
+    lower = f"[{bounds['ge']}" if "ge" in bounds else f"({bounds['gt']}"
+    upper = f"{bounds['le']}]" if "le" in bounds else f"{bounds['lt']})"
+    return f"{kind} in {lower}, {upper}"
