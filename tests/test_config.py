@@ -603,7 +603,7 @@ def test_a_file_of_settings_in_another_encoding_is_named(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("num-clients", "integer ≥ 0"),
+        ("num-clients", "whole number ≥ 0"),
         ("learning-rate-decay", "number in (0, 1]"),
         ("resume", "true or false"),
         ("batch-sampling", '"epoch", "uniform"'),

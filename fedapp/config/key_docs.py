@@ -13,7 +13,7 @@ from fedapp.config.registry import FAMILIES, Component
 from fedapp.errors import ComponentError
 
 SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-TYPES: dict[Any, str] = {bool: "true or false", int: "integer", float: "number"}
+TYPES: dict[Any, str] = {bool: "true or false", int: "whole number", float: "number"}
 
 
 def allowed(key: str) -> str:
@@ -68,8 +68,14 @@ def words_of(info: FieldInfo) -> list[str]:
 
 
 def bounded_type(info: FieldInfo) -> str:
-    """Return the type of a field and its bounds: one as ``≥ 0``, two as ``in [0, 1)``."""
-    kind = TYPES.get(info.annotation, "text")
+    """Return the type of a field and its bounds."""
+    bounds = bounds_of(info)
+    between = " in " if "," in bounds else " "
+    return f"{TYPES.get(info.annotation, 'text')}{between}{bounds}".strip()
+
+
+def bounds_of(info: FieldInfo) -> str:
+    """Return the bounds of a field: one as ``≥ 0``, two as ``[0, 1)``, none as an empty text."""
     bounds = {
         name: f"{getattr(bound, name):g}"
         for bound in info.metadata
@@ -77,7 +83,7 @@ def bounded_type(info: FieldInfo) -> str:
         if getattr(bound, name, None) is not None
     }
     if len(bounds) < 2:
-        return " ".join([kind, *(f"{SIGNS[name]} {value}" for name, value in bounds.items())])
+        return "".join(f"{SIGNS[name]} {value}" for name, value in bounds.items())
     lower = f"[{bounds['ge']}" if "ge" in bounds else f"({bounds['gt']}"
     upper = f"{bounds['le']}]" if "le" in bounds else f"{bounds['lt']})"
-    return f"{kind} in {lower}, {upper}"
+    return f"{lower}, {upper}"
