@@ -25,7 +25,11 @@ from fedapp.runs.directory import create
 from fedapp.server_app import standard_callbacks
 from fedapp.training.build import initial_parameters, make_algorithm
 from fedapp.training.device import choose_device
+from fedapp.training.execution import executed_config
 from strategies.strategy import FederatedStrategy
+
+ROUNDS_BY_DEFAULT = 1000
+"""Rounds of the run whose trainer and threads are chosen by its length."""
 
 
 def rows(
@@ -43,6 +47,19 @@ def rows(
         yield f"in-process round, {trainer}, {workers} threads", threaded
         on_ray = stack.enter_context(workers_round(chosen, node_data, workers))
         yield f"Ray workers, {workers}, {trainer}", on_ray
+    chosen = chosen_config(config, node_data)
+    threads = f"{chosen.threads} thread{'s' if chosen.threads > 1 else ''}"
+    title = f"by default, {ROUNDS_BY_DEFAULT:,} rounds: {chosen.trainer}, {threads}"
+    yield title, in_threads(chosen, node_data, chosen.threads)
+
+
+def chosen_config(config: RunConfig, node_data: NodeData) -> RunConfig:
+    """Return the configuration with the trainer and the threads that a run chooses by default."""
+    assert node_data.partition is not None
+    opened = {"trainer": "auto", "threads": 0, "num_server_rounds": ROUNDS_BY_DEFAULT}
+    return executed_config(
+        config.model_copy(update=opened), node_data, node_data.partition.sizes, {"engine": "inline"}
+    )
 
 
 def inline_round(

@@ -35,14 +35,14 @@ from fedapp.runs.callbacks import (
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import RunDirectory, create, open_states, reopen, write_config
+from fedapp.runs.final_outputs import FinalOutputs
 from fedapp.runs.initial_model import load_initial_model, weights_digest
 from fedapp.runs.lock import locked, logged
 from fedapp.runs.metrics import last_whole_round, read_metrics
 from fedapp.runs.own_callbacks import OwnCallbacks
 from fedapp.runs.own_code import digests, write_copies
-from fedapp.runs.partition import write_partition
+from fedapp.runs.partition_summary import write_partition
 from fedapp.runs.privacy import PrivacyLedger
-from fedapp.runs.report import FinalOutputs
 from fedapp.runs.saved_task import known_statistics, write_task
 from fedapp.runs.status import without_effect
 from fedapp.training.algorithm import Algorithm, Tensors

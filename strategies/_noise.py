@@ -32,8 +32,7 @@ class Private(Algorithm):
     )
     entropy: Entropy = Field(
         "system",
-        description="Where draws come from: 'system', which nobody can repeat, or 'seed', for tests: "
-        "then nothing is private.",
+        description="Source of random draws: 'system', or for tests 'seed', which is not private.",
     )
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:

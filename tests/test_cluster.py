@@ -9,10 +9,10 @@ import pytest
 import ray
 from conftest import largest_difference
 from in_process import SMALL, TWENTY, metrics, model, run
-from ray._private.internal_api import node_stats
 from ray.util import placement_group, remove_placement_group
 from raylets import raylets
 
+from benchmarks.scaling import bytes_stored
 from deploy.federation import Federation
 from deploy.processes import BIN
 from fedapp.cli import main as cli
@@ -90,17 +90,6 @@ def test_theta_goes_to_a_node_once_a_round(address, tmp_path, monkeypatch):
         pytest.approx(theta + replies, rel=0.02),
         pytest.approx(theta + replies + pulled, rel=0.02),  # the server's node
     ]
-
-
-def bytes_stored(address):
-    """Return the bytes that were ever put into each node's object store, by its id."""
-    ray.init(address, logging_level="ERROR")
-    try:
-        where = {n["NodeID"]: (n["NodeManagerAddress"], n["NodeManagerPort"]) for n in ray.nodes()}
-        stats = {k: node_stats(*v, include_memory_info=False).store_stats for k, v in where.items()}
-        return {node: each.cumulative_created_bytes for node, each in stats.items()}
-    finally:
-        ray.shutdown()
 
 
 OWN = """

@@ -588,7 +588,7 @@ def test_a_file_of_settings_in_another_encoding_is_named(tmp_path: Path) -> None
     ("key", "said"),
     [
         ("num-clients", "whole number ≥ 0"),
-        ("learning-rate-decay", "number > 0 and ≤ 1"),
+        ("learning-rate-decay", "number in (0, 1]"),
         ("resume", "true or false"),
         ("batch-sampling", '"epoch", "uniform"'),
         ("weighting", '"auto", "examples", "uniform"'),

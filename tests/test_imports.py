@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from benchmarks.house import circles, files, imports, module_of
@@ -50,3 +53,8 @@ def test_a_module_imports_only_what_stands_before_it(module: str) -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circles(TEXTS) == []
+
+
+def test_nothing_that_draws_is_imported_before_a_run_ends() -> None:
+    code = "import sys, fedapp.server_app, fedapp.client_app; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

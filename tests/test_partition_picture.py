@@ -25,14 +25,16 @@ from fedapp.data.partition.dirichlet import Dirichlet
 from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
-from fedapp.runs import partition_figure as partition_picture
+from fedapp.runs import partition_figure
+from fedapp.runs import partition_summary as summaries
 from fedapp.runs.figures import new_figure
-from fedapp.runs.partition import _table, empty_classes, write_partition
-from fedapp.runs.partition_figure import (
+from fedapp.runs.partition import _table
+from fedapp.runs.partition_figure import draw_comparison, draw_partition
+from fedapp.runs.partition_summary import (
     count_labels,
-    draw_comparison,
-    draw_partition,
+    empty_classes,
     partition_summary,
+    write_partition,
 )
 from tests.partitions import cycle, split_test
 
@@ -117,7 +119,7 @@ def test_summary_of_many_clients_lists_no_counts_and_may_have_no_ratio():
 
 
 def test_very_many_clients_are_measured_by_a_sample(monkeypatch):
-    monkeypatch.setattr(partition_picture, "MAX_CELLS", 40)
+    monkeypatch.setattr(summaries, "MAX_CELLS", 40)
     examples = cycle(100)
     matrix = count_labels(Iid().split(examples, 20, 0), examples.targets, 10)
     assert matrix.clients.tolist() == [0, 5, 10, 15]
@@ -204,7 +206,7 @@ def test_other_pictures_and_places_are_refused_before_the_work(tmp_path):
 def test_the_scale_of_the_heat_map_is_fixed_so_that_pictures_compare() -> None:
     for counts in ([[5, 5], [5, 5]], [[10, 0], [1, 9]]):
         axes = new_figure(2, 2).subplots()
-        assert partition_picture._draw_heat_map(axes, np.array(counts), "ab").get_clim() == (0, 1)
+        assert partition_figure._draw_heat_map(axes, np.array(counts), "ab").get_clim() == (0, 1)
 
 
 def test_a_report_written_later_has_the_partition_too(tmp_path: Path) -> None:

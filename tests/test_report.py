@@ -11,10 +11,11 @@ from made_runs import made_run
 
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.figures import curve_panels
+from fedapp.runs.final_outputs import write_summary
 from fedapp.runs.formatting import aligned, duration, size
 from fedapp.runs.metrics import read_metrics
 from fedapp.runs.page import inline_svg
-from fedapp.runs.report import write_report, write_summary
+from fedapp.runs.report import write_report
 from fedapp.runs.report_page import seconds
 
 

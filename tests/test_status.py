@@ -19,8 +19,8 @@ from fedapp.errors import ConfigError, RunError
 from fedapp.runs import lock
 from fedapp.runs.callbacks import Metrics
 from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.final_outputs import summarise
 from fedapp.runs.lock import END_MESSAGE, is_locked, locked, logged
-from fedapp.runs.report import summarise
 from fedapp.runs.status import status
 
 

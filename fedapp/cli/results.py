@@ -63,8 +63,9 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) ->
     The exit code is 1 if the picture of the partition is missing and cannot be drawn.
     """
     from fedapp.runs.directory import RunDirectory, read_stored
+    from fedapp.runs.final_outputs import write_summary
     from fedapp.runs.partition import draw_missing_partition
-    from fedapp.runs.report import write_report, write_summary
+    from fedapp.runs.report import write_report
 
     config, run_info = read_stored(run_dir)
     directory = RunDirectory(run_dir.absolute())

@@ -80,7 +80,7 @@ class DataConfig(ConfigGroup):
         UnusedIf(EMBEDDED, IMAGES, TABLE, LABELLED),
     ] = Field(
         "stream",
-        description="What is cut into sequences: a client's whole text, or each line by itself.",
+        description="What is cut into sequences: a client's whole text, or each line.",
     )
     text_unroll: Annotated[int, UnusedIf(EMBEDDED, IMAGES, TABLE)] = Field(
         0, ge=0, description="Symbols a sequence. 0: 80 or 10 words; with labels, 256 or 64 words."

@@ -35,8 +35,7 @@ class FederationConfig(ConfigGroup):
     )
     sampler: str = Field(
         "auto",
-        description="How a round's clients are sampled. auto: the algorithm's own, uniform but "
-        "for dp-fedavg.",
+        description="How a round's clients are sampled. auto: the algorithm's own.",
     )
     min_nodes: int = Field(1, ge=1, description="Nodes to wait for before the first round.")
     node_timeout: float = Field(300.0, gt=0, description="Longest wait for min-nodes, in seconds.")

@@ -12,7 +12,7 @@ from fedapp.config.read import field_of
 from fedapp.config.registry import FAMILIES, Component
 from fedapp.errors import ComponentError
 
-BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 TYPES: dict[Any, str] = {bool: "true or false", int: "whole number", float: "number"}
 
 
@@ -69,10 +69,21 @@ def words_of(info: FieldInfo) -> list[str]:
 
 def bounded_type(info: FieldInfo) -> str:
     """Return the type of a field and its bounds."""
-    bounds = " and ".join(
-        f"{sign} {getattr(bound, name):g}"
+    bounds = bounds_of(info)
+    between = " in " if "," in bounds else " "
+    return f"{TYPES.get(info.annotation, 'text')}{between}{bounds}".strip()
+
+
+def bounds_of(info: FieldInfo) -> str:
+    """Return the bounds of a field: one as ``≥ 0``, two as ``[0, 1)``, none as an empty text."""
+    bounds = {
+        name: f"{getattr(bound, name):g}"
         for bound in info.metadata
-        for name, sign in BOUNDS.items()
+        for name in SIGNS
         if getattr(bound, name, None) is not None
-    )
-    return f"{TYPES.get(info.annotation, 'text')} {bounds}".strip()
+    }
+    if len(bounds) < 2:
+        return "".join(f"{SIGNS[name]} {value}" for name, value in bounds.items())
+    lower = f"[{bounds['ge']}" if "ge" in bounds else f"({bounds['gt']}"
+    upper = f"{bounds['le']}]" if "le" in bounds else f"{bounds['lt']})"
+    return f"{lower}, {upper}"

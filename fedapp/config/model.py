@@ -30,6 +30,5 @@ class ModelConfig(ConfigGroup):
     ] = Field(
         "model",
         description="How linear and convolutional layers are drawn. model: as the network defines. "
-        "truncated-normal: sigma 0.1, biases 0.1, as TensorFlow's MNIST tutorial. glorot, he: their "
-        "rules, biases 0.",
+        "truncated-normal: sigma and biases 0.1, as TensorFlow's MNIST tutorial. glorot, he: biases 0.",
     )

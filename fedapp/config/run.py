@@ -32,27 +32,27 @@ class ExecutionConfig(ConfigGroup):
     threads: int = Field(
         0,
         ge=0,
-        description="CPU threads of a training process. 0: one, or in a run of 5,000 local steps or "
-        "more the fastest number, measured once.",
+        description="CPU threads of a training process. 0: one, or from 5,000 local steps on the "
+        "fastest number, measured once.",
     )
     trainer: TrainerName = Field(
         "auto",
-        description="What executes ClientUpdate for a cohort. auto: batched on a GPU, and on a CPU in a "
-        "run of so many local steps that it pays (docs/performance.md), else sequential.",
+        description="What executes ClientUpdate. auto: batched on a GPU, and on a CPU in long runs "
+        "(docs/performance.md), else sequential.",
     )
     program: Annotated[
         Literal["auto", "record", "compile", "capture"],
         UnusedIf(SEQUENTIAL),
     ] = Field(
         "auto",
-        description="How the batched trainer runs a local step: operation by operation, compiled, or "
-        "captured as a CUDA graph. auto: capture on a GPU, compile on a CPU where it pays.",
+        description="How the batched trainer runs a local step: each operation, compiled, or as a "
+        "CUDA graph. auto: capture on a GPU, compile on a CPU where it pays.",
     )
     clients_together: Annotated[int, UnusedIf(SEQUENTIAL)] = Field(
         0,
         ge=0,
-        description="Clients that the batched trainer trains in one program. 0: on a GPU a whole "
-        "cohort, on a CPU one, or five a thread of a small network.",
+        description="Clients in one program of the batched trainer. 0: on a GPU the cohort, on a CPU "
+        "one, or five a thread of a small network.",
     )
 
 
@@ -68,8 +68,7 @@ class EvaluationConfig(ConfigGroup):
     eval_train_examples: int = Field(
         0,
         ge=0,
-        description="Training examples, a fixed sample, on which the global model is evaluated too. "
-        "0: none.",
+        description="Size of a fixed sample of training examples to evaluate on. 0: none.",
     )
     target_accuracy: float = Field(
         0.0, ge=0, le=1, description="Stop when the test accuracy reaches this. 0: never."
@@ -101,16 +100,15 @@ class RunDirectoryConfig(ConfigGroup):
     run_dir: str = Field("", description="The run's folder. Empty: a new one under runs/.")
     record_updates: bool = Field(
         False,
-        description="Record the similarity of clients' updates each round; the server then gets each.",
+        description="Record the similarity of clients' updates; the server then gets each.",
     )
     pictures: bool = Field(
         default=True,
-        description="Draw the curves, the partition and the report; `fedapp report` draws them later.",
+        description="Draw curves, partition and report; `fedapp report` does so later.",
     )
     callbacks: str = Field(
         "",
-        description="What else follows the rounds: files, classes or entry points of your own, separated "
-        "by commas.",
+        description="What else follows the rounds: files, classes or entry points, with commas.",
     )
     resume: bool = Field(False, description="Continue from the last checkpoint in run-dir.")
 

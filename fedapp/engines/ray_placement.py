@@ -125,7 +125,7 @@ def place_workers(
     RunError
         They were not free within the time of the request.
     """
-    available: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    available: dict[str, float] = ray.cluster_resources()
     request = request.counted(available, gpu=gpu)
     resources = request.resources(available, gpu=gpu)
     bundle = {"CPU": resources.cpus} | ({"GPU": resources.gpus} if resources.gpus else {})
@@ -175,7 +175,7 @@ def _no_resources(cluster: Cluster, resources: WorkerResources, request: WorkerR
 
 def _nodes() -> list[Mapping[str, Any]]:
     """Return Ray's description of each node that is alive."""
-    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
 def node_names() -> dict[str, str]:
@@ -186,10 +186,10 @@ def node_names() -> dict[str, str]:
 def _free_resources() -> Mapping[str, Mapping[str, float]]:
     """Return the free resources by node id; through ``ray://`` a task has to find out."""
     free: Mapping[str, Mapping[str, float]]
-    if ray.util.client.ray.is_connected():  # type: ignore[no-untyped-call]
+    if ray.util.client.ray.is_connected():
         free = ray.get(ray.remote(num_cpus=0)(available_resources_per_node).remote())
     else:
-        free = available_resources_per_node()  # type: ignore[no-untyped-call]
+        free = available_resources_per_node()
     return free
 
 

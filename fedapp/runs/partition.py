@@ -1,14 +1,11 @@
-"""The description of a partition: ``partition.json``, its picture, and a table for the terminal."""
+"""A partition's picture, and its table for the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from logging import WARNING
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-from flwr.common.logger import log
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
@@ -16,33 +13,26 @@ from rich.table import Table
 from rich.text import Text
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset, Partition, load_dataset, load_partition
+from fedapp.data import Partition, load_dataset, load_partition
 from fedapp.data.node_data import NodeData, read_node_data
-from fedapp.data.partition.partitioning import Partitioning
 from fedapp.errors import ConfigError, FedappError
-from fedapp.files import write_json
 from fedapp.runs.figures import ENDINGS
-from fedapp.runs.partition_figure import count_labels, draw_partition, partition_summary
+from fedapp.runs.partition_figure import draw_partition
+from fedapp.runs.partition_summary import (
+    MAX_LABELS,
+    count_labels,
+    empty_classes,
+    labels_of,
+    summarise_partition,
+    unused_data,
+)
 
-MAX_ROWS, MAX_LABELS = 40, 15
-"""Largest numbers of clients and of label columns in the terminal's table."""
-
-
-def write_partition(folder: Path, config: RunConfig, node_data: NodeData) -> None:
-    """Write ``partition.json`` and the picture; nothing if nodes have their own data."""
-    if node_data.partition is None:
-        return
-    summary = _summary(config, node_data.dataset, node_data.partition)
-    write_json(folder / "partition.json", summary)
-    for message in (unused_data(config, summary), empty_classes(node_data.dataset)):
-        if message:
-            log(WARNING, "%s", message)
-    if config.pictures:
-        _draw(folder, config, node_data)
+MAX_ROWS = 40
+"""Largest number of clients in the terminal's table."""
 
 
 def draw_missing_partition(folder: Path, config: RunConfig, run_info: Mapping[str, Any]) -> str:
-    """Draw the partition of a run without pictures; return why that is not possible, or nothing.
+    """Draw the partition of a run without a picture; return why that is not possible, or nothing.
 
     ``run_info`` has the fingerprint that the data must have.
     """
@@ -60,68 +50,13 @@ def draw_missing_partition(folder: Path, config: RunConfig, run_info: Mapping[st
 
 def _draw(folder: Path, config: RunConfig, node_data: NodeData) -> None:
     if node_data.partition is not None:
-        targets, labels = _labels_of(node_data.dataset)
+        targets, labels = labels_of(node_data.dataset)
         draw_partition(node_data.partition, targets, labels, folder / "partition", _title(config))
 
 
 def _title(config: RunConfig) -> str:
     data, partitioner = Path(config.name_of("dataset")).name, config.name_of("partitioner")
     return f"{data}, {partitioner}, {config.num_clients} clients"
-
-
-def _labels_of(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
-    """Return each example's label and the labels' names; token sequences and numbers have one label."""
-    targets = dataset.train.targets
-    if targets.ndim > 1 or np.issubdtype(targets.dtype, np.floating):
-        return np.zeros(len(targets), dtype=np.int64), ("examples",)
-    names = dataset.task.labels or tuple(map(str, range(dataset.task.num_classes)))
-    return np.asarray(targets, dtype=np.int64), names
-
-
-def _summary(config: RunConfig, dataset: Dataset, partition: Partition) -> dict[str, Any]:
-    targets, labels = _labels_of(dataset)
-    partitioner = cast("Partitioning", config.component("partitioner"))
-    scheme = {"name": partitioner.name, **partitioner.model_dump()}
-    summary = partition_summary(partition, targets, len(labels), scheme, config.seed)
-    named = partitioner.named_clients(dataset.train) or partition.num_clients
-    tests = partition.test if config.evaluation == "clients" else None  # the server tests on all
-    left_out = {
-        "clients": named - partition.num_clients,
-        "examples": len(dataset.train) - len(partition.indices),
-        "test_examples": 0 if tests is None else len(dataset.test) - len(tests.indices),
-    }
-    return {**summary, "left_out": left_out}
-
-
-def unused_data(config: RunConfig, summary: Mapping[str, Any]) -> str:
-    """Return a sentence about the data that no client has, or nothing if all are used.
-
-    ``summary`` is the content of ``partition.json``.
-    """
-    left, clients = summary["left_out"], summary["num_clients"]
-    totals = {
-        "clients": f"the data's {left['clients'] + clients:,} clients",
-        "examples": f"the {left['examples'] + summary['num_examples']:,} training examples",
-        "test_examples": "the test examples",
-    }
-    parts = [f"{left[part]:,} of {total}" for part, total in totals.items() if left[part]]
-    listed = " and ".join([", ".join(parts[:-1]), parts[-1]] if parts[1:] else parts)
-    partitioner = f"partitioner = {config.partitioner!r} with num-clients = {clients}"
-    return f"{partitioner} leaves out {listed}" if listed else ""
-
-
-def empty_classes(dataset: Dataset) -> str:
-    """Return a sentence about the classes without a training example, or nothing."""
-    targets, labels = _labels_of(dataset)
-    counts = np.bincount(targets, minlength=len(labels))
-    missing = [label for label, count in zip(labels, counts, strict=True) if not count]
-    if not missing:
-        return ""
-    listed = ", ".join(missing[:MAX_LABELS]) + (", ..." if missing[MAX_LABELS:] else "")
-    return (
-        f"{len(missing)} of {len(labels)} classes have no training example, and no model learns them: "
-        f"{listed}"
-    )
 
 
 def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
@@ -140,9 +75,9 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
     stem = _picture_stem(picture)
     dataset = load_dataset(config)
     partition = load_partition(config, dataset, config.num_clients)
-    targets, labels = _labels_of(dataset)
+    targets, labels = labels_of(dataset)
     console.print(_table(partition, targets, labels))
-    summary = _summary(config, dataset, partition)
+    summary = summarise_partition(config, dataset, partition)
     for key in ("num_examples", "size_ratio", "update_multiplier", "mean_total_variation"):
         value = summary[key]
         shown = f"{value:.4g}" if isinstance(value, float) else value

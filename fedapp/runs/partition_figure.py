@@ -1,9 +1,8 @@
-"""The figure and the summary of a partition: label counts by client."""
+"""The figure of a partition: label counts by client."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from numpy.typing import NDArray
 
 from fedapp.analysis.partition import (
-    label_counts,
-    labels_per_client,
     mean_total_variation,
     size_ratio,
     total_variation,
@@ -23,6 +20,7 @@ from fedapp.analysis.partition import (
 )
 from fedapp.data.dataset import Partition
 from fedapp.runs.figures import ENDINGS, make_plain, new_figure, save
+from fedapp.runs.partition_summary import Matrix, count_labels
 
 COLORS = (
     *("#332288", "#88CCEE", "#117733", "#DDCC77", "#CC6677"),
@@ -37,80 +35,6 @@ MAX_WRITTEN = 12
 """Largest numbers of clients and labels with counts in the heat map."""
 
 HISTOGRAM_BINS = 40
-
-MAX_CELLS = 20_000_000
-"""Largest client-by-label matrix; of more clients, an evenly spaced sample is measured."""
-
-MAX_LISTED = 1_000
-"""Largest number of clients whose label counts ``partition.json`` lists."""
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """Label counts [K', C] of these clients [K'] (all K, or a sample)."""
-
-    clients: NDArray[np.int64]
-    counts: NDArray[np.int64]
-
-
-def count_labels(partition: Partition, targets: NDArray[Any], num_labels: int) -> Matrix:
-    """Return the label counts of all clients, or of a sample if there are too many.
-
-    ``targets`` [n], or [n, T] for token sequences, of which the first target is the label.
-    """
-    labels = targets if targets.ndim == 1 else targets[:, 0]
-    most = max(MAX_CELLS // num_labels, 1)
-    if partition.num_clients <= most:
-        clients = np.arange(partition.num_clients)
-        return Matrix(
-            clients, label_counts(partition.indices, partition.offsets, labels, num_labels)
-        )
-    clients = np.arange(most) * partition.num_clients // most
-    indices = np.concatenate([partition.client(int(k)) for k in clients])
-    offsets = np.concatenate([[0], np.cumsum(partition.sizes[clients])])
-    return Matrix(clients, label_counts(indices, offsets, labels, num_labels))
-
-
-def partition_summary(
-    partition: Partition,
-    targets: NDArray[Any],
-    num_labels: int,
-    scheme: Mapping[str, Any],
-    seed: int,
-) -> dict[str, Any]:
-    """Return the content of ``partition.json``: sizes, measures of skew, and the partitioning scheme.
-
-    ``scheme`` holds the partitioner's name and parameters. Label counts of single clients are
-    listed up to K = 1,000.
-    """
-    sizes, matrix = partition.sizes, count_labels(partition, targets, num_labels)
-    ratio = size_ratio(sizes)
-    summary: dict[str, Any] = {
-        "scheme": dict(scheme),
-        "seed": seed,
-        "num_clients": partition.num_clients,
-        "num_examples": len(partition.indices),
-        "sizes": _size_summary(sizes),
-        "size_ratio": ratio if np.isfinite(ratio) else None,
-        "update_multiplier": update_multiplier(sizes),
-        "mean_total_variation": mean_total_variation(matrix.counts),
-        "clients_measured": len(matrix.clients),
-        "clients_by_number_of_labels": labels_per_client(matrix.counts),
-        "test_sizes": None if partition.test is None else _size_summary(partition.test.sizes),
-    }
-    if partition.num_clients <= MAX_LISTED:
-        summary["label_counts"] = matrix.counts.tolist()
-    return summary
-
-
-def _size_summary(sizes: NDArray[np.int64]) -> dict[str, float]:
-    return {
-        "min": int(sizes.min()),
-        "median": float(np.median(sizes)),
-        "mean": float(sizes.mean()),
-        "max": int(sizes.max()),
-        "empty": int((sizes == 0).sum()),
-    }
 
 
 def draw_partition(

@@ -32,14 +32,11 @@ from fedapp.studies.sweep.record import RunRecord
 INTRODUCTION = """# The papers, reproduced
 
 Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the algorithms compared: each
-from one command, with what is published beside what was measured. `full` is as in the paper; `narrow`, of
-Seo et al., has a smaller network and all else as in `full`; `cpu` is what a processor does in hours;
-`smoke` only shows that the experiment runs. What was not run says so.
-The results are those of the largest scale that was run: how many cells need the published rounds, within
-25 % both ways (0.8 to 1.25 times as many), claims that hold, the best algorithms, or how many lines of a
-figure are drawn.
-
-How to run them, and sweeps of your own: [Reproduce and sweep](../reproduce.md).
+from [one command](../reproduce.md), with what is published beside what was measured. `full` is as in the
+paper; `narrow`, of Seo et al., has a smaller network; `cpu` is what a processor does in hours; `smoke`
+only shows that the experiment runs. The results are those of the largest scale that was run: cells within
+25 % of the published rounds both ways (0.8 to 1.25 times as many), claims that hold, the best algorithms,
+or lines of a figure.
 """
 
 
@@ -48,9 +45,8 @@ PICTURE = "rounds"
 CAPTION = """![Measured against published rounds of all tables]({name}.png)
 
 Each mark is a published number of rounds and what was measured: filled with the variant's images and
-weights, hollow with the paper's settings as they are read here; a triangle is a cell that did not reach
-its target. Below the band of 25 % a cell is faster than published, above it slower. The strip has the
-cells that were not run.
+weights, hollow as read here; a triangle did not reach its target. The strip has the cells that were not
+run.
 """
 
 
@@ -72,9 +68,8 @@ def index(folder: Path, records: Mapping[str, RunRecord]) -> str:
             f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale
             for r in by_scale
         ]
-        ran, source = "; ".join(runs) or NOT_RUN, experiment.source.rstrip(".")
-        rows.append([link, summary(experiment, by_scale), ran, f"`{name}`", source])
-    overview = table(("experiment", "results", "run", "name", "source"), rows)
+        rows.append([link, summary(experiment, by_scale), "; ".join(runs) or NOT_RUN, f"`{name}`"])
+    overview = table(("experiment", "results", "run", "name"), rows)
     tables = tables_of(folder, records)
     caption = CAPTION.format(name=PICTURE) if has_picture(tables) else ""
     body = f"{INTRODUCTION}\n{totals(tables)}\n\n{caption}\n{overview}\n"

@@ -107,10 +107,9 @@ def _evaluations(results: Results) -> list[str]:
         return []
     rows = [[name, str(every)] for name, every in cells.items()]
     text = (
-        "The test accuracy is measured after every round, but less often where an evaluation takes long, "
-        f"and in long runs (1,000 rounds and more) only about {EVALUATIONS} times in all; rounds to the "
-        "target are interpolated between two evaluations, and a run that is looked at less often is seen "
-        "to reach it later, if at all:"
+        "Cells whose evaluation takes long, and runs of 1,000 rounds and more, are evaluated less often, "
+        f"such runs about {EVALUATIONS} times in all; rounds to the target are interpolated between two "
+        "evaluations, and a run that is evaluated less often is seen to reach it later, if at all:"
     )
     return [text, "", table(("cell", "rounds between evaluations"), rows), ""]
 

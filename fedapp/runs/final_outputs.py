@@ -1,0 +1,100 @@
+"""The final outputs of a run: model, summary, curves and HTML report."""
+
+from __future__ import annotations
+
+import datetime
+import statistics
+from collections.abc import Sequence
+from logging import INFO, WARNING
+from typing import Any
+
+import safetensors.torch
+from flwr.common.logger import log
+
+from fedapp.analysis.curves import rounds_to_target
+from fedapp.config.run_config import RunConfig
+from fedapp.federation.callback import Callback, RoundMetrics, ServerState
+from fedapp.files import write_atomically, write_json
+from fedapp.runs.directory import RunDirectory, read_settings
+from fedapp.runs.metrics import read_metrics, total, wall_seconds
+
+
+class FinalOutputs(Callback):
+    """Writes the model, ``summary.json``, the curves and ``report.html`` when the run ends."""
+
+    def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
+        self.directory, self.config = directory, config
+
+    def on_end(self, state: ServerState) -> None:
+        """Write the files, and log the final accuracy."""
+        theta = {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
+        content = safetensors.torch.save(theta, {"round": str(state.round)})
+        write_atomically(self.directory.model, content)
+        summary = write_summary(self.directory, self.config)
+        if self.config.pictures:
+            self._draw(summary)
+        accuracy = summary["test_accuracy"]
+        if accuracy is not None:
+            log(INFO, "Test accuracy %.4f after %d rounds", accuracy, summary["rounds"])
+
+    def _draw(self, summary: dict[str, Any]) -> None:
+        """Draw all pictures; Matplotlib is not imported before, so that the first round is sooner."""
+        from fedapp.runs.partition import draw_missing_partition
+        from fedapp.runs.report import write_report
+
+        _, run_info = read_settings(self.directory.path)
+        if problem := draw_missing_partition(self.directory.path, self.config, run_info):
+            log(WARNING, "No picture of the partition: %s", problem)
+        write_report(self.directory, self.config, summary)
+
+
+def write_summary(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
+    """Write ``summary.json`` from the metrics on disk, and return its content."""
+    summary = summarise(read_metrics(directory.metrics), config)
+    write_json(directory.summary, summary)
+    return summary
+
+
+def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, Any]:
+    """Return the content of ``summary.json``; None for numbers that the run does not have."""
+    scored = [r for r in records if r.get("test_accuracy") is not None]
+    best = max(scored, key=lambda r: r["test_accuracy"], default={})
+    measured = [r for r in records if r.get("test_loss") is not None]
+    trained = [r for r in records if r["round"] > 0]
+    last = scored[-1] if scored else {}
+    rounds, accuracy = [r["round"] for r in scored], [r["test_accuracy"] for r in scored]
+    target = config.target_accuracy or None
+    reached = rounds_to_target(rounds, accuracy, target) if target else None
+    return {
+        "rounds": records[-1]["round"] if records else 0,
+        "test_accuracy": last.get("test_accuracy"),
+        "test_loss": measured[-1]["test_loss"] if measured else None,
+        **_regression(measured),
+        "best_test_accuracy": best.get("test_accuracy"),
+        "best_round": best.get("round"),
+        "target_accuracy": target,
+        "rounds_to_target": reached,
+        "updates": total(trained, "updates"),
+        **_privacy(trained),
+        "bytes_down": int(total(trained, "bytes_down")),
+        "bytes_up": int(total(trained, "bytes_up")),
+        "seconds": sum(wall_seconds(r) for r in records),
+        "seconds_a_round_median": statistics.median(map(wall_seconds, trained))
+        if trained
+        else None,
+        "failures": sum(len(r.get("failures", {})) for r in trained),
+        "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _regression(records: Sequence[RoundMetrics]) -> dict[str, float | None]:
+    """Return the last RMSE and R2 of a run that predicts numbers."""
+    keys = ("test_rmse", "test_r2")
+    return {key: records[-1][key] for key in keys if records and key in records[-1]}
+
+
+def _privacy(records: Sequence[RoundMetrics]) -> dict[str, float | str | None]:
+    """Return the privacy spent by a private run; epsilon is None if it is infinite."""
+    private = [record for record in records if "delta" in record]
+    keys = ("epsilon", "delta", "adjacency")
+    return {key: private[-1][key] for key in keys} if private else {}
