@@ -11,14 +11,12 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import datasets
 import numpy as np
@@ -26,6 +24,7 @@ import pyarrow.parquet as pq
 
 from deploy.credentials import make_credentials
 from deploy.federation import Federation
+from deploy.processes import interruptible
 from fedapp.config.run_config import Scalar
 from fedapp.data.dataset import Examples
 from fedapp.data.embedded.digits import Digits
@@ -132,21 +131,10 @@ def say(text: str) -> None:
         print(f"[deploy-demo] {text}", flush=True)
 
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def _interrupt(number: int, frame: object) -> NoReturn:
-    """Go on to the end of the demonstration, which a second signal does not disturb."""
-    for each in SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     """Run the demonstration in a new folder; 0 if the accuracy rose and nothing is left."""
     argparse.ArgumentParser(description=__doc__).parse_args()
-    for each in SIGNALS:
-        signal.signal(each, _interrupt)
+    interruptible()
     datasets.disable_progress_bars()
     folder = Path(tempfile.mkdtemp(prefix="fedapp-demo-"))
     say(f"everything is in {folder}")

@@ -5,11 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import ssl
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -20,12 +17,15 @@ from fedapp.config.run_config import Scalar
 ROOT = Path(__file__).parents[1]
 START_SECONDS, RUN_SECONDS = 120.0, 600.0
 
+READY = "Uvicorn running on"
+"""What a SuperLink logs when it answers."""
 
-def environment(home: Path) -> dict[str, str]:
+
+def environment(home: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return an environment in which Flower keeps to `home` and to this machine."""
     return {
-        **os.environ,
-        "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+        **base,
+        "PATH": f"{BIN}{os.pathsep}{base.get('PATH', '')}",
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -55,10 +55,15 @@ class Federation(Processes):
     """
 
     def __init__(
-        self, folder: Path, *, simulation: bool = False, credentials: Credentials | None = None
+        self,
+        folder: Path,
+        *,
+        simulation: bool = False,
+        credentials: Credentials | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         super().__init__(folder, environment(folder / "flwr"))
-        self.simulation, self.credentials = simulation, credentials
+        self.simulation, self.credentials, self.host = simulation, credentials, host
         self.port = free_port()
         (folder / "flwr").mkdir(parents=True)
         entry = connection(self.address, credentials)
@@ -67,13 +72,14 @@ class Federation(Processes):
     @property
     def address(self) -> str:
         """Where the SuperLink listens."""
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     # ------------------------------------------------------------------ the SuperLink
 
     def start_superlink(self) -> None:
         """Start the SuperLink, or start it again with what its database holds, and wait for it."""
-        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        listen = "127.0.0.1" if self.host == "127.0.0.1" else "0.0.0.0"  # noqa: S104
+        command = ["flower-superlink", "--host", listen, "--port", str(self.port)]
         command += ["--disable-runtime-dependency-installation"]
         if self.credentials:
             command += ["--ssl-ca-certfile", str(self.credentials.ca)]
@@ -82,20 +88,13 @@ class Federation(Processes):
             command += ["--enable-supernode-auth", "--database", str(self.folder / "superlink.db")]
         else:
             command += ["--insecure"]
+        before = self.log("superlink").count(READY)
         self.superlink = self.start("superlink", *command, *["--simulation"] * self.simulation)
-        self._wait_for_health()
-
-    def _wait_for_health(self) -> None:
-        scheme = "https" if self.credentials else "http"
-        trust = ssl.create_default_context(cafile=self.credentials.ca) if self.credentials else None
         end = time.monotonic() + START_SECONDS
-        while time.monotonic() < end and self.superlink.poll() is None:
-            with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-                url = f"{scheme}://{self.address}/health"
-                urllib.request.urlopen(url, timeout=2, context=trust).close()
-                return
+        while self.log("superlink").count(READY) == before:
+            if time.monotonic() > end or self.superlink.poll() is not None:
+                raise RuntimeError(f"the SuperLink did not start:\n{self.logs()}")
             time.sleep(0.2)
-        raise RuntimeError(f"the SuperLink did not start:\n{self.logs()}")
 
     def kill_server_app(self) -> None:
         """Kill the process in which the ServerApp runs, as `kill -9` does."""
@@ -110,21 +109,22 @@ class Federation(Processes):
         if self.credentials is None:
             raise RuntimeError("a federation without credentials knows no keys")
         key = str(self.credentials.node_public_key(name))
-        subprocess.run(
-            [str(BIN / "flwr"), "supernode", "register", key, "here", "--name", name],
-            env=self.environment,
-            check=True,
-            capture_output=True,
-        )
+        command = ["flwr", "supernode", "register", key, "here", "--name", name]
+        if self.start(f"register-{name}", *command).wait(START_SECONDS):
+            raise RuntimeError(f"{name} was not registered:\n{self.log(f'register-{name}')}")
+
+    def credentials_of(self, name: str) -> Path | None:
+        """Return the folder of a SuperNode's key and of the authority's certificate, if there are any."""
+        return self.credentials.node_key(name).parent if self.credentials else None
 
     def start_node(
         self, name: str, variables: Mapping[str, str] | None = None, **node_config: Scalar
     ) -> subprocess.Popen[bytes]:
         """Start the SuperNode ``name``; its node-config has underscores for hyphens."""
         options = ["--insecure"]
-        if self.credentials:
-            options = ["--root-certificates", str(self.credentials.ca)]
-            options += ["--auth-supernode-private-key", str(self.credentials.node_key(name))]
+        if held := self.credentials_of(name):
+            options = ["--root-certificates", str(held / "ca.crt")]
+            options += ["--auth-supernode-private-key", str(held / "key")]
         return self.start_supernode(name, *options, variables=variables, **node_config)
 
     def start_supernode(

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 BIN = Path(sys.executable).parent
 STOP_SECONDS = 15.0
@@ -25,6 +25,21 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def interruptible() -> None:
+    """Let these signals raise KeyboardInterrupt; a second one does not disturb the end."""
+    for each in SIGNALS:
+        signal.signal(each, _interrupt)
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 class Row(NamedTuple):

@@ -311,6 +311,21 @@ def test_a_refused_node_that_was_restarted_between_two_looks_takes_part_again() 
     assert grid.asked == [1, 2, 2]
 
 
+def test_a_node_that_is_away_is_named_once_and_takes_part_when_it_is_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nodes, grid = registered()
+    assert nodes.available(grid) == [1, 2]
+    del grid.starts[2]
+    for _ in range(2):
+        assert nodes.available(grid) == [1]
+    assert caplog.text.count("Node 2 (device-2) is no longer connected") == 1
+    assert nodes.clients == [0]
+    grid.starts[2] = 2
+    assert nodes.available(grid) == [1, 2]
+    assert nodes.clients == [0, 1]
+
+
 def test_a_fit_node_that_was_restarted_as_another_client_is_that_client() -> None:
     nodes, grid = registered()
     assert nodes.available(grid) == [1, 2]

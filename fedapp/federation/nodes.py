@@ -180,9 +180,10 @@ class Nodes:
         may have changed.
         """
         previous = self._connections
-        self._connections = {
-            n.node_id: Connection(n.name, n.last_activated_at) for n in grid.get_nodes()
-        }
+        current = {n.node_id: Connection(n.name, n.last_activated_at) for n in grid.get_nodes()}
+        for node in sorted(self._accepted - current.keys()):
+            log(WARNING, "Node %s is no longer connected", self.name_of(node))
+        self._connections = current
         gone = {
             node
             for node, connection in previous.items()
