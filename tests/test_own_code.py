@@ -214,7 +214,8 @@ def test_a_default_folder_is_called_by_the_names(
     )
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.endswith("-points-wide-signs"), told
-    assert "signs, points (iid), wide: K = 4" in (folder / "report.html").read_text()
+    report = (folder / "report.html").read_text().replace("\u00a0", " ")
+    assert "signs, points (iid), wide: K = 4" in report
 
 
 def test_a_run_without_own_components_has_no_entry(run: Run) -> None:
