@@ -15,7 +15,7 @@ import typer
 from in_process import SMALL
 
 from benchmarks import __main__ as benchmarks
-from deploy import demo
+from deploy import demo, processes
 from deploy.federation import ROOT, Federation
 from fedapp.cli import main as cli
 
@@ -99,7 +99,7 @@ def test_a_demonstration_that_fails_ends_with_the_reason(
         return folder
 
     monkeypatch.setattr(demo, "demonstrate", demonstrate)
-    monkeypatch.setattr(demo, "SIGNALS", ())
+    monkeypatch.setattr(processes, "SIGNALS", ())
     monkeypatch.setattr(sys, "argv", ["demo"])
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert demo.main() == 1
