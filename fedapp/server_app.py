@@ -21,6 +21,7 @@ from fedapp.engines.grid import LocalGrid
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.arrays import to_arrays
 from fedapp.federation.callback import Callback, ServerState
+from fedapp.federation.delivery import repeat_failed_requests
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.samplers.sampler import prepared_sampler
 from fedapp.machine import keep_memory
@@ -88,6 +89,7 @@ def run(grid: Grid, config: RunConfig, callbacks: list[Callback] | None = None) 
     """
     if isinstance(grid, LocalGrid):
         _check_nodes(grid, config)
+    repeat_failed_requests(grid)
     node_data = read_node_data(config, None)
     dataset, statistics = node_data.dataset, known_statistics(config, node_data.dataset)
     if dataset.table is not None:  # until the nodes have answered

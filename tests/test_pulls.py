@@ -18,7 +18,7 @@ from test_exchange import Clock as SleepClock
 
 from fedapp.federation import delivery as module
 from fedapp.federation.aggregation import collect_replies
-from fedapp.federation.delivery import Delivery, grace_period
+from fedapp.federation.delivery import Delivery, grace_period, repeat_failed_requests
 from fedapp.federation.evaluation import collect_scores
 from fedapp.federation.validation import Expected
 from fedapp.training.client import TrainRequest
@@ -316,6 +316,39 @@ def test_flowers_own_grid_fetches_one_reply_while_it_waits_for_another(federatio
     ((node, reply),) = delivery.collect_late(grid)
     assert node == 1
     assert fault(reply) == ("lost", "its reply came only in part, and its upload broke off")
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "calls"),
+    [
+        ("pull-object", 500, 2),
+        ("confirm-message-received", 500, 2),
+        ("pull-messages", 500, 1),
+        ("pull-messages", 503, 2),  # Flower's own repetition
+    ],
+)
+def test_what_flower_would_not_give_out_again_is_asked_for_again(request_, status, calls):
+    from flwr.superlink.grid import HttpGrid  # a second of imports
+
+    called = []
+
+    def answer(request):
+        called.append(request)
+        return httpx.Response(200 if len(called) > 1 else status, request=request)
+
+    grid = HttpGrid(token="token")
+    repeat_failed_requests(grid)
+    with httpx.Client(transport=httpx.MockTransport(answer)) as client:
+
+        def call():
+            return client.post(f"https://superlink/v1/runtime/{request_}").raise_for_status()
+
+        if calls == 1:
+            with pytest.raises(httpx.HTTPStatusError):
+                grid._retry_invoker.invoke(call)
+        else:
+            assert grid._retry_invoker.invoke(call).is_success
+    assert len(called) == calls
 
 
 def test_grace_is_a_twentieth_of_the_deadline_and_five_seconds_at_most():

@@ -18,7 +18,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from logging import WARNING
 from threading import Thread
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import httpx
 from flwr.app import Message, RecordDict
@@ -40,6 +40,9 @@ MAX_FETCHES = 16
 
 FETCH_SECONDS = 0.5
 """Wait for a batch of fetches; those that take longer go on in their threads."""
+
+REPEATABLE = ("/pull-object", "/confirm-message-received")
+"""How the addresses end that may be asked twice, and are asked for each reply."""
 
 Fetched = list[tuple[str, Message]] | Fault
 """The replies that have arrived, by the ids of their messages, or why they cannot be read."""
@@ -97,6 +100,24 @@ def messages_to(
 def is_deployment(grid: Grid) -> bool:
     """Return whether the grid is a deployment's, where replies may have arrived in part."""
     return type(grid).__name__ == DEPLOYMENT_GRID
+
+
+def repeat_failed_requests(grid: Grid) -> None:
+    """Let a deployment's grid repeat requests in which the SuperLink fails: its database is locked, say.
+
+    Flower gives a reply out once, so one whose parts or confirmation fail would be lost.
+    """
+    if not is_deployment(grid):
+        return
+    invoker = cast("Any", grid)._retry_invoker
+    gives_up = invoker.should_giveup
+
+    def should_give_up(error: Exception) -> bool:
+        if not isinstance(error, httpx.HTTPStatusError) or not error.response.is_server_error:
+            return bool(gives_up(error))
+        return not error.request.url.path.endswith(REPEATABLE) and bool(gives_up(error))
+
+    invoker.should_giveup = should_give_up
 
 
 class Delivery:
