@@ -1,17 +1,18 @@
 """Real SuperNodes on this machine, with TLS and authentication: seconds a round and memory.
 
-    python -m benchmarks.devices            # 10 and 30 of them
-    python -m benchmarks.devices --nodes 50
+    python -m benchmarks.devices                        # 10 and 20 of them
+    python -m benchmarks.devices --nodes 50 --rounds 0  # idle ones, without a run
 
 A SuperLink and the SuperNodes are processes as in ``docs/deploy.md``, each node with a part of the
 handwritten digits as its own data. All share this machine's cores, so the seconds are those of so
-many devices on it. The first column is the share of a core that the SuperLink takes for the polls and
-heartbeats of nodes without work. The memory of a process is its share (PSS), shared pages divided.
+many devices on it. "idle" is the share of a core that the SuperLink takes for the polls and heartbeats
+of nodes without work. The memory of a process is its share (PSS), shared pages divided.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -23,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import datasets
 import typer
 
 from deploy.credentials import make_credentials
@@ -32,9 +34,10 @@ from deploy.processes import BIN, descendants
 from fedapp.config.run_config import Scalar
 from fedapp.runs.metrics import read_metrics
 
-NODES = (10, 30)
-ROUNDS = 5
+NODES = (10, 20)
 IDLE_SECONDS = 60
+NICE = 10
+"""Of the nodes: the SuperLink goes before them, as on a machine of its own."""
 PARTS = {
     "flower-superlink": "SuperLink",
     "flower-superexec": "SuperExec",
@@ -48,9 +51,8 @@ PARTS = {
 class Memory(threading.Thread):
     """Keeps the largest memory of each part, in megabytes, until it is stopped."""
 
-    def __init__(self, started: Federation) -> None:
+    def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.started = started
         self.largest: dict[str, float] = defaultdict(float)
         self.over = threading.Event()
 
@@ -64,11 +66,10 @@ class Memory(threading.Thread):
                 self.largest[part] = max(self.largest[part], megabytes)
 
     def _now(self) -> Iterator[tuple[str, float]]:
-        for process in self.started.started:
-            for pid, row in descendants(process.pid).items():
-                part = next((name for word, name in PARTS.items() if word in row.command), "")
-                if part:
-                    yield part, proportional(pid)
+        for pid, row in descendants(os.getpid()).items():
+            part = next((name for word, name in PARTS.items() if word in row.command), "")
+            if part:
+                yield part, proportional(pid)
 
 
 def proportional(pid: int) -> float:
@@ -95,13 +96,11 @@ def cpu_seconds(pid: int) -> float:
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-def idle_share(started: Federation, nodes: int) -> float:
-    """Wait until the nodes are connected, and return the SuperLink's share of a core while they idle."""
-    while _connected(started) < nodes:
-        time.sleep(2)
-    before = cpu_seconds(started.superlink.pid)
+def idle_share(pid: int) -> float:
+    """Return the share of a core that a process takes now."""
+    before = cpu_seconds(pid)
     time.sleep(IDLE_SECONDS)
-    return (cpu_seconds(started.superlink.pid) - before) / IDLE_SECONDS
+    return (cpu_seconds(pid) - before) / IDLE_SECONDS
 
 
 def _connected(started: Federation) -> int:
@@ -112,13 +111,32 @@ def _connected(started: Federation) -> int:
     return sum(node["status"] == "online" for node in json.loads(listed.stdout)["nodes"])
 
 
-def measure(nodes: int, folder: Path) -> Measured:
-    """Start a federation, let it idle, and run rounds on it."""
+def run(started: Federation, nodes: int, rounds: int, dataset: str) -> list[float]:
+    """Run on all nodes and return the seconds of each round."""
+    settings: dict[str, Scalar] = {
+        "num-clients": 0,
+        "fraction-train": 1.0,
+        "min-nodes": nodes,
+        "node-timeout": 3600.0,
+        "num-server-rounds": rounds,
+        "local-epochs": 1,
+        "dataset": dataset,
+        "eval-every": 0,
+        "data-cache": str(started.folder / "cache"),
+    }
+    process = started.begin(started.write_settings(settings, "run"), "run")
+    started.wait_for(process, "run", seconds=None)
+    records = read_metrics(started.folder / "run" / "metrics.jsonl")
+    return [record["seconds"]["round"] for record in records[1:]]
+
+
+def measure(nodes: int, rounds: int, folder: Path) -> Measured:
+    """Start a federation, let it idle, and run rounds on it, if any."""
     devices = [f"device-{number}" for number in range(nodes)]
     started = Federation(
         folder, credentials=make_credentials(folder / "keys", ["127.0.0.1"], devices)
     )
-    memory = Memory(started)
+    memory = Memory()
     try:
         started.start_superlink()
         dataset = write_devices(folder, devices=devices)
@@ -127,42 +145,36 @@ def measure(nodes: int, folder: Path) -> Measured:
         for number, device in enumerate(devices):
             started.register(device)
             data = str(folder / device / "data")
-            started.start_node(device, data_path=data, client_id=number)
-        idle = idle_share(started, nodes)
-        settings: dict[str, Scalar] = {
-            "num-clients": 0,
-            "fraction-train": 1.0,
-            "min-nodes": nodes,
-            "node-timeout": 3600.0,
-            "num-server-rounds": ROUNDS,
-            "local-epochs": 1,
-            "dataset": dataset,
-            "eval-every": 0,
-            "data-cache": str(folder / "cache"),
-        }
-        run = started.run(settings, "run")
-        records = read_metrics(run / "metrics.jsonl")
-        rounds = [record["seconds"]["round"] for record in records[1:]]
-        start = time.perf_counter() - began - sum(rounds) - IDLE_SECONDS
-        return Measured(idle, start, rounds, dict(memory.largest))
+            node = started.start_node(device, data_path=data, client_id=number)
+            os.setpriority(os.PRIO_PROCESS, node.pid, NICE)
+        while _connected(started) < nodes:
+            time.sleep(2)
+        start = time.perf_counter() - began
+        idle = idle_share(started.superlink.pid)
+        spent = run(started, nodes, rounds, dataset) if rounds else []
+        return Measured(idle, start, spent, dict(memory.largest))
     finally:
         memory.over.set()
         started.stop()
 
 
-def main(nodes: Annotated[list[int] | None, typer.Option(help="SuperNodes.")] = None) -> None:
+def main(
+    nodes: Annotated[list[int] | None, typer.Option(help="SuperNodes.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds. 0: no run.")] = 5,
+) -> None:
     """Print a row for every number of nodes."""
+    datasets.disable_progress_bars()
     print(
-        f"{'nodes':>6}{'idle, %':>11}{'start, s':>10}{'first round, s':>16}{'others, s':>11}",
+        f"{'nodes':>6}{'start, s':>10}{'idle, %':>11}{'first round, s':>16}{'others, s':>11}",
         end="",
     )
     print("".join(f"{part + ', MB':>15}" for part in PARTS.values()))
     for count in nodes or NODES:
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(count, Path(folder))
-        first, *others = found.rounds
-        print(f"{count:6}{100 * found.idle:11.1f}{found.start:10.1f}{first:16.1f}", end="")
-        print(f"{statistics.median(others):11.1f}", end="")
+            found = measure(count, rounds, Path(folder))
+        first, *others = found.rounds or [math.nan]
+        print(f"{count:6}{found.start:10.1f}{100 * found.idle:11.1f}{first:16.1f}", end="")
+        print(f"{statistics.median(others or [math.nan]):11.1f}", end="")
         print(
             "".join(f"{found.memory.get(part, 0.0):15,.0f}" for part in PARTS.values()), flush=True
         )

@@ -175,15 +175,17 @@ class Federation(Processes):
         command = ["flwr", "run", str(app), "here", "--run-config", str(settings), "--stream"]
         return self.start(name, *command, *chosen)
 
-    def wait_for(self, process: subprocess.Popen[bytes], name: str) -> None:
-        """Wait for the end of the run in the folder `<name>`.
+    def wait_for(
+        self, process: subprocess.Popen[bytes], name: str, seconds: float | None = RUN_SECONDS
+    ) -> None:
+        """Wait for the end of the run in the folder `<name>`, at most for so many seconds.
 
         Raises
         ------
         RuntimeError
             It ended without a summary; the message holds all logs.
         """
-        process.wait(RUN_SECONDS)
+        process.wait(seconds)
         if not (self.folder / name / "summary.json").exists():
             raise RuntimeError(f"the run {name!r} did not end well:\n{self.logs()}")
 
