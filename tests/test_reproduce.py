@@ -122,6 +122,7 @@ def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) 
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_when_the_time_is_up_what_is_done_is_shown_and_the_rest_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
