@@ -182,6 +182,7 @@ def check_own_code(folder: Path, app: Path) -> None:
         assert copy.read_bytes() == (app / "clinics" / f"{name}.py").read_bytes()
 
 
+@pytest.mark.nightly
 def test_two_clinics_with_tables_of_their_own_train_the_app(app: Path, tmp_path: Path) -> None:
     """One has the small tumours; the statistics are those of both together."""
     header, *lines = (app / "cells" / "train.csv").read_text().splitlines(keepends=True)
