@@ -125,7 +125,7 @@ def main(names: Annotated[list[str] | None, typer.Argument(metavar="[W1|W2]...")
     os.environ.update(ENVIRONMENT, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
     torch.set_num_threads(1)
     console = Console()
-    console.print(conditions(1), highlight=False)
+    console.print(conditions(), highlight=False)
     for name in names or list(ROUNDS):
         table = Table("what", "round, s", "of bare", "evaluation, s", "MB a round", title=name)
         with tempfile.TemporaryDirectory() as folder:

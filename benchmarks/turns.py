@@ -34,11 +34,11 @@ def ratio(times: Sequence[float], base: Sequence[float]) -> float:
     return statistics.median(mine / bare for mine, bare in zip(times, base, strict=True))
 
 
-def conditions(turns: int) -> str:
-    """Return the line above the tables: machine, versions, threads, turns."""
+def conditions(turns: int = 0) -> str:
+    """Return the line above the tables: machine, versions, threads, and turns if there are any."""
     return (
         f"{platform.machine()}, {os.cpu_count()} cores; torch {torch.__version__}, 1 thread a process, "
-        f"float32; medians of {turns} turns"
+        f"float32" + (f"; medians of {turns} turns" if turns else "")
     )
 
 
