@@ -9,7 +9,7 @@ from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.figures.curves import draw_figure, points
 from fedapp.studies.papers.pages.figure_tables import comparison_section
 from fedapp.studies.papers.pages.index import summary, totals
-from fedapp.studies.papers.pages.markdown import wrapped
+from fedapp.studies.papers.pages.markdown import span, table, wrapped
 from fedapp.studies.papers.pages.page import page
 from fedapp.studies.papers.pages.tables import Entry, entries, table_section
 from fedapp.studies.papers.results import CellResult, Results, thin
@@ -160,6 +160,25 @@ def test_a_page_says_once_with_what_its_runs_were_made() -> None:
     assert ". device cpu, torch 2.15.0, commit 1234 and abcd for some of them." in said
 
 
+def test_a_page_shows_twelve_digits_of_a_commit() -> None:
+    results = table_results({"E = 1, B = 10 | IID": cell(run_result(50.0))})
+    results.runs = 1
+    results.execution = [{"commit": commit} for commit in (40 * "a", f"{40 * 'b'}-dirty")]
+    said = page(TABLES["mcmahan-table4"], [results])
+    assert ". commit aaaaaaaaaaaa and bbbbbbbbbbbb-dirty." in said
+
+
+def test_a_table_leaves_out_the_columns_that_no_row_fills() -> None:
+    assert table(("a", "b", "c"), [["1", "", "2"], ["", "", "3"]]).splitlines() == [
+        "| a | c |",
+        "| --- | --- |",
+        "| 1 | 2 |",
+        "|  | 3 |",
+    ]
+    assert table(("a", "b"), []).startswith("| a | b |")
+    assert [span("1", "2"), span("1", "1")] == ["1 - 2", "1"]
+
+
 def test_pages_of_updates_have_their_numbers() -> None:
     """Losses 1 and 3: mean 2, deviation 1, so 50 %; with the second seed's 2 and 2: 25 %."""
     alike = recorded(1, {"0": 2.0, "1": 2.0}, {"conv1": 0.7, "fc1": 0.2})
@@ -181,7 +200,7 @@ def test_pages_of_updates_have_their_numbers() -> None:
 def test_pages_of_updates_that_were_not_recorded_have_no_numbers(own: CellResult) -> None:
     nothing = Results(experiment="seo-fig12", scale="full", command="c", cells={"IID": own})
     said = page(EXPERIMENTS["seo-fig12"], [nothing])
-    assert ("| IID |  |  |  |  |" in said) == any(run.agreement for run in own.runs)
+    assert ("| IID |\n" in said) == any(run.agreement for run in own.runs)
 
 
 def test_curves_are_thinned_and_keep_their_ends_and_their_best() -> None:
@@ -324,7 +343,7 @@ def test_a_line_has_its_last_training_loss_where_it_was_measured() -> None:
     assert "| 1 (round 5) | 0.03 |" in said
     assert "| 1 (round 5) |  |" in said
     assert (
-        f"| {larger.replace(' | ', ': ', 1).replace(' | ', ', ')} | not run |  |  |  |  |  |  |  |"
+        f"| {larger.replace(' | ', ': ', 1).replace(' | ', ', ')} |  | not run |  |  |  |  |  |  |"
         in said
     )
 

@@ -125,7 +125,7 @@ def test_a_page_counts_the_steps_to_flatter_minima(experiment: Sharpness) -> Non
         experiment, [results(30.0, 20.0, 10.0)]
     )
     smoke = results(30.0, 20.0, 25.0).model_copy(update={"scale": "smoke"})
-    assert f"| rates | IID | {listed} |  |" in page(experiment, [smoke])
+    assert f"| rates | IID | {listed} |\n" in page(experiment, [smoke])
     row = f"| {CELLS[0]} | 0.1 | 10 | 3 | 50.00 % | 0.5 | 30 | 0.01 | 3 | 120 | 0.1 |"
     assert said.count(row.replace(" | η", " \\| η")) == 1
 
@@ -142,8 +142,8 @@ def test_what_was_not_measured_is_named(experiment: Sharpness) -> None:
     said = page(experiment, [found])
     assert "| seo-fig4: eta \\| η = 0.005 | no model |" in said
     assert "| seo-fig4: eta \\| η = 0.05 | not run |" in said
-    assert "| rates | IID | 30 (η = 0.1) |  |" in said
-    assert "not measured |  |" in page(experiment, [results()])
+    assert "| rates | IID | 30 (η = 0.1) |\n" in said
+    assert "not measured |\n" in page(experiment, [results()])
 
 
 def test_the_picture_joins_the_runs_that_did_not_fall_apart(experiment: Sharpness) -> None:

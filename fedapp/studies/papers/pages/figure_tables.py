@@ -12,7 +12,7 @@ from fedapp.runs.model_sharpness import Measurement
 from fedapp.studies.papers.claims import similarity
 from fedapp.studies.papers.figures.sharpness import SYMBOLS, Point, points
 from fedapp.studies.papers.labels import RunLabels
-from fedapp.studies.papers.pages.markdown import NOT_RUN, table
+from fedapp.studies.papers.pages.markdown import NOT_RUN, span, table
 from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import Comparison, Sharpness, SharpnessPanel, Updates
 
@@ -42,7 +42,7 @@ def _algorithm_row(name: str, cell: CellResult) -> list[str]:
     return [
         name,
         percent(cell.mean("final")),
-        f"{len(cell.runs)}: {percent(low)} - {percent(high)}",
+        f"{len(cell.runs)}: {span(percent(low), percent(high))}",
         percent(cell.mean("best")),
         number(cell.rate),
         ", ".join([*further, *problems[:1]]),
@@ -196,18 +196,16 @@ def _gain(first: float | None, second: float | None) -> str:
 
 def lines_section(results: Results, run_labels: RunLabels) -> str:
     """Return the table of lines; rounds below full scale are shown as "n of N"."""
-    runs = [run for cell in results.cells.values() for run in cell.runs]
-    losses = any(run.training_loss is not None for run in runs)
-    head = ["line", "η", "seeds", "rounds", "final", "best", "least test loss"]
-    head += [*(["last training loss"] if losses else []), "wall time"]
-    rows = [_line(name, cell, losses, run_labels) for name, cell in results.cells.items()]
+    head = ["line", "η", "seeds", "rounds", "final", "best"]
+    head += ["least test loss", "last training loss", "wall time"]
+    rows = [_line(name, cell, run_labels) for name, cell in results.cells.items()]
     return table(head, rows)
 
 
-def _line(name: str, cell: CellResult, losses: bool, run_labels: RunLabels) -> list[str]:
+def _line(name: str, cell: CellResult, run_labels: RunLabels) -> list[str]:
     shown = run_labels.text(name.replace(" | ", ": ", 1).replace(" | ", ", "), name)
     if not cell.runs:
-        return [shown, NOT_RUN, *[""] * (7 if losses else 6)]
+        return [shown, "", NOT_RUN, *[""] * 6]
     problems = (run.problem for run in cell.runs if run.problem)
     return [
         shown,
@@ -217,7 +215,7 @@ def _line(name: str, cell: CellResult, losses: bool, run_labels: RunLabels) -> l
         f"{100 * cell.mean('final'):.2f} %",
         f"{100 * cell.mean('best'):.2f} %",
         _least_loss(cell),
-        *([_training_loss(cell)] if losses else []),
+        _training_loss(cell),
         next(problems, duration(cell.mean("seconds"))),
     ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
+from itertools import compress
 
 NOT_RUN = "not run"
 WIDTH = 120
@@ -54,9 +55,15 @@ def _mark(line: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; bars in cells are escaped."""
-    lines = [head, ["---"] * len(head), *rows]
+    """Return a Markdown table without the columns that no row fills; bars in cells are escaped."""
+    filled = [any(column) for column in zip(*rows, strict=True)] or [True] * len(head)
+    lines = [list(compress(line, filled)) for line in (head, ["---"] * len(head), *rows)]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
+
+
+def span(low: str, high: str) -> str:
+    """Return a range, or the number if its ends are shown alike."""
+    return low if low == high else f"{low} - {high}"
 
 
 def _cell(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,8 @@ HEADINGS: Mapping[ScaleName, str] = {
     "cpu": "Processor scale",
     "smoke": "Smoke scale",
 }
+HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
+"""The hash of a commit, of which a page shows the first 12 digits."""
 
 
 def write_page(folder: Path, name: str, records: Mapping[str, RunRecord]) -> Path:
@@ -140,7 +143,7 @@ def _tried_settings(settings: Mapping[str, Scalar]) -> str:
 
 
 def _execution_summary(results: Results) -> str:
-    how = ", ".join(_executed_with(results.execution))
+    how = HASH.sub(r"\1", ", ".join(_executed_with(results.execution)))
     if not results.runs:
         return f"Written {results.written}."
     return (

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from fedapp.analysis.curves import communication, speed_up
 from fedapp.runs.formatting import duration, number, rounds, size, times
 from fedapp.studies.papers.cells import SEPARATOR
-from fedapp.studies.papers.pages.markdown import NOT_RUN, table
+from fedapp.studies.papers.pages.markdown import NOT_RUN, span, table
 from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import Column, Published, Table, TableRow
 
@@ -255,7 +255,7 @@ def _detail(entry: Entry) -> list[str]:
         times(entry.speedup),
         number(result.rate),
         "yes" if result.inside else "**no**",
-        f"{len(result.runs)}: {rounds(min(needed))} - {rounds(max(needed))}" if needed else "",
+        f"{len(result.runs)}: {span(rounds(min(needed)), rounds(max(needed)))}" if needed else "",
         number(result.mean("updates")),
         _communication(result),
         duration(sum(run.seconds for run in result.runs)),
