@@ -58,6 +58,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(compiled.cleanup)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let tests go first that wait for processes: the others fill the time."""
+    items.sort(key=lambda item: item.get_closest_marker("process") is None)
+
+
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDAPP_RUNS", str(tmp_path / "runs"))
