@@ -59,8 +59,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests go first that wait for processes: the others fill the time."""
-    items.sort(key=lambda item: item.get_closest_marker("process") is None)
+    """Let tests go first that wait for processes, Flower's before others: the rest fills the time."""
+    flower = {"deployment", "simulation"}
+    items.sort(
+        key=lambda item: (
+            item.get_closest_marker("process") is None,
+            flower.isdisjoint(getattr(item, "fixturenames", ())),
+        )
+    )
 
 
 @pytest.fixture(autouse=True)
