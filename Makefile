@@ -26,14 +26,12 @@ simulation: $(VENV)/.installed
 
 # The quick selection; what else CI runs; both; and what takes hours (docs/testing.md).
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
-# Tests with processes of their own wait for a third of their time.
-MORE   := PYTEST_XDIST_AUTO_NUM_WORKERS=$(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2)
 
 test: $(VENV)/.developer
 	$(PYTEST)
 
 test-slow: $(VENV)/.developer
-	$(MORE) $(PYTEST) -m "(slow or process or hypothesis) and not (pages or nightly)" --hypothesis-profile thorough
+	$(PYTEST) -m "(slow or process or hypothesis) and not (pages or nightly)" --hypothesis-profile thorough
 
 # What README, the lessons and the other pages print, run as it stands; CI has a job of its own for it.
 test-pages: $(VENV)/.developer

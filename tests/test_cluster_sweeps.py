@@ -53,6 +53,7 @@ def is_underway(folder):
     return bool(done) and any(stem > "round-000004" for stem in saved)
 
 
+@pytest.mark.nightly
 def test_a_sweep_loses_a_node_is_killed_and_ends_with_the_records_of_one_machine(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     with raylets(tmp_path / "cache") as cluster:
