@@ -17,20 +17,19 @@ import os
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import datasets
 import typer
 
+from benchmarks.parts import Watch, cpu_seconds, parts_now
 from deploy.credentials import make_credentials
 from deploy.demo import write_devices
 from deploy.federation import Federation
-from deploy.processes import BIN, descendants
+from deploy.processes import BIN
 from fedapp.config.run_config import Scalar
 from fedapp.runs.metrics import read_metrics
 
@@ -38,38 +37,26 @@ NODES = (10, 20)
 IDLE_SECONDS = 60
 NICE = 10
 """Of the nodes: the SuperLink goes before them, as on a machine of its own."""
-PARTS = {
-    "flower-superlink": "SuperLink",
-    "flower-superexec": "SuperExec",
-    "flwr-serverapp": "ServerApp",
-    "flower-supernode": "SuperNode",
-    "flwr-clientapp": "ClientApp",
-}
-"""What a process is called by its command; of a SuperNode and its ClientApp there is one a node."""
+COLUMNS = ("SuperLink", "SuperExec", "ServerApp", "SuperNode", "ClientApp")
+"""The parts whose memory is shown; of SuperNode and ClientApp there is one a node."""
 
 
-class Memory(threading.Thread):
+class Memory(Watch):
     """Keeps the largest memory of each part, in megabytes, until it is stopped."""
 
+    every = 2.0
+
     def __init__(self) -> None:
-        super().__init__(daemon=True)
+        super().__init__()
         self.largest: dict[str, float] = defaultdict(float)
-        self.over = threading.Event()
 
-    def run(self) -> None:
-        """Look every two seconds."""
-        while not self.over.wait(2):
-            now: dict[str, float] = defaultdict(float)
-            for part, megabytes in self._now():
-                now[part] += megabytes
-            for part, megabytes in now.items():
-                self.largest[part] = max(self.largest[part], megabytes)
-
-    def _now(self) -> Iterator[tuple[str, float]]:
-        for pid, row in descendants(os.getpid()).items():
-            part = next((name for word, name in PARTS.items() if word in row.command), "")
-            if part:
-                yield part, proportional(pid)
+    def look(self) -> None:
+        """Add up each part's processes."""
+        now: dict[str, float] = defaultdict(float)
+        for pid, part in parts_now().items():
+            now[part] += proportional(pid)
+        for part, megabytes in now.items():
+            self.largest[part] = max(self.largest[part], megabytes)
 
 
 def proportional(pid: int) -> float:
@@ -88,12 +75,6 @@ class Measured(NamedTuple):
     start: float
     rounds: list[float]
     memory: dict[str, float]
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the processor time of a process so far."""
-    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
 def idle_share(pid: int) -> float:
@@ -154,7 +135,7 @@ def measure(nodes: int, rounds: int, folder: Path) -> Measured:
         spent = run(started, nodes, rounds, dataset) if rounds else []
         return Measured(idle, start, spent, dict(memory.largest))
     finally:
-        memory.over.set()
+        memory.stop()
         started.stop()
 
 
@@ -168,16 +149,14 @@ def main(
         f"{'nodes':>6}{'start, s':>10}{'idle, %':>11}{'first round, s':>16}{'others, s':>11}",
         end="",
     )
-    print("".join(f"{part + ', MB':>15}" for part in PARTS.values()))
+    print("".join(f"{part + ', MB':>15}" for part in COLUMNS))
     for count in nodes or NODES:
         with tempfile.TemporaryDirectory() as folder:
             found = measure(count, rounds, Path(folder))
         first, *others = found.rounds or [math.nan]
         print(f"{count:6}{found.start:10.1f}{100 * found.idle:11.1f}{first:16.1f}", end="")
         print(f"{statistics.median(others or [math.nan]):11.1f}", end="")
-        print(
-            "".join(f"{found.memory.get(part, 0.0):15,.0f}" for part in PARTS.values()), flush=True
-        )
+        print("".join(f"{found.memory.get(part, 0.0):15,.0f}" for part in COLUMNS), flush=True)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ class Measured(NamedTuple):
     train: float
     evaluate: float
     megabytes: list[float]
+    """The most first."""
 
 
 @contextlib.contextmanager
@@ -104,7 +105,7 @@ def measure(name: str, workers: int, address: str, folder: Path) -> Measured:
         statistics.median(row[part] for row in seconds) for part in ("exchange", "evaluate")
     )
     megabytes = [(after[node] - before[node]) / rounds / 1e6 for node in after]
-    return Measured(train, evaluate, megabytes)
+    return Measured(train, evaluate, sorted(megabytes, reverse=True))
 
 
 def seconds_bare(name: str, folder: str) -> float:

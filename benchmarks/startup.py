@@ -9,12 +9,12 @@ are those until the end of the round; what it waits for is in none of them.
 
 from __future__ import annotations
 
-import os
 import statistics
+import subprocess
 import tempfile
-import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -22,70 +22,67 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.devices import cpu_seconds
+from benchmarks.parts import Watch, cpu_seconds, parts_now
 from deploy.federation import ROOT, Federation
 from deploy.latency import write_bare_app
-from deploy.processes import descendants
 from fedapp.config.run_config import Scalar
-
-PARTS = {
-    "flower-superlink": "SuperLink",
-    "flower-superexec": "SuperExec",
-    "flwr-serverapp": "ServerApp",
-    "flwr-simulation": "ServerApp and simulation",
-    "flower-supernode": "SuperNodes",
-    "flwr-clientapp": "ClientApps",
-    "ray::ClientAppActor": "Ray's actors",
-    "ray": "Ray",
-    "flwr run": "flwr run",
-}
-"""What a process is called, by the first of these that its command has."""
-EVERY = 0.1
 
 
 class Part(NamedTuple):
-    """When the first process of a part began, and CPU seconds of all, both in seconds."""
+    """When the first process of a part was seen, and CPU seconds of all, both in seconds."""
 
     began: float
     cpu: float
 
 
-class Watch(threading.Thread):
-    """Looks at this process's descendants until it is stopped."""
+class Parts(Watch):
+    """Keeps when each part began, and what CPU time its processes took."""
+
+    every = 0.25
 
     def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.start_time, self.over = time.perf_counter(), threading.Event()
-        self._part: dict[int, str] = {}
+        super().__init__()
+        self.start_time = time.perf_counter()
         self._began: dict[str, float] = {}
-        self._cpu: dict[int, float] = {}
+        self._cpu: dict[tuple[str, int], float] = {}
 
-    def run(self) -> None:
-        """Look at intervals."""
-        while not self.over.wait(EVERY):
-            self._look()
+    def look(self) -> None:
+        """Read the processes' times; one that has ended keeps its last."""
+        now = self.seconds
+        for pid, name in parts_now().items():
+            self._began.setdefault(name, now)
+            try:
+                self._cpu[name, pid] = cpu_seconds(pid)
+            except OSError:
+                continue
 
-    def _look(self) -> None:
-        now = time.perf_counter() - self.start_time
-        for pid, row in descendants(os.getpid()).items():
-            name = next((name for word, name in PARTS.items() if word in row.command), "")
-            if name and pid != os.getpid():
-                self._part[pid] = name
-                self._began.setdefault(name, now)
-                try:
-                    self._cpu[pid] = cpu_seconds(pid)
-                except OSError:
-                    continue
+    @property
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.perf_counter() - self.start_time
 
-    def stop(self) -> tuple[float, dict[str, Part]]:
-        """Return the seconds until now, and each part."""
-        end = time.perf_counter() - self.start_time
-        self.over.set()
-        self.join()
+    def found(self) -> dict[str, Part]:
+        """Return each part."""
         cpu: dict[str, float] = defaultdict(float)
-        for pid, seconds in self._cpu.items():
-            cpu[self._part[pid]] += seconds
-        return end, {name: Part(began, cpu[name]) for name, began in self._began.items()}
+        for (name, _), seconds in self._cpu.items():
+            cpu[name] += seconds
+        return {name: Part(began, cpu[name]) for name, began in self._began.items()}
+
+
+def begin(
+    started: Federation, app: Path | None
+) -> tuple[subprocess.Popen[bytes], Callable[[], bool]]:
+    """Begin a run of one round; return it, and whether the round has ended."""
+    if app is None:
+        done, settings = started.folder / "done.json", started.folder / "bare.toml"
+        settings.write_text(f"rounds = 1\nresult = '{done}'\n")
+        bare = write_bare_app(started.folder / "bare")
+        return started.begin(settings, "bare", app=bare), done.exists
+    values: dict[str, Scalar] = {"num-server-rounds": 1, "min-nodes": 2}
+    values |= {"data-cache": str(started.folder / "cache")}
+    metrics = started.folder / "run" / "metrics.jsonl"
+    run = started.begin(started.write_settings(values, "run"), "run", app=app)
+    return run, lambda: metrics.exists() and metrics.read_text().count("\n") > 1  # after round 0's
 
 
 def first_round(app: Path | None, *, simulation: bool) -> tuple[float, dict[str, Part]]:
@@ -93,34 +90,23 @@ def first_round(app: Path | None, *, simulation: bool) -> tuple[float, dict[str,
 
     Without ``app`` it is an app of a few lines, whose client imports PyTorch.
     """
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        started = Federation(folder, simulation=simulation)
-        watch = Watch()
-        watch.start()
+    with tempfile.TemporaryDirectory() as folder:
+        started, parts = Federation(Path(folder), simulation=simulation), Parts()
+        parts.start()
         try:
             started.start_superlink()
-            if not simulation:
-                started.start_node("first")
-                started.start_node("second")
-            if app is None:
-                done = folder / "done.json"
-                settings = folder / "bare.toml"
-                settings.write_text(f"rounds = 1\nresult = '{done}'\n")
-                run = started.begin(settings, "bare", app=write_bare_app(folder / "bare"))
-            else:
-                done = folder / "run" / "metrics.jsonl"
-                values: dict[str, Scalar] = {"num-server-rounds": 1, "min-nodes": 2}
-                values |= {"data-cache": f"{folder}/cache"}
-                run = started.begin(started.write_settings(values, "run"), "run", app=app)
-            lines = 2 if app else 0  # of metrics.jsonl: round 0, and round 1
-            while not (done.exists() and done.read_text().count("\n") >= lines):
+            for name in () if simulation else ("first", "second"):
+                started.start_node(name)
+            run, is_over = begin(started, app)
+            while not is_over():
                 if run.poll() is not None:
                     raise RuntimeError(f"the run ended without a round:\n{started.logs()}")
                 time.sleep(0.05)
-            return watch.stop()
+            end = parts.seconds
+            parts.stop()
+            return end, parts.found()
         finally:
-            watch.over.set()
+            parts.stop()
             started.stop()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from logging import INFO
 from typing import Any
 
@@ -58,6 +58,7 @@ from fedapp.training.build import (
     require_whole_model,
     sources,
 )
+from fedapp.training.client_state import StateLocation
 from fedapp.training.device import choose_device
 from fedapp.training.execution import executed_config
 from strategies.strategy import FederatedStrategy
@@ -180,22 +181,28 @@ def _prepare(
     if executed.threads > max(config.threads, 1):
         log(INFO, "Threads: %d, as measured", executed.threads)
     write_config(directory, config, run_info)
-    client_states = None
-    if algorithm.keeps_state:
-        client_states = open_states(directory, state.round, resumed=config.resume)
-        if isinstance(grid, LocalGrid):
-            because = f"The clients of {config.algorithm!r} keep their state there"
-            grid.require_shared(directory.path, "run-dir", because)
     return FederatedStrategy(
         executed,
         algorithm,
         nodes,
         make_score(config, node_data.dataset),
         state=state,
-        client_states=client_states,
+        client_states=_client_states(grid, config, directory, algorithm, state.round),
         ledger=_ledger(config, algorithm, directory, run_info, state.round),
         population=run_info.get("clients"),
     )
+
+
+def _client_states(
+    grid: Grid, config: RunConfig, directory: RunDirectory, algorithm: Algorithm, round_: int
+) -> Callable[[], StateLocation] | None:
+    """Return where clients keep state by round, if they do; all workers must share the folder."""
+    if not algorithm.keeps_state:
+        return None
+    if isinstance(grid, LocalGrid):
+        because = f"The clients of {config.algorithm!r} keep their state there"
+        grid.require_shared(directory.path, "run-dir", because)
+    return open_states(directory, round_, resumed=config.resume)
 
 
 def _write_first_files(

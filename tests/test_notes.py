@@ -14,8 +14,6 @@ from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.pages.markdown import NOT_RUN
 from fedapp.studies.papers.pages.notes import PLACEHOLDER, fill, finder
 from fedapp.studies.papers.results import Results
-from fedapp.studies.papers.stored import write_results
-from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.table import read_records
 from tests.paper_results import cell, curve, run_result, table_results
 
@@ -28,17 +26,15 @@ CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 DECIMAL = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?:e-?\d+)?(?![\w.]*\d)")
 
 
-def found(experiment: str, scale: str, recorded: bool) -> Results | None:
-    """Return results of two cells: 100 and 300 rounds over two seeds, and 50; of whole runs 80."""
+def found(experiment: str, scale: str) -> Results | None:
+    """Return results of two cells: 100 and 300 rounds over two seeds, and 50."""
     if scale != "cpu":
         return None
     runs = [
         run_result(100.0, 0.5, curve=curve([0.1, 0.25]), least_loss=1.234),
         run_result(300.0, 0.6, seed=1, curve=curve([0.1, 0.35]), least_loss=3.0),
     ]
-    return table_results(
-        {"a | IID": cell(*runs), "b | IID": cell(run_result(80.0 if recorded else 50.0))}
-    )
+    return table_results({"a | IID": cell(*runs), "b | IID": cell(run_result(50.0))})
 
 
 @pytest.mark.parametrize(
@@ -48,7 +44,6 @@ def found(experiment: str, scale: str, recorded: bool) -> Results | None:
         ("{{cpu needed of mcmahan-table4: a | IID}}", "200"),
         ("{{cpu needed#1 of a | IID}}", "300"),
         ("{{cpu lowest needed of a | IID}}", "100"),
-        ("{{cpu recorded needed of b | IID}}", "80"),
         ("{{cpu highest final of a | IID}} %", "60.00 %"),
         ("{{cpu final of a | IID ~1}} %", "55.0 %"),
         ("{{cpu accuracy@1 of a | IID}} %", "30.00 %"),
@@ -78,30 +73,6 @@ def test_a_placeholder_of_nothing_is_refused(text: str, said: str) -> None:
         fill(text, found)
     with pytest.raises(ConfigError, match="no such experiment"):
         fill("{{cpu needed of table9: a | IID}}", finder(RESULTS, "seo-fig4", {}))
-
-
-def test_a_recorded_number_is_of_the_whole_run(tmp_path: Path) -> None:
-    """The cell has two rounds of the run, the record four: the target is reached in the fourth."""
-    accuracy = [0.1, 0.2, 0.3, 0.5]
-    record = RunRecord(
-        run="r",
-        settings={},
-        status="complete",
-        rounds=[1, 2, 3, 4],
-        gradients=[0] * 4,
-        accuracy=accuracy,
-        loss=accuracy,
-        train_loss=accuracy,
-    )
-    cells = {"E = 1, B = 10 | IID": cell(run_result(final=0.2, rounds=2), target=0.4)}
-    write_results(tmp_path, table_results(cells).model_copy(update={"scale": "cpu"}))
-    find = finder(tmp_path, "mcmahan-table4", {"r": record})
-    said = (
-        "{{cpu rounds of CELL}}, {{cpu recorded rounds of CELL}}, {{cpu recorded needed of CELL}}, "
-        "{{cpu recorded accuracy@3 of CELL ~0}} %, {{cpu needed of CELL}}"
-    )
-    filled = fill(said.replace("CELL", "E = 1, B = 10 | IID"), find)
-    assert filled == f"2, 4, 3.5, 30 %, {NOT_RUN}"
 
 
 def notes_of(name: str) -> str:

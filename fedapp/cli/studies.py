@@ -21,6 +21,7 @@ from fedapp.cli.options import (
 from fedapp.config.read import parse_settings, split_settings
 
 if TYPE_CHECKING:
+    from fedapp.studies.papers.options import ReproduceOptions
     from fedapp.studies.sweep.scheduler import SchedulerOptions
 
 Jobs = Annotated[int, typer.Option(min=0, help="Parallel runs. 0: one a GPU, or one a core.")]
@@ -159,8 +160,6 @@ def reproduce(
     """
     from fedapp.studies.papers.catalogue import as_scale
     from fedapp.studies.papers.options import ReproduceOptions, data_folder
-    from fedapp.studies.papers.reproduce import reproduce as run_experiments
-    from fedapp.studies.papers.reproduce import show_costs
 
     workers = WorkerOptions(ray_address, worker_timeout, cpus_per_worker, gpus_per_worker)
     scheduler = _scheduler(jobs, stacked, retry, hours, workers)
@@ -170,14 +169,21 @@ def reproduce(
     options = ReproduceOptions(
         as_scale(scale), folder, runs, to, scheduler, overrides, taken, chosen
     )
-    if queue:
-        from fedapp.studies.papers.cell_queue import run_queue, show_queue
+    _reproduce(experiments or [], options, queue=queue, listed=listed)
 
-        if listed:
-            show_queue(experiments or ["all"], options, console)
-        else:
-            end_with(run_queue(experiments or ["all"], options, console))
+
+def _reproduce(
+    experiments: list[str], options: ReproduceOptions, *, queue: bool, listed: bool
+) -> None:
+    from fedapp.studies.papers.cell_queue import run_queue, show_queue
+    from fedapp.studies.papers.reproduce import reproduce, show_costs
+
+    names = experiments or ["all"]
+    if queue and listed:
+        show_queue(names, options, console)
+    elif queue:
+        end_with(run_queue(names, options, console))
     elif listed or not experiments:
-        show_costs(experiments or ["all"], options, console)
+        show_costs(names, options, console)
     else:
-        end_with(run_experiments(experiments, options, console))
+        end_with(reproduce(names, options, console))

@@ -171,8 +171,7 @@ def cell_result(cell: Cell | None, outcome: SearchResult | None, *, envelopes: b
         inside=outcome.inside,
         tried=[_tried(candidate, cell) for candidate in outcome.tried],
         runs=[
-            run_result(record, seed, cell.target, cell.window)
-            for record, seed in zip(outcome.runs, cell.seeds, strict=True)
+            _run(record, seed, cell) for record, seed in zip(outcome.runs, cell.seeds, strict=True)
         ],
         envelopes=_envelopes(cell, outcome) if envelopes else {},
     )
@@ -239,16 +238,15 @@ def collect(
     )
 
 
-def run_result(record: RunRecord, seed: int, target: float, window: int = 1) -> RunResult:
-    """Return the numbers of a run, to the end of its record."""
+def _run(record: RunRecord, seed: int, cell: Cell) -> RunResult:
     failed = record.status == "failed"
     lowest, training_loss = least(record.rounds, record.loss), record.training_set_loss
     return RunResult(
         run=record.run,
         seed=seed,
         rounds=record.last_round,
-        needed=_round(record.rounds_to(target) if target else None, 5),
-        final=record.final_accuracy(window),
+        needed=_round(record.rounds_to(cell.target) if cell.target else None, 5),
+        final=record.final_accuracy(cell.window),
         best=record.best_accuracy,
         fluctuation=float(f"{fluctuation(record.accuracy):.4g}"),
         least_loss=lowest[1] if lowest else None,

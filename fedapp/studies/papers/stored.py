@@ -9,14 +9,7 @@ from pydantic import ValidationError
 
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
-from fedapp.studies.papers.results import (
-    CellResult,
-    Results,
-    RunResult,
-    run_result,
-    thin,
-    thin_rows,
-)
+from fedapp.studies.papers.results import Results, RunResult, thin, thin_rows
 from fedapp.studies.papers.schema import SCALES, ScaleName
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
@@ -69,23 +62,6 @@ def with_curves(results: Results, records: Mapping[str, RunRecord]) -> Results:
         for name, cell in results.cells.items()
     }
     return results.model_copy(update={"cells": cells})
-
-
-def with_whole_runs(results: Results, records: Mapping[str, RunRecord]) -> Results:
-    """Return results with whole runs: their records may go beyond the rounds of the cells."""
-    cells = {
-        name: cell.model_copy(update={"runs": [_whole(run, cell, records) for run in cell.runs]})
-        for name, cell in results.cells.items()
-    }
-    return results.model_copy(update={"cells": cells})
-
-
-def _whole(run: RunResult, cell: CellResult, records: Mapping[str, RunRecord]) -> RunResult:
-    record = records.get(run.run)
-    if record is None:
-        return run
-    whole = run_result(record, run.seed, cell.target)
-    return whole.model_copy(update={"curve": thin(record)})
 
 
 def _with_curve(run: RunResult, records: Mapping[str, RunRecord]) -> RunResult:

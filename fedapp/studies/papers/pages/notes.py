@@ -4,8 +4,7 @@ A placeholder is a scale and a number, or two: ``NUMBER of CELL``, ``NUMBER of E
 of these ``over`` another (a ratio) or ``less`` another (a difference), and at the end ``~2`` for two
 decimals. A number is an attribute of a cell's runs, the mean over the seeds; with ``lowest`` or
 ``highest`` before it the least or the greatest, and with ``#1`` behind it that of seed 1; ``accuracy@15``
-is that of round 15. With ``recorded`` first it is of the whole run, which may have gone on after the
-cell's rounds. Accuracies are in percent, and their differences in points.
+is that of round 15. Accuracies are in percent, and their differences in points.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
 from fedapp.studies.papers.pages.markdown import NOT_RUN
 from fedapp.studies.papers.results import CellResult, Results, RunResult
 from fedapp.studies.papers.schema import ScaleName
-from fedapp.studies.papers.stored import results_of, with_whole_runs
+from fedapp.studies.papers.stored import results_of
 from fedapp.studies.sweep.record import RunRecord
 
 PLACEHOLDER = re.compile(
@@ -29,27 +28,24 @@ PLACEHOLDER = re.compile(
     r"(?: ~(?P<digits>\d))?\}\}"
 )
 NUMBER = re.compile(
-    r"(?P<recorded>recorded )?(?:(?P<end>lowest|highest) )?(?P<key>\w+)(?:@(?P<round>\d+))?"
-    r"(?:#(?P<seed>\d+))?$"
+    r"(?:(?P<end>lowest|highest) )?(?P<key>\w+)(?:@(?P<round>\d+))?(?:#(?P<seed>\d+))?$"
 )
 ACCURACIES = ("final", "best", "fluctuation", "accuracy")
-Find = Callable[[str, ScaleName, bool], Results | None]
-"""Returns an experiment's results at a scale, of the cells' rounds or of whole runs; the name "" is the
-experiment of the note."""
+Find = Callable[[str, ScaleName], Results | None]
+"""Returns an experiment's results at a scale; the name "" is the experiment of the note."""
 
 
 def finder(folder: Path, name: str, records: Mapping[str, RunRecord]) -> Find:
     """Return what finds results in ``folder`` for the notes of the experiment ``name``."""
     known: dict[str, list[Results]] = {}
 
-    def find(experiment: str, scale: ScaleName, recorded: bool) -> Results | None:
+    def find(experiment: str, scale: ScaleName) -> Results | None:
         own = experiment or name
         if own not in all_experiments():
             raise ConfigError(f"{name}: its note names {own!r}, and there is no such experiment.")
         if own not in known:
             known[own] = list(results_of(folder, own, records))
-        results = next((each for each in known[own] if each.scale == scale), None)
-        return with_whole_runs(results, records) if results and recorded else results
+        return next((results for results in known[own] if results.scale == scale), None)
 
     return find
 
@@ -88,7 +84,7 @@ def _filled(match: re.Match[str], find: Find) -> str:
     value = known[0] * (100 if percents else 1)
     if digits is not None or percents:
         return _shown(value, 2 if digits is None else digits)
-    return rounds(value) if "needed" in key else number(value)
+    return rounds(value) if key.startswith("needed") else number(value)
 
 
 def _shown(value: float, digits: int) -> str:
@@ -102,7 +98,7 @@ def _number(text: str, scale: ScaleName, find: Find) -> float | None:
     if not separator:
         experiment, cell_name = "", place
     named = NUMBER.match(key)
-    results = find(experiment, scale, bool(named and named["recorded"]))
+    results = find(experiment, scale)
     if results is None:
         return None
     cell = results.cells.get(cell_name)
