@@ -1,6 +1,11 @@
 # make run · make test · make lint · make docs · make bench · make smoke; each sets up what it needs.
 PYTHON ?= python3
-VENV   ?= .venv
+# `flwr run` looks at every file of the app's folder and follows no link: .venv is a link into the user's cache.
+# `make VENV=FOLDER` makes the folder itself.
+ifndef VENV
+VENV   := .venv
+STORE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fedapp-venv/$(shell pwd | cksum | cut -d ' ' -f 1)
+endif
 BIN    := $(VENV)/bin
 
 .PHONY: run simulation deploy-demo test test-slow test-pages test-all test-nightly lint format generate pins device docs bench smoke wheel fab clean
@@ -9,7 +14,9 @@ BIN    := $(VENV)/bin
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	    { echo "$(PYTHON) is too old: Python 3.11 or later is needed. Try: make PYTHON=python3.12"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/python || \
+	    { test -n "$(STORE)" && $(PYTHON) -m venv "$(STORE)" && ln -sfn "$(STORE)" $(VENV); } || \
+	    $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable ".[deploy]"
 	touch $@
@@ -94,4 +101,4 @@ fab: $(VENV)/.installed
 	$(BIN)/flwr build --app .
 
 clean:
-	rm -rf $(VENV) docs/_build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) "$(STORE)" docs/_build .pytest_cache .mypy_cache .ruff_cache
