@@ -145,7 +145,7 @@ def watch_round(note: Callable[[FrameType], None], **settings: Any) -> None:
     from fedapp.client_app import app as client_app
     from fedapp.config.read import read_config
     from fedapp.engines.in_process import InlineGrid
-    from fedapp.server_app import run
+    from fedapp.server import run
     from strategies.strategy import FederatedStrategy
 
     parts = {"_round": 2, "_give_to_callbacks": 3}  # and the number of rounds done before each

@@ -9,14 +9,14 @@ from typing import Any, cast
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedapp import client_app
+from fedapp import node
 from fedapp.config.run import TrainerName
 from fedapp.training.algorithm import ClientExtras
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
 
 app = ClientApp()
-app.query()(client_app.query)
+app.query()(node.query)
 
 
 class IdleTrainer:
@@ -45,9 +45,9 @@ class IdleTrainer:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Reply as fedapp's own ClientApp does."""
-    return client_app.train_with(_idle, message, context)
+    return node.train_with(_idle, message, context)
 
 
 @functools.lru_cache(maxsize=4)
-def _idle(setup: client_app.NodeSetup, threads: int, name: TrainerName) -> Trainer:
-    return cast("Trainer", IdleTrainer(client_app.trainer_of(setup, threads, name)))
+def _idle(setup: node.NodeSetup, threads: int, name: TrainerName) -> Trainer:
+    return cast("Trainer", IdleTrainer(node.trainer_of(setup, threads, name)))

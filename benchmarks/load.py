@@ -43,7 +43,7 @@ from fedapp.federation.messages import decode_train_request, encode_reply
 from fedapp.runs.checkpoint import load_checkpoint
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.metrics import read_metrics
-from fedapp.server_app import run
+from fedapp.server import run
 from fedapp.training.build import initial_parameters
 from fedapp.training.client import ClientMetrics, TrainReply
 

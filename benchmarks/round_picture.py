@@ -21,11 +21,11 @@ from benchmarks.house import ROOT, is_ours, watch_round
 PICTURE = ROOT / "docs" / "images" / "round.svg"
 LANES = (
     ("runs", ("fedapp.runs",)),
-    ("server app", ("fedapp.server_app",)),
+    ("server app", ("fedapp.server",)),
     ("strategy", ("strategies.strategy",)),
     ("federation", ("fedapp.federation",)),
     ("engine", ("fedapp.engines",)),
-    ("client app", ("fedapp.client_app",)),
+    ("client app", ("fedapp.node",)),
     ("training", ("fedapp.training",)),
     ("algorithm", ("strategies",)),
     ("data, models", ("fedapp.data", "fedapp.models")),

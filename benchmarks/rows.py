@@ -22,7 +22,7 @@ from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs.directory import create
-from fedapp.server_app import standard_callbacks
+from fedapp.server import standard_callbacks
 from fedapp.training.build import initial_parameters, make_algorithm
 from fedapp.training.device import choose_device
 from fedapp.training.execution import executed_config

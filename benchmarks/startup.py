@@ -75,7 +75,7 @@ def begin(
     """Begin a run of one round; return it, and whether the round has ended."""
     if app is None:
         done, settings = started.folder / "done.json", started.folder / "bare.toml"
-        settings.write_text(f"rounds = 1\nresult = '{done}'\n")
+        settings.write_text(f"rounds = 1\nnodes = 2\nresult = '{done}'\n")
         bare = write_bare_app(started.folder / "bare")
         return started.begin(settings, "bare", app=bare), done.exists
     values: dict[str, Scalar] = {"num-server-rounds": 1, "min-nodes": 2}
@@ -88,7 +88,7 @@ def begin(
 def first_round(app: Path | None, *, simulation: bool) -> tuple[float, dict[str, Part]]:
     """Start everything, run to the end of round 1, and return its seconds and the parts.
 
-    Without ``app`` it is an app of a few lines, whose client imports PyTorch.
+    Without ``app`` it is an app of a few lines: a message to two nodes, which import PyTorch.
     """
     with tempfile.TemporaryDirectory() as folder:
         started, parts = Federation(Path(folder), simulation=simulation), Parts()

@@ -40,6 +40,7 @@ serverapp = "bare:server"
 clientapp = "bare:client"
 [tool.flwr.app.config]
 rounds = 1
+nodes = 1
 result = ""
 """
 
@@ -60,20 +61,19 @@ def train(message, context):
 
 @server.main()
 def main(grid, context):
-    while not list(grid.get_node_ids()):
+    while len(nodes := list(grid.get_node_ids())) < context.run_config["nodes"]:
         time.sleep(0.5)
-    seconds = []
+    nodes, seconds = nodes[:context.run_config["nodes"]], []
     for _ in range(context.run_config["rounds"]):
         began = time.perf_counter()
-        node = next(iter(grid.get_node_ids()))
-        grid.send_and_receive([Message(RecordDict(), node, "train")], timeout=300)
+        grid.send_and_receive([Message(RecordDict(), node, "train") for node in nodes], timeout=300)
         seconds.append(time.perf_counter() - began)
     Path(context.run_config["result"]).write_text(json.dumps(seconds))
 """
 
 
 def write_bare_app(folder: Path) -> Path:
-    """Write the app that only sends a message and waits for the reply; return its folder."""
+    """Write the app that only sends messages and waits for the replies; return its folder."""
     folder.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(BARE_PROJECT)
     (folder / "bare.py").write_text(BARE_APP)

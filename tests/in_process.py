@@ -14,7 +14,7 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar
 from fedapp.engines.in_process import InlineGrid
-from fedapp.server_app import run as run_server
+from fedapp.server import run as run_server
 
 ClientCall = Callable[[Message, Context], Message]
 

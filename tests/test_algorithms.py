@@ -26,8 +26,8 @@ from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
+from fedapp.server import run as run_server
 from fedapp.server_app import app as server_app
-from fedapp.server_app import run as run_server
 from fedapp.training.algorithm import Algorithm
 from tests.conftest import largest_difference, metrics_of, model_of, slow_but
 from tests.identities import IDENTITIES, identity_of

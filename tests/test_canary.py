@@ -25,7 +25,7 @@ from fedapp.config.read import read_config
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
-from fedapp.server_app import run as run_server
+from fedapp.server import run as run_server
 from fedapp.training.algorithm import ClientContext
 from strategies._noise import Private
 from strategies.dp_fedavg import DPFedAvg

@@ -14,8 +14,8 @@ from fedapp.engines.ray_cluster import Cluster
 from fedapp.engines.ray_placement import WorkerRequest
 from fedapp.engines.ray_workers import run_workers
 from fedapp.federation.callback import Callback
+from fedapp.server import run
 from fedapp.server_app import app as server_app
-from fedapp.server_app import run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(240)]
 

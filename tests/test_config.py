@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from fedapp import server_app
+from fedapp import server
 from fedapp.cli.generate import ROOT, targets
 from fedapp.cli.main import app
 from fedapp.config.group import Case, cases_of, keys_of
@@ -237,7 +237,7 @@ def test_a_run_that_cannot_be_is_refused_before_training(
 def test_nodes_that_do_not_come_are_waited_for_no_longer_than_is_said(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_app, "_check_nodes", lambda *_: None)  # as in a deployment
+    monkeypatch.setattr(server, "_check_nodes", lambda *_: None)  # as in a deployment
     with pytest.raises(
         RunError, match=r"min-nodes = 2: only 1 accepted nodes within node-timeout = 0.2 s"
     ):

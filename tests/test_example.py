@@ -17,7 +17,7 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.data.node_data import read_node_data
 from fedapp.engines.in_process import InlineGrid
-from fedapp.server_app import run as run_server
+from fedapp.server import run as run_server
 from fedapp.training.build import initial_parameters
 from tests.conftest import SMALL
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedapp import client_app
+from fedapp import node
 from fedapp.config.read import items_of, read_config
 from fedapp.config.settings import Scalar
 from fedapp.data import Task
@@ -237,7 +237,7 @@ def test_a_node_without_a_compiler_trains_one_by_one(
 
     def made(**settings: Scalar) -> str:
         items = items_of({"device": "cpu", **settings})
-        return str(client_app._make_trainer(items, IMAGES, 1, "batched"))
+        return str(node._make_trainer(items, IMAGES, 1, "batched"))
 
     assert made(model="2nn") == "sequential on cpu"
     assert "No C++ compiler" in caplog.text

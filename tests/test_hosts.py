@@ -16,7 +16,7 @@ from deploy.processes import descendants, living
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.engines.in_process import InlineGrid
-from fedapp.server_app import run as run_server
+from fedapp.server import run as run_server
 
 pytestmark = [
     pytest.mark.process,

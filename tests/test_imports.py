@@ -18,6 +18,7 @@ ORDER = (
     ("fedapp.federation",),
     ("strategies",),
     ("fedapp.runs", "fedapp.engines", "strategies.strategy"),
+    ("fedapp.server", "fedapp.node"),
     ("fedapp.server_app", "fedapp.client_app"),
     ("fedapp.studies",),
     ("fedapp.cli",),
@@ -56,5 +57,11 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_nothing_that_draws_is_imported_before_a_run_ends() -> None:
-    code = "import sys, fedapp.server_app, fedapp.client_app; sys.exit('matplotlib' in sys.modules)"
+    code = "import sys, fedapp.server, fedapp.node; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_flower_gets_both_apps_without_pytorch() -> None:
+    """Nodes and Ray start while it is imported."""
+    code = "import sys, fedapp.server_app, fedapp.client_app; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

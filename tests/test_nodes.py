@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedapp import client_app as client_app_module
+from fedapp import node as node_module
 from fedapp.client_app import app as client_app
 from fedapp.config import read as read_module
 from fedapp.config.read import read_config
@@ -29,6 +30,7 @@ from fedapp.engines.grid import RUN_ID, set_identity
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError, RunError
 from fedapp.federation.nodes import REJECTED_PAUSE, Nodes
+from fedapp.federation.queries import Queries
 from fedapp.server_app import app as server_app
 from tests.in_process import SMALL, metrics
 
@@ -105,7 +107,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def counted(name: str) -> Callable[..., object]:
-        function = getattr(client_app_module, name)
+        function = getattr(node_module, name)
 
         def call(*given: object) -> object:
             counts[name] += 1
@@ -114,8 +116,8 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         return call
 
     for name in ("read_node_data", "make_trainer"):
-        monkeypatch.setattr(client_app_module, name, counted(name))
-    monkeypatch.setattr(client_app_module, "_CACHE", client_app_module._Cache())
+        monkeypatch.setattr(node_module, name, counted(name))
+    monkeypatch.setattr(node_module, "_CACHE", node_module._Cache())
     return counts
 
 
@@ -146,16 +148,16 @@ def test_a_process_reads_a_run_config_once(monkeypatch: pytest.MonkeyPatch, tmp_
     run_inline(server_app, client_app, values, num_nodes=2)
     contexts = [Context(RUN_ID, 1, {}, RecordDict(), dict(reversed(values.items())))] * 2
     with ThreadPoolExecutor() as threads:
-        list(threads.map(client_app_module.node_setup_of, contexts))
+        list(threads.map(node_module.node_setup_of, contexts))
     assert reads == [values]
 
 
 def test_settings_of_another_type_are_other_settings(built: Counter[str]) -> None:
     """1 and True are equal, and so have one hash: the second must not be taken for the first."""
     contexts = [Context(RUN_ID, 1, {}, RecordDict(), {"num-clients": n}) for n in (1, True)]
-    assert client_app_module.node_setup_of(contexts[0]).own is None
+    assert node_module.node_setup_of(contexts[0]).own is None
     with pytest.raises(ConfigError, match="num-clients = true"):
-        client_app_module.node_setup_of(contexts[1])
+        node_module.node_setup_of(contexts[1])
 
 
 class HoldingGrid(InlineGrid):
@@ -295,11 +297,62 @@ class RegisteredGrid(InlineGrid):
         return [self.replies.pop(key) for key in message_ids if key in self.replies]
 
 
-def registered(**examples: int) -> tuple[Nodes, RegisteredGrid]:
+def registered(queries: Queries | None = None, **examples: int) -> tuple[Nodes, RegisteredGrid]:
     """Return nodes that are clients 0 and 1, and their grid; node 2 has as many examples as told."""
     second = answer() | {"client-id": 1} | examples
-    nodes = Nodes(read_config({"num-clients": 0}), DIGITS.task, DIGITS.fingerprint, None)
+    config = read_config({"num-clients": 0})
+    nodes = Nodes(config, DIGITS.task, DIGITS.fingerprint, None, queries=queries)
     return nodes, RegisteredGrid({1: answer() | {"client-id": 0}, 2: second})
+
+
+def sent_ahead() -> tuple[Nodes, RegisteredGrid]:
+    """Return nodes that were queried before there were any ``Nodes``."""
+    _, grid = registered()
+    queries = Queries()
+    queries.send_ahead(grid)
+    nodes, _ = registered(queries)
+    return nodes, grid
+
+
+def test_nodes_that_were_queried_ahead_are_not_queried_again() -> None:
+    nodes, grid = sent_ahead()
+    assert nodes.wait(grid) == [1, 2]
+    assert grid.asked == [1, 2]
+
+
+def test_an_answer_to_a_query_sent_ahead_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Node 2 answers at the third look."""
+    nodes, grid = sent_ahead()
+    looks, pull = itertools.count(1), grid.pull_messages
+
+    def slow(message_ids: Iterable[str]) -> list[Message]:
+        return pull(list(message_ids)[: 2 if next(looks) > 2 else 1])
+
+    monkeypatch.setattr(grid, "pull_messages", slow)
+    assert nodes.wait(grid) == [1, 2]
+    assert grid.asked == [1, 2]
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "silent"])
+def test_a_node_that_was_restarted_after_a_query_sent_ahead_is_queried_again(
+    answered: bool,
+) -> None:
+    """What it said before is not what it holds now."""
+    nodes, grid = sent_ahead()
+    if not answered:
+        grid.replies.clear()
+    grid.restart(2, examples=9)
+    assert nodes.connected(grid, 1.0) == ([1, 2] if answered else [2])
+    assert nodes.sizes([1]) == {1: 9}
+    assert grid.asked == [1, 2, 2]
+
+
+def test_a_query_sent_ahead_that_has_expired_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedapp.federation.queries.QUERY_TIMEOUT", 0.0)
+    nodes, grid = sent_ahead()
+    monkeypatch.setattr("fedapp.federation.queries.QUERY_TIMEOUT", 10.0)
+    assert nodes.wait(grid) == [1, 2]
+    assert grid.asked == [1, 2, 1, 2]
 
 
 def test_a_refused_node_that_was_restarted_between_two_looks_takes_part_again() -> None:

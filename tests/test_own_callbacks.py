@@ -13,8 +13,8 @@ from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app as command_line
-from fedapp.client_app import node_setup_of
 from fedapp.errors import CheckpointError, RunError
+from fedapp.node import node_setup_of
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import read_stored
 from fedapp.runs.status import status

@@ -26,7 +26,7 @@ from fedapp.federation.round_result import RoundResult
 from fedapp.federation.sampling import poisson_sample
 from fedapp.runs.checkpoint import drop_checkpoints
 from fedapp.seeds import generator
-from fedapp.server_app import run as run_server
+from fedapp.server import run as run_server
 from fedapp.training.algorithm import ClientContext, ClientExtras, ServerStep
 from fedapp.training.round_plan import RoundPlan
 from strategies._noise import clipped, norm_of

@@ -18,7 +18,7 @@ from fedapp.data.dataset import Examples
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
-from fedapp.server_app import run
+from fedapp.server import run
 from fedapp.studies.sweep.execute import Job, execute_run, execute_together
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord

@@ -22,7 +22,7 @@ from fedapp.federation.samplers.power_of_choice import PowerOfChoice
 from fedapp.federation.samplers.sampler import Candidates
 from fedapp.federation.samplers.uniform import Uniform
 from fedapp.seeds import generator
-from fedapp.server_app import run as run_server
+from fedapp.server import run as run_server
 from fedapp.studies.sweep.identity import Request
 from fedapp.training.build import initial_parameters, make_evaluator
 from tests.conftest import SMALL, Run, metrics_of

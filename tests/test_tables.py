@@ -23,7 +23,7 @@ from fedapp.data.table import Summary
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import DataError, RunError
 from fedapp.runs.status import status
-from fedapp.server_app import run as run_server
+from fedapp.server import run as run_server
 
 
 def csv(folder: Path, train: str, test: str = "") -> Path:

@@ -14,10 +14,10 @@ import pytest
 
 from benchmarks.house import ROOT, files
 
-ROUND = ("fedapp/training", "fedapp/federation", "strategies", "fedapp/client_app.py")
+ROUND = ("fedapp/training", "fedapp/federation", "strategies", "fedapp/node.py")
 TRAINING = ("fedapp/training", "strategies")
 RULES = ("fedapp/training/algorithm.py", "fedapp/training/local_step.py", "strategies")
-SERVER = ("fedapp/federation", "fedapp/engines", "strategies/strategy.py", "fedapp/server_app.py")
+SERVER = ("fedapp/federation", "fedapp/engines", "strategies/strategy.py", "fedapp/server.py")
 BATCHED = ("fedapp/training/batched",)
 STUDIES = ("fedapp/studies",)
 

@@ -147,11 +147,13 @@ class Delivery:
 
     def collect_late(self, grid: Grid) -> list[tuple[int, Message | Fault]]:
         """Return (node, reply) for the replies to earlier exchanges that have arrived."""
+        replies = self._pull(grid, self.unexpired())
+        return [(self._pending.pop(key).node, reply) for key, reply in replies]
+
+    def unexpired(self) -> list[str]:
+        """Return the ids of the messages whose replies may still come."""
         now = self._clock()
-        alive = [
-            key for key, pending in self._pending.items() if pending.expires > now or pending.future
-        ]
-        return [(self._pending.pop(key).node, reply) for key, reply in self._pull(grid, alive)]
+        return [key for key, each in self._pending.items() if each.expires > now or each.future]
 
     def busy(self, connected: Iterable[int]) -> set[int]:
         """Return the nodes that still work on an earlier message.
@@ -174,9 +176,11 @@ class Delivery:
         messages: Sequence[Message],
         seconds: float,
         max_wait: float | None = None,
+        sent: Mapping[str, int] | None = None,
     ) -> Generator[tuple[int, Message | Fault], None, None]:
         """Send the messages and yield (index, reply) as replies come, for at most ``seconds``.
 
+        ``sent`` has the indices of messages that were sent before, by id.
         Replies that have arrived at the same time come in the order of their messages. A Fault replaces
         a reply that cannot be read. Flower's own grids are polled, so a reply is seen late by 5 % of the
         time that it took, between 0.01 and 0.5 s. Messages that are unanswered when the caller stops, or
@@ -187,9 +191,10 @@ class Delivery:
         """
         limit = seconds if max_wait is None else min(max_wait, seconds)
         began = self._clock()
-        index_of = self._push(grid, messages, began + seconds, seconds)
+        index_of = self.send(grid, messages, seconds)
         for index in set(range(len(messages))) - set(index_of.values()):
             yield index, Fault("lost", "the message to its node was not taken")
+        index_of |= sent or {}
         try:
             while index_of and (spent := self._clock() - began) < limit:
                 if isinstance(grid, SupportsWait):
@@ -207,10 +212,8 @@ class Delivery:
                 for key in grid.cancel_messages(index_of):
                     del self._pending[key]
 
-    def _push(
-        self, grid: Grid, messages: Sequence[Message], end: float, seconds: float
-    ) -> dict[str, int]:
-        """Send the messages and return the index of each accepted one by its id."""
+    def send(self, grid: Grid, messages: Sequence[Message], seconds: float) -> dict[str, int]:
+        """Send messages that expire after ``seconds``; return the index of each accepted one by id."""
         began = self._clock()
         accepted = set(grid.push_messages(messages))
         self._add_transfer(grid, began)
@@ -219,7 +222,9 @@ class Delivery:
             key = message.metadata.message_id
             if key in accepted:
                 index_of[key] = index
-                self._pending[key] = PendingMessage(message.metadata.dst_node_id, end, seconds)
+                self._pending[key] = PendingMessage(
+                    message.metadata.dst_node_id, began + seconds, seconds
+                )
         return index_of
 
     def _fetch_at_deadline(

@@ -6,10 +6,10 @@ import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
@@ -20,8 +20,8 @@ from fedapp.data import Task
 from fedapp.data.node_data import own_code_differences, read_task, task_differences
 from fedapp.data.table import Table
 from fedapp.errors import DataError, RunError, one_line
-from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault, is_missing
+from fedapp.federation.queries import Connection, Queries, connections
 from fedapp.federation.table_statistics import TableStatistics
 from fedapp.training.device import choose_device
 
@@ -30,9 +30,6 @@ MIXED_DEVICES = (
     "slowest. In Flower's simulation an actor sees a GPU only if it has a share of it: `fedapp doctor` "
     "prints the command. device='cpu' keeps all of them on the CPU."
 )
-QUERY_TIMEOUT = 120.0
-"""Longest wait for a node's answer to a query: a device may have to start Python and PyTorch."""
-
 NEW_NODE_WAIT = 15.0
 """Longest wait of a round for a new node's answer; a later answer counts for the next round."""
 
@@ -51,20 +48,13 @@ Cohort = tuple[int, list[int]]
 """A node and the clients that it trains or evaluates."""
 
 
-class Connection(NamedTuple):
-    """A node's connection as Flower lists it; ``since`` changes when the node's process is restarted."""
-
-    name: str
-    since: str
-
-
 class Nodes:
     """The accepted nodes of a run, and their clients.
 
     With virtual clients (K > 0) every accepted node trains the clients that it is sent, and ``clients``
     is range(K) from the start, with the ``sizes`` n_k [K]. With ``num-clients = 0`` each node is one
     client, with the id and size that it reports. ``rejected`` has the reason by node. ``tables`` has the
-    statistics of a ``table`` that these clients hold.
+    statistics of a ``table`` that these clients hold. ``queries`` may have been sent ahead.
     """
 
     def __init__(
@@ -74,6 +64,7 @@ class Nodes:
         fingerprint: str,
         sizes: NDArray[np.int64] | None,
         table: Table | None = None,
+        queries: Queries | None = None,
     ) -> None:
         self.config = config
         self.task = task
@@ -86,8 +77,8 @@ class Nodes:
         self._node_of: dict[int, int] = {}
         self._accepted: set[int] = set()
         self._next_query: dict[int, float] = {}
-        self._connections: dict[int, Connection] = {}
-        self._queries = Delivery()
+        self._queries = queries or Queries()
+        self._connections: dict[int, Connection] = self._queries.ahead
         self._device_types: set[str] = set()
         self._num_partitions: dict[int, int] = {}
 
@@ -180,7 +171,7 @@ class Nodes:
         may have changed.
         """
         previous = self._connections
-        current = {n.node_id: Connection(n.name, n.last_activated_at) for n in grid.get_nodes()}
+        current = connections(grid)
         for node in sorted(self._accepted - current.keys()):
             log(WARNING, "Node %s is no longer connected", self.name_of(node))
         self._connections = current
@@ -189,6 +180,7 @@ class Nodes:
             for node, connection in previous.items()
             if self._connections.get(node) != connection
         }
+        self._queries.forget(gone)
         clients = [client for client, node in self._node_of.items() if node in gone]
         for client in clients:
             del self._node_of[client], self._sizes[client]
@@ -204,12 +196,9 @@ class Nodes:
     def _query(self, grid: Grid, nodes: list[int], max_wait: float) -> None:
         if not nodes:
             return
-        messages = [
-            Message(RecordDict(), node, MessageType.QUERY, ttl=QUERY_TIMEOUT) for node in nodes
-        ]
         self._next_query |= dict.fromkeys(nodes, time.monotonic() + UNANSWERED_PAUSE)
-        for index, reply in self._queries.exchange(grid, messages, QUERY_TIMEOUT, max_wait):
-            self._handle_answer(nodes[index], reply)
+        for node, reply in self._queries.exchange(grid, nodes, max_wait):
+            self._handle_answer(node, reply)
 
     def _handle_answer(self, node: int, reply: Message | Fault) -> None:
         """Accept or reject the node; a reason is logged once.

@@ -34,7 +34,7 @@ from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs.figures import COLORS, GREY, LIGHT, new_figure
-from fedapp.server_app import run
+from fedapp.server import run
 from fedapp.studies.papers.figures.style import reduce_colors
 
 Array = NDArray[np.float64]

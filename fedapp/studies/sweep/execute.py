@@ -20,7 +20,7 @@ from fedapp.federation.round_result import RoundResult
 from fedapp.runs.callbacks import StopAtTarget
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
-from fedapp.server_app import run
+from fedapp.server import run
 from fedapp.studies.sweep.identity import ONE_OF_MANY, Request
 from fedapp.studies.sweep.record import RunRecord, failed_run, problem_of, read_run
 from fedapp.studies.sweep.store import Store

@@ -1,0 +1,338 @@
+"""A run: data, model, nodes and strategy of a configuration, into a run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from logging import INFO
+from typing import Any
+
+import torch
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fedapp.config.run_config import RunConfig
+from fedapp.data import Dataset
+from fedapp.data.coding import coded, own_statistics, summary_of
+from fedapp.data.node_data import NodeData, read_node_data
+from fedapp.data.table import Statistics
+from fedapp.engines.grid import LocalGrid
+from fedapp.errors import CheckpointError, ConfigError
+from fedapp.federation.arrays import to_arrays
+from fedapp.federation.callback import Callback, ServerState
+from fedapp.federation.delivery import repeat_failed_requests
+from fedapp.federation.nodes import Nodes
+from fedapp.federation.queries import Queries
+from fedapp.federation.samplers.sampler import prepared_sampler
+from fedapp.machine import keep_memory
+from fedapp.runs.callbacks import (
+    Checkpoints,
+    Metrics,
+    ProgressReport,
+    StopAtTarget,
+    StopIfAllFail,
+    TensorBoardWriter,
+    has_reached,
+)
+from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
+from fedapp.runs.directory import RunDirectory, create, open_states, reopen, write_config
+from fedapp.runs.final_outputs import FinalOutputs
+from fedapp.runs.initial_model import load_initial_model, weights_digest
+from fedapp.runs.lock import locked, logged
+from fedapp.runs.metrics import last_whole_round, read_metrics
+from fedapp.runs.own_callbacks import OwnCallbacks
+from fedapp.runs.own_code import digests, write_copies
+from fedapp.runs.partition_summary import write_partition
+from fedapp.runs.privacy import PrivacyLedger
+from fedapp.runs.saved_task import known_statistics, write_task
+from fedapp.training.algorithm import Algorithm, Tensors
+from fedapp.training.build import (
+    choose_program,
+    initial_parameters,
+    make_algorithm,
+    make_score,
+    require_batches,
+    require_given_statistics,
+    require_target,
+    require_whole_model,
+    sources,
+)
+from fedapp.training.client_state import StateLocation
+from fedapp.training.device import choose_device
+from fedapp.training.execution import executed_config
+from strategies.strategy import FederatedStrategy
+
+
+def run(
+    grid: Grid,
+    config: RunConfig,
+    callbacks: list[Callback] | None = None,
+    queries: Queries | None = None,
+) -> RunDirectory:
+    """Run ``config`` over the nodes of ``grid`` and return the run directory.
+
+    ``queries`` are those that the nodes have been sent already.
+
+    Raises
+    ------
+    ConfigError
+        The nodes of ``fedapp run`` are too few, or lack a GPU that the configuration needs.
+    """
+    if isinstance(grid, LocalGrid):
+        _check_nodes(grid, config)
+    repeat_failed_requests(grid)
+    node_data = read_node_data(config, None)
+    dataset, statistics = node_data.dataset, known_statistics(config, node_data.dataset)
+    if dataset.table is not None:  # until the nodes have answered
+        dataset = coded(dataset, statistics or own_statistics(dataset))
+    theta = _initial_theta(config, dataset)
+    prepared_sampler(config)
+    directory, run_info = _open(config, node_data)
+    with locked(directory, new=not config.resume), logged(directory):
+        log(INFO, "Run directory: %s", directory.path)
+        if isinstance(grid, LocalGrid) and grid.location:
+            log(INFO, "Workers: %s", grid.location)
+        if not config.fraction_train:
+            log(INFO, "fraction-train = 0: max(floor(C*K), 1) is one client a round")
+        state = _resumed(config, directory, theta)
+        nodes = _nodes(config, node_data, statistics, queries)
+        strategy = _prepare(grid, config, directory, run_info, nodes, node_data, theta, state)
+        strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
+        last = _last_round(config, directory, strategy.state)
+        keep_memory()
+        torch.set_num_threads(strategy.config.threads)
+        try:
+            strategy.start(grid, to_arrays(strategy.state.theta), last)
+        except KeyboardInterrupt:
+            log(INFO, "Stopped. Resume with: fedapp run --resume %s", directory.path)
+            raise
+        log(INFO, "Run directory: %s", directory.path)
+    return directory
+
+
+def _initial_theta(config: RunConfig, dataset: Dataset) -> Tensors:
+    """Return theta_0, after checking that the run suits the data."""
+    require_target(config, dataset.task)
+    require_given_statistics(config, dataset)
+    theta = initial_parameters(config, dataset.task)
+    if config.evaluation != "clients":
+        require_whole_model(
+            config,
+            dataset.task,
+            because=f"evaluation = {config.evaluation!r} would test it. Set evaluation='clients'.",
+        )
+    return (
+        load_initial_model(config, theta) if config.initial_model and not config.resume else theta
+    )
+
+
+def _check_nodes(grid: LocalGrid, config: RunConfig) -> None:
+    """Check the nodes of ``fedapp run``, of which no more will connect."""
+    nodes = len(grid.contexts)
+    if config.min_nodes > nodes:
+        raise ConfigError(
+            f"min-nodes = {config.min_nodes}: {nodes} is the number of nodes here, and no more will "
+            f"come. Add {grid.option} {config.min_nodes} to `fedapp run`, or set min-nodes={nodes}."
+        )
+    if grid.on_this_machine and config.trainer != "sequential":
+        choose_program(config, choose_device(config))
+
+
+def _prepare(
+    grid: Grid,
+    config: RunConfig,
+    directory: RunDirectory,
+    run_info: dict[str, Any],
+    nodes: Nodes,
+    node_data: NodeData,
+    theta: Tensors,
+    state: ServerState | None,
+) -> FederatedStrategy:
+    """Wait for nodes, write a new run's first files, and return the strategy."""
+    available = nodes.wait(grid)
+    if node_data.dataset.table is not None:
+        node_data = node_data.coded(_statistics(nodes, available, node_data.dataset))
+        theta = theta if state else _initial_theta(config, node_data.dataset)
+    task = node_data.dataset.task
+    partition = node_data.partition
+    sizes = list(nodes.sizes(nodes.clients).values()) if partition is None else partition.sizes
+    require_batches(config, task, sizes)
+    algorithm = make_algorithm(config, task)
+    if state is None:
+        state = ServerState(0, theta, algorithm.start(theta))
+        engine = grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
+        run_info |= {"nodes": len(available), **engine}
+        run_info |= _start_ledger(config, algorithm, directory, nodes.clients)
+        _write_first_files(directory, config, node_data, state)
+    write_copies(directory.path, config)
+    run_info |= digests(config)
+    by_length = not isinstance(grid, LocalGrid) or grid.trainer_by_length
+    executed = executed_config(config, node_data, sizes, run_info, by_length=by_length)
+    if executed.threads > max(config.threads, 1):
+        log(INFO, "Threads: %d, as measured", executed.threads)
+    write_config(directory, config, run_info)
+    return FederatedStrategy(
+        executed,
+        algorithm,
+        nodes,
+        make_score(config, node_data.dataset),
+        state=state,
+        client_states=_client_states(grid, config, directory, algorithm, state.round),
+        ledger=_ledger(config, algorithm, directory, run_info, state.round),
+        population=run_info.get("clients"),
+    )
+
+
+def _client_states(
+    grid: Grid, config: RunConfig, directory: RunDirectory, algorithm: Algorithm, round_: int
+) -> Callable[[], StateLocation] | None:
+    """Return where clients keep state by round, if they do; all workers must share the folder."""
+    if not algorithm.keeps_state:
+        return None
+    if isinstance(grid, LocalGrid):
+        because = f"The clients of {config.algorithm!r} keep their state there"
+        grid.require_shared(directory.path, "run-dir", because)
+    return open_states(directory, round_, resumed=config.resume)
+
+
+def _write_first_files(
+    directory: RunDirectory, config: RunConfig, node_data: NodeData, state: ServerState
+) -> None:
+    """Write what a new run has before config.json, which makes the folder a run: all can be resumed."""
+    save_checkpoint(directory.checkpoints, state)
+    write_partition(directory.path, config, node_data)
+    write_task(directory, node_data.dataset)
+
+
+def _start_ledger(
+    config: RunConfig, algorithm: Algorithm, directory: RunDirectory, clients: Sequence[int]
+) -> dict[str, Any]:
+    """Start the ledger of a private run; return its population, if the nodes are clients."""
+    privacy = algorithm.privacy(config)
+    if privacy is None:
+        return {}
+    algorithm.require_clients(config, len(clients))
+    PrivacyLedger(directory.path, privacy, len(clients)).start()
+    if config.num_clients:
+        return {}
+    log(
+        INFO,
+        "num-clients = 0: the bound is for the K = %d clients that are connected now",
+        len(clients),
+    )
+    return {"clients": list(clients)}
+
+
+def _ledger(
+    config: RunConfig,
+    algorithm: Algorithm,
+    directory: RunDirectory,
+    run_info: dict[str, Any],
+    reached: int,
+) -> PrivacyLedger | None:
+    """Return the ledger of a private run, as it stands after round ``reached``."""
+    privacy = algorithm.privacy(config)
+    if privacy is None:
+        return None
+    ledger = PrivacyLedger(
+        directory.path, privacy, len(run_info.get("clients", range(config.num_clients)))
+    )
+    ledger.resume(reached)
+    ledger.log_guarantee()
+    return ledger
+
+
+def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:
+    """Return the callbacks of every run, in the order in which they run."""
+    checkpoints = Checkpoints(directory, config.checkpoint_every, config.checkpoint_seconds)
+    callbacks: list[Callback] = [
+        Metrics(directory, checkpoints),
+        TensorBoardWriter(directory),
+        ProgressReport(config.num_server_rounds),
+        checkpoints,
+        FinalOutputs(directory, config),
+        *([OwnCallbacks(directory, config)] if config.callbacks else []),
+        StopIfAllFail(),
+    ]
+    if config.target_accuracy:
+        callbacks.append(StopAtTarget(config.target_accuracy))
+    return callbacks
+
+
+def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[str, Any]]:
+    """Create the run directory, or open that of the run to resume."""
+    if not config.resume:
+        run_info: dict[str, Any] = {
+            "fingerprint": node_data.dataset.fingerprint,
+            "device": str(choose_device(config)),
+            "sources": sources(config),
+        }
+        if config.initial_model:
+            run_info["initial_model"] = weights_digest(config)
+        return create(config), run_info
+    directory, run_info = reopen(config)
+    if run_info.get("fingerprint") != node_data.dataset.fingerprint:
+        raise CheckpointError(
+            f"dataset = {config.dataset!r}: not the data that {directory.path} was made with "
+            f"(fingerprint {node_data.dataset.fingerprint!r}, the run has "
+            f"{run_info.get('fingerprint')!r}). Resume with the files as they were, "
+            "with dataset=FOLDER if they have moved, or start another run, in another run-dir."
+        )
+    return directory, run_info
+
+
+def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> ServerState | None:
+    """Return the last checkpoint of the run to resume, or None for a new run.
+
+    Raises
+    ------
+    CheckpointError
+        There is none, or it is of another model.
+    ConfigError
+        ``num-server-rounds`` is less than the rounds done.
+    """
+    if not config.resume:
+        return None
+    reached = last_whole_round(read_metrics(directory.metrics))
+    state = load_checkpoint(directory.checkpoints, reached)
+    check_fits(state, theta, directory.checkpoints)
+    if config.num_server_rounds < state.round:
+        raise ConfigError(
+            f"num-server-rounds = {config.num_server_rounds}: {directory.path} has done {state.round} "
+            f"rounds. Set at least {state.round}, or start another run, in another run-dir."
+        )
+    log(INFO, "Resuming after round %d", state.round)
+    return state
+
+
+def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) -> int:
+    """Return T, or the checkpoint's round if the run to resume has reached its target."""
+    if state.round and config.target_accuracy:
+        records = read_metrics(directory.metrics)
+        if has_reached(config.target_accuracy, records, state.round):
+            return state.round
+    return config.num_server_rounds
+
+
+def _nodes(
+    config: RunConfig,
+    node_data: NodeData,
+    statistics: Statistics | None,
+    queries: Queries | None,
+) -> Nodes:
+    dataset, partition = node_data.dataset, node_data.partition
+    sizes = None if partition is None else partition.sizes
+    nodes = Nodes(config, dataset.task, dataset.fingerprint, sizes, dataset.table, queries)
+    nodes.tables.pooled = statistics
+    return nodes
+
+
+def _statistics(nodes: Nodes, available: Sequence[int], dataset: Dataset) -> Statistics:
+    """Return the statistics of a table: the known ones, or those of the nodes that are there now."""
+    if nodes.tables.pooled is not None:
+        return nodes.tables.pooled
+    log(
+        INFO,
+        "Statistics of the table: pooled over the training examples of %d nodes",
+        len(available),
+    )
+    return nodes.tables.pool(available, summary_of(dataset))
