@@ -13,7 +13,7 @@ import pytest
 from data_files import image_features, image_splits, write_parquet
 from in_process import SMALL, TWENTY, metrics, run
 
-from fedapp import server_app
+from fedapp import server
 from fedapp.config.read import read_config
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
@@ -218,12 +218,12 @@ def test_a_run_made_while_another_waited_for_the_folder_is_not_written_over(tmp_
 
     @contextlib.contextmanager
     def waiting(directory, *, new):
-        monkeypatch.setattr(server_app, "locked", locked)
+        monkeypatch.setattr(server, "locked", locked)
         run(folder)
         with locked(directory, new=new):
             yield
 
-    monkeypatch.setattr(server_app, "locked", waiting)
+    monkeypatch.setattr(server, "locked", waiting)
     with pytest.raises(ConfigError, match="holds a run already"):
         run(folder, seed=1)
     assert json.loads((folder / "config.json").read_text())["config"]["seed"] == 0
@@ -259,7 +259,7 @@ def test_a_run_killed_before_it_was_one_is_begun_again(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(server_app, "write_config", die)
+        patch.setattr(server, "write_config", die)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run")
     assert checkpoint_rounds(tmp_path / "run" / "checkpoints") == [0]
