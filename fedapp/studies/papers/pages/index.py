@@ -92,14 +92,15 @@ def summary(experiment: Experiment, by_scale: Sequence[Results]) -> str:
     results = evidence(by_scale)
     if results is None:
         return ONLY_SMOKE if by_scale else NOT_RUN
-    if isinstance(experiment, Table):
-        return _table(experiment, results)
+    if isinstance(experiment, Table) and (text := _table(experiment, results)):
+        return text
     if isinstance(experiment, Claims):
         return _claims(experiment, results)
     if isinstance(experiment, Comparison):
         return _comparison(results)
     ran = sum(bool(cell.runs) for cell in results.cells.values())
-    return f"{ran} of {len(results.cells)} lines" if results.cells else "drawn"
+    each = "cells, none of them published" if isinstance(experiment, Table) else "lines"
+    return f"{ran} of {len(results.cells)} {each}" if results.cells else "drawn"
 
 
 def _table(experiment: Table, results: Results) -> str:

@@ -141,7 +141,9 @@ def gains(cells: Sequence[Entry]) -> Mapping[Gain, int]:
 
 
 def describe_standings(counts: Mapping[Standing, int]) -> str:
-    """Format the counts of standings."""
+    """Format the counts of standings; "" if no number is published."""
+    if not counts:
+        return ""
     ran = sum(counts.values()) - counts["not run"]
     others = (*STANDINGS[1:3], *(each for each in STANDINGS[3:] if counts[each]))
     return f"{counts[WITHIN]} of {ran} cells within 25 % of the published rounds, " + ", ".join(
@@ -277,12 +279,10 @@ def _verdict(experiment: Table, cells: Sequence[Entry], results: Results) -> str
     if results.scale == "smoke":
         return "At this scale the numbers only show that the table can be made."
     counts = standings(cells)
+    not_given = _not_given(experiment, cells)
     if not counts or set(counts) == {"not run"}:
-        return "Nothing was run at this scale."
-    parts = [
-        f"{describe_standings(counts)}; {_speedups(experiment, cells)}.",
-        _not_given(experiment, cells),
-    ]
+        return not_given or "Nothing was run at this scale."
+    parts = [f"{describe_standings(counts)}; {_speedups(experiment, cells)}.", not_given]
     return " ".join(part for part in [*parts, _outside(cells)] if part)
 
 
