@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 from deploy.processes import descendants
@@ -37,7 +38,7 @@ def cpu_seconds(pid: int) -> float:
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
 
 
-class Watch(threading.Thread):
+class Watch(threading.Thread, ABC):
     """Calls ``look`` at intervals of ``every`` seconds until it is stopped."""
 
     every: float
@@ -51,9 +52,9 @@ class Watch(threading.Thread):
         while not self._over.wait(self.every):
             self.look()
 
+    @abstractmethod
     def look(self) -> None:
         """Look at the processes once."""
-        raise NotImplementedError
 
     def stop(self) -> None:
         """End the thread, if it runs."""

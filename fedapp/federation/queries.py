@@ -46,13 +46,13 @@ class Queries:
         self._sent = {key: nodes[index] for key, index in sent.items()}
 
     def forget(self, nodes: Collection[int]) -> None:
-        """Query these nodes again: their answers to what was sent ahead do not count."""
+        """Take no answer of these nodes to what was sent ahead, but query them again."""
         self._sent = {key: node for key, node in self._sent.items() if node not in nodes}
 
     def exchange(
         self, grid: Grid, nodes: Sequence[int], max_wait: float
     ) -> Iterator[tuple[int, Message | Fault]]:
-        """Query the nodes but those that have a query already; yield answers for ``max_wait`` seconds."""
+        """Query the nodes that were not queried ahead; yield all their answers for ``max_wait`` seconds."""
         pending = self._delivery.unexpired()
         sent = {key: n for key, n in self._sent.items() if n in nodes and key in pending}
         new = [node for node in nodes if node not in sent.values()]
@@ -62,7 +62,7 @@ class Queries:
             grid, _messages(new), QUERY_TIMEOUT, max_wait, index_of
         ):
             yield order[index], answer
-        self._sent = {}
+        self.forget(nodes)
 
     def collect_late(self, grid: Grid) -> list[tuple[int, Message | Fault]]:
         """Return the answers to earlier queries that have arrived."""
