@@ -52,7 +52,7 @@ class Queries:
     def exchange(
         self, grid: Grid, nodes: Sequence[int], max_wait: float
     ) -> Iterator[tuple[int, Message | Fault]]:
-        """Query the nodes that were not queried ahead; yield all their answers for ``max_wait`` seconds."""
+        """Query the nodes that were not queried ahead; yield answers of all for ``max_wait`` seconds."""
         pending = self._delivery.unexpired()
         sent = {key: n for key, n in self._sent.items() if n in nodes and key in pending}
         new = [node for node in nodes if node not in sent.values()]
