@@ -70,6 +70,12 @@ def test_cells_that_are_done_and_cells_of_several_experiments_are_not_in_it_twic
     assert queue_of(tmp_path, ["seo-fig5"], recorded=(folder,)) == []
 
 
+@pytest.mark.usefixtures("fewer_clients_cost_more")
+def test_of_equal_cells_the_one_that_records_updates_is_first(tmp_path: Path) -> None:
+    queue = [each.name for each in queue_of(tmp_path, ["seo-fig9", "seo-fig12"])]
+    assert queue.index("seo-fig12: Dirichlet 0.1") < queue.index("seo-fig9: alpha | α = 0.1")
+
+
 def test_what_is_left_and_its_cost() -> None:
     """10 and 20 hours are 15 on two cores."""
     cells = [Waiting("a: x", 36_000.0), Waiting("a: y", 72_000.0)]

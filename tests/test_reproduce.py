@@ -188,6 +188,17 @@ def test_a_run_that_several_cells_and_items_share_costs_once(
     ]
 
 
+def test_runs_of_which_one_records_updates_cost_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 12's two lines are base runs of Figures 4 and 10 with their updates recorded."""
+    monkeypatch.setattr(costs, "_round_seconds", lambda _: 1.0)
+    runs = [cost_of(EXPERIMENTS[name], "cpu", {}).runs for name in ("seo-fig12", "seo-fig4")]
+    items = {name: EXPERIMENTS[name] for name in ("seo-fig12", "seo-fig4")}
+    listed = costs.list_experiments(items, "cpu", 1, {})
+    [*each, total] = (int(count) for count in listed.columns[2].cells)
+    assert each == runs
+    assert total == sum(runs) - 3  # IID with three seeds
+
+
 def test_the_list_says_what_a_part_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "_example_seconds", lambda *_: 1e-3)
     for only, runs in (

@@ -72,6 +72,23 @@ def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_re
     ]
 
 
+def test_a_run_that_records_its_updates_serves_the_one_that_does_not(tmp_path: Path) -> None:
+    [plain] = requests([0.1], rounds=3)
+    [recording] = requests([0.1], rounds=3, **{"record-updates": True})
+    plans = {"a": lambda: fixed([plain]), "b": lambda: fixed([recording])}
+    outcomes, _ = execute_plans(plans, Store(tmp_path), SchedulerOptions(jobs=1), quiet())
+    assert outcomes["a"].runs == outcomes["b"].runs
+    assert not Store(tmp_path).folder(plain.run).exists()
+    alone, _ = execute_plans(
+        {"a": plans["a"]}, Store(tmp_path / "alone"), SchedulerOptions(jobs=1), quiet()
+    )
+    [served], [own] = outcomes["a"].runs, alone["a"].runs
+    assert (served.run, own.run) == (recording.run, plain.run)
+    assert served.loss == pytest.approx(own.loss, rel=1e-5)
+    assert served.accuracy == own.accuracy
+    assert Store(tmp_path / "alone").find(recording) is None  # it has no updates
+
+
 def test_a_worker_that_dies_between_two_runs_is_replaced(tmp_path: Path) -> None:
     [request] = requests([0.1], rounds=2)
     worker = Worker(1, tmp_path)

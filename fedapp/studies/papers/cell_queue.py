@@ -19,6 +19,7 @@ from fedapp.studies.papers.reproduce import (
     seconds_of,
     split_name,
 )
+from fedapp.studies.sweep.identity import RECORD_UPDATES
 from fedapp.studies.sweep.plans import failure, run_plans
 from fedapp.studies.sweep.search import Cell, SearchResult, replay
 
@@ -34,10 +35,17 @@ class Waiting:
 def waiting_cells(work: Work) -> list[Waiting]:
     """Return the cells that are not done, the cheapest first; equal cells of several experiments once.
 
-    A cell of a table or figure is named by it, and not by the claims about it.
+    A cell of a table or figure is named by it, and not by the claims about it. Of equal cells one that
+    records updates comes first, because it serves the others.
     """
     seconds, cells, seen = seconds_of(work), list[Waiting](), list[Cell | None]()
-    for name in sorted(work.chosen, key=lambda name: EXPERIMENT_SEPARATOR in split_name(name)[1]):
+
+    def order(name: str) -> tuple[bool, bool]:
+        cell = work.cell(name)
+        records = cell is not None and bool(cell.settings.get(RECORD_UPDATES))
+        return not records, EXPERIMENT_SEPARATOR in split_name(name)[1]
+
+    for name in sorted(work.chosen, key=order):
         cell = work.cell(name)
         if cell in seen or _outcome(work, name) is not None:
             continue

@@ -20,6 +20,7 @@ from fedapp.studies.papers.catalogue import Experiment
 from fedapp.studies.papers.cells import cells_without_data, is_among
 from fedapp.studies.papers.schema import Picture, Scale, ScaleName
 from fedapp.studies.papers.schema import Table as TableItem
+from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.search import Cell
 from fedapp.training.build import initial_parameters, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
@@ -92,17 +93,21 @@ def _runs_of(
             continue
         count = len(cell.seeds)
         each = Cost(1, cost.rounds // count, cost.seconds / count)
-        runs = ((frozenset(cell.settings.items()), seed) for seed in cell.seeds)
+        runs = (Request.of({**cell.settings, "seed": seed}, 0) for seed in cell.seeds)
         costs = _longest(costs, dict.fromkeys(runs, each))
     return costs
 
 
 def _longest(first: dict[Hashable, Cost], second: dict[Hashable, Cost]) -> dict[Hashable, Cost]:
-    """Merge two sets of runs; of a run that is in both, the longer contains the shorter."""
-    both = [first, second]
+    """Merge two sets of runs; of a run that is in both, the longer contains the shorter.
+
+    A run that records its updates is also the one that does not.
+    """
+    both, runs = [first, second], {**first, **second}
     return {
         run: max((each[run] for each in both if run in each), key=lambda cost: cost.rounds)
-        for run in {**first, **second}
+        for run in runs
+        if not isinstance(run, Request) or run.with_updates == run or run.with_updates not in runs
     }
 
 

@@ -49,6 +49,9 @@ EXECUTION = frozenset(
 """Keys of execution and length, which are not part of a run's identity."""
 
 
+RECORD_UPDATES = "record-updates"
+"""The key that has a run measure its clients' updates; the model is the same."""
+
 STACKED = ("learning-rate", "seed")
 """Keys that may differ between runs in one program."""
 
@@ -78,6 +81,12 @@ class Request:
         Defaults of federated averaging are left out; keys left to the algorithm have its value.
         """
         return dict(_canonical(self.settings))
+
+    @property
+    def with_updates(self) -> Request:
+        """The same run with its updates recorded, whose record satisfies this request, too."""
+        settings = {**dict(self.settings), RECORD_UPDATES: True}
+        return Request.of(settings, self.rounds, self.target)
 
     @property
     def common(self) -> tuple[tuple[str, Scalar], ...] | None:

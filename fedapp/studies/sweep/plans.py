@@ -99,7 +99,7 @@ def outdated(plans: Plans, store: Store) -> dict[str, str]:
         before: dict[str, str] = record.execution.get(SOURCES, now)
         changed = [key for key in now if before.get(key) != now[key]]
         if changed:
-            runs[request.run] = ", ".join(f"{key} {getattr(config, key)!r}" for key in changed)
+            runs[record.run] = ", ".join(f"{key} {getattr(config, key)!r}" for key in changed)
     return runs
 
 

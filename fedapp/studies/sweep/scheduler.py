@@ -123,7 +123,10 @@ class Schedule:
         return Workers(self.options.processes(devices), self.store.root, gpus)
 
     def _missing_runs(self) -> list[MissingRun]:
-        """Return the runs without a record, each once; store the results of finished plans."""
+        """Return the runs without a record, each once; store the results of finished plans.
+
+        Of two runs that differ only in ``record-updates`` the one that records them serves both.
+        """
         missing: dict[str, MissingRun] = {}
         for name, plan in self.plans.items():
             if name in self.outcomes:
@@ -133,7 +136,11 @@ class Schedule:
                 self.outcomes[name] = now.outcome
             for request in now.missing:
                 missing.setdefault(request.run, (name, request))
-        return list(missing.values())
+        return [
+            pair
+            for run, pair in missing.items()
+            if (recording := pair[1].with_updates.run) == run or recording not in missing
+        ]
 
     def _run_missing(
         self, missing: list[MissingRun], workers: Workers | ClusterWorkers, progress: Progress

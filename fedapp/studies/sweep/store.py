@@ -66,12 +66,18 @@ class Store:
         return self.root / run
 
     def find(self, request: Request) -> RunRecord | None:
-        """Return the record that satisfies ``request``, cut to it, or None."""
-        for read in (self.known.get, self._read, self._recorded.get):
-            record = read(request.run)
-            if record is not None and record.satisfies(request):
-                self.known[request.run] = record
-                return record.until(request)
+        """Return the record that satisfies ``request``, cut to it, or None.
+
+        A run that recorded its updates satisfies a request that does not ask for them.
+        """
+        for each in (request, request.with_updates):
+            for read in (self.known.get, self._read, self._recorded.get):
+                record = read(each.run)
+                if record is None or (record.status == "failed" and each != request):
+                    continue
+                if record.satisfies(request):
+                    self.known[request.run] = record
+                    return record.until(request)
         return None
 
     def keep(self, record: RunRecord) -> None:
