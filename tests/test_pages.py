@@ -13,7 +13,7 @@ from fedapp.studies.papers.pages.markdown import span, table, wrapped
 from fedapp.studies.papers.pages.page import page
 from fedapp.studies.papers.pages.tables import Entry, entries, table_section
 from fedapp.studies.papers.results import CellResult, Results, thin
-from fedapp.studies.papers.schema import Comparison, Figure
+from fedapp.studies.papers.schema import Comparison, Figure, ScaleName
 from fedapp.studies.sweep.record import RunRecord
 from tests.paper_results import (
     EXPERIMENTS,
@@ -390,6 +390,46 @@ def test_the_index_counts_verdicts_and_lines() -> None:
     lines = {"K | K = 1": cell(run_result()), "K | K = 5": CellResult()}
     figure = Results(experiment="seo-fig2", scale="cpu", command="c", cells=lines)
     assert summary(EXPERIMENTS["seo-fig2"], [figure]) == "1 of 2 lines"
+    more = figure.model_copy(update={"cells": dict.fromkeys(lines, lines["K | K = 1"])})
+    narrow = figure.model_copy(update={"scale": "narrow"})
+    said = summary(EXPERIMENTS["seo-fig2"], [narrow, more])
+    assert said == "narrow: 1 of 2 lines; cpu: 2 of 2 lines"
+    whole = more.model_copy(update={"scale": "narrow"})
+    assert summary(EXPERIMENTS["seo-fig2"], [whole, figure]) == "2 of 2 lines"
+
+
+def test_the_index_counts_each_claim_at_the_largest_scale_that_measured_it() -> None:
+    experiment = EXPERIMENTS["seo-claims"]
+    assert isinstance(experiment, Claims)
+    names = ("seo-fig2: K | K = 50", "seo-fig2: K | K = 1", "seo-fig9: alpha | α = 0.1")
+    finals = {"cpu": (0.5, 0.4, 0.3), "narrow": (0.4, 0.5, None)}
+
+    def at(scale: ScaleName) -> Results:
+        cells = {
+            name: cell(*(run_result(final=final, seed=seed) for seed in range(3)))
+            for name, final in zip(names, finals[scale], strict=True)
+            if final is not None
+        }
+        return Results(experiment="seo-claims", scale=scale, command="c", cells=cells)
+
+    others = len(experiment.claims) - 1
+    fails, holds = (
+        f"{h} hold, {f} fail, 0 open, 0 undecidable, {others} not judged"
+        for h, f in ((0, 1), (1, 0))
+    )
+    assert summary(experiment, [at("cpu")]) == fails
+    assert summary(experiment, [at("narrow"), at("cpu")]) == holds
+    section = page(experiment, [at("narrow"), at("cpu")]).partition("## Between the scales")[2]
+    assert (
+        "2 claims were measured at more than one scale, and 1 of them judged at each, 1 otherwise"
+        in section
+    )
+    assert "-10.00, **holds** | +10.00, **fails** |" in section
+    assert "α = 0.1" not in section
+    assert "Between the scales" not in page(experiment, [at("cpu")])
+    shown = page(experiment, [at("narrow"), at("cpu")])
+    assert shown.count("| The farthest from IID (α = 0.1) ends") == 1  # not run at narrow scale
+    assert shown.count("| The nearest to IID (α = 100) ends") == 2  # measured at no scale
 
 
 def test_a_page_says_from_which_code_its_runs_are() -> None:

@@ -186,16 +186,25 @@ def _missing_evidence(
     return None
 
 
-def claims_section(experiment: Claims, results: Results) -> str:
-    """Return the table of claims, the counts of verdicts, and why some are not judged."""
+def claims_section(experiment: Claims, results: Results, by_scale: Sequence[Results] = ()) -> str:
+    """Return the table of claims, the counts of verdicts, and why some are not judged.
+
+    Claims that were not run at this scale are left out if another one measured them.
+    """
     checked = check_all(experiment, results)
+    best = largest_measured(experiment, [results, *by_scale])
+    shown = [
+        own
+        for own, other in zip(checked, best, strict=True)
+        if own.verdict != "not run" or other.measured is None
+    ]
     head = ("claim", "section", "published", "measured", "95 % interval", "holds if", "verdict")
     counts = Counter(each.verdict for each in checked)
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
     summary = [f"{counts[verdict]} {verdict}" for verdict in verdicts if counts[verdict]]
     why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if counts[verdict]]
     run_labels = RunLabels.of(experiment, results)
-    parts = [table(head, [_row(each, run_labels) for each in checked]), f"{', '.join(summary)}."]
+    parts = [table(head, [_row(each, run_labels) for each in shown]), f"{', '.join(summary)}."]
     parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
     if any(counts[verdict] for verdict in JUDGED):
         parts.append(DECIDED.format(_resolutions(experiment, results)))
@@ -203,6 +212,47 @@ def claims_section(experiment: Claims, results: Results) -> str:
     parts += [NO_NUMBER] if counts["no number"] else []
     scale = experiment.at(results.scale)
     return "\n\n".join([*parts, *_windows(experiment, scale.pace)])
+
+
+def largest_measured(experiment: Claims, by_scale: Sequence[Results]) -> list[Checked]:
+    """Return each claim as checked at the largest of the scales, which come first, that measured it."""
+    checked = [check_all(experiment, results) for results in by_scale]
+    return [
+        next((each for each in own if each.measured is not None), own[0])
+        for own in zip(*checked, strict=True)
+    ]
+
+
+def scales_section(experiment: Claims, by_scale: Sequence[Results]) -> str:
+    """Return the claims that several scales measured, side by side; "" if there are none."""
+    checked = [check_all(experiment, results) for results in by_scale]
+    rows, differing, judged = [], 0, 0
+    for own in zip(*checked, strict=True):
+        measured = [each for each in own if each.measured is not None]
+        if len(measured) < 2:
+            continue
+        verdicts = {each.verdict for each in measured}
+        differ = len(verdicts) > 1
+        judged += verdicts.issubset(JUDGED)
+        differing += differ and verdicts.issubset(JUDGED)
+        claim = own[0].claim
+        rows.append([claim.text, _published(claim), *(_outcome(each, differ) for each in own)])
+    if not rows:
+        return ""
+    head = ("claim", "published", *(results.scale for results in by_scale))
+    text = (
+        f"{len(rows)} claims were measured at more than one scale, and {judged} of them judged at each, "
+        f"{differing} otherwise (in bold)."
+    )
+    return f"{text}\n\n{table(head, rows)}"
+
+
+def _outcome(checked: Checked, differs: bool) -> str:
+    """Format number and verdict, which is bold where the scales' verdicts differ."""
+    if checked.measured is None:
+        return checked.verdict
+    verdict = f"**{checked.verdict}**" if differs else checked.verdict
+    return f"{_value(checked.claim, checked.measured)}, {verdict}"
 
 
 def _resolutions(experiment: Claims, results: Results) -> str:
@@ -244,12 +294,16 @@ def _row(checked: Checked, run_labels: RunLabels) -> list[str]:
     return [
         _claim_text(claim, run_labels),
         claim.where,
-        "" if claim.published is None else _value(claim, claim.published),
+        _published(claim),
         checked.verdict if checked.measured is None else _value(claim, checked.measured),
         _interval(checked),
         " and ".join(bounds),
         f"**{checked.verdict}**",
     ]
+
+
+def _published(claim: Claim) -> str:
+    return "" if claim.published is None else _value(claim, claim.published)
 
 
 def _interval(checked: Checked) -> str:

@@ -11,7 +11,7 @@ from fedapp.runs.formatting import duration, percent
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import is_among
 from fedapp.studies.papers.claims import Claims
-from fedapp.studies.papers.pages.claims import check_all
+from fedapp.studies.papers.pages.claims import largest_measured
 from fedapp.studies.papers.pages.markdown import NOT_RUN, table
 from fedapp.studies.papers.pages.tables import (
     STANDINGS,
@@ -34,9 +34,9 @@ INTRODUCTION = """# The papers, reproduced
 Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the algorithms compared: each
 from [one command](../reproduce.md), with what is published beside what was measured. `full` is as in the
 paper; `narrow`, of Seo et al., has a smaller network; `cpu` is what a processor does in hours; `smoke`
-only shows that the experiment runs. The results are those of the largest scale that was run: cells within
-25 % of the published rounds both ways (0.8 to 1.25 times as many), claims that hold, the best algorithms,
-or lines of a figure.
+only shows that the experiment runs. The results are those of the largest scale that was run, of a claim
+the largest that measured it: cells within 25 % of the published rounds both ways (0.8 to 1.25 times as
+many), claims that hold, the best algorithms, or lines of a figure.
 """
 
 
@@ -88,19 +88,31 @@ def evidence(by_scale: Sequence[Results]) -> Results | None:
 
 
 def summary(experiment: Experiment, by_scale: Sequence[Results]) -> str:
-    """Summarize the results of the largest scale."""
+    """Summarize the results of the largest scale; of claims and lines, what the smaller ones add."""
     results = evidence(by_scale)
     if results is None:
         return ONLY_SMOKE if by_scale else NOT_RUN
+    by_scale = [each for each in by_scale if each.scale != "smoke"]
     if isinstance(experiment, Table) and (text := _table(experiment, results)):
         return text
     if isinstance(experiment, Claims):
-        return _claims(experiment, results)
+        return _claims(experiment, by_scale)
     if isinstance(experiment, Comparison):
         return _comparison(results)
-    ran = sum(bool(cell.runs) for cell in results.cells.values())
     each = "cells, none of them published" if isinstance(experiment, Table) else "lines"
-    return f"{ran} of {len(results.cells)} {each}" if results.cells else "drawn"
+    return _lines(by_scale, each) if results.cells else "drawn"
+
+
+def _lines(by_scale: Sequence[Results], each: str) -> str:
+    """Summarize how many lines ran at the largest scale and at smaller ones that have more."""
+    texts, most = {}, -1
+    for own in by_scale:
+        ran = sum(bool(cell.runs) for cell in own.cells.values())
+        if ran > most:
+            texts[own.scale], most = f"{ran} of {len(own.cells)} {each}", ran
+    if len(texts) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{scale}: {text}" for scale, text in texts.items())
 
 
 def _table(experiment: Table, results: Results) -> str:
@@ -122,8 +134,8 @@ def _variant(cells: Sequence[Entry], variant: str) -> str:
     return f"with {variant}: {text}" if variant else text
 
 
-def _claims(experiment: Claims, results: Results) -> str:
-    counts = Counter(each.verdict for each in check_all(experiment, results))
+def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
+    counts = Counter(each.verdict for each in largest_measured(experiment, by_scale))
     hold, fail, open_ = counts["holds"], counts["fails"], counts["open"] + counts["one seed"]
     undecidable = counts["undecidable"]
     others = counts.total() - hold - fail - open_ - undecidable

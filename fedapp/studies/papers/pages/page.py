@@ -15,7 +15,7 @@ from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import EVALUATIONS
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.labels import RunLabels
-from fedapp.studies.papers.pages.claims import claims_section
+from fedapp.studies.papers.pages.claims import claims_section, scales_section
 from fedapp.studies.papers.pages.figure_tables import (
     comparison_section,
     lines_section,
@@ -64,10 +64,18 @@ def page(
     are from.
     """
     parts = [f"# {experiment.title}", "", f"{experiment.source}.", "", experiment.about.strip()]
-    for results in [each for each in by_scale if each.scale != "smoke"] or by_scale:
-        parts += ["", f"## {HEADINGS[results.scale]}", "", *_scale_section(experiment, results)]
+    shown = [each for each in by_scale if each.scale != "smoke"] or by_scale
+    for results in shown:
+        parts += [
+            "",
+            f"## {HEADINGS[results.scale]}",
+            "",
+            *_scale_section(experiment, results, shown),
+        ]
         if records is not None and results.scale != "smoke":
             parts[-1] = " ".join(filter(None, (parts[-1], provenance(results, records))))
+    if isinstance(experiment, Claims) and (text := scales_section(experiment, shown)):
+        parts += ["", "## Between the scales", "", text]
     if experiment.differs:
         parts += ["", "## What differs, and why", "", experiment.differs.strip()]
     return "\n".join(parts) + "\n"
@@ -79,7 +87,9 @@ def _command(experiment: Experiment, results: Results) -> list[str]:
     return [note, "", "```bash", results.command, "```", ""]
 
 
-def _scale_section(experiment: Experiment, results: Results) -> list[str]:
+def _scale_section(
+    experiment: Experiment, results: Results, by_scale: Sequence[Results]
+) -> list[str]:
     parts = _command(experiment, results)
     if isinstance(experiment, Table):
         parts += [
@@ -89,7 +99,7 @@ def _scale_section(experiment: Experiment, results: Results) -> list[str]:
             _tried_candidates(results),
         ]
     elif isinstance(experiment, Claims):
-        parts.append(claims_section(experiment, results))
+        parts.append(claims_section(experiment, results, by_scale))
     else:
         parts.append(f"![{experiment.title}]({results.scale}.png)")
         if isinstance(experiment, Comparison):
