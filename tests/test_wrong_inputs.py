@@ -44,7 +44,16 @@ TABLES = {
 """Folders of tables: head and rows, with spaces for line ends."""
 
 NETWORK = "from torch import nn\nclass Net(nn.Module):\n    def {}\n        super().__init__()\n"
+MODEL = """from typing import ClassVar
+from torch import nn
+from fedapp.models.model import Model
+class Seven(Model):
+    name: ClassVar[str] = "seven"
+    def build(self, task):
+        return nn.Sequential(nn.Flatten(), nn.Linear(7, task.num_classes))
+"""
 CODE = {
+    "seven.py": MODEL,
     "empty.py": "x = 1\n",
     "syntax.py": "x = 1\nclass :\n",
     "division.py": "x = 1\n\ny = x / 0\n",
@@ -185,6 +194,7 @@ WRONG = {
     "run signs.scale=2": "signs.scale | 2 | there is no such key | Choose a component called 'signs'",
     "run model=./arguments.py": "model | Net(width) | input_shape and num_classes | Give the others",
     "run model=./inputs.py": "model | Net raises | of shape (2, 1, 8, 8) | Let forward take",
+    "run model=./seven.py": "model | Seven raises | of shape (2, 1, 8, 8) | Let forward take",
     "run model=./outputs.py": "model | shape (2, 1, 8, 8) | logits of shape [n, 10] | Let forward",
     "sweep algorithm=[./signs.py,./sings.py]": "algorithm | './sings.py' | a .py file | Name a",
     "keys ./x.py": "algorithm | './x.py' | there is no such file (/ | Name a .py file",

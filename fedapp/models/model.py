@@ -164,26 +164,9 @@ class PlainModel(Model):
     network: ClassVar[type[nn.Module]]
 
     def build(self, task: Task) -> nn.Module:
-        """Return the network, after a test that it returns [n, C] or [n, C, T] for two zero examples."""
+        """Return the network."""
         self.require_fit(task)
-        network = self._construct(task).eval()
-        kind = torch.long if task.kind == "tokens" else torch.float32
-        inputs = torch.zeros((2, *task.input_shape), dtype=kind)
-        try:
-            with torch.no_grad():
-                shape = tuple(network(inputs).shape)
-        except Exception as error:
-            raise ConfigError(
-                f"model = {self.name!r}: {self.network.__name__} raises {reason_of(error)} for inputs of "
-                f"shape {tuple(inputs.shape)}. Let forward take [n, *input_shape]."
-            ) from error
-        if shape[:2] != (2, task.num_classes):
-            raise ConfigError(
-                f"model = {self.name!r}: {self.network.__name__} returns shape {shape} for two "
-                f"examples. Let forward return logits of shape [n, {task.num_classes}] (of a text's "
-                f"every symbol: [n, {task.num_classes}, T])."
-            )
-        return network.train()
+        return self._construct(task)
 
     def _construct(self, task: Task) -> nn.Module:
         given = {"input_shape": task.input_shape, "num_classes": task.num_classes}
@@ -201,10 +184,42 @@ class PlainModel(Model):
 
 
 def initialise(model: Model, task: Task, seed: int) -> nn.Module:
-    """Build the network with weights drawn from (seed, "init") alone, in float32 on the CPU."""
+    """Build the network with weights drawn from (seed, "init") alone, in float32 on the CPU.
+
+    Raises
+    ------
+    ConfigError
+        It does not fit the task, or does not return [n, C] or [n, C, T] for two zero examples.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "init"))
-        return model.build(task)
+        network = model.build(task)
+        if task.kind != "quadratic":
+            _require_outputs(model, network, task)
+        return network
+
+
+def _require_outputs(model: Model, network: nn.Module, task: Task) -> None:
+    """Call the network on two zero examples; the shape matters only to the loss of the base class."""
+    name, training = type(model).__name__, [(part, part.training) for part in network.modules()]
+    kind = torch.long if task.kind == "tokens" else torch.float32
+    inputs = torch.zeros((2, *task.input_shape), dtype=kind)
+    try:
+        with torch.no_grad():
+            outputs = network.eval()(inputs)
+    except Exception as error:
+        raise ConfigError(
+            f"model = {model.name!r}: {name} raises {reason_of(error)} for inputs of shape "
+            f"{tuple(inputs.shape)}. Let forward take [n, *input_shape]."
+        ) from error
+    for part, mode in training:
+        part.training = mode
+    if type(model).loss is Model.loss and tuple(outputs.shape[:2]) != (2, task.num_classes):
+        raise ConfigError(
+            f"model = {model.name!r}: {name} returns shape {tuple(outputs.shape)} for two examples. Let "
+            f"forward return logits of shape [n, {task.num_classes}] (of a text's every symbol: "
+            f"[n, {task.num_classes}, T])."
+        )
 
 
 def _fitting(task: Task) -> list[str]:
