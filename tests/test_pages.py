@@ -325,9 +325,11 @@ def test_a_line_is_in_numbers_the_mean_over_its_seeds() -> None:
     said = page(
         experiment, [Results(experiment="seo-fig4", scale="full", command="c", cells=cells)]
     )
-    assert "| 2 | 100 of 200 | 55.00 % | 55.00 % | 1.5 (rounds 5 to 9) | 2 s |" in said
-    assert "| 2 | 100 of 200 | 55.00 % | 55.00 % | 1 (round 5) | 2 s |" in said
-    assert "| 2 | 100 of 200 | 55.00 % | 55.00 % |  | diverged |" in said
+    assert "| 2 | 100 of 200 | 68.75 % | 55.00 % | 55.00 % | 1.5 (rounds 5 to 9) | 2 s |" in said
+    assert "| 2 | 100 of 200 |  | 55.00 % | 55.00 % | 1 (round 5) | 2 s |" in said
+    assert "| 2 | 100 of 200 |  | 55.00 % | 55.00 % |  | diverged |" in said
+    assert "| E: E = 10 |  | not run |  | 67.20 % |  |  |  |  |" in said
+    assert "published best" not in said
     assert "last training loss" not in said
 
 

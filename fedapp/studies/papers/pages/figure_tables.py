@@ -9,7 +9,9 @@ import numpy as np
 from fedapp.config.run_config import Scalar
 from fedapp.runs.formatting import duration, number, percent
 from fedapp.runs.model_sharpness import Measurement
-from fedapp.studies.papers.claims import similarity
+from fedapp.studies.papers.catalogue import all_experiments
+from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
+from fedapp.studies.papers.claims import Claims, similarity
 from fedapp.studies.papers.figures.sharpness import SYMBOLS, Point, points
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.pages.markdown import NOT_RUN, span, table
@@ -195,29 +197,45 @@ def _gain(first: float | None, second: float | None) -> str:
 
 
 def lines_section(results: Results, run_labels: RunLabels) -> str:
-    """Return the table of lines; rounds below full scale are shown as "n of N"."""
-    head = ["line", "η", "seeds", "rounds", "final", "best"]
+    """Return the table of lines, with the accuracies that the text gives in numbers.
+
+    Rounds below full scale are shown as "n of N".
+    """
+    head = ["line", "η", "seeds", "rounds", "published final", "final", "published best", "best"]
     head += ["least test loss", "last training loss", "wall time"]
-    rows = [_line(name, cell, run_labels) for name, cell in results.cells.items()]
+    rows = [_line(name, cell, results, run_labels) for name, cell in results.cells.items()]
     return table(head, rows)
 
 
-def _line(name: str, cell: CellResult, run_labels: RunLabels) -> list[str]:
+def _line(name: str, cell: CellResult, results: Results, run_labels: RunLabels) -> list[str]:
     shown = run_labels.text(name.replace(" | ", ": ", 1).replace(" | ", ", "), name)
+    final, best = (_published(results.experiment, name, of) for of in ("final", "best"))
     if not cell.runs:
-        return [shown, "", NOT_RUN, *[""] * 6]
+        return [shown, "", NOT_RUN, "", final, "", best, *[""] * 4]
     problems = (run.problem for run in cell.runs if run.problem)
     return [
         shown,
         number(cell.rate),
         str(len(cell.runs)),
         _rounds(cell, run_labels.planned(name)),
+        final,
         f"{100 * cell.mean('final'):.2f} %",
+        best,
         f"{100 * cell.mean('best'):.2f} %",
         _least_loss(cell),
         _training_loss(cell),
         next(problems, duration(cell.mean("seconds"))),
     ]
+
+
+def _published(experiment: str, cell: str, of: str) -> str:
+    """Format the accuracy of a line that a claim has from the text; "" if there is none."""
+    name = f"{experiment}{EXPERIMENT_SEPARATOR}{cell}"
+    for claims in all_experiments().values():
+        for claim in claims.claims if isinstance(claims, Claims) else ():
+            if (claim.measure, claim.of, claim.cells) == ("value", of, (name,)):
+                return percent(claim.published) if claim.published is not None else ""
+    return ""
 
 
 def _rounds(cell: CellResult, planned: int) -> str:
