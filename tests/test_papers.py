@@ -129,7 +129,7 @@ def test_a_column_run_again_has_the_rounds_and_evaluations_of_the_one_it_varies(
         ({"variant": "a smaller net"}, "variant = 'a smaller net' go together"),
         (
             {"again": "IDD", "variant": "a"},
-            "there is no column again = 'IDD'. One of: IID; Non-IID; new",
+            "no column again = 'IDD'. One of: IID; Non-IID; IID, tutorial; Non-IID, tutorial; new",
         ),
     ],
 )
