@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedapp.training.batched.graph_matmul import compile_around_matmuls, use_onednn
@@ -112,12 +114,23 @@ class CompiledStep:
             returned[:] = [(group, name) for group, part in result.items() for name in part]
             return [tensor for part in result.values() for tensor in part.values()]
 
-        graph = make_fx(function)(*(tensor.clone() for tensor in flat))
+        graph = _traced(function, flat)
         if self.mode == "capture":
             return _captured(graph, flat, fixed, self.pool), returned
         if self.mode == "record":
             return _uncompiled(graph), returned
         return _compiled_or_uncompiled(graph, flat), returned
+
+
+def _traced(function: Callable[..., list[Tensor]], flat: list[Tensor]) -> torch.fx.GraphModule:
+    """Return the ATen operations of ``function``.
+
+    Without a mode for the shapes of all results, ``make_fx`` makes one for each, with a trace of the
+    stack, which takes half of its time.
+    """
+    shapes = FakeTensorMode(allow_fallback_kernels=True)
+    with tracing(TracingContext(shapes)):
+        return make_fx(function)(*(tensor.clone() for tensor in flat))
 
 
 class BoundStep:
