@@ -423,7 +423,7 @@ def test_the_index_counts_each_claim_at_the_largest_scale_that_measured_it() -> 
     assert summary(experiment, [at("narrow"), at("cpu")]) == holds
     section = page(experiment, [at("narrow"), at("cpu")]).partition("## Between the scales")[2]
     assert (
-        "2 claims were measured at more than one scale, and 1 of them judged at each, 1 otherwise"
+        "2 claims were measured at more than one scale; 1 are judged at each, 1 of them differently"
         in section
     )
     assert "-10.00, **holds** | +10.00, **fails** |" in section

@@ -241,8 +241,8 @@ def scales_section(experiment: Claims, by_scale: Sequence[Results]) -> str:
         return ""
     head = ("claim", "published", *(results.scale for results in by_scale))
     text = (
-        f"{len(rows)} claims were measured at more than one scale, and {judged} of them judged at each, "
-        f"{differing} otherwise (in bold)."
+        f"{len(rows)} claims were measured at more than one scale; {judged} are judged at each, "
+        f"{differing} of them differently (in bold)."
     )
     return f"{text}\n\n{table(head, rows)}"
 
