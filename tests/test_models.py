@@ -184,7 +184,7 @@ def test_a_run_begins_with_the_weights_that_its_config_names():
 
 def test_initial_weights_without_a_layer_to_draw_are_refused():
     model = next(f for f in FAMILIES if f.key == "model").components()["quadratic"]
-    network = initialise(model(), Task("quadratic", (2,), 1), 0)
+    network = initialise(model(), Task("quadratic", (2, 3), 1), 0)
     with pytest.raises(
         ConfigError, match="initial-weights = 'he': has no effect, because model 'quad"
     ):

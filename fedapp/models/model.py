@@ -194,16 +194,21 @@ def initialise(model: Model, task: Task, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "init"))
         network = model.build(task)
-        if task.kind != "quadratic":
-            _require_outputs(model, network, task)
+        _require_outputs(model, network, task)
         return network
+
+
+def zero_examples(task: Task, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return examples of zeros [count, *input_shape]; tokens are whole numbers whatever the ``dtype``."""
+    return torch.zeros(
+        (count, *task.input_shape), dtype=torch.long if task.kind == "tokens" else dtype
+    )
 
 
 def _require_outputs(model: Model, network: nn.Module, task: Task) -> None:
     """Call the network on two zero examples; the shape matters only to the loss of the base class."""
     name, training = type(model).__name__, [(part, part.training) for part in network.modules()]
-    kind = torch.long if task.kind == "tokens" else torch.float32
-    inputs = torch.zeros((2, *task.input_shape), dtype=kind)
+    inputs = zero_examples(task, 2)
     try:
         with torch.no_grad():
             outputs = network.eval()(inputs)

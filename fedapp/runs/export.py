@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from fedapp.data import network_task
 from fedapp.data.node_data import describe_task
 from fedapp.files import write_atomically
+from fedapp.models.model import zero_examples
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.saved_model import SavedModel
 
@@ -110,10 +111,8 @@ def is_plain(module: nn.Module) -> bool:
 
 def example_inputs(model: SavedModel) -> Tensor:
     """Return two inputs of zeros, as the network sees them."""
-    shape = network_task(model.config, model.task).input_shape
-    tokens = model.task.kind == "tokens"
-    dtype = torch.long if tokens else next(model.module.parameters()).dtype
-    return torch.zeros((2, *shape), dtype=dtype)
+    dtype = next(model.module.parameters()).dtype
+    return zero_examples(network_task(model.config, model.task), 2, dtype)
 
 
 def _about(model: SavedModel) -> str:

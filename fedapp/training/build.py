@@ -21,7 +21,7 @@ from fedapp.data.table import template
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
 from fedapp.models.initial_weights import draw_initial_weights
-from fedapp.models.model import Model, initialise
+from fedapp.models.model import Model, initialise, zero_examples
 from fedapp.training.algorithm import Algorithm, Tensors
 from fedapp.training.batched.chunks import CLIENTS_PER_CORE, WHOLE_COHORT, ClientBatching
 from fedapp.training.batched.compiled_step import Mode, can_compile
@@ -176,8 +176,7 @@ def require_batches(config: RunConfig, task: Task, sizes: ArrayLike) -> None:
 
 def _layer_needing_two(config: RunConfig, task: Task) -> str:
     """Return the kind of a layer of the run's network that cannot train on one example, or ""."""
-    kind = torch.long if task.kind == "tokens" else DTYPES[config.precision]
-    example = torch.zeros((1, *network_task(config, task).input_shape), dtype=kind)
+    example = zero_examples(network_task(config, task), 1, DTYPES[config.precision])
     return layer_needing_two(make_module(config, task), example)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -96,8 +97,8 @@ class Base(Part):
 class Column(Part):
     """A column of a table; ``tuning`` overrides the experiment's search, and a row's overrides both.
 
-    ``again`` names a column that this one repeats with the settings that ``variant`` describes; both
-    have the same published numbers. The page counts variants separately.
+    ``again`` names the column that this one, of a ``Variant``, repeats with the settings that ``variant``
+    describes; both have the same published numbers. The page counts variants separately.
     """
 
     label: str
@@ -112,14 +113,37 @@ class Column(Part):
         """The label of the published numbers in rows."""
         return self.repeats or self.label
 
-    @model_validator(mode="after")
-    def _repeats_in_a_variant(self) -> Self:
-        if bool(self.repeats) != bool(self.variant):
-            raise ValueError(
-                f"column {self.label!r}: again = {self.repeats!r} and variant = {self.variant!r} go "
-                "together: the column that is repeated, and what is set differently"
-            )
-        return self
+
+class Variant(Part):
+    """Settings with which the columns ``of`` a table, or all of them, are run again.
+
+    The new columns have the label with that of the variant behind it, and else what theirs have;
+    ``tuning`` overrides the search of some, by label.
+    """
+
+    label: str
+    about: str
+    settings: dict[str, Scalar]
+    of: tuple[str, ...] = ()
+    learning_rate_search: dict[str, dict[str, Any]] = Field({}, alias="tuning")
+
+    def columns(self, columns: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the new columns, before they are validated."""
+        labels = [column["label"] for column in columns]
+        if odd := {*self.of, *self.learning_rate_search}.difference(labels):
+            raise ValueError(f"variant {self.label!r}: there is no column {min(odd)!r}")
+        return [
+            {
+                **column,
+                "label": f"{label}, {self.label}",
+                "again": label,
+                "variant": self.about,
+                "settings": {**column.get("settings", {}), **self.settings},
+                "tuning": self.learning_rate_search.get(label, column.get("tuning", {})),
+            }
+            for column in columns
+            if (label := column["label"]) in self.of or not self.of
+        ]
 
 
 class TableRow(Part):
@@ -157,6 +181,15 @@ class Table(Base):
     columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_columns_of_variants(cls, table: dict[str, Any]) -> dict[str, Any]:
+        """Append the columns of ``variants``."""
+        variants = map(Variant.model_validate, table.get("variants", []))
+        own = table.get("columns", [])
+        columns = [*own, *(column for variant in variants for column in variant.columns(own))]
+        return {**{k: v for k, v in table.items() if k != "variants"}, "columns": columns}
+
     @model_validator(mode="after")
     def _names_its_rows_and_columns(self) -> Self:
         labels = [column.label for column in self.columns]
@@ -164,12 +197,6 @@ class Table(Base):
             raise ValueError(f"baseline = {self.baseline!r}: there is no such row")
         if odd := set(self.elsewhere).difference(labels, (row.label for row in self.rows)):
             raise ValueError(f"elsewhere: there is no row and no column {min(odd)!r}")
-        for column in self.columns:
-            if column.repeats and column.repeats not in labels:
-                raise ValueError(
-                    f"column {column.label!r}: there is no column again = {column.repeats!r}. One of: "
-                    f"{'; '.join(labels)}"
-                )
         for row in self.rows:
             if odd := {*row.published, *row.speedup}.difference(labels):
                 raise ValueError(

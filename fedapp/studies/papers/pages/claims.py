@@ -186,17 +186,26 @@ def _missing_evidence(
     return None
 
 
-def claims_section(experiment: Claims, results: Results, by_scale: Sequence[Results] = ()) -> str:
+Checks = Mapping[ScaleName, Sequence[Checked]]
+"""The claims of an experiment, in order, as checked at each scale, the largest first."""
+
+
+def check_scales(experiment: Claims, by_scale: Sequence[Results]) -> Checks:
+    """Measure and judge all claims of an experiment at each scale."""
+    return {results.scale: check_all(experiment, results) for results in by_scale}
+
+
+def claims_section(experiment: Claims, results: Results, checks: Checks | None = None) -> str:
     """Return the table of claims, the counts of verdicts, and why some are not judged.
 
-    Claims that were not run at this scale are left out if another one measured them.
+    Claims that were not run at this scale are left out if another of ``checks`` measured them.
     """
-    checked = check_all(experiment, results)
-    best = largest_measured(experiment, [results, *by_scale])
+    checks = checks or check_scales(experiment, [results])
+    checked = checks[results.scale]
     shown = [
         own
-        for own, other in zip(checked, best, strict=True)
-        if own.verdict != "not run" or other.measured is None
+        for own, largest in zip(checked, largest_measured(checks), strict=True)
+        if own.verdict != "not run" or largest.measured is None
     ]
     head = ("claim", "section", "published", "measured", "95 % interval", "holds if", "verdict")
     counts = Counter(each.verdict for each in checked)
@@ -214,20 +223,18 @@ def claims_section(experiment: Claims, results: Results, by_scale: Sequence[Resu
     return "\n\n".join([*parts, *_windows(experiment, scale.pace)])
 
 
-def largest_measured(experiment: Claims, by_scale: Sequence[Results]) -> list[Checked]:
-    """Return each claim as checked at the largest of the scales, which come first, that measured it."""
-    checked = [check_all(experiment, results) for results in by_scale]
+def largest_measured(checks: Checks) -> list[Checked]:
+    """Return each claim as checked at the largest scale that measured it."""
     return [
         next((each for each in own if each.measured is not None), own[0])
-        for own in zip(*checked, strict=True)
+        for own in zip(*checks.values(), strict=True)
     ]
 
 
-def scales_section(experiment: Claims, by_scale: Sequence[Results]) -> str:
+def scales_section(checks: Checks) -> str:
     """Return the claims that several scales measured, side by side; "" if there are none."""
-    checked = [check_all(experiment, results) for results in by_scale]
     rows, differing, judged = [], 0, 0
-    for own in zip(*checked, strict=True):
+    for own in zip(*checks.values(), strict=True):
         measured = [each for each in own if each.measured is not None]
         if len(measured) < 2:
             continue
@@ -239,7 +246,7 @@ def scales_section(experiment: Claims, by_scale: Sequence[Results]) -> str:
         rows.append([claim.text, _published(claim), *(_outcome(each, differ) for each in own)])
     if not rows:
         return ""
-    head = ("claim", "published", *(results.scale for results in by_scale))
+    head = ("claim", "published", *checks)
     text = (
         f"{len(rows)} claims were measured at more than one scale; {judged} are judged at each, "
         f"{differing} of them differently (in bold)."

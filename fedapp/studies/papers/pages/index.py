@@ -11,7 +11,7 @@ from fedapp.runs.formatting import duration, percent
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import is_among
 from fedapp.studies.papers.claims import Claims
-from fedapp.studies.papers.pages.claims import largest_measured
+from fedapp.studies.papers.pages.claims import check_scales, largest_measured
 from fedapp.studies.papers.pages.markdown import NOT_RUN, table
 from fedapp.studies.papers.pages.tables import (
     STANDINGS,
@@ -135,7 +135,7 @@ def _variant(cells: Sequence[Entry], variant: str) -> str:
 
 
 def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
-    counts = Counter(each.verdict for each in largest_measured(experiment, by_scale))
+    counts = Counter(each.verdict for each in largest_measured(check_scales(experiment, by_scale)))
     hold, fail, open_ = counts["holds"], counts["fails"], counts["open"] + counts["one seed"]
     undecidable = counts["undecidable"]
     others = counts.total() - hold - fail - open_ - undecidable

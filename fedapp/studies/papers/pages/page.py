@@ -15,7 +15,7 @@ from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import EVALUATIONS
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.labels import RunLabels
-from fedapp.studies.papers.pages.claims import claims_section, scales_section
+from fedapp.studies.papers.pages.claims import Checks, check_scales, claims_section, scales_section
 from fedapp.studies.papers.pages.figure_tables import (
     comparison_section,
     lines_section,
@@ -65,16 +65,13 @@ def page(
     """
     parts = [f"# {experiment.title}", "", f"{experiment.source}.", "", experiment.about.strip()]
     shown = [each for each in by_scale if each.scale != "smoke"] or by_scale
+    checks = check_scales(experiment, shown) if isinstance(experiment, Claims) else {}
     for results in shown:
-        parts += [
-            "",
-            f"## {HEADINGS[results.scale]}",
-            "",
-            *_scale_section(experiment, results, shown),
-        ]
+        parts += ["", f"## {HEADINGS[results.scale]}", ""]
+        parts += _scale_section(experiment, results, checks)
         if records is not None and results.scale != "smoke":
             parts[-1] = " ".join(filter(None, (parts[-1], provenance(results, records))))
-    if isinstance(experiment, Claims) and (text := scales_section(experiment, shown)):
+    if text := scales_section(checks):
         parts += ["", "## Between the scales", "", text]
     if experiment.differs:
         parts += ["", "## What differs, and why", "", experiment.differs.strip()]
@@ -87,9 +84,7 @@ def _command(experiment: Experiment, results: Results) -> list[str]:
     return [note, "", "```bash", results.command, "```", ""]
 
 
-def _scale_section(
-    experiment: Experiment, results: Results, by_scale: Sequence[Results]
-) -> list[str]:
+def _scale_section(experiment: Experiment, results: Results, checks: Checks) -> list[str]:
     parts = _command(experiment, results)
     if isinstance(experiment, Table):
         parts += [
@@ -99,7 +94,7 @@ def _scale_section(
             _tried_candidates(results),
         ]
     elif isinstance(experiment, Claims):
-        parts.append(claims_section(experiment, results, by_scale))
+        parts.append(claims_section(experiment, results, checks))
     else:
         parts.append(f"![{experiment.title}]({results.scale}.png)")
         if isinstance(experiment, Comparison):
