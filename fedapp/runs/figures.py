@@ -288,8 +288,7 @@ def similarity_figure(runs: Runs) -> Figure:
         axes.set_xlabel("round", fontsize=9)
     for row in grid:
         row[0].set_ylabel("cosine similarity", fontsize=9)
-    if len(runs) > 1:
-        panels[0].legend(frameon=False, fontsize=8)
+    panels[0].legend(frameon=False, fontsize=8)
     return figure
 
 

@@ -12,8 +12,8 @@ WIDTH = 120
 FENCED = re.compile(r"(^ *```.*?^ *```$|^ *\$\$$.*?^ *\$\$$)", re.MULTILINE | re.DOTALL)
 INDENT = re.compile(r" *(?:(?:[-*:]|\d+\.) +)?")
 KEPT = ("|", "#", "!", "<")
-MARKS = re.compile(r" (?=[>|]|(?:[-+*:=]|#+|\d+\.)(?: |$))")
-"""Spaces after which a new line would begin an item or a heading."""
+MARKS = re.compile(r" (?=[>|%]|(?:[-+*:=]|#+|\d+\.)(?: |$))")
+"""Spaces after which a new line would begin an item, a heading, or the sign of a percentage."""
 
 
 def wrapped(text: str) -> str:
