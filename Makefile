@@ -31,14 +31,17 @@ run: $(VENV)/.installed
 simulation: $(VENV)/.installed
 	PATH="$(CURDIR)/$(BIN):$$PATH" FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1 $(BIN)/python -m deploy.run
 
-# The quick selection; what else CI runs; both; and what takes hours (docs/testing.md).
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+# The quick selection; what else CI runs; both; and what takes hours (docs/testing.md). The tests' many
+# processes share what one has compiled, also where the environment (an image's, often) says not to.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --dist worksteal
+# The tests of a file share what is slow to start, as a SuperLink or a Ray cluster.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.developer
 	$(PYTEST)
 
 test-slow: $(VENV)/.developer
-	$(PYTEST) -m "(slow or process or hypothesis) and not (pages or nightly)" --hypothesis-profile thorough
+	$(PYTEST) $(BY_FILE) -m "(slow or process or hypothesis) and not (pages or nightly)" --hypothesis-profile thorough
 
 # What README, the lessons and the other pages print, run as it stands; CI has a job of its own for it.
 test-pages: $(VENV)/.developer

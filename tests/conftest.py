@@ -74,6 +74,7 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDAPP_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # processes are killed, no machine
     torch.set_num_threads(1)
 
 

@@ -81,11 +81,13 @@ RUNS = [
 ]
 
 
+CHANGING = {"local-epochs": 3, "local-epochs-decay": 0.5, "batch-size-growth": 1.5}
+
+
 @pytest.mark.parametrize(("engine", "precision", "rounds"), RUNS)
 def test_engines_agree(engine, precision, rounds, request, in_process):
     """E falls from 3 to 1 and B grows: what the server orders, every engine carries."""
-    settings = {"precision": precision, "num-server-rounds": rounds}
-    settings |= {"local-epochs": 3, "local-epochs-decay": 0.5, "batch-size-growth": 1.5}
+    settings = {"precision": precision, "num-server-rounds": rounds, **CHANGING}
     reference = in_process(2, **settings)
     if engine == "one node in process":
         folder = in_process(1, **settings)
@@ -137,7 +139,9 @@ def test_the_simulation_trains_k_clients_with_its_two_nodes(simulation):
 
 
 def test_a_node_with_data_of_its_own_trains_no_virtual_client(deployment):
-    deployment.run({**TWENTY, "num-server-rounds": 4}, "float32-4")
+    # The run of `test_engines_agree`.
+    settings = {"precision": "float32", "num-server-rounds": 4, **CHANGING}
+    deployment.run({**TWENTY, **settings}, "float32-4")
     log = (deployment.folder / "float32-4.log").read_text()
     refused = re.findall(r"Node \d+ is rejected: (.*)", log)
     assert len(refused) == 1

@@ -306,6 +306,7 @@ def test_the_documentation_reads_a_table_with_pandas(
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_published_runs_are_of_the_data_as_they_are_read_now(real_data: Path) -> None:
     named = {str(each.settings["dataset"]) for each in PUBLISHED.values()}
     now = data_name(read_config({"dataset": str(real_data / "mnist"), "partitioner": "iid"}))

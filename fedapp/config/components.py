@@ -79,15 +79,15 @@ def parameters(component: type[Component]) -> dict[str, Any]:
     return {f"{component.name}.{kebab(name)}": f for name, f in component.model_fields.items()}
 
 
-def refuse_shadowing(family: Family, value: str) -> None:
-    """Refuse an entry point that has the name of a component of this package.
+def refuse_shadowing(family: Family, value: str, folder: Path) -> None:
+    """Refuse an entry point, of the app in ``folder`` or installed, with the name of a component of ours.
 
     Raises
     ------
     ComponentError
         There is one called ``value``.
     """
-    reference = entry_points(family, app_folder()).get(value)
+    reference = entry_points(family, folder).get(value)
     if value in family.components() and reference is not None:
         raise ComponentError(
             f"{family.key} = {value!r}: the entry point {value!r} = {reference!r} "

@@ -48,10 +48,10 @@ class OwnComponents(NamedTuple):
 
 def own_components(values: Mapping[str, Any]) -> OwnComponents:
     """Return the components of one's own; a value that chooses no component at all is a problem."""
-    own = OwnComponents({}, {}, [])
+    own, folder = OwnComponents({}, {}, []), app_folder()
     for family, value in chosen_values(values):
         try:
-            refuse_shadowing(family, value)
+            refuse_shadowing(family, value, folder)
             if value not in family.components() and is_component(family, value):
                 component = component_class(family, value)
                 if own.chosen.setdefault(component.name, component) is not component:
@@ -60,7 +60,7 @@ def own_components(values: Mapping[str, Any]) -> OwnComponents:
             own.problems.append(str(error))
     prefixes = {key.partition(".")[0] for key in values if "." in key}
     for family in FAMILIES if not own.problems else ():
-        names = prefixes.intersection(entry_points(family, app_folder()))
+        names = prefixes.intersection(entry_points(family, folder))
         for name in sorted(names.difference(own.chosen)):
             try:
                 own.declared[name] = component_class(family, name)

@@ -264,11 +264,12 @@ def _outcome(checked: Checked, differs: bool) -> str:
 
 def _resolutions(experiment: Claims, results: Results) -> str:
     """Format the resolutions of the numbers that have one."""
-    points = 100 * (experiment.at(results.scale).noise or experiment.noise)
+    points = f"{100 * (experiment.at(results.scale).noise or experiment.noise):g}"
+    unit = "point" if points == "1" else "points"
     shares = (
         f"{of} {share:.0%}".replace("%", " %") for of, share in experiment.relative_noise.items()
     )
-    return f" ({', '.join([f'accuracies {points:g} points', *shares])})"
+    return f" ({', '.join([f'accuracies {points} {unit}', *shares])})"
 
 
 def _windows(experiment: Claims, pace: float) -> list[str]:
