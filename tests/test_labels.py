@@ -89,6 +89,20 @@ def test_a_page_says_of_a_line_how_many_rounds_of_the_full_scale_were_run() -> N
     assert "| B: K = 50, B = 2 (full scale: 10) | 0.1 | 1 | 80 of 200 |" in said
 
 
+def test_a_page_says_how_many_of_the_planned_seeds_were_run() -> None:
+    """Three are planned of Figure 5's lines at cpu scale."""
+    lines = ["PP | 1 of 10 clients", "PP | 2 of 10 clients"]
+    cells = dict(zip(lines, (cell(run_result()), cell(*[run_result()] * 3)), strict=True))
+    found = Results(experiment="seo-fig5", scale="cpu", command="fedapp reproduce", cells=cells)
+    text = page(EXPERIMENTS["seo-fig5"], [found])
+    assert "| PP: 1 of 10 clients | 0.1 | 1 of 3 |" in text
+    assert "| PP: 2 of 10 clients | 0.1 | 3 |" in text
+    named = {f"seo-fig5: {name}": each for name, each in cells.items()}
+    claims = found.model_copy(update={"experiment": "seo-claims", "cells": named})
+    said = claims_section(EXPERIMENTS["seo-claims"], claims)
+    assert "planned: seo-fig5: PP | 1 of 10 clients (1 of 3).\n" in said
+
+
 def test_a_figure_says_what_part_of_the_rounds_was_run() -> None:
     experiment, results = figure_of("cpu")
     names = RunLabels.of(experiment, results)

@@ -52,6 +52,13 @@ def test_one_seed_has_the_pooled_deviation_of_comparable_cells_with_three() -> N
     assert estimate([7.0], ()) is None
 
 
+def test_so_have_two_seeds_whose_own_would_have_one_degree_of_freedom() -> None:
+    comparable = [[1.0, 2.0, 3.0], [0.0, 2.0, 4.0]]
+    found = estimate([6.0, 8.0], comparable)
+    assert found == Estimate(7.0, pytest.approx(2.5 / 2), 4, ((1.0, 2.0, 3.0), (0.0, 2.0, 4.0)))
+    assert estimate([6.0, 8.0], comparable[:0]) == Estimate(7.0, pytest.approx(1.0), 1)
+
+
 def test_ratios_have_the_interval_of_their_logarithms() -> None:
     e = math.e
     found = known(e, e**2, e**3, logarithm=True)

@@ -19,14 +19,15 @@ from fedapp.studies.papers.catalogue import choose
 from fedapp.studies.papers.cells import make_cells
 from fedapp.studies.papers.costs import cost_of
 from fedapp.studies.papers.options import ReproduceOptions
-from fedapp.studies.papers.reproduce import reproduce
+from fedapp.studies.papers.reproduce import done_so_far, reproduce
 from fedapp.studies.papers.results import collect
 from fedapp.studies.papers.schema import SCALES
 from fedapp.studies.papers.stored import read_results, results_of, write_results
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions
-from fedapp.studies.sweep.search import replay, search
+from fedapp.studies.sweep.search import Cell, replay, search
+from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.table import read_records, update_table
 from tests.paper_results import EXPERIMENTS, TABLES, cell, run_result, setup, table_results
 from tests.test_records import write_json
@@ -294,6 +295,33 @@ def recorded_runs(seconds: float, rounds: int = 60) -> list[RunRecord]:
             **dict.fromkeys(("accuracy", "loss", "train_loss"), curve),
         )
         for request in requests
+    ]
+
+
+def test_a_cell_has_the_first_of_its_seeds_that_are_done(tmp_path: Path) -> None:
+    own = Cell({"num-clients": 2}, 3, seeds=(0, 1, 2))
+    runs = [own.request({}, seed, 3).run for seed in own.seeds]
+    records = {run: RunRecord(run=run, settings={}, status="complete", rounds=[3]) for run in runs}
+
+    def found(*done: int) -> tuple[int, ...]:
+        known = {runs[seed]: records[runs[seed]] for seed in done}
+        part, outcome = done_so_far(own, Store(tmp_path, known))
+        assert part is not None
+        return part.seeds[: len(outcome.runs)] if outcome else ()
+
+    assert found(0, 1, 2) == (0, 1, 2)
+    assert found(0, 1) == (0, 1)
+    assert found(0) == found(0, 2) == (0,)
+    assert found(1, 2) == found() == ()
+    assert done_so_far(None, Store(tmp_path)) == (None, None)
+
+
+def test_the_first_seed_of_every_cell_is_run_before_the_second(tmp_path: Path) -> None:
+    cells = {eta: Cell({"learning-rate": eta}, 3, seeds=(0, 1)) for eta in (0.1, 0.2)}
+    plans = {f"{eta}": (lambda own=own: search(own)) for eta, own in cells.items()}
+    schedule = Schedule(plans, Store(tmp_path), SchedulerOptions(), Console(quiet=True))
+    assert [(name, request.seed) for name, request in schedule._missing_runs()] == [
+        *(("0.1", 0), ("0.2", 0), ("0.1", 1), ("0.2", 1))
     ]
 
 

@@ -15,12 +15,12 @@ from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import (
     Work,
     prepare,
-    publish_outcomes,
+    publish_done,
     seconds_of,
     split_name,
 )
 from fedapp.studies.sweep.identity import RECORD_UPDATES
-from fedapp.studies.sweep.plans import failure, run_plans
+from fedapp.studies.sweep.plans import run_plans
 from fedapp.studies.sweep.search import Cell, SearchResult, replay
 
 
@@ -96,10 +96,7 @@ def _run_cell(work: Work, cell: Waiting, left: float | None, console: Console) -
     sharing = dict.fromkeys(
         split_name(name)[0] for name in work.plans if work.cell(name) == settings
     )
-    known = {name: _outcome(work, name) for name in work.plans if split_name(name)[0] in sharing}
-    finished = {name: outcome for name, outcome in known.items() if outcome is not None}
-    written = publish_outcomes(work, list(sharing), finished, console)
-    return [failure(outcomes.values(), work.store), written]
+    return [publish_done(work, list(sharing), console)]
 
 
 def _outcome(work: Work, name: str) -> SearchResult | None:

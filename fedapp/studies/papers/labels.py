@@ -19,7 +19,7 @@ from fedapp.studies.papers.cells import (
     make_cells,
     parts_of,
 )
-from fedapp.studies.papers.results import Results
+from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import Scale
 
 KEYS: Mapping[str, str] = {
@@ -70,6 +70,12 @@ class RunLabels:
         """Return the number of rounds of a cell at full scale."""
         full = self.full.get(cell)
         return max(full.draw, full.rounds) if full else 0
+
+    def seeds(self, name: str, cell: CellResult) -> str:
+        """Return the number of seeds of a cell, with those that the scale plans if they are more."""
+        ran, planned = len(cell.runs), self.ran.get(name)
+        most = len(planned.seeds) if planned else 0
+        return f"{ran} of {most}" if 0 < ran < most else str(ran)
 
     def length(self, results: Results) -> str:
         """Return what part of their rounds at full scale the lines have; "" if they have all."""

@@ -3,8 +3,8 @@
 A cell's number is its mean over n seeds. It is known to within t s / sqrt(n), the interval of 95 %
 confidence, s the standard deviation over its seeds; of several cells by Welch's formula for unequal
 deviations. With three seeds t is 4.3 for one cell and 2.8 to 4.3 for two: the range of three seeds, which
-is narrower, misses their median one time in four. A cell with one seed has the pooled deviation of
-comparable cells with three. Ratios have all of this of the logarithms.
+is narrower, misses their median one time in four. A cell with fewer than three has the pooled
+deviation of comparable cells with three. Ratios have all of this of the logarithms.
 """
 
 from __future__ import annotations
@@ -49,19 +49,21 @@ def estimate(
 ) -> Estimate | None:
     """Estimate a cell's number from its ``values``, one a seed; None if its deviation is unknown.
 
-    With one seed the deviation is the pooled one of the ``comparable`` cells with three. With
-    ``logarithm`` the estimate is of the mean's logarithm.
+    With fewer than three seeds the deviation is the pooled one of the ``comparable`` cells with three,
+    if there are any. With ``logarithm`` the estimate is of the mean's logarithm.
     """
     mean = float(np.mean(values))
     shown = math.log(mean) if logarithm else mean
-    groups = [values] if len(values) > 1 else [each for each in comparable if len(each) >= SEEDS]
+    several = [each for each in comparable if len(each) >= SEEDS]
+    own = len(values) >= SEEDS or not several
+    groups = [values] if own else several
     if logarithm:
         groups = [np.log(each).tolist() for each in groups if min(each) > 0]
     freedom = sum(len(each) - 1 for each in groups)
     if not freedom:
         return None
     squares = sum(float(np.var(each)) * len(each) for each in groups)
-    pool = () if len(values) > 1 else tuple(map(tuple, groups))
+    pool = () if own else tuple(map(tuple, groups))
     return Estimate(shown, squares / freedom / len(values), freedom, pool)
 
 

@@ -44,9 +44,9 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
     Returns a message about runs that failed and results that were not written, or "". A run that
     diverged is a result.
 
-    With a time limit, the cheapest cells run first, and unfinished cells count as not run. The results
-    of an experiment are not written if none of its cells is finished, or if they would replace results
-    of runs that are no longer found.
+    With a time limit, the cheapest cells run first. Of all cells the first seed is run before the second,
+    and an unfinished cell has the results of its first seeds that are done. The results of an experiment
+    are not written if it has none, or if they would replace results of runs that are no longer found.
 
     Raises
     ------
@@ -59,13 +59,8 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
     if options.scheduler.hours:
         plans = _cheapest_first(work)
     chosen = {name: plan for name, plan in plans.items() if name in work.chosen}
-    outcomes = run_plans(chosen, store, options.scheduler, console)
-    for name in plans.keys() - chosen:
-        if outcome := replay(plans[name](), store.find).outcome:
-            outcomes[name] = outcome
-    problems = [failure(outcomes.values(), store)]
-    problems.append(publish_outcomes(work, list(work.experiments), outcomes, console))
-    return " ".join(filter(None, problems))
+    run_plans(chosen, store, options.scheduler, console)
+    return publish_done(work, list(work.experiments), console)
 
 
 @dataclass(frozen=True)
@@ -110,21 +105,22 @@ def prepare(names: Sequence[str], options: ReproduceOptions) -> Work:
     return Work(options, experiments, setups, cells, plans, chosen, store, earlier)
 
 
-def publish_outcomes(
-    work: Work, names: Sequence[str], outcomes: Mapping[str, SearchResult], console: Console
-) -> str:
-    """Write records, results, figures and pages of experiments, and the index, from these outcomes.
+def publish_done(work: Work, names: Sequence[str], console: Console) -> str:
+    """Write records, results, figures and pages of what is done of experiments, and the index.
 
-    Returns a message about results that were not written, or "".
+    Returns a message about runs that failed and results that were not written, or "".
     """
-    options, problems = work.options, []
+    options, problems, outcomes = work.options, list[str](), list[SearchResult]()
     _write_records(work.plans, work.store, options.to)
     records = read_records(options.to)
     for name in names:
-        cells, setup = work.cells[name], work.setups[name]
-        own = {label: outcomes.get(_plan_name(name, label)) for label in cells}
+        setup = work.setups[name]
+        done = {label: done_so_far(cell, work.store) for label, cell in work.cells[name].items()}
+        cells = {label: cell for label, (cell, _) in done.items()}
+        own = {label: outcome for label, (_, outcome) in done.items()}
         if own and not any(own.values()):
             continue  # no cell has run, at this scale or yet
+        outcomes += filter(None, own.values())
         results = results_from(name, work.experiments[name], cells, own, setup, options)
         if problem := refuse_to_overwrite(results, work.earlier[name], options):
             problems.append(problem)
@@ -133,7 +129,18 @@ def publish_outcomes(
             console.print(str(path), highlight=False, soft_wrap=True)
     for path in publish_index(options.to, records):
         console.print(str(path), highlight=False, soft_wrap=True)
-    return " ".join(problems)
+    return " ".join(filter(None, [failure(outcomes, work.store), *problems]))
+
+
+def done_so_far(cell: Cell | None, store: Store) -> tuple[Cell | None, SearchResult | None]:
+    """Return a cell with those of its seeds, from the first on, that are done, and their result."""
+    if cell is None:
+        return None, None
+    for number in range(len(cell.seeds), 0, -1):
+        part = replace(cell, seeds=cell.seeds[:number])
+        if outcome := replay(search(part), store.find).outcome:
+            return part, outcome
+    return cell, None
 
 
 def _check_overrides(overrides: Mapping[str, Scalar]) -> None:

@@ -96,6 +96,11 @@ class Request:
         return tuple(pair for pair in self.settings if pair[0] not in STACKED)
 
     @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return int(dict(self.settings).get("seed", 0))
+
+    @property
     def run(self) -> str:
         """The run's name: a hash of its canonical settings."""
         return _name(self.settings)

@@ -123,7 +123,7 @@ class Schedule:
         return Workers(self.options.processes(devices), self.store.root, gpus)
 
     def _missing_runs(self) -> list[MissingRun]:
-        """Return the runs without a record, each once; store the results of finished plans.
+        """Return the runs without a record, each once, by seed; store the results of finished plans.
 
         Of two runs that differ only in ``record-updates`` the one that records them serves both.
         """
@@ -136,11 +136,12 @@ class Schedule:
                 self.outcomes[name] = now.outcome
             for request in now.missing:
                 missing.setdefault(request.run, (name, request))
-        return [
+        needed = [
             pair
             for run, pair in missing.items()
             if (recording := pair[1].with_updates.run) == run or recording not in missing
         ]
+        return sorted(needed, key=lambda pair: pair[1].seed)
 
     def _run_missing(
         self, missing: list[MissingRun], workers: Workers | ClusterWorkers, progress: Progress

@@ -46,7 +46,7 @@ JUDGED: tuple[Verdict, ...] = ("holds", "fails", "open", "undecidable")
 DECIDED = (
     "The interval is the mean over the seeds ± t s / √n with 95 % confidence (of several cells "
     "Welch's, of ratios that of their logarithms), and at least the resolution on either side{}; a cell "
-    "with one seed has the pooled deviation of comparable cells with three. Three seeds give a wide "
+    "with fewer than three has the pooled deviation of comparable cells with three. Three give a wide "
     "interval, with t of 2.8 to 4.3; their range would be narrower, and misses their median one time in "
     "four. A claim *holds* if the interval is within the bounds, *fails* if it is outside, and is *open* "
     "otherwise."
@@ -214,6 +214,8 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
     why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if counts[verdict]]
     run_labels = RunLabels.of(experiment, results)
     parts = [table(head, [_row(each, run_labels) for each in shown]), f"{', '.join(summary)}."]
+    fewer = _fewer(results, run_labels)
+    parts += [f"So far with fewer seeds than planned: {fewer}."] if fewer else []
     parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
     if any(counts[verdict] for verdict in JUDGED):
         parts.append(DECIDED.format(_resolutions(experiment, results)))
@@ -221,6 +223,12 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
     parts += [NO_NUMBER] if counts["no number"] else []
     scale = experiment.at(results.scale)
     return "\n\n".join([*parts, *_windows(experiment, scale.pace)])
+
+
+def _fewer(results: Results, run_labels: RunLabels) -> str:
+    """List the cells of which seeds are left to run, with the seeds that they have."""
+    cells = ((name, run_labels.seeds(name, cell)) for name, cell in results.cells.items())
+    return ", ".join(f"{name} ({seeds})" for name, seeds in cells if " of " in seeds)
 
 
 def largest_measured(checks: Checks) -> list[Checked]:

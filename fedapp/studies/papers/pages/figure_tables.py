@@ -199,7 +199,7 @@ def _gain(first: float | None, second: float | None) -> str:
 def lines_section(results: Results, run_labels: RunLabels) -> str:
     """Return the table of lines, with the accuracies that the text gives in numbers.
 
-    Rounds below full scale are shown as "n of N".
+    Rounds below full scale, and seeds below those of the scale, are shown as "n of N".
     """
     head = ["line", "η", "seeds", "rounds", "published final", "final", "published best", "best"]
     head += ["least test loss", "last training loss", "wall time"]
@@ -216,7 +216,7 @@ def _line(name: str, cell: CellResult, results: Results, run_labels: RunLabels) 
     return [
         shown,
         number(cell.rate),
-        str(len(cell.runs)),
+        run_labels.seeds(name, cell),
         _rounds(cell, run_labels.planned(name)),
         final,
         f"{100 * cell.mean('final'):.2f} %",
