@@ -50,6 +50,7 @@ def test_one_seed_has_the_pooled_deviation_of_comparable_cells_with_three() -> N
     )
     assert estimate([7.0], comparable[2:]) is None
     assert estimate([7.0], ()) is None
+    assert estimate([7.0], [[5.0, 5.0, 5.0]]) is None  # equal seeds say nothing of others
 
 
 def test_so_have_two_seeds_whose_own_would_have_one_degree_of_freedom() -> None:

@@ -50,12 +50,12 @@ def estimate(
     """Estimate a cell's number from its ``values``, one a seed; None if its deviation is unknown.
 
     With fewer than three seeds the deviation is the pooled one of the ``comparable`` cells with three,
-    if there are any. With ``logarithm`` the estimate is of the mean's logarithm.
+    if any of these differ. With ``logarithm`` the estimate is of the mean's logarithm.
     """
     mean = float(np.mean(values))
     shown = math.log(mean) if logarithm else mean
     several = [each for each in comparable if len(each) >= SEEDS]
-    own = len(values) >= SEEDS or not several
+    own = len(values) >= SEEDS or not any(np.ptp(each) for each in several)
     groups = [values] if own else several
     if logarithm:
         groups = [np.log(each).tolist() for each in groups if min(each) > 0]
