@@ -19,6 +19,7 @@ from fedapp.studies.papers.catalogue import choose
 from fedapp.studies.papers.cells import make_cells
 from fedapp.studies.papers.costs import cost_of
 from fedapp.studies.papers.options import ReproduceOptions
+from fedapp.studies.papers.publish import refuse_to_overwrite
 from fedapp.studies.papers.reproduce import done_so_far, reproduce
 from fedapp.studies.papers.results import collect
 from fedapp.studies.papers.schema import SCALES
@@ -314,6 +315,18 @@ def test_a_cell_has_the_first_of_its_seeds_that_are_done(tmp_path: Path) -> None
     assert found(0) == found(0, 2) == (0,)
     assert found(1, 2) == found() == ()
     assert done_so_far(None, Store(tmp_path)) == (None, None)
+
+
+@pytest.mark.parametrize(("before", "now", "refused"), [(3, 2, True), (2, 2, False), (1, 2, False)])
+def test_results_of_a_cell_are_not_replaced_by_those_of_fewer_seeds(
+    before: int, now: int, refused: bool, tmp_path: Path
+) -> None:
+    options = ReproduceOptions("cpu", None, tmp_path, tmp_path, SchedulerOptions(), {})
+    earlier, later = (table_results({"a": cell(*[run_result()] * n)}) for n in (before, now))
+    said = refuse_to_overwrite(later, earlier, options)
+    assert (
+        "results of 1 cells whose runs are neither in --runs nor in --from (a)" in said
+    ) == refused
 
 
 def test_the_first_seed_of_every_cell_is_run_before_the_second(tmp_path: Path) -> None:

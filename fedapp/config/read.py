@@ -230,8 +230,6 @@ def _option_problems(
 ) -> Iterator[str]:
     prefix = f"{component.name}."
     values = config.options_of(component)
-    if not values:
-        return
     try:
         instance = component.model_validate(values)
     except ValidationError as error:

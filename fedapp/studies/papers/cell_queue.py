@@ -75,14 +75,14 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
             left = None if until is None else until - time.monotonic()
             if left is not None and left <= 0:
                 break
-            problems += _run_cell(work, queue[0], left, console)
+            problems.append(_run_cell(work, queue[0], left, console))
             queue = [each for each in queue[1:] if _outcome(work, each.name) is None]
     finally:
         console.print(summary(waiting_cells(work), _jobs(options)), highlight=False, soft_wrap=True)
     return " ".join(dict.fromkeys(filter(None, problems)))
 
 
-def _run_cell(work: Work, cell: Waiting, left: float | None, console: Console) -> list[str]:
+def _run_cell(work: Work, cell: Waiting, left: float | None, console: Console) -> str:
     """Run a cell within ``left`` seconds, and write the experiments that have it once it is done."""
     scheduler = work.options.scheduler
     if left is not None:
@@ -91,12 +91,12 @@ def _run_cell(work: Work, cell: Waiting, left: float | None, console: Console) -
     console.print(f"{cell.name}: about {cost}", highlight=False, soft_wrap=True)
     outcomes = run_plans({cell.name: work.plans[cell.name]}, work.store, scheduler, console)
     if not outcomes:
-        return []
+        return ""
     settings = work.cell(cell.name)
     sharing = dict.fromkeys(
         split_name(name)[0] for name in work.plans if work.cell(name) == settings
     )
-    return [publish_done(work, list(sharing), console)]
+    return publish_done(work, list(sharing), console)
 
 
 def _outcome(work: Work, name: str) -> SearchResult | None:

@@ -53,9 +53,9 @@ def results_from(
 def refuse_to_overwrite(
     results: Results, earlier: Results | None, options: ReproduceOptions
 ) -> str:
-    """Return a message if the results would replace ``earlier`` ones by "not run", else ""."""
+    """Return a message if a cell would have fewer seeds than in ``earlier`` results, else ""."""
     cells = earlier.cells if earlier else {}
-    lost = [name for name, cell in cells.items() if cell.runs and not _is_there(results, name)]
+    lost = [name for name, cell in cells.items() if not _is_there(results, name, len(cell.runs))]
     if not lost:
         return ""
     path = results_path(options.to, results.experiment, options.scale)
@@ -67,9 +67,9 @@ def refuse_to_overwrite(
     )
 
 
-def _is_there(results: Results, name: str) -> bool:
-    """Return whether a cell has runs, or the experiment no longer has the cell."""
-    return name not in results.cells or bool(results.cells[name].runs)
+def _is_there(results: Results, name: str, seeds: int) -> bool:
+    """Return whether a cell has so many seeds, or the experiment no longer has the cell."""
+    return name not in results.cells or len(results.cells[name].runs) >= seeds
 
 
 def _numbers(

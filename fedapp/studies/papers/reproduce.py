@@ -44,9 +44,10 @@ def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console)
     Returns a message about runs that failed and results that were not written, or "". A run that
     diverged is a result.
 
-    With a time limit, the cheapest cells run first. Of all cells the first seed is run before the second,
-    and an unfinished cell has the results of its first seeds that are done. The results of an experiment
-    are not written if it has none, or if they would replace results of runs that are no longer found.
+    The first seed of all cells runs before the second, and with a time limit the cheapest cells before
+    others. An unfinished cell has the results of its first seeds that are done. The results of an
+    experiment are not written if it has none, or if they would replace results of runs that are no longer
+    found.
 
     Raises
     ------
