@@ -34,7 +34,8 @@ Verdict = Literal[
 ]
 NOT_JUDGED: Mapping[Verdict, str] = {
     "one seed": "the claim is open, because a cell has one seed and no comparable cell (of the same "
-    "table or figure, or else of the same network and data) has three, so that its noise is unknown",
+    "table or figure, or else of the same network and data) has three that differ, so that its noise is "
+    "unknown",
     "one rate": "the claim compares the best rates, and only one rate was tried",
     "cut short": "the claim is about the ends of curves, and these have fewer rounds than at full scale",
     "full scale only": "a single accuracy depends on the data and network, which are the paper's at "
