@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from fedapp.studies.papers.stored import read_results
 from fedapp.studies.sweep.scheduler import SchedulerOptions
 from fedapp.studies.sweep.search import Cell
 from fedapp.studies.sweep.table import update_table
-from tests.test_reproduce import recorded_runs
+from tests.test_reproduce import record_of, recorded_runs
 
 CELLS = [f"seo-fig5: PP | {m} of 10 clients" for m in (10, 5, 2, 1)]
 
@@ -99,44 +100,55 @@ def test_the_list_shows_the_order_and_runs_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").glob("*/metrics.jsonl"))
 
 
+@pytest.mark.usefixtures("fewer_clients_cost_more")
+def test_the_cost_of_a_cell_is_that_of_the_seeds_that_are_left(tmp_path: Path) -> None:
+    """Two of three seeds are left, or one."""
+    work = prepare(["seo-fig5"], options(tmp_path))
+    cell = replace(work.planned[CELLS[0]], seeds=(0, 1, 2))
+    work = replace(work, planned={CELLS[0]: cell}, chosen=CELLS[:1])
+    left = list[float]()
+    for seed in cell.seeds:
+        left += [each.seconds for each in waiting_cells(work)]
+        request = cell.request({}, seed, cell.rounds)
+        work.store.known[request.run] = record_of(request, 1.0)
+    assert left == pytest.approx([1500, 1000, 500])
+    assert not waiting_cells(work)
+
+
 @pytest.mark.process
 @pytest.mark.usefixtures("fewer_clients_cost_more")
 def test_an_interrupted_queue_keeps_what_is_done_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second cell is interrupted; the next command does it, and stops when its time is over."""
-    real, calls = cell_queue.run_plans, list[str]()
-
-    def interrupted(plans, *others):
-        calls.extend(plans)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return real(plans, *others)
+    """Interrupted while the second cell is written; the next command, without time to run, writes it."""
+    real, written = cell_queue.publish_done, list[set[str]]()
 
     def done() -> set[str]:
         found = read_results(tmp_path / "out", "seo-fig5", "smoke")
         assert found is not None
         return {f"seo-fig5: {name}" for name, cell in found.cells.items() if cell.runs}
 
-    monkeypatch.setattr(cell_queue, "run_plans", interrupted)
+    def interrupted(*others):
+        if written:
+            raise KeyboardInterrupt
+        problem = real(*others)
+        written.append(done())
+        return problem
+
+    monkeypatch.setattr(cell_queue, "publish_done", interrupted)
     console = Console(file=io.StringIO(), width=300)
     with pytest.raises(KeyboardInterrupt):
         run_queue(["seo-fig5"], options(tmp_path), console)
-    assert calls == CELLS[:2]
+    assert written == [set(CELLS[:1])]
     assert done() == set(CELLS[:1])
-    assert "3 cells are left, about 7.1 h with 1 runs" in console.file.getvalue()  # type: ignore[attr-defined]
+    left = f"2 cells are left, about 6.2 h with 1 runs in parallel; next {CELLS[2]}"
+    assert left in console.file.getvalue()  # type: ignore[attr-defined]
 
-    clock = [0.0]
-
-    def one_hour(plans, *others):
-        clock[0] += 3600.0
-        return real(plans, *others)
-
-    monkeypatch.setattr(cell_queue, "run_plans", one_hour)
-    monkeypatch.setattr(cell_queue.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(cell_queue, "publish_done", real)
     console = Console(file=io.StringIO(), width=300)
-    assert run_queue(["seo-fig5"], options(tmp_path, hours=0.9), console) == ""
+    assert run_queue(["seo-fig5"], options(tmp_path, hours=1e-9), console) == ""
     assert done() == set(CELLS[:2])
-    said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert f"{CELLS[1]}: about 50 min" in said
-    assert f"2 cells are left, about 6.2 h with 1 runs in parallel; next {CELLS[2]}" in said
+    assert left in console.file.getvalue()  # type: ignore[attr-defined]
+    assert run_queue(["seo-fig5"], options(tmp_path), console) == ""
+    assert done() == set(CELLS)
+    assert "No cell is left." in console.file.getvalue()  # type: ignore[attr-defined]

@@ -1,10 +1,9 @@
-"""``fedapp reproduce --queue``: the cells that are not done, one after another, the cheapest first."""
+"""``fedapp reproduce --queue``: the cells that are not done, the cheapest first."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +13,7 @@ from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import (
     Work,
+    done_so_far,
     prepare,
     publish_done,
     seconds_of,
@@ -21,12 +21,12 @@ from fedapp.studies.papers.reproduce import (
 )
 from fedapp.studies.sweep.identity import RECORD_UPDATES
 from fedapp.studies.sweep.plans import run_plans
-from fedapp.studies.sweep.search import Cell, SearchResult, replay
+from fedapp.studies.sweep.search import Cell
 
 
 @dataclass(frozen=True)
 class Waiting:
-    """A cell that is not done: the name of its plan, and its estimated seconds on one core."""
+    """A cell that is not done: the name of its plan, and the estimated seconds left on one core."""
 
     name: str
     seconds: float
@@ -38,28 +38,35 @@ def waiting_cells(work: Work) -> list[Waiting]:
     A cell of a table or figure is named by it, and not by the claims about it. Of equal cells one that
     records updates comes first, because it serves the others.
     """
-    seconds, cells, seen = seconds_of(work), list[Waiting](), list[Cell | None]()
+    seconds, cells, seen = seconds_of(work), list[Waiting](), list[Cell]()
 
     def order(name: str) -> tuple[bool, bool]:
-        cell = work.cell(name)
-        records = cell is not None and bool(cell.settings.get(RECORD_UPDATES))
+        records = bool(work.planned[name].settings.get(RECORD_UPDATES))
         return not records, EXPERIMENT_SEPARATOR in split_name(name)[1]
 
     for name in sorted(work.chosen, key=order):
-        cell = work.cell(name)
-        if cell in seen or _outcome(work, name) is not None:
+        cell = work.planned[name]
+        left = 1 - seeds_done(work, name) / len(cell.seeds)
+        if cell in seen or not left:
             continue
         seen.append(cell)
-        cells.append(Waiting(name, seconds[name]))
+        cells.append(Waiting(name, seconds[name] * left))
     return sorted(cells, key=lambda each: each.seconds)
+
+
+def seeds_done(work: Work, name: str) -> int:
+    """Return the number of seeds, from the first on, that a cell has."""
+    cell, outcome = done_so_far(work.planned[name], work.store)
+    return len(cell.seeds) if outcome else 0
 
 
 def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console) -> str:
     """Run the cells that are not done, the cheapest first, and write each as soon as it is done.
 
-    Whenever it ends, by the time limit or by an interruption, the cells that are done are written, the
-    one that is not has a checkpoint, and what is left is printed with its estimated cost. Returns a
-    message about runs that failed and results that were not written, or "".
+    The first seed of all cells runs before the second, and a cell is written with the seeds that it has.
+    Whenever it ends, by the time limit or by an interruption, what is done is written, a run that is not
+    has a checkpoint, and what is left is printed with its estimated cost. Returns a message about runs
+    that failed and results that were not written, or "".
 
     Raises
     ------
@@ -67,41 +74,35 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
         As :func:`fedapp.studies.papers.reproduce.reproduce`.
     """
     work = prepare(names, options)
-    limit, problems = options.scheduler.seconds, list[str]()
-    until = None if limit is None else time.monotonic() + limit
-    queue = waiting_cells(work)
+    writer = _Writer(work, console)
+    plans = {each.name: work.plans[each.name] for each in waiting_cells(work)}
     try:
-        while queue:
-            left = None if until is None else until - time.monotonic()
-            if left is not None and left <= 0:
-                break
-            problems.append(_run_cell(work, queue[0], left, console))
-            queue = [each for each in queue[1:] if _outcome(work, each.name) is None]
+        run_plans(plans, work.store, options.scheduler, console, on_finish=writer.write)
+        writer.write()
     finally:
         console.print(summary(waiting_cells(work), _jobs(options)), highlight=False, soft_wrap=True)
-    return " ".join(dict.fromkeys(filter(None, problems)))
+    return " ".join(dict.fromkeys(filter(None, writer.problems)))
 
 
-def _run_cell(work: Work, cell: Waiting, left: float | None, console: Console) -> str:
-    """Run a cell within ``left`` seconds, and write the experiments that have it once it is done."""
-    scheduler = work.options.scheduler
-    if left is not None:
-        scheduler = replace(scheduler, hours=left / 3600)
-    cost = duration(cell.seconds / _jobs(work.options))
-    console.print(f"{cell.name}: about {cost}", highlight=False, soft_wrap=True)
-    outcomes = run_plans({cell.name: work.plans[cell.name]}, work.store, scheduler, console)
-    if not outcomes:
-        return ""
-    settings = work.cell(cell.name)
-    sharing = dict.fromkeys(
-        split_name(name)[0] for name in work.plans if work.cell(name) == settings
-    )
-    return publish_done(work, list(sharing), console)
+class _Writer:
+    """Writes the experiments of which a cell has more seeds than in the results in ``--to``."""
 
+    def __init__(self, work: Work, console: Console) -> None:
+        self.work, self.console = work, console
+        self.problems: list[str] = []
+        self.written = {
+            name: len(results.cells[cell].runs)
+            for name in work.plans
+            for experiment, cell in [split_name(name)]
+            if (results := work.earlier[experiment]) and cell in results.cells
+        }
 
-def _outcome(work: Work, name: str) -> SearchResult | None:
-    """Return the result of a plan, or None if a run of it is missing."""
-    return replay(work.plans[name](), work.store.find).outcome
+    def write(self) -> None:
+        done = {name: seeds_done(self.work, name) for name in self.work.plans}
+        new = [name for name in done if done[name] > self.written.get(name, 0)]
+        if experiments := list(dict.fromkeys(split_name(name)[0] for name in new)):
+            self.problems.append(publish_done(self.work, experiments, self.console))
+        self.written.update(done)
 
 
 def _jobs(options: ReproduceOptions) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -72,16 +73,13 @@ class Work:
     experiments: Mapping[str, Experiment]
     setups: Mapping[str, Setup]
     cells: Mapping[str, Cells]
+    planned: Mapping[str, Cell]
+    """The cells that the scale runs, by the names of their plans."""
     plans: Mapping[str, Plan]
     chosen: Sequence[str]
     """The names of the plans of the cells that are to run."""
     store: Store
     earlier: Mapping[str, Results | None]
-
-    def cell(self, plan: str) -> Cell | None:
-        """Return the cell of a plan."""
-        experiment, label = split_name(plan)
-        return self.cells[experiment][label]
 
 
 def prepare(names: Sequence[str], options: ReproduceOptions) -> Work:
@@ -100,10 +98,11 @@ def prepare(names: Sequence[str], options: ReproduceOptions) -> Work:
     earlier = {name: read_results(options.to, name, options.scale) for name in experiments}
     setups = {name: setup_of(experiment, options) for name, experiment in experiments.items()}
     cells = {name: make_cells(experiment, setups[name]) for name, experiment in experiments.items()}
-    plans = _plans(cells)
+    planned = _planned(cells)
+    plans = {name: partial(search, cell) for name, cell in planned.items()}
     chosen = _chosen(list(plans), options.only)
     store = Store(options.runs, recorded)
-    return Work(options, experiments, setups, cells, plans, chosen, store, earlier)
+    return Work(options, experiments, setups, cells, planned, plans, chosen, store, earlier)
 
 
 def publish_done(work: Work, names: Sequence[str], console: Console) -> str:
@@ -116,7 +115,10 @@ def publish_done(work: Work, names: Sequence[str], console: Console) -> str:
     records = read_records(options.to)
     for name in names:
         setup = work.setups[name]
-        done = {label: done_so_far(cell, work.store) for label, cell in work.cells[name].items()}
+        done = {
+            label: done_so_far(cell, work.store) if cell else (None, None)
+            for label, cell in work.cells[name].items()
+        }
         cells = {label: cell for label, (cell, _) in done.items()}
         own = {label: outcome for label, (_, outcome) in done.items()}
         if own and not any(own.values()):
@@ -133,10 +135,8 @@ def publish_done(work: Work, names: Sequence[str], console: Console) -> str:
     return " ".join(filter(None, [failure(outcomes, work.store), *problems]))
 
 
-def done_so_far(cell: Cell | None, store: Store) -> tuple[Cell | None, SearchResult | None]:
+def done_so_far(cell: Cell, store: Store) -> tuple[Cell, SearchResult | None]:
     """Return a cell with those of its seeds, from the first on, that are done, and their result."""
-    if cell is None:
-        return None, None
     for number in range(len(cell.seeds), 0, -1):
         part = replace(cell, seeds=cell.seeds[:number])
         if outcome := replay(search(part), store.find).outcome:
@@ -154,10 +154,10 @@ def _check_overrides(overrides: Mapping[str, Scalar]) -> None:
         )
 
 
-def _plans(cells: Mapping[str, Cells]) -> dict[str, Plan]:
-    """Return the search plan of each cell that the scale runs."""
+def _planned(cells: Mapping[str, Cells]) -> dict[str, Cell]:
+    """Return the cells that the scale runs, by the names of their plans."""
     return {
-        _plan_name(name, label): (lambda cell=cell: search(cell))  # type: ignore[misc]
+        _plan_name(name, label): cell
         for name, own in cells.items()
         for label, cell in own.items()
         if cell is not None
@@ -250,7 +250,7 @@ def show_costs(names: Sequence[str], options: ReproduceOptions, console: Console
         name: cells_without_data(experiment, options.scale, options.overrides)
         for name, experiment in experiments.items()
     }
-    _chosen(list(_plans(cells)), options.only)
+    _chosen(list(_planned(cells)), options.only)
     console.print(
         list_experiments(experiments, options.scale, jobs, options.overrides, options.only)
     )

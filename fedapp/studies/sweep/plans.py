@@ -23,12 +23,19 @@ Plans = Mapping[str, Plan]
 
 
 def run_plans(
-    plans: Plans, store: Store, options: SchedulerOptions, console: Console
+    plans: Plans,
+    store: Store,
+    options: SchedulerOptions,
+    console: Console,
+    on_finish: Callable[[], None] = lambda: None,
 ) -> dict[str, SearchResult]:
-    """Execute the plans and print the runs that diverged now, or failed now or before."""
+    """Execute the plans and print the runs that diverged now, or failed now or before.
+
+    ``on_finish`` is called when runs have finished.
+    """
     if options.retry:
         retry_failures(plans, store)
-    outcomes, problems = execute_plans(plans, store, options, console)
+    outcomes, problems = execute_plans(plans, store, options, console, on_finish)
     for run, problem in {**problems, **_failed(outcomes.values())}.items():
         console.print(f"[yellow]{run}[/]: {escape(problem)}", highlight=False, soft_wrap=True)
     _warn_of(outdated(plans, store), store.root, console)

@@ -73,12 +73,21 @@ def gpus_for(devices: Iterable[Scalar]) -> list[str]:
 
 
 class Schedule:
-    """Executes the missing runs of ``plans``, in order, within the limits of ``options``."""
+    """Executes the missing runs of ``plans``, in order, within the limits of ``options``.
+
+    ``on_finish`` is called when runs have finished.
+    """
 
     def __init__(
-        self, plans: Plans, store: Store, options: SchedulerOptions, console: Console
+        self,
+        plans: Plans,
+        store: Store,
+        options: SchedulerOptions,
+        console: Console,
+        on_finish: Callable[[], None] = lambda: None,
     ) -> None:
         self.plans, self.store, self.options, self.console = plans, store, options, console
+        self.on_finish = on_finish
         self.until = None if options.seconds is None else time.monotonic() + options.seconds
         self.outcomes: dict[str, SearchResult] = {}
         self.failed: dict[str, str] = {}
@@ -171,6 +180,7 @@ class Schedule:
             ]
             if any(finished):
                 missing = self._missing_runs()
+                self.on_finish()
 
     def seconds_left(self) -> float | None:
         """Return the remaining seconds, or None without a limit."""
@@ -245,13 +255,18 @@ class Schedule:
 
 
 def execute_plans(
-    plans: Plans, store: Store, options: SchedulerOptions, console: Console
+    plans: Plans,
+    store: Store,
+    options: SchedulerOptions,
+    console: Console,
+    on_finish: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, SearchResult], dict[str, str]]:
     """Execute plans and return their results, and the runs that failed or diverged with the reason.
 
-    A plan that is not finished at the time limit has no result.
+    A plan that is not finished at the time limit has no result. ``on_finish`` is called when runs have
+    finished.
     """
-    schedule = Schedule(plans, store, options, console)
+    schedule = Schedule(plans, store, options, console, on_finish)
     return schedule.run(), schedule.failed
 
 
