@@ -103,6 +103,18 @@ def test_a_page_says_how_many_of_the_planned_seeds_were_run() -> None:
     assert "planned: seo-fig5: PP | 1 of 10 clients (1 of 3).\n" in said
 
 
+def test_a_legend_says_how_many_of_the_planned_seeds_were_run() -> None:
+    experiment, run = EXPERIMENTS["seo-fig5"], run_result(curve=curve([0.1, 0.2, 0.3]))
+    assert isinstance(experiment, Figure)
+    cells = {name: cell(run, run, run) for name in as_run("seo-fig5", "full").full}
+    cells["PP | 1 of 10 clients"] = cell(run, run)
+    drawn = draw_figure(
+        experiment, Results(experiment="seo-fig5", scale="cpu", command="c", cells=cells)
+    )
+    legend = {str(line.get_label()) for line in drawn.axes[0].lines}
+    assert {"1 of 10 clients (2 of 3 seeds)", "2 of 10 clients"} < legend
+
+
 def test_a_figure_says_what_part_of_the_rounds_was_run() -> None:
     experiment, results = figure_of("cpu")
     names = RunLabels.of(experiment, results)

@@ -71,6 +71,11 @@ class RunLabels:
         full = self.full.get(cell)
         return max(full.draw, full.rounds) if full else 0
 
+    def line(self, label: str, name: str, cell: CellResult) -> str:
+        """Return a line's label in a legend: the values that ran, and the seeds if some are left."""
+        shown, seeds = self.text(label, name), self.seeds(name, cell)
+        return f"{shown} ({seeds} seeds)" if " of " in seeds else shown
+
     def seeds(self, name: str, cell: CellResult) -> str:
         """Return the number of seeds of a cell, with those that the scale plans if they are more."""
         ran, planned = len(cell.runs), self.ran.get(name)

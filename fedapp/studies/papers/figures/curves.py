@@ -60,7 +60,8 @@ def _draw_panel(
     )
     for number, line in enumerate(experiment.lines[panel.lines]):
         name = line_name(panel, line)
-        cell, shown = results.cells[name], run_labels.text(line.label, name)
+        cell = results.cells[name]
+        shown = run_labels.line(line.label, name, cell)
         curves = [run.curve for run in cell.runs if run.curve]
         if any(points(curve, panel)[0][1:] for curve in curves):
             own = line.model_copy(update={"label": shown})
