@@ -231,9 +231,11 @@ def test_the_list_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
     ("option", "said"), [("--data", "there is no such folder"), ("--from", "no table of records")]
 )
 def test_folders_that_are_not_there_are_refused(option: str, said: str, tmp_path: Path) -> None:
-    run = ["reproduce", "seo-fig11", option, str(tmp_path / "nosuch"), "--to", str(tmp_path)]
+    folders = ["--to", str(tmp_path / "to"), "--runs", str(tmp_path / "runs")]
+    run = ["reproduce", "seo-fig11", option, str(tmp_path / "nosuch"), *folders]
     found = CliRunner().invoke(app, run)
     assert (found.exit_code, said in str(found.exception or found.output)) == (1, True)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedapp.config.registry import FAMILIES, source_digest
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, FedappError
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.metrics import read_metrics
@@ -478,11 +478,16 @@ def test_a_point_that_is_named_twice_is_one() -> None:
         (["seed=[0, 1]", "momentum=[0.0, 0.5]"], "seed", r"--best-of seed: .* One of: momentum"),
         (["run-dir=[a, b]"], "", "run-dir: a sweep names its runs itself"),
         (["learning-rate=-1"], "", "^learning-rate = -1"),
+        (["dataset=/nowhere"], "", "dataset = '/nowhere': there is no such folder"),
     ],
 )
-def test_a_sweep_that_makes_no_sense_is_refused(settings, best_of, said, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
-        sweep_settings(settings, tmp_path, tmp_path, best_of, SchedulerOptions(jobs=1), Console())
+def test_a_sweep_that_makes_no_sense_leaves_nothing(
+    settings, best_of, said, tmp_path: Path
+) -> None:
+    runs, to = tmp_path / "runs", tmp_path / "to"
+    with pytest.raises(FedappError, match=said):
+        sweep_settings(settings, runs, to, best_of, SchedulerOptions(jobs=1), Console())
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ["[]", "[[1], [2]]"])

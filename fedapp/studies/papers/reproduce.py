@@ -92,15 +92,15 @@ def prepare(names: Sequence[str], options: ReproduceOptions) -> Work:
     """
     _check_overrides(options.overrides)
     experiments = choose_at(list(names), options.scale)
-    options = replace(options, to=as_folder(options.to, "--to"))
     recorded = _recorded(options.recorded)
-    read_records(options.to)  # a damaged table is named before anything runs
-    earlier = {name: read_results(options.to, name, options.scale) for name in experiments}
     setups = {name: setup_of(experiment, options) for name, experiment in experiments.items()}
     cells = {name: make_cells(experiment, setups[name]) for name, experiment in experiments.items()}
     planned = _planned(cells)
     plans = {name: partial(search, cell) for name, cell in planned.items()}
     chosen = _chosen(list(plans), options.only)
+    options = replace(options, to=as_folder(options.to, "--to"))
+    read_records(options.to)  # a damaged table is named before anything runs
+    earlier = {name: read_results(options.to, name, options.scale) for name in experiments}
     store = Store(options.runs, recorded)
     return Work(options, experiments, setups, cells, planned, plans, chosen, store, earlier)
 

@@ -36,7 +36,6 @@ def sweep_settings(
         A point of the grid is not a valid configuration, a key of the grid does not distinguish runs,
         ``best_of`` is not in the grid, or ``runs`` or ``to`` cannot be written.
     """
-    to = as_folder(to, "--to")
     plain, grid = split_grid(settings)
     rows_differ_in = [key for key in grid if key != "seed"]
     if best_of and best_of not in rows_differ_in:
@@ -56,8 +55,9 @@ def sweep_settings(
             f"it one value, as in {key}={grid[key][0]}, or compare `fedapp run` with each."
         )
     points = expand(base, grid)
-    store = Store(runs)
     requests = [request_for({**base, **point}) for point in points]
+    _ = [request.run for request in requests]  # refuses a data set that is not there
+    store, to = Store(runs), as_folder(to, "--to")
     plans: dict[str, Plan] = {
         _title(point): (lambda request=request: fixed([request]))  # type: ignore[misc]
         for point, request in zip(points, requests, strict=True)
