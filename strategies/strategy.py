@@ -31,9 +31,7 @@ from fedapp.federation.client_sampler import ClientSampler
 from fedapp.federation.delivery import Delivery, match_by_node, messages_to
 from fedapp.federation.evaluation import ClientEvaluation, evaluation_metrics
 from fedapp.federation.faults import Fault
-from fedapp.federation.messages import (
-    encode_train_request,
-)
+from fedapp.federation.messages import encode_train_request
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.round_result import RoundRequests, RoundResult, TrainingResult
 from fedapp.federation.shared_evaluation import server_scores
