@@ -19,9 +19,8 @@ from tests.paper_results import cell, curve, run_result, table_results
 
 STATED = Path(__file__).parent / "golden" / "stated_numbers.json"
 """Decimal numbers that notes state by hand, by kind and experiment."""
-KINDS = {"published", "setting", "unrecorded"}
-"""A paper's number; a setting, or what follows from settings; measured in a run without a record."""
-UNRECORDED = "no record is kept"
+KINDS = {"published", "setting"}
+"""A paper's number; a setting, or what follows from settings."""
 CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 DECIMAL = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?:e-?\d+)?(?![\w.]*\d)")
 
@@ -95,8 +94,8 @@ def stated(name: str) -> list[str]:
     return sorted(set(DECIMAL.findall(CODE.sub("", PLACEHOLDER.sub("", notes_of(name))))))
 
 
-def test_every_number_that_a_note_states_by_hand_is_listed_as_one_of_three_kinds() -> None:
-    """Another measured number is a placeholder."""
+def test_every_number_that_a_note_states_by_hand_is_published_or_a_setting() -> None:
+    """What was measured is a placeholder."""
     listed = json.loads(STATED.read_text())
     assert listed.keys() == KINDS
     by_hand = {
@@ -104,12 +103,3 @@ def test_every_number_that_a_note_states_by_hand_is_listed_as_one_of_three_kinds
         for name in {name for kind in listed.values() for name in kind}
     }
     assert {name: numbers for name in all_experiments() if (numbers := stated(name))} == by_hand
-
-
-def test_a_note_says_of_a_number_that_its_run_has_no_record() -> None:
-    listed = json.loads(STATED.read_text())["unrecorded"]
-    assert sum(map(len, listed.values())) <= 5
-    for name, numbers in listed.items():
-        blocks = re.split(r"\n\n|\n(?=- )", notes_of(name))
-        for number in numbers:
-            assert all(UNRECORDED in each for each in blocks if number in DECIMAL.findall(each))
