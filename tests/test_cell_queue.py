@@ -140,6 +140,7 @@ def test_an_interrupted_queue_keeps_what_is_done_and_goes_on(
     with pytest.raises(KeyboardInterrupt):
         run_queue(["seo-fig5"], options(tmp_path), console)
     assert written == [set(CELLS[:1])]
+    assert "4 cells are left, about 7.5 h" in console.file.getvalue()  # type: ignore[attr-defined]
     assert done() == set(CELLS[:1])
     left = f"2 cells are left, about 6.2 h with 1 runs in parallel; next {CELLS[2]}"
     assert left in console.file.getvalue()  # type: ignore[attr-defined]

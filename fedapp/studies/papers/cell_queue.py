@@ -65,8 +65,8 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
 
     The first seed of all cells runs before the second, and a cell is written with the seeds that it has.
     Whenever it ends, by the time limit or by an interruption, what is done is written, a run that is not
-    has a checkpoint, and what is left is printed with its estimated cost. Returns a message about runs
-    that failed and results that were not written, or "".
+    has a checkpoint, and what is left is printed with its estimated cost, as before the first run.
+    Returns a message about runs that failed and results that were not written, or "".
 
     Raises
     ------
@@ -74,8 +74,9 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
         As :func:`fedapp.studies.papers.reproduce.reproduce`.
     """
     work = prepare(names, options)
-    writer = _Writer(work, console)
-    plans = {each.name: work.plans[each.name] for each in waiting_cells(work)}
+    writer, waiting = _Writer(work, console), waiting_cells(work)
+    plans = {each.name: work.plans[each.name] for each in waiting}
+    console.print(summary(waiting, _jobs(options)), highlight=False, soft_wrap=True)
     try:
         run_plans(plans, work.store, options.scheduler, console, on_finish=writer.write)
         writer.write()
