@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from fedapp.config.read import read_config
 from fedapp.training.build import choose_program
-from fedapp.training.device import to_memory_format
+from fedapp.training.device import memory_format, to_memory_format
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -33,6 +34,20 @@ def test_other_shapes_and_formats_are_contiguous() -> None:
         5,
         1,
     )
+
+
+@pytest.mark.parametrize(
+    ("layer", "device", "wanted"),
+    [
+        (nn.Conv2d(3, 4, 3), "cpu", torch.channels_last),
+        (nn.Conv2d(3, 4, 3), "meta", torch.contiguous_format),
+        (nn.Linear(3, 4), "cpu", torch.contiguous_format),
+    ],
+)
+def test_channels_last_is_for_convolutions_on_a_cpu(
+    layer: nn.Module, device: str, wanted: torch.memory_format
+) -> None:
+    assert memory_format(nn.Sequential(layer).to(device)) == wanted
 
 
 @pytest.mark.parametrize(("model", "mode"), [("2nn", "compile"), ("seo-cnn", "record")])
