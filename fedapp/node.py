@@ -45,7 +45,7 @@ from fedapp.training.build import (
 )
 from fedapp.training.client import initial_client_params, train_cohort
 from fedapp.training.client_state import ClientStates, StateLocation, node_folder, shared_folder
-from fedapp.training.device import choose_device
+from fedapp.training.device import choose_device, describe_device
 from fedapp.training.evaluation import Score, ServerScore
 from fedapp.training.networks import normalisation_names
 from fedapp.training.trainer import Trainer
@@ -129,7 +129,8 @@ def query(message: Message, context: Context) -> Message:
     """
     config, node_data = load_node_setup(node_setup_of(context))
     software = f"Python {platform.python_version()}, torch {torch.__version__}"
-    answer = {**node_data.describe(), "device": str(choose_device(config)), "software": software}
+    device = describe_device(choose_device(config))
+    answer = {**node_data.describe(), "device": device, "software": software}
     answer |= describe_own_code(config)
     if not config.table_statistics and make_algorithm(config).privacy(config) is None:
         answer |= node_data.describe_table()

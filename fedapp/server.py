@@ -57,7 +57,7 @@ from fedapp.training.build import (
     sources,
 )
 from fedapp.training.client_state import StateLocation
-from fedapp.training.device import choose_device
+from fedapp.training.device import choose_device, describe_device
 from fedapp.training.execution import executed_config
 from strategies.strategy import FederatedStrategy
 
@@ -263,7 +263,7 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
     if not config.resume:
         run_info: dict[str, Any] = {
             "fingerprint": node_data.dataset.fingerprint,
-            "device": str(choose_device(config)),
+            "device": describe_device(choose_device(config)),
             "sources": sources(config),
         }
         if config.initial_model:

@@ -20,6 +20,7 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.workers import Worker
+from fedapp.training.device import describe_device
 from tests.test_nodes import DIGITS, Nodes, RegisteredGrid, answer
 
 
@@ -88,6 +89,12 @@ def test_a_worker_sees_its_gpu_alone(
     assert os.environ["CUDA_VISIBLE_DEVICES"] == (gpu or "5,7")
 
 
+def test_a_gpu_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"H100 number {device.index}")
+    assert describe_device(torch.device("cuda:1")) == "cuda:1 (H100 number 1)"
+    assert describe_device(torch.device("cpu")) == "cpu"
+
+
 @pytest.mark.parametrize(
     ("server", "devices", "warned"),
     [
@@ -95,7 +102,8 @@ def test_a_worker_sees_its_gpu_alone(
         ("cpu", ["cuda:0", "cuda:1"], 0),
         ("cuda", ["cuda:0", "cuda:0"], 0),
         ("cuda", ["cpu", "cpu"], 1),
-        ("cpu", ["cuda:0", "cpu"], 1),
+        ("cpu", ["cuda:0 (NVIDIA H100)", "cpu"], 1),
+        ("cuda", ["cuda (NVIDIA H100)", "cuda:0"], 0),
         ("cpu", ["cpu", "cuda:0"], 1),
     ],
 )

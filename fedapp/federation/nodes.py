@@ -259,7 +259,7 @@ class Nodes:
         if not problem:
             self._accepted.add(node)
             log(INFO, "Node %s is accepted: %s", self.name_of(node), _describe(answer))
-            self._warn_of_mixed_devices(node, str(answer.get("device", "")).partition(":")[0])
+            self._warn_of_mixed_devices(node, re.split(r"\W", str(answer.get("device", "")))[0])
         return problem
 
     def _warn_of_mixed_devices(self, node: int, kind: str) -> None:

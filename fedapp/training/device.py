@@ -35,6 +35,12 @@ def choose_device(config: ExecutionConfig) -> torch.device:
     return device
 
 
+def describe_device(device: torch.device) -> str:
+    """Return the device, a GPU with its name, as ``cuda (NVIDIA H100 80GB HBM3)``."""
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    return f"{device}{name}"
+
+
 def compute_exactly(device: torch.device) -> None:
     """Make a GPU compute in full float32 precision, with deterministic cuDNN algorithms.
 

@@ -12,7 +12,7 @@ from fedapp.runs.metrics import cut_metrics, read_metrics
 from fedapp.studies.sweep.identity import EXECUTION, ONE_OF_MANY, Request
 from fedapp.studies.sweep.record import problem_of
 from fedapp.studies.sweep.store import Store
-from fedapp.training.device import choose_device
+from fedapp.training.device import choose_device, describe_device
 
 
 def retry(request: Request, store: Store) -> None:
@@ -53,5 +53,5 @@ def _write_execution_settings(request: Request, folder: Path) -> None:
     execution = {key: asked[key] for key in EXECUTION} | callback_settings(asked)
     config = read_config({**stored.to_run_config(), **execution, "run-dir": str(folder)})
     run_info = {key: value for key, value in run_info.items() if key != "threads"}
-    run_info["device"] = str(choose_device(config))
+    run_info["device"] = describe_device(choose_device(config))
     write_config(RunDirectory(folder), config, run_info)
