@@ -1,9 +1,9 @@
 """What a step of convolutional networks costs for several clients: grouped, as products, one by one.
 
 ``torch.func.vmap`` makes the convolutions of c clients one convolution of c groups, which cuDNN may
-be slow at. The same gradients come from products of matrices (the images' windows as columns), and
-from one client after another, whose images lie contiguous or channels-last. On a GPU each is a
-captured CUDA graph, as in the trainer.
+be slow at; the trainer replaces it on a GPU by kernels for all groups at once. The same gradients
+come from products of matrices (the images' windows as columns), and from one client after another,
+whose images lie contiguous or channels-last. On a GPU each is a captured CUDA graph, as in the trainer.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from rich.table import Table
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from benchmarks.turns import median_seconds
@@ -23,12 +24,14 @@ from fedapp.config.read import read_config
 from fedapp.data.dataset import Task
 from fedapp.models.model import Model, initialise
 from fedapp.training.batched.compiled_step import GraphPool, cuda_graph
+from fedapp.training.batched.graph_convolution import use_triton
 from fedapp.training.build import make_model
 from fedapp.training.device import to_memory_format
 
 CIFAR = Task("image", (3, 32, 32), 10)
 
-GROUPED, PRODUCTS = "together: grouped convolutions", "together: unfold and bmm"
+GROUPED, KERNELS = "together: grouped convolutions", "together: kernels for all groups"
+PRODUCTS = "together: unfold and bmm"
 CONTIGUOUS, CHANNELS_LAST = "one by one: contiguous", "one by one: channels-last"
 
 
@@ -49,11 +52,15 @@ Gradients = Callable[..., list[Tensor]]
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to all clients' gradients: ``times`` calls of a function on tensors like ``given``."""
+    """A way to all clients' gradients: ``times`` calls of a function on tensors like ``given``.
+
+    ``rewrite`` changes the function's operations once they are traced.
+    """
 
     gradients: Gradients
     given: list[Tensor]
     times: int = 1
+    rewrite: Callable[[GraphModule], GraphModule] = lambda graph: graph
 
 
 class Product(nn.Conv2d):
@@ -83,7 +90,7 @@ def with_products(module: nn.Module) -> nn.Module:
 
 
 def variants(case: Case, task: Task, device: torch.device) -> dict[str, Variant]:
-    """Return the four ways to the gradients of all clients' next step, from random weights and images."""
+    """Return the five ways to the gradients of all clients' next step, from random weights and images."""
     model = make_model(read_config({"model": case.model}))
     drawn = torch.Generator().manual_seed(0)
     images = torch.randn(case.clients, case.batch, *task.input_shape, generator=drawn).to(device)
@@ -100,6 +107,7 @@ def variants(case: Case, task: Task, device: torch.device) -> dict[str, Variant]
     alone = gradients_of(network(), model)
     return {
         GROUPED: Variant(vmap(alone), [*stacked, images, labels]),
+        KERNELS: Variant(vmap(alone), [*stacked, images, labels], rewrite=use_triton),
         PRODUCTS: Variant(
             vmap(gradients_of(with_products(network()), model)), [*stacked, images, labels]
         ),
@@ -126,7 +134,7 @@ def gradients_of(module: nn.Module, model: Model) -> Gradients:
 def seconds_of(variant: Variant, device: torch.device, turns: int) -> float:
     """Return the seconds in which all clients have their gradients, without Python's part on a GPU."""
     given = variant.given
-    graph = make_fx(variant.gradients)(*given)
+    graph = variant.rewrite(make_fx(variant.gradients)(*given))
     if device.type == "cuda":
         replay, _ = cuda_graph(graph, given, GraphPool())
         return variant.times * median_seconds(replay, device, turns)

@@ -50,6 +50,8 @@ SMALL = {
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let all processes of the session share compiled steps, of this session alone."""
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
     if "PYTEST_XDIST_WORKER" not in os.environ:
         compiled = tempfile.TemporaryDirectory(prefix="fedapp-compiled-")
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = compiled.name

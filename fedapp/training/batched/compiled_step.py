@@ -21,6 +21,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from fedapp.training.batched.graph_convolution import use_triton
 from fedapp.training.batched.graph_matmul import compile_around_matmuls, use_onednn
 from fedapp.training.batched.graph_updates import update_in_place
 from fedapp.training.tensors import Groups, Tensors
@@ -212,7 +213,7 @@ def _captured(
     fixed tensors where they are other objects than at capture. The next run overwrites the results.
     """
     static = [*flat[:fixed], *(tensor.clone() for tensor in flat[fixed:])]
-    replay, returned = cuda_graph(graph, static, pool)
+    replay, returned = cuda_graph(use_triton(graph), static, pool)
 
     def run(tensors: list[Tensor]) -> list[Tensor]:
         for buffer, tensor in zip(static, tensors, strict=True):

@@ -1,0 +1,120 @@
+"""The kernels of grouped convolutions, on a GPU or in Triton's interpreter, against PyTorch's."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.func import functional_call, grad, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedapp.config.read import read_config
+from fedapp.data.dataset import Task
+from fedapp.models.model import initialise
+from fedapp.training.batched import graph_convolution
+from fedapp.training.build import make_model
+
+pytest.importorskip("triton")
+kernels = pytest.importorskip("fedapp.training.batched.convolution_kernels")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+
+
+def drawn(*shape):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(*shape, dtype=torch.float64, generator=generator).to(DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("groups", "examples", "channels", "outputs", "rows", "columns", "size", "padding"),
+    [
+        (3, 5, 3, 8, 12, 11, 5, 2),
+        (2, 7, 8, 16, 8, 6, 5, 2),
+        (2, 3, 1, 6, 9, 9, 3, 0),
+        (2, 1, 5, 20, 7, 7, 3, 1),
+        (2, 2, 12, 9, 5, 5, 1, 0),
+    ],
+)
+def test_kernels_are_the_convolution_and_its_gradients(
+    groups, examples, channels, outputs, rows, columns, size, padding
+):
+    inputs = drawn(examples, groups * channels, rows, columns).requires_grad_()
+    weight = drawn(groups * outputs, channels, size, size).requires_grad_()
+    expected = F.conv2d(inputs, weight, padding=padding, groups=groups)
+    gradient = drawn(*expected.shape)
+    by_inputs, by_weight = torch.autograd.grad(expected, (inputs, weight), gradient)
+    around = [padding, padding]
+    with torch.no_grad():
+        by_group = [each.unflatten(1, (groups, -1)) for each in (gradient, inputs)]
+        found = kernels.convolution(by_group[1], weight, around)
+        backward = kernels.convolution_backward(*by_group, weight, around, [True, True])
+    torch.testing.assert_close(found.flatten(1, 2), expected.detach())
+    torch.testing.assert_close(backward[0].flatten(1, 2), by_inputs)
+    torch.testing.assert_close(backward[1], by_weight)
+
+
+def test_images_may_lie_group_by_group_in_memory():
+    inputs, weight = drawn(3, 2, 4, 5, 5), drawn(6, 4, 3, 3)
+    by_group = inputs.transpose(0, 1).contiguous().transpose(0, 1)
+    expected = kernels.convolution(inputs, weight, [0, 0])
+    torch.testing.assert_close(kernels.convolution(by_group, weight, [0, 0]), expected)
+    of = [kernels.convolution_backward(expected, given, weight, [0, 0], [False, True])[1]
+          for given in (inputs, by_group)]  # fmt: skip
+    torch.testing.assert_close(*of)
+
+
+def test_backward_computes_what_the_mask_asks_for():
+    inputs, weight, gradient = drawn(1, 2, 2, 3, 3), drawn(6, 2, 3, 3), drawn(1, 2, 3, 1, 1)
+    found = kernels.convolution_backward(gradient, inputs, weight, [0, 0], [False, True])
+    assert [each is None for each in found] == [True, False]
+
+
+def step_of(model, clients, batch, task, device=DEVICE):
+    """The gradients of all clients' loss, traced, and its inputs."""
+    made = make_model(read_config({"model": model}))
+    module = initialise(made, task, 0).double().to(device)
+    names = [name for name, _ in module.named_parameters()]
+
+    def loss(params, images, labels):
+        return made.loss(functional_call(module, params, (images,)), labels)
+
+    def gradients(images, labels, *weights):
+        return list(
+            vmap(grad(loss))(dict(zip(names, weights, strict=True)), images, labels).values()
+        )
+
+    weights = [weight.detach().expand(clients, *weight.shape) for weight in module.parameters()]
+    labels = torch.arange(clients * batch).view(clients, batch) % task.num_classes
+    images = drawn(clients, batch, *task.input_shape)
+    given = [images.to(device), labels.to(device), *map(torch.clone, weights)]
+    with torch.no_grad():
+        return make_fx(gradients)(*given), given
+
+
+def calls(graph, *targets):
+    return sum(node.target in targets for node in graph.graph.nodes)
+
+
+def test_a_step_with_the_kernels_has_the_same_gradients(monkeypatch):
+    monkeypatch.setattr(graph_convolution, "_is_supported", lambda _: True)
+    graph, given = step_of("pfl-cnn", 2, 2, Task("image", (1, 8, 8), 10))
+    expected = graph(*given)
+    rewritten = graph_convolution.use_triton(graph)
+    assert calls(rewritten, *CONVOLUTIONS) == 0
+    assert calls(rewritten, kernels.convolution, kernels.convolution_backward) == 4
+    torch.testing.assert_close(rewritten(*given), expected)
+
+
+@pytest.mark.parametrize(
+    "options", [{"stride": 2}, {"dilation": 2}, {"groups": 1}, {"bias": drawn(4)}]
+)
+def test_other_convolutions_stay(monkeypatch, options):
+    monkeypatch.setattr(graph_convolution, "_is_supported", lambda _: True)
+    options = {"groups": 2, **options}
+    inputs, weight = drawn(1, 4, 5, 5), drawn(4, 4 // options["groups"], 3, 3)
+    graph = make_fx(lambda *given: F.conv2d(*given, **options))(inputs, weight)
+    assert calls(graph_convolution.use_triton(graph), *CONVOLUTIONS) == 1
+
+
+def test_convolutions_on_a_cpu_stay():
+    graph, _ = step_of("pfl-cnn", 2, 2, Task("image", (1, 8, 8), 10), "cpu")
+    assert calls(graph_convolution.use_triton(graph), *CONVOLUTIONS) == 4
