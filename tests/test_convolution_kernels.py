@@ -1,16 +1,15 @@
 """The kernels of grouped convolutions, on a GPU or in Triton's interpreter, against PyTorch's."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedapp.config.read import read_config
-from fedapp.data.dataset import Task
-from fedapp.models.model import initialise
 from fedapp.training.batched import graph_convolution
-from fedapp.training.build import make_model
 
 pytest.importorskip("triton")
 kernels = pytest.importorskip("fedapp.training.batched.convolution_kernels")
@@ -27,11 +26,11 @@ def drawn(*shape):
 @pytest.mark.parametrize(
     ("groups", "examples", "channels", "outputs", "rows", "columns", "size", "padding"),
     [
-        (3, 5, 3, 8, 12, 11, 5, 2),
-        (2, 7, 8, 16, 8, 6, 5, 2),
-        (2, 3, 1, 6, 9, 9, 3, 0),
-        (2, 1, 5, 20, 7, 7, 3, 1),
-        (2, 2, 12, 9, 5, 5, 1, 0),
+        (2, 3, 3, 4, 8, 7, 5, 2),  # several parts of the pixels
+        (2, 2, 8, 9, 4, 3, 3, 1),  # several tiles of channels
+        (2, 3, 1, 6, 5, 5, 3, 0),
+        (2, 1, 5, 17, 3, 3, 3, 1),  # a weight gradient by cuDNN
+        (3, 2, 3, 2, 5, 5, 1, 0),
     ],
 )
 def test_kernels_are_the_convolution_and_its_gradients(
@@ -68,24 +67,22 @@ def test_backward_computes_what_the_mask_asks_for():
     assert [each is None for each in found] == [True, False]
 
 
-def step_of(model, clients, batch, task, device=DEVICE):
+def step_of(clients, batch, device=DEVICE):
     """The gradients of all clients' loss, traced, and its inputs."""
-    made = make_model(read_config({"model": model}))
-    module = initialise(made, task, 0).double().to(device)
+    module = nn.Sequential(
+        *(nn.Conv2d(1, 3, 3, padding=1), nn.MaxPool2d(2), nn.ReLU()),
+        *(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 2 * 2, 2)),
+    ).to(device, torch.float64)
     names = [name for name, _ in module.named_parameters()]
 
-    def loss(params, images, labels):
-        return made.loss(functional_call(module, params, (images,)), labels)
+    def loss(params, images):
+        return functional_call(module, params, (images,)).square().sum()
 
-    def gradients(images, labels, *weights):
-        return list(
-            vmap(grad(loss))(dict(zip(names, weights, strict=True)), images, labels).values()
-        )
+    def gradients(images, *weights):
+        return list(vmap(grad(loss))(dict(zip(names, weights, strict=True)), images).values())
 
-    weights = [weight.detach().expand(clients, *weight.shape) for weight in module.parameters()]
-    labels = torch.arange(clients * batch).view(clients, batch) % task.num_classes
-    images = drawn(clients, batch, *task.input_shape)
-    given = [images.to(device), labels.to(device), *map(torch.clone, weights)]
+    weights = [drawn(clients, *weight.shape).to(device) for weight in module.parameters()]
+    given = [drawn(clients, batch, 1, 8, 8).to(device), *weights]
     with torch.no_grad():
         return make_fx(gradients)(*given), given
 
@@ -95,12 +92,13 @@ def calls(graph, *targets):
 
 
 def test_a_step_with_the_kernels_has_the_same_gradients(monkeypatch):
-    monkeypatch.setattr(graph_convolution, "_is_supported", lambda _: True)
-    graph, given = step_of("pfl-cnn", 2, 2, Task("image", (1, 8, 8), 10))
+    monkeypatch.setattr(graph_convolution, "_run_on", lambda _: True)
+    graph, given = step_of(2, 3)
     expected = graph(*given)
     rewritten = graph_convolution.use_triton(graph)
     assert calls(rewritten, *CONVOLUTIONS) == 0
     assert calls(rewritten, kernels.convolution, kernels.convolution_backward) == 4
+    assert calls(rewritten, torch.ops.aten.clone.default) == 0
     torch.testing.assert_close(rewritten(*given), expected)
 
 
@@ -108,7 +106,7 @@ def test_a_step_with_the_kernels_has_the_same_gradients(monkeypatch):
     "options", [{"stride": 2}, {"dilation": 2}, {"groups": 1}, {"bias": drawn(4)}]
 )
 def test_other_convolutions_stay(monkeypatch, options):
-    monkeypatch.setattr(graph_convolution, "_is_supported", lambda _: True)
+    monkeypatch.setattr(graph_convolution, "_run_on", lambda _: True)
     options = {"groups": 2, **options}
     inputs, weight = drawn(1, 4, 5, 5), drawn(4, 4 // options["groups"], 3, 3)
     graph = make_fx(lambda *given: F.conv2d(*given, **options))(inputs, weight)
@@ -116,5 +114,16 @@ def test_other_convolutions_stay(monkeypatch, options):
 
 
 def test_convolutions_on_a_cpu_stay():
-    graph, _ = step_of("pfl-cnn", 2, 2, Task("image", (1, 8, 8), 10), "cpu")
+    graph, _ = step_of(2, 3, "cpu")
     assert calls(graph_convolution.use_triton(graph), *CONVOLUTIONS) == 4
+
+
+def test_without_a_compiler_cudnn_remains_and_says_so(monkeypatch):
+    def convolution(*_):
+        raise RuntimeError("Python.h: No such file")
+
+    monkeypatch.setattr(kernels, "convolution", convolution)
+    monkeypatch.setattr(torch, "ones", lambda *shape, device: torch.zeros(shape))
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    with pytest.warns(RuntimeWarning, match=r"cuDNN computes .* \(RuntimeError: Python.h"):
+        assert not graph_convolution._run_on.__wrapped__(torch.device("cuda"))

@@ -7,10 +7,8 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import operator
-import os
-import shutil
+import warnings
 from typing import Any
 
 import torch
@@ -21,25 +19,15 @@ from fedapp.training.batched.graph_updates import cleanup_graph, meta
 
 aten = torch.ops.aten
 
-CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 VIEWS = (aten.view.default, aten._unsafe_view.default)
-MIN_CAPABILITY = (7, 0)
-"""Compute capability from which Triton compiles for a GPU."""
 MAX_NUMBERS = 1 << 31
 """Numbers in a tensor from which the kernels' 32-bit offsets do not reach all of it."""
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Return whether there is Triton, and the C compiler that it needs."""
-    compilers = ("gcc", "clang", os.environ.get("CC", "gcc"))
-    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, compilers))
 
 
 def use_triton(graph: GraphModule) -> GraphModule:
     """Replace grouped convolutions on a GPU by Triton kernels, where there is Triton."""
     found = [node for node in graph.graph.nodes if _is_replaceable(node)]
-    if not (found and has_triton() and _is_supported(_tensors(found[0])[0].device)):
+    if not found or not _run_on(_tensors(found[0])[0].device):
         return graph
     _copy_only_where_needed(graph)
     for node in found:
@@ -50,9 +38,28 @@ def use_triton(graph: GraphModule) -> GraphModule:
     return cleanup_graph(graph)
 
 
-def _is_supported(device: torch.device) -> bool:
-    """Return whether Triton compiles for the device."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= MIN_CAPABILITY
+@functools.cache
+def _run_on(device: torch.device) -> bool:
+    """Return whether the kernels run on a device: a GPU, with Triton and what that needs to compile."""
+    if device.type != "cuda":
+        return False
+    try:
+        from fedapp.training.batched.convolution_kernels import convolution
+
+        with torch.cuda.device(device):
+            inputs = torch.ones(1, 1, 1, 1, 1, device=device)
+            convolution(inputs, inputs[0], (0, 0))
+    except ImportError:
+        return False
+    except Exception as error:
+        warnings.warn(
+            "Triton does not run here, so cuDNN computes the convolutions of several clients, which "
+            f"can take twice as long ({type(error).__name__}: {str(error).partition(chr(10))[0]}).",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def _args(node: Node) -> tuple[Any, ...]:
