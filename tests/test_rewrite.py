@@ -37,9 +37,9 @@ def targets(graph: GraphModule) -> list[object]:
     return [node.target for node in graph.graph.nodes if node.op == "call_function"]
 
 
-def check_same(function: Function, given: list[Tensor]) -> list[object]:
+def check_same(function: Function, given: list[Tensor], **options: bool) -> list[object]:
     """The rewritten graph returns and leaves behind what the function does; its operations."""
-    graph = update_in_place(recorded(function, given))
+    graph = update_in_place(recorded(function, given), **options)
     mine, reference = ([tensor.clone() for tensor in given] for _ in range(2))
     torch.testing.assert_close(graph(*mine), function(*reference), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(mine, reference, rtol=1e-12, atol=1e-12)
@@ -58,6 +58,16 @@ def test_a_product_goes_into_the_weight() -> None:
     found = check_same(step, tensors(W, X, DY, RATE))
     assert found[-1] is aten.addmm_.default
     assert aten.copy_.default not in found
+
+
+def test_a_captured_update_reads_no_number() -> None:
+    def step(w: Tensor, x: Tensor, dy: Tensor, rate: Tensor) -> list[Tensor]:
+        w.copy_(w + -rate * (dy.t() @ x))
+        return [dy.sum()]
+
+    found = check_same(step, tensors(W, X, DY, RATE), matmuls=False)
+    assert {aten.mm.default, aten.addcmul_.default} <= {*found}
+    assert not {aten.copy_.default, aten._local_scalar_dense.default} & {*found}
 
 
 def test_a_transposed_product_goes_into_the_weight() -> None:

@@ -213,7 +213,8 @@ def _captured(
     fixed tensors where they are other objects than at capture. The next run overwrites the results.
     """
     static = [*flat[:fixed], *(tensor.clone() for tensor in flat[fixed:])]
-    replay, returned = cuda_graph(use_triton(graph), static, pool)
+    graph = use_triton(update_in_place(graph, matmuls=False))
+    replay, returned = cuda_graph(graph, static, pool)
 
     def run(tensors: list[Tensor]) -> list[Tensor]:
         for buffer, tensor in zip(static, tensors, strict=True):

@@ -1,4 +1,4 @@
-"""In-place parameter updates in the graph of a traced step, on the CPU.
+"""In-place parameter updates in the graph of a traced step.
 
 The rewrite changes the cost of a step, and its results only by rounding. It relies on the fact that
 no two inputs of a traced graph share memory.
@@ -24,18 +24,21 @@ NDIM = 3
 """Dimensions of a batch of matrices, [c, m, n]."""
 
 
-def update_in_place(graph: GraphModule) -> GraphModule:
+def update_in_place(graph: GraphModule, *, matmuls: bool = True) -> GraphModule:
     """Replace ``w.copy_(w + s * g)`` by updates of w in place, without g where g is a matmul.
 
     A term ``s * (a @ b)`` becomes ``w.addmm_(a, b, alpha=s)``, others ``w.addcmul_(g, s)`` or
     ``w.add_(g)``. These read their operands later than the original operations did; where an operand's
     memory is written, the copy stays.
+
+    With ``matmuls``, s is read as a number, which is done on a CPU only. Without, for a CUDA graph,
+    matmuls are terms like others.
     """
     _remove_no_op_views(graph.graph)
     memory = MemoryUse.of(graph.graph)
     for node in list(graph.graph.nodes):
-        if node.target is aten.copy_.default and on_cpu(node.args[0]):
-            _rewrite_copy(node, memory)
+        if node.target is aten.copy_.default and (on_cpu(node.args[0]) or not matmuls):
+            _rewrite_copy(node, memory, matmuls)
     return cleanup_graph(graph)
 
 
@@ -66,7 +69,7 @@ class ScaledMatmul:
     scale: Node | None = None
 
 
-def _rewrite_copy(copy: Node, memory: MemoryUse) -> None:
+def _rewrite_copy(copy: Node, memory: MemoryUse, matmuls: bool) -> None:
     """Replace one ``copy_`` by updates in place where that is possible."""
     weight, value = copy.args
     if not (
@@ -77,7 +80,8 @@ def _rewrite_copy(copy: Node, memory: MemoryUse) -> None:
     if terms is None or any(meta(term).dtype != meta(weight).dtype for _, term in terms):
         return
     with copy.graph.inserting_before(copy):
-        split = [(sign, *_split_matmuls(term, memory)) for sign, term in terms]
+        parts_of = _split_matmuls if matmuls else _without_matmuls
+        split = [(sign, *parts_of(term, memory)) for sign, term in terms]
         rests = [(sign, rest) for sign, _, rest in split if rest is not None]
         if not all(
             _same_shape(rest, weight) and _readable_later(rest, memory) for _, rest in rests
@@ -85,8 +89,8 @@ def _rewrite_copy(copy: Node, memory: MemoryUse) -> None:
             return
         for sign, rest in rests:
             _add_term(weight, rest, sign, memory)
-        for sign, matmuls, _ in split:
-            for matmul in matmuls:
+        for sign, products, _ in split:
+            for matmul in products:
                 _add_matmul(weight, replace(matmul, number=sign * matmul.number))
     copy.replace_all_uses_with(weight)
     copy.graph.erase_node(copy)
@@ -112,6 +116,12 @@ def _other_terms(value: Node, weight: Node) -> list[tuple[float, Node]] | None:
         return [(1.0, first)]
     inner = _other_terms(first, weight)
     return None if inner is None else [*inner, (sign, second)]
+
+
+def _without_matmuls(term: Node, memory: MemoryUse) -> tuple[list[ScaledMatmul], Node | None]:
+    """Return the sum as it is."""
+    del memory
+    return [], term
 
 
 def _split_matmuls(term: Node, memory: MemoryUse) -> tuple[list[ScaledMatmul], Node | None]:
