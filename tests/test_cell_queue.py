@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import prepare
 from fedapp.studies.papers.stored import read_results
 from fedapp.studies.sweep.scheduler import SchedulerOptions
-from fedapp.studies.sweep.search import Cell
-from fedapp.studies.sweep.table import update_table
+from fedapp.studies.sweep.search import Cell, search
+from fedapp.studies.sweep.table import read_records, update_table
 from tests.test_reproduce import record_of, recorded_runs
 
 CELLS = [f"seo-fig5: PP | {m} of 10 clients" for m in (10, 5, 2, 1)]
@@ -113,6 +114,18 @@ def test_the_cost_of_a_cell_is_that_of_the_seeds_that_are_left(tmp_path: Path) -
         work.store.known[request.run] = record_of(request, 1.0)
     assert left == pytest.approx([1500, 1000, 500])
     assert not waiting_cells(work)
+
+
+def test_a_cell_without_a_result_keeps_the_records_of_its_runs(tmp_path: Path) -> None:
+    """As a search of which one rate has been tried: here a cell without its first seed."""
+    work = prepare(["seo-fig5"], options(tmp_path))
+    cell = replace(work.planned[CELLS[0]], seeds=(0, 1))
+    work = replace(work, planned={CELLS[0]: cell}, plans={CELLS[0]: partial(search, cell)})
+    request = cell.request({}, 1, cell.rounds)
+    work.store.known[request.run] = record_of(request, 1.0)
+    cell_queue._Writer(work, Console(file=io.StringIO())).write()
+    assert list(read_records(tmp_path / "out")) == [request.run]
+    assert read_results(tmp_path / "out", "seo-fig5", "smoke") is None
 
 
 @pytest.mark.process

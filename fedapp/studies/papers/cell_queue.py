@@ -18,6 +18,7 @@ from fedapp.studies.papers.reproduce import (
     publish_done,
     seconds_of,
     split_name,
+    write_records,
 )
 from fedapp.studies.sweep.identity import RECORD_UPDATES
 from fedapp.studies.sweep.plans import run_plans
@@ -63,7 +64,8 @@ def seeds_done(work: Work, name: str) -> int:
 def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console) -> str:
     """Run the cells that are not done, the cheapest first, and write each as soon as it is done.
 
-    The first seed of all cells runs before the second, and a cell is written with the seeds that it has.
+    The first seed of all cells runs before the second, and a cell is written with the seeds that it has,
+    of a search that is not finished the records of its runs.
     Whenever it ends, by the time limit or by an interruption, what is done is written, a run that is not
     has a checkpoint, and what is left is printed with its estimated cost, as before the first run.
     Returns a message about runs that failed and results that were not written, or "".
@@ -86,7 +88,7 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
 
 
 class _Writer:
-    """Writes the experiments of which a cell has more seeds than in the results in ``--to``."""
+    """Writes the records of runs, and the experiments of which a cell has more seeds than in ``--to``."""
 
     def __init__(self, work: Work, console: Console) -> None:
         self.work, self.console = work, console
@@ -103,6 +105,8 @@ class _Writer:
         new = [name for name in done if done[name] > self.written.get(name, 0)]
         if experiments := list(dict.fromkeys(split_name(name)[0] for name in new)):
             self.problems.append(publish_done(self.work, experiments, self.console))
+        else:
+            write_records(self.work)
         self.written.update(done)
 
 

@@ -32,7 +32,7 @@ from fedapp.studies.papers.publish import (
 from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.stored import read_results
 from fedapp.studies.sweep.identity import LENGTH
-from fedapp.studies.sweep.plans import Plan, Plans, failure, records_of, run_plans
+from fedapp.studies.sweep.plans import Plan, failure, records_of, run_plans
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Cell, SearchResult, replay, search
 from fedapp.studies.sweep.store import Store, as_folder
@@ -111,7 +111,7 @@ def publish_done(work: Work, names: Sequence[str], console: Console) -> str:
     Returns a message about runs that failed and results that were not written, or "".
     """
     options, problems, outcomes = work.options, list[str](), list[SearchResult]()
-    _write_records(work.plans, work.store, options.to)
+    write_records(work)
     records = read_records(options.to)
     for name in names:
         setup = work.setups[name]
@@ -176,12 +176,15 @@ def _recorded(folders: Sequence[Path]) -> dict[str, RunRecord]:
     return read_records(*folders)
 
 
-def _write_records(plans: Plans, store: Store, folder: Path) -> None:
-    """Merge the records of all runs that were found into the tables, one for each paper."""
-    for paper in dict.fromkeys(map(_paper, plans)):
-        own = {name: plan for name, plan in plans.items() if _paper(name) == paper}
-        runs = [request.run for request, _ in records_of(own, store)]
-        update_table(folder / f"{paper}.parquet", [store.known[run] for run in runs])
+def write_records(work: Work) -> None:
+    """Merge the records of all runs that were found into the tables, one for each paper.
+
+    So a search that is not finished has its runs there, and continues with them (``--from``).
+    """
+    for paper in dict.fromkeys(map(_paper, work.plans)):
+        own = {name: plan for name, plan in work.plans.items() if _paper(name) == paper}
+        runs = [request.run for request, _ in records_of(own, work.store)]
+        update_table(work.options.to / f"{paper}.parquet", [work.store.known[run] for run in runs])
 
 
 def _paper(name: str) -> str:
