@@ -31,7 +31,7 @@ MAX_OUTPUTS = 16
 
 def convolution(inputs: Tensor, weight: Tensor, padding: Sequence[int]) -> Tensor:
     """Return the convolution of each group."""
-    by_group = weight.view(inputs.shape[1], -1, *weight.shape[1:])
+    by_group = weight.reshape(inputs.shape[1], -1, *weight.shape[1:])
     return _correlate(inputs, by_group.permute(0, 3, 4, 2, 1).contiguous(), padding)
 
 
@@ -45,7 +45,7 @@ def convolution_backward(
     """Return the gradients with respect to inputs and weight where ``mask`` asks for them."""
     by_inputs = by_weight = None
     if mask[0]:
-        by_group = weight.view(inputs.shape[1], -1, *weight.shape[1:])
+        by_group = weight.reshape(inputs.shape[1], -1, *weight.shape[1:])
         around = [size - 1 - pad for size, pad in zip(weight.shape[2:], padding, strict=True)]
         by_inputs = _correlate(
             gradient, by_group.permute(0, 3, 4, 1, 2).contiguous(), around, flipped=True
@@ -83,7 +83,7 @@ def _with_whole_images(inputs: Tensor) -> Tensor:
 
 
 def _tile_of(channels: int, outputs: int, pixels: int, groups: int) -> tuple[int, int]:
-    """Return how many channels and pixels of the result one program computes."""
+    """Return how many channels and pixels of the result one program computes, as is best on an H100."""
     programs = groups * triton.cdiv(outputs, 16) * triton.cdiv(pixels, 1024)
     tile, size = (16, 1024) if channels >= 32 and programs >= ENOUGH_PROGRAMS else (8, 512)
     return min(triton.next_power_of_2(outputs), tile), size
