@@ -34,7 +34,7 @@ from fedapp.runs.callbacks import (
     has_reached,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
-from fedapp.runs.directory import RunDirectory, create, open_states, reopen, write_config
+from fedapp.runs.directory import RunDirectory, create, joined, open_states, reopen, write_config
 from fedapp.runs.final_outputs import FinalOutputs
 from fedapp.runs.initial_model import load_initial_model, weights_digest
 from fedapp.runs.lock import locked, logged
@@ -270,6 +270,7 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
             run_info["initial_model"] = weights_digest(config)
         return create(config), run_info
     directory, run_info = reopen(config)
+    run_info["device"] = joined(run_info.get("device"), describe_device(choose_device(config)))
     if run_info.get("fingerprint") != node_data.dataset.fingerprint:
         raise CheckpointError(
             f"dataset = {config.dataset!r}: not the data that {directory.path} was made with "

@@ -435,8 +435,8 @@ def test_the_index_counts_each_claim_at_the_largest_scale_that_measured_it() -> 
 
 
 def test_a_page_says_from_which_code_its_runs_are() -> None:
-    """One of a commit, one of a changed one, one that names none, and one without a record."""
-    commits = {"a": "12ab", "b": "12ab-dirty", "c": ""}
+    """One of a commit, one begun with a changed one, one that names none, and one without a record."""
+    commits = {"a": "12ab", "b": "12ab-dirty, then 12ab", "c": ""}
     records = {
         run: RunRecord(
             run=run,

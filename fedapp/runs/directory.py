@@ -37,6 +37,9 @@ CHANGEABLE_ON_RESUME = (
 ATTEMPTS_FORMAT = 2
 """Format of ``attempts.json``. In 1, checkpoints had no last used rounds."""
 
+THEN = ", then "
+"""Between what a run was made with before it was resumed, and after."""
+
 
 @dataclass(frozen=True)
 class RunDirectory:
@@ -144,16 +147,29 @@ def _default_path(config: RunConfig) -> Path:
 
 
 def write_config(directory: RunDirectory, config: RunConfig, run_info: Mapping[str, Any]) -> None:
-    """Write ``config.json`` and ``resume.toml`` (a --run-config file that resumes this run)."""
+    """Write ``config.json`` and ``resume.toml`` (a --run-config file that resumes this run).
+
+    Of a run that is resumed with other versions both are kept.
+    """
     values = without_unused_parameters(config.to_run_config())
     names = ("flwr", "flwr-datasets", "torch", "numpy")
     versions = {name: importlib.metadata.version(name) for name in names}
     versions |= {"fedapp": fedapp.__version__, "python": platform.python_version(), **_git_commit()}
+    if config.resume:
+        before = json.loads(directory.config.read_text())["versions"]
+        versions = {name: joined(before.get(name), now) for name, now in versions.items()}
     stored = {**values, "resume": False}
     write_json(directory.config, {"config": stored, "found": dict(run_info), "versions": versions})
     resumed = {**values, "resume": True, "run-dir": str(directory.path)}
     text = "".join(f"{_toml_key(key)} = {json.dumps(value)}\n" for key, value in resumed.items())
     write_atomically(directory.path / "resume.toml", text.encode())
+
+
+def joined(before: str | None, now: str) -> str:
+    """Return what a run began with and, where that is another, what it goes on with."""
+    if before is None or before.split(THEN)[-1] == now:
+        return before or now
+    return before + THEN + now
 
 
 @functools.cache

@@ -192,4 +192,4 @@ def _kind(record: RunRecord | None) -> str:
         return KINDS[3]
     if not record.commit:
         return KINDS[2]
-    return KINDS[1] if record.commit.endswith("-dirty") else CLEAN
+    return KINDS[1] if "-dirty" in record.commit else CLEAN
