@@ -156,7 +156,7 @@ def write_config(directory: RunDirectory, config: RunConfig, run_info: Mapping[s
     versions = {name: importlib.metadata.version(name) for name in names}
     versions |= {"fedapp": fedapp.__version__, "python": platform.python_version(), **_git_commit()}
     if config.resume:
-        before = json.loads(directory.config.read_text())["versions"]
+        before = json.loads(directory.config.read_text()).get("versions", {})
         versions = {name: joined(before.get(name), now) for name, now in versions.items()}
     stored = {**values, "resume": False}
     write_json(directory.config, {"config": stored, "found": dict(run_info), "versions": versions})
