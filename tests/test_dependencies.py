@@ -24,6 +24,8 @@ DEVICE = [line for line in (ROOT / "deploy/device.txt").read_text().splitlines()
 OURS = {"fedapp", "strategies", "deploy", "benchmarks", "tests"}
 PEERS = {"fedjax", "haiku", "jax", "pfl"}
 """Frameworks that a benchmark measures where they are installed; they need another environment."""
+WITH_TORCH = {"triton"}
+"""Which PyTorch requires on Linux; the app does without it elsewhere."""
 COMMANDS = {
     "furo",
     "ipykernel",
@@ -85,7 +87,7 @@ def imported(folders: tuple[str, ...], without: tuple[str, ...]) -> Iterator[tup
                 modules = [str(node.module)]
             for module in {each.partition(".")[0] for each in modules}:
                 own = (ROOT / "tests" / f"{module}.py").exists()
-                if module not in sys.stdlib_module_names | OURS | PEERS and not own:
+                if module not in sys.stdlib_module_names | OURS | PEERS | WITH_TORCH and not own:
                     yield file, module
 
 

@@ -89,8 +89,8 @@ def _rewrite_copy(copy: Node, memory: MemoryUse, matmuls: bool) -> None:
             return
         for sign, rest in rests:
             _add_term(weight, rest, sign, memory)
-        for sign, products, _ in split:
-            for matmul in products:
+        for sign, found, _ in split:
+            for matmul in found:
                 _add_matmul(weight, replace(matmul, number=sign * matmul.number))
     copy.replace_all_uses_with(weight)
     copy.graph.erase_node(copy)
