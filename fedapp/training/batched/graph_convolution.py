@@ -15,11 +15,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from fedapp.training.batched.graph_memory import MemoryUse
-from fedapp.training.batched.graph_updates import cleanup_graph, meta
+from fedapp.training.batched.graph_updates import VIEWS, cleanup_graph, meta
 
 aten = torch.ops.aten
 
-VIEWS = (aten.view.default, aten._unsafe_view.default)
 MAX_NUMBERS = 1 << 31
 """Numbers in a tensor from which the kernels' 32-bit offsets do not reach all of it."""
 
