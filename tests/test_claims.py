@@ -9,7 +9,14 @@ from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import all_experiments, read_experiment
 from fedapp.studies.papers.cells import Setup, cells_of, make_cells
 from fedapp.studies.papers.claims import Claim, Claims, Resolution
-from fedapp.studies.papers.pages.claims import Checked, check, check_all, claims_section
+from fedapp.studies.papers.pages.claims import (
+    Checked,
+    Verdict,
+    check,
+    check_all,
+    claims_section,
+    largest_judged,
+)
 from fedapp.studies.papers.results import CellResult, Results, RunResult, cell_result
 from fedapp.studies.papers.schema import Scale, ScaleName
 from fedapp.studies.sweep.record import RunRecord
@@ -57,6 +64,28 @@ def test_a_speed_up_is_the_ratio_of_the_rounds() -> None:
     assert measured("ratio", result(1468), wide, low=30.6).verdict == "open"
     assert measured("ratio", result(1468), wide, low=20.0).verdict == "holds"
     assert measured("ratio", result(640), result(32), low=30.6).verdict == "fails"
+
+
+@pytest.mark.parametrize(
+    ("full", "narrow", "cpu", "taken"),
+    [
+        ("not run", "open", "holds", 1),
+        ("one seed", "holds", "fails", 1),
+        ("one seed", "full scale only", "full scale only", 0),
+        ("open", "holds", "holds", 0),
+        ("not run", "not run", "not run", 0),
+    ],
+)
+def test_a_claim_is_taken_from_the_largest_scale_that_judged_it(
+    full: Verdict, narrow: Verdict, cpu: Verdict, taken: int
+) -> None:
+    claim = Claim(text="s", where="w", measure="value", cells=("c",), low=0.5)
+    own = [
+        Checked(claim, None if verdict == "not run" else 0.9, None, verdict)
+        for verdict in (full, narrow, cpu)
+    ]
+    scales: list[ScaleName] = ["full", "narrow", "cpu"]
+    assert largest_judged({s: [each] for s, each in zip(scales, own, strict=True)})[0] is own[taken]
 
 
 def test_one_speed_up_is_compared_with_another() -> None:

@@ -205,7 +205,7 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
     checked = checks[results.scale]
     shown = [
         own
-        for own, largest in zip(checked, largest_measured(checks), strict=True)
+        for own, largest in zip(checked, largest_judged(checks), strict=True)
         if own.verdict != "not run" or largest.measured is None
     ]
     head = ("claim", "section", "published", "measured", "95 % interval", "holds if", "verdict")
@@ -232,10 +232,10 @@ def _fewer(results: Results, run_labels: RunLabels) -> str:
     return ", ".join(f"{name} ({seeds})" for name, seeds in cells if " of " in seeds)
 
 
-def largest_measured(checks: Checks) -> list[Checked]:
-    """Return each claim as checked at the largest scale that measured it."""
+def largest_judged(checks: Checks) -> list[Checked]:
+    """Return each claim as checked at the largest scale that judged it, else that measured it."""
     return [
-        next((each for each in own if each.measured is not None), own[0])
+        max(own, key=lambda each: (each.verdict in JUDGED, each.measured is not None))
         for own in zip(*checks.values(), strict=True)
     ]
 

@@ -11,7 +11,7 @@ from fedapp.runs.formatting import duration, percent
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import is_among
 from fedapp.studies.papers.claims import Claims
-from fedapp.studies.papers.pages.claims import check_scales, largest_measured
+from fedapp.studies.papers.pages.claims import check_scales, largest_judged
 from fedapp.studies.papers.pages.markdown import NOT_RUN, table
 from fedapp.studies.papers.pages.tables import (
     STANDINGS,
@@ -35,8 +35,8 @@ Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the al
 from [one command](../reproduce.md), with what is published beside what was measured. `full` is as in the
 paper; `narrow`, of Seo et al., has a smaller network; `cpu` is what a processor does in hours; `smoke`
 only shows that the experiment runs. The results are those of the largest scale that was run, of a claim
-the largest that measured it: cells within 25 % of the published rounds both ways (0.8 to 1.25 times as
-many), claims that hold, the best algorithms, or lines of a figure.
+the largest that judged it or else measured it: cells within 25 % of the published rounds both ways (0.8
+to 1.25 times as many), claims that hold, the best algorithms, or lines of a figure.
 """
 
 
@@ -135,7 +135,7 @@ def _variant(cells: Sequence[Entry], variant: str) -> str:
 
 
 def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
-    counts = Counter(each.verdict for each in largest_measured(check_scales(experiment, by_scale)))
+    counts = Counter(each.verdict for each in largest_judged(check_scales(experiment, by_scale)))
     hold, fail, open_ = counts["holds"], counts["fails"], counts["open"] + counts["one seed"]
     undecidable = counts["undecidable"]
     others = counts.total() - hold - fail - open_ - undecidable
