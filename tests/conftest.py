@@ -71,10 +71,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
+@pytest.fixture(scope="session")
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the data cache of the tests of one process: what one has read and split all others have."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folders(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDAPP_RUNS", str(tmp_path / "runs"))
-    monkeypatch.setenv("FEDAPP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEDAPP_CACHE", str(cache_folder))
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # processes are killed, no machine
     torch.set_num_threads(1)

@@ -166,6 +166,7 @@ def test_a_run_is_the_bare_loop(tmp_path: Path) -> None:
     assert found == pytest.approx(list(accuracies(read_config(given), kept)))
 
 
+@pytest.mark.process
 def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     given = {**DIGITS, "num-server-rounds": 4, "local-epochs": 1, "checkpoint-every": 2}
     whole, folder = tmp_path / "whole", tmp_path / "run"

@@ -32,6 +32,12 @@ def entries(cache: Path) -> list[Path]:
 
 
 @pytest.fixture
+def cache_folder(tmp_path: Path) -> Path:
+    """Each test begins with an empty cache."""
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def splits(monkeypatch) -> list[int]:
     """The number of clients of every split that shards really make."""
     made: list[int] = []

@@ -504,7 +504,7 @@ def test_large_batches_of_the_program_that_this_machine_chooses(batch_size: int,
 @pytest.mark.parametrize(
     "name",
     [
-        name if name == "scaffold" else pytest.param(name, marks=pytest.mark.nightly)
+        pytest.param(name, marks=pytest.mark.slow if name == "scaffold" else pytest.mark.nightly)
         for name in OWN_RULE
     ],
 )
