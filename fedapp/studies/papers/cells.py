@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -177,10 +177,11 @@ def _all_cells(experiment: Experiment, setup: Setup) -> Cells:
         case Updates():
             return {line.label: _fixed(setup, line) for line in experiment.lines}
         case Claims():
-            names = [name for claim in experiment.claims for name in cells_of(claim)]
-            return {name: _cell_of(name, setup) for name in names}
+            return _of_others(
+                [name for claim in experiment.claims for name in cells_of(claim)], setup
+            )
         case Sharpness():
-            return {name: _cell_of(name, setup) for name in experiment.cells}
+            return _of_others(experiment.cells, setup)
         case Picture():
             return {}
 
@@ -332,12 +333,19 @@ def _repeated_columns(name: str) -> set[str]:
     return {column.label for column in columns if column.repeats}
 
 
-def _cell_of(name: str, setup: Setup) -> Cell | None:
-    """Return the cell of another experiment, named as ``experiment: cell``, at the same scale."""
-    other, _, label = name.partition(EXPERIMENT_SEPARATOR)
-    experiment = all_experiments()[other]
-    scale = experiment.at(setup.scale_name)
-    return make_cells(experiment, replace(setup, experiment=experiment, scale=scale))[label]
+def _of_others(names: Iterable[str], setup: Setup) -> Cells:
+    """Return cells of other experiments, named as ``experiment: cell``, at the same scale."""
+    made: dict[str, Cells] = {}
+
+    def cell(name: str) -> Cell | None:
+        other, _, label = name.partition(EXPERIMENT_SEPARATOR)
+        if other not in made:
+            experiment = all_experiments()[other]
+            scale = experiment.at(setup.scale_name)
+            made[other] = make_cells(experiment, replace(setup, experiment=experiment, scale=scale))
+        return made[other][label]
+
+    return {name: cell(name) for name in names}
 
 
 def _fixed(setup: Setup, line: Line) -> Cell | None:
