@@ -167,10 +167,21 @@ def pytest_runtest_makereport(item: Any, call: Any) -> Any:
     return report
 
 
-def slow_but(quick: Collection[Any], values: Iterable[Any]) -> list[Any]:
-    """Return the values as parameters; those that are not ``quick`` are of the longer rest."""
-    slow = pytest.mark.slow
-    return [value if value in quick else pytest.param(value, marks=slow) for value in values]
+def slow_but(
+    quick: Collection[Any], values: Iterable[Any], slow: Collection[Any] | None = None
+) -> list[Any]:
+    """Return the values as parameters; those that are not ``quick`` are of the longer rest.
+
+    Of these, those that are not ``slow`` are nightly, where it is given.
+    """
+
+    def marked(value: Any) -> Any:
+        if value in quick:
+            return value
+        nightly = slow is not None and value not in slow
+        return pytest.param(value, marks=pytest.mark.nightly if nightly else pytest.mark.slow)
+
+    return [marked(value) for value in values]
 
 
 def largest_difference(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:

@@ -36,13 +36,15 @@ ALGORITHMS: dict[str, type[Algorithm]] = dict(
     next(family for family in FAMILIES if family.key == "algorithm").components()
 )
 EVERY = pytest.mark.parametrize("name", list(ALGORITHMS))
+CHOSEN = ("fedavg", "fedadam", "feddyn", "fednova", "fedprox", "krum", "scaffold")
+"""For the quick selection: a rule of the server, two with states, one for unequal steps, a robust one."""
 TRAINER = pytest.mark.parametrize(
     "trainer",
     [
         {"trainer": "sequential"},
         pytest.param(
             {"trainer": "batched", "program": "record", "clients-together": 2},
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=["sequential", "batched"],
@@ -114,7 +116,7 @@ def test_the_quadratic_is_the_notes_whatever_its_parameters() -> None:
 
 
 @TRAINER
-@EVERY
+@pytest.mark.parametrize("name", slow_but(CHOSEN, ALGORITHMS))
 def test_converges_on_the_quadratic(name: str, trainer: dict[str, Any], tmp_path: Path) -> None:
     """To (1/11, 7/11) where the clients differ in b alone; near it where theory says no more.
 
@@ -132,7 +134,7 @@ def test_converges_on_the_quadratic(name: str, trainer: dict[str, Any], tmp_path
 
 
 @TRAINER
-@EVERY
+@pytest.mark.parametrize("name", slow_but(CHOSEN, ALGORITHMS))
 def test_is_deterministic_and_resumes_exactly(
     name: str, trainer: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -151,7 +153,7 @@ def test_is_deterministic_and_resumes_exactly(
     assert metrics_of(tmp_path / "whole") == metrics_of(again)
 
 
-@pytest.mark.parametrize("name", [n for n in ALGORITHMS if n not in CHOOSY])
+@pytest.mark.parametrize("name", slow_but(CHOSEN, [n for n in ALGORITHMS if n not in CHOOSY]))
 def test_options_1_and_2_agree(name: str, tmp_path: Path) -> None:
     """Whether clients send updates or models, server rules see the same, up to rounding."""
     values = settings(name, num_server_rounds=2)
@@ -198,7 +200,7 @@ class BadGrid(InlineGrid):
         return super()._answer(message)
 
 
-@pytest.mark.parametrize("name", slow_but(("fedavg", "scaffold", "bulyan"), ALGORITHMS))
+@pytest.mark.parametrize("name", slow_but(("fedavg", "scaffold"), ALGORITHMS, CHOSEN))
 def test_survives_a_missing_and_a_broken_client(name: str, tmp_path: Path) -> None:
     """Half of the clients drop out of round 2 and are named; the others' round counts."""
     values = settings(name, round_deadline=2.0, run_dir=str(tmp_path / "run"))
@@ -254,6 +256,7 @@ class RacingGrid(InlineGrid):
         return [self._pending.pop(wanted[self.context % len(wanted)])] if wanted else []
 
 
+@pytest.mark.slow
 def test_turns_of_clients_that_were_not_needed_leave_nothing_behind(tmp_path: Path) -> None:
     """Half of the clients a round, and each time one more is asked than is waited for."""
     values = settings("scaffold", num_server_rounds=150, checkpoint_every=0, fraction_train=0.5)
@@ -343,7 +346,7 @@ def test_drift_is_corrected_where_curvatures_differ(name: str, tmp_path: Path) -
 
 
 @TRAINER
-@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("nesterov", slow_but((False,), (False, True)))
 @pytest.mark.parametrize("option", ["I", "II"])
 def test_scaffold_corrects_drift_with_client_momentum(
     option: str, nesterov: bool, trainer: dict[str, Any], tmp_path: Path

@@ -50,6 +50,7 @@ def test_the_packages_stand_in_the_order_of_imports() -> None:
     assert listed == [set(packages) for packages in ORDER]
 
 
+@pytest.mark.slow
 def test_the_picture_of_a_round_is_current() -> None:
     calls = calls_of_a_round()
     assert {call.callee for call in calls} <= {path.name for path in files()}

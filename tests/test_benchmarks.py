@@ -73,6 +73,7 @@ def test_a_tenth_of_faulty_nodes_costs_no_good_update(
     assert sent[0].received == pytest.approx(90 * 199_210 * 4 / 2**20, rel=0.01)
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_a_process_of_a_benchmark_that_fails_ends_the_benchmark(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks.data_cache", str(tmp_path)]
@@ -100,7 +101,7 @@ def test_the_rows_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {"trainer sequential", "trainer batched", "Ray workers, 2, sequential"} <= set(found)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_peers_that_are_not_installed_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows that need no peer are there all the same."""
 
@@ -157,6 +158,7 @@ def test_ways_to_several_clients_gradients_agree(model: str) -> None:
         torch.testing.assert_close(first, other)
 
 
+@pytest.mark.slow
 def test_the_comparison_of_convolutions_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     said = Console(file=io.StringIO(), width=120)
     monkeypatch.setattr(gpu, "console", said)

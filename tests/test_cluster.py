@@ -63,6 +63,7 @@ def test_both_nodes_train_and_the_numbers_are_those_of_one_process(address, tmp_
 
 
 @pytest.mark.cluster
+@pytest.mark.nightly
 @pytest.mark.process
 def test_workers_may_have_parts_of_a_node(address, tmp_path, monkeypatch):
     options = ("--workers", "3", "--cpus-per-worker", "0.5", "--ray-address", address)
@@ -129,6 +130,7 @@ def test_the_nodes_get_the_app_and_components_of_ones_own(address, tmp_path):
 
 
 @pytest.mark.cluster
+@pytest.mark.nightly
 @pytest.mark.process
 def test_flowers_simulation_takes_the_cluster_of_the_variable(address, tmp_path):
     """`flwr run .` on a SuperLink with RAY_ADDRESS: an actor on each node, and the same numbers."""

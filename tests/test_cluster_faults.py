@@ -17,7 +17,12 @@ from fedapp.federation.callback import Callback
 from fedapp.server import run
 from fedapp.server_app import app as server_app
 
-pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.process,
+    pytest.mark.nightly,
+    pytest.mark.timeout(240),
+]
 
 SECONDS = 60
 
@@ -41,7 +46,6 @@ class AddNode(Callback):
         return self.added is not None and self.connected[-3:] == [2, 2, 2]
 
 
-@pytest.mark.nightly
 def test_a_node_that_dies_in_an_evaluation_costs_nothing(tmp_path):
     """The server evaluates its part, the others train everybody: the numbers of one process."""
     settings = {"num-server-rounds": 8, "min-nodes": 3, "eval-train-examples": 1200}

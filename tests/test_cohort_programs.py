@@ -70,7 +70,11 @@ def check(
     check_equal(batched.client_updates(tasks(), PLAN), wanted, tolerance=1e-12)
 
 
-@pytest.mark.parametrize("algorithm", [FedAvg(), Scaffold(option="I")], ids=["fedavg", "memory"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(FedAvg(), marks=pytest.mark.slow), Scaffold(option="I")],
+    ids=["fedavg", "memory"],
+)
 def test_who_is_done_is_let_out_and_rows_are_filled_up(algorithm: Algorithm) -> None:
     """33 clients, on 34 rows: of 1 to 33 examples, one of 60 and one of none, in no order."""
     sizes = [int(n) for n in np.random.default_rng(0).permutation(32)] + [33, 60]
@@ -87,6 +91,7 @@ def test_cohorts_that_grow_and_shrink() -> None:
         check(batched, sequential, sizes)
 
 
+@pytest.mark.slow
 def test_graphs_are_forgotten_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedapp.training.batched.trainer.MAX_GRAPHS", 6)
     batched, sequential = trainers(FedAvg())

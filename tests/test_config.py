@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fedapp import server
-from fedapp.cli.generate import ROOT, targets
+from fedapp.cli.generate import ROOT
 from fedapp.cli.main import app
 from fedapp.config.group import Case, cases_of, keys_of
 from fedapp.config.key_docs import allowed
@@ -484,14 +484,6 @@ def test_component_parameters_are_unique_over_the_families() -> None:
         for field in component.model_fields
     ]
     assert len(keys) == len(set(keys))
-
-
-def test_generated_files_are_up_to_date() -> None:
-    for path, steps in targets().items():
-        text = path.read_text()
-        for step in steps:
-            text = step(text)
-        assert text == path.read_text(), f"{path.name}: run `make generate`"
 
 
 def test_pyproject_holds_every_key_with_its_default() -> None:

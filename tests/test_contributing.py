@@ -126,6 +126,7 @@ def test_a_recipe_runs_from_ones_own_folder(
     assert copy.read_text() == (tmp_path / f"{name}.py").read_text()
 
 
+@pytest.mark.slow
 def test_python_in_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}

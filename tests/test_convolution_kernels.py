@@ -26,8 +26,9 @@ def drawn(*shape):
 @pytest.mark.parametrize(
     ("groups", "examples", "channels", "outputs", "rows", "columns", "size", "padding"),
     [
-        (2, 3, 3, 4, 8, 7, 5, 2),  # several parts of the pixels
-        (2, 2, 8, 9, 4, 3, 3, 1),  # several tiles of channels
+        # Several parts of the pixels; several tiles of channels.
+        pytest.param(2, 3, 3, 4, 8, 7, 5, 2, marks=pytest.mark.slow),
+        pytest.param(2, 2, 8, 9, 4, 3, 3, 1, marks=pytest.mark.slow),
         (2, 3, 1, 6, 5, 5, 3, 0),
         (2, 1, 5, 17, 3, 3, 3, 1),  # a weight gradient by cuDNN
         (3, 2, 3, 2, 5, 5, 1, 0),

@@ -251,7 +251,10 @@ def test_a_class_may_be_held_out_whole(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "shape", "sizes"),
-    [("mnist", (1, 28, 28), (60000, 10000)), ("cifar10", (3, 32, 32), (50000, 10000))],
+    [
+        ("mnist", (1, 28, 28), (60000, 10000)),
+        pytest.param("cifar10", (3, 32, 32), (50000, 10000), marks=pytest.mark.nightly),
+    ],
 )
 def test_real_images(name, shape, sizes, real_data):
     data = load_dataset(read_config({"dataset": str(real_data / name)}))

@@ -10,7 +10,7 @@ from in_process import SMALL, metrics, model
 
 from deploy.federation import federation
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.process, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 DEADLINE = 60.0
 FAULTY = str(Path(__file__).parent / "faulty")

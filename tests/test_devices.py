@@ -37,7 +37,7 @@ SOME = (
     ("scaffold", "sequential"),
     ("scaffold", "alone"),
     ("moon", "together"),
-    ("fedbn", "sequential"),
+    pytest.param("fedbn", "sequential", marks=pytest.mark.slow),
 )
 """Algorithms with and without a state and a broadcast, and who executes them."""
 
@@ -103,6 +103,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "task", "transform"), MODELS, ids=["images", "text"])
 def test_no_tensor_of_a_model_is_on_another_device(
     model: Model, task: Task, transform: Transform, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,7 @@ from fedapp.data.node_data import read_node_data
 from fedapp.engines.in_process import InlineGrid
 from fedapp.server import run as run_server
 from fedapp.training.build import initial_parameters
-from tests.conftest import SMALL
+from tests.conftest import SMALL, slow_but
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "fedavg.py"
 
@@ -34,13 +34,15 @@ def example() -> Any:
     return module
 
 
+UNEQUAL = {"partitioner": "sizes", "fraction-train": 1.0}
+
+
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"partitioner": "iid"},
-        {"partitioner": "sizes", "fraction-train": 1.0},
-        {"partitioner": "shards", "fraction-train": 0.1},
-    ],
+    slow_but(
+        (UNEQUAL,),
+        ({"partitioner": "iid"}, UNEQUAL, {"partitioner": "shards", "fraction-train": 0.1}),
+    ),
 )
 def test_the_example_takes_the_steps_of_the_engine(
     settings: dict[str, Any], example: Any, tmp_path: Path

@@ -263,7 +263,7 @@ def test_the_learning_rate_decays_by_round(run: Run) -> None:
     assert [record["learning_rate"] for record in records] == [0.4, 0.2, 0.1]
 
 
-@pytest.mark.parametrize("trainer", slow_but(("sequential",), ("sequential", "batched")))
+@pytest.mark.parametrize("trainer", slow_but(("sequential",), ("sequential", "batched"), ()))
 def test_the_local_epochs_decay_by_round(run: Run, trainer: str) -> None:
     """E = 4, 2, 1: of n_k = 240 with B = 32 an epoch is 7.5 updates and 8 steps of each of 3 clients."""
     folder = run(local_epochs=4, local_epochs_decay=0.5, trainer=trainer)
@@ -273,7 +273,7 @@ def test_the_local_epochs_decay_by_round(run: Run, trainer: str) -> None:
     assert [record["steps"] for record in records] == [3 * 8 * e for e in (4, 2, 1)]
 
 
-@pytest.mark.parametrize("trainer", slow_but(("sequential",), ("sequential", "batched")))
+@pytest.mark.parametrize("trainer", slow_but(("sequential",), ("sequential", "batched"), ()))
 def test_batches_grow_by_round(run: Run, trainer: str) -> None:
     """B = 32, 64, 128, 256: 240 examples are 8, 4, 2 batches, and in the end one, an update in full."""
     folder = run(batch_size_growth=2.0, local_epochs=2, num_server_rounds=4, trainer=trainer)

@@ -114,12 +114,9 @@ def test_a_sweep_and_workers_have_the_apps_code(app: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "simulation",
-    [True, pytest.param(False, marks=pytest.mark.nightly)],
-    ids=["simulation", "deployment"],
-)
+@pytest.mark.parametrize("simulation", [True, False], ids=["simulation", "deployment"])
 def test_flower_runs_a_new_app(app: Path, tmp_path: Path, simulation: bool) -> None:
     write(app, {"my_app/rows.py": ROWS})
     words = [f"{key}={str(value).lower()}" for key, value in SMALL.items()]

@@ -47,7 +47,7 @@ def size_of_png(path: Path) -> tuple[int, int]:
     return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
-@pytest.mark.parametrize("num_clients", slow_but((1, 400), (1, 10, 100, 400)))
+@pytest.mark.parametrize("num_clients", slow_but((1, 10), (1, 10, 400)))
 def test_pictures_for_few_and_many_clients(tmp_path, num_clients, recwarn):
     partition = Dirichlet(alpha=0.3, min_size=0).split(cycle(4_000), num_clients, 0)
     png, svg = draw_partition(partition, cycle(4_000).targets, LABELS, tmp_path / "p", "a title")
@@ -76,6 +76,7 @@ def test_many_labels_and_empty_clients_can_be_drawn(tmp_path):
     assert all(p.exists() for p in draw_partition(partition, targets, names, tmp_path / "p"))
 
 
+@pytest.mark.slow
 def test_comparison_is_as_wide_as_its_partitions(tmp_path):
     examples = cycle(1_000)
     parts = {f"alpha {a:g}": Dirichlet(alpha=a).split(examples, 10, 0) for a in (0.5, 1.0, 10.0)}
@@ -209,6 +210,7 @@ def test_the_scale_of_the_heat_map_is_fixed_so_that_pictures_compare() -> None:
         assert partition_figure._draw_heat_map(axes, np.array(counts), "ab").get_clim() == (0, 1)
 
 
+@pytest.mark.slow
 def test_a_report_written_later_has_the_partition_too(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", num_server_rounds=1)
     assert not (folder / "partition.png").exists()

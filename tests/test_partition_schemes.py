@@ -189,6 +189,7 @@ def test_golden_hash(partitioner, expected):
     ],
     ids=ids,
 )
+@pytest.mark.slow
 def test_a_million_clients_in_bounded_memory(partitioner):
     """Of the schemes that are split here; those of flwr-datasets take a gigabyte, and a minute."""
     clients, n = 1_000_000, 2_000_000

@@ -10,11 +10,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.golden import before, datasets, messages, names
 from tests.golden.driver import command, left_behind, numbers
 from tests.golden.numbers import differences, golden, read
 
 
+@pytest.mark.slow
 def test_the_runs_of_every_item_have_the_names_that_they_had() -> None:
     assert names.found() == names.read()
 

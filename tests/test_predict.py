@@ -88,7 +88,7 @@ def spoken(folder: Path, *texts: str, **columns: list[object]) -> Path:
 LSTM = {"hidden": 24, "embedding": 8, "layers": 1}
 
 
-@pytest.mark.parametrize("unit", ["characters", "words"])
+@pytest.mark.parametrize("unit", slow_but(("words",), ("characters", "words")))
 def test_a_text_goes_on_as_the_training_text_does(tmp_path, unit):
     data = spoken(tmp_path / "set", *["one two three four five six"] * 24)
     model = "char-lstm" if unit == "characters" else "word-lstm"
@@ -165,7 +165,9 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("name", slow_but({"linear", "2nn", "mnist-cnn"}, NETWORKS))
+@pytest.mark.parametrize(
+    "name", slow_but({"linear", "2nn", "mnist-cnn"}, NETWORKS, NETWORKS.keys() - {"resnet18-gn"})
+)
 def test_the_script_of_an_export_runs_and_builds_the_network(tmp_path, name):
     settings, plain = NETWORKS[name]
     settings = {"2nn.hidden": 200, **settings} if name != "2nn" else {}
@@ -185,6 +187,7 @@ def test_the_script_of_an_export_runs_and_builds_the_network(tmp_path, name):
     assert weights.keys() == model.module.state_dict().keys()
 
 
+@pytest.mark.slow
 def test_an_exported_table_runs_in_another_process(tmp_path):
     data, _, _ = line(tmp_path / "set")
     folder = run(tmp_path / "run", dataset=str(data), label_key="y", num_server_rounds=1)

@@ -48,8 +48,8 @@ def test_the_readme_counts_as_the_index_does() -> None:
 
 def test_every_page_is_of_results_and_every_result_has_a_page() -> None:
     by_hand = {path for path in RESULTS.glob("*.md") if path.name != "index.md"}
-    pages = set(RESULTS.rglob("*.md")) - by_hand
-    assert pages == set(result_pages(RESULTS))
+    texts = {path: path.read_text() for path in set(RESULTS.rglob("*.md")) - by_hand}
+    assert texts == result_pages(RESULTS), "run `make generate`"
     for name in all_experiments():
         for results in results_of(RESULTS, name, RECORDS):
             drawn = (RESULTS / name / f"{results.scale}.png").exists()
@@ -59,11 +59,11 @@ def test_every_page_is_of_results_and_every_result_has_a_page() -> None:
 @pytest.mark.parametrize(
     ("name", "scale"),
     [
-        ("algorithms-mnist-shards", "cpu"),
+        pytest.param("algorithms-mnist-shards", "cpu", marks=pytest.mark.slow),
         ("mcmahan-fig1", "full"),
-        ("mcmahan-fig7", "cpu"),
+        pytest.param("mcmahan-fig7", "cpu", marks=pytest.mark.slow),
         ("seo-fig11", "cpu"),
-        ("seo-fig12", "cpu"),
+        pytest.param("seo-fig12", "cpu", marks=pytest.mark.slow),
         ("seo-sharpness", "cpu"),
     ],
 )

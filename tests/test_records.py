@@ -248,6 +248,7 @@ def test_published_tables_are_sorted_and_without_duplicates() -> None:
     assert len(PUBLISHED) >= 803
 
 
+@pytest.mark.slow
 def test_published_tables_are_written_again_with_the_same_bytes() -> None:
     """By the version of pyarrow that wrote them; others may compress otherwise."""
     for path in RESULTS.glob("*.parquet"):

@@ -65,6 +65,7 @@ def test_a_drawing_is_reproduced_with_its_page_and_the_index(tmp_path: Path) -> 
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_a_table_is_reproduced_at_smoke_scale(tmp_path: Path) -> None:
     options = ReproduceOptions(
         "smoke", None, tmp_path / "runs", tmp_path / "out", SchedulerOptions(jobs=2), {}

@@ -52,19 +52,24 @@ def killed_run(folder, point, round_, **options):
 
 
 KILLS = [
-    ("while_training", 1, 0),
-    ("in_the_line_of_metrics", 0, 0),
-    ("after_checkpoint", 6, 6),
     ("while_training", 8, 6),
     ("in_the_checkpoints_tensors", 6, 3),
-    ("before_the_checkpoints_description", 9, 6),
-    ("in_the_line_of_metrics", 7, 6),
     ("in_the_line_of_metrics", 9, 6),
     ("in_the_last_files", 11, 11),
 ]
+MORE_KILLS = [
+    ("while_training", 1, 0),
+    ("in_the_line_of_metrics", 0, 0),
+    ("after_checkpoint", 6, 6),
+    ("before_the_checkpoints_description", 9, 6),
+    ("in_the_line_of_metrics", 7, 6),
+]
 
 
-@pytest.mark.parametrize(("point", "round_", "goes_on_after"), KILLS)
+@pytest.mark.parametrize(
+    ("point", "round_", "goes_on_after"),
+    [*KILLS, *(pytest.param(*kill, marks=pytest.mark.slow) for kill in MORE_KILLS)],
+)
 def test_a_killed_run_resumes_to_the_same_bits(point, round_, goes_on_after, tmp_path, whole):
     folder = tmp_path / "run"
     killed_run(folder, point, round_)

@@ -198,8 +198,8 @@ UNEQUAL = {"partitioner": "sgm", "sgm.sigma": 0.8}
 """Seeds draw other sizes: clients of some runs have more steps than those of others."""
 
 
-@pytest.mark.parametrize("together", slow_but((1,), (1, 0, 2)))
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
+@pytest.mark.parametrize("together", slow_but((1,), (1, 0, 2), (2,)))
+@pytest.mark.parametrize("algorithm", slow_but(("fedavg",), ("fedavg", "scaffold")))
 def test_runs_of_unequal_sizes_and_lengths_are_what_they_are_alone(
     algorithm: str, together: int, tmp_path: Path
 ) -> None:

@@ -188,6 +188,7 @@ def test_runs_of_before_keep_their_names() -> None:
     assert Request.of({"sampler": "poisson"}, 1).canonical["sampler"] == "poisson"
 
 
+@pytest.mark.slow
 def test_the_report_shows_who_was_available_and_who_trained(run: Run) -> None:
     folder = run(sampler="availability", pictures=True, **{"availability.period": 4})
     assert "Who took part" in (folder / "report.html").read_text()

@@ -230,7 +230,9 @@ def test_the_loss_is_that_of_the_evaluation_of_the_same_examples(run: Run, monke
     assert value_at(whole, model_of(folder)) == pytest.approx(score.loss)
 
 
-@pytest.mark.parametrize("model", ["seo-cnn", pytest.param("resnet18-gn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "model", ["seo-cnn", pytest.param("resnet18-gn", marks=pytest.mark.nightly)]
+)
 def test_networks_can_be_differentiated_twice(run: Run, model: str) -> None:
     small = {"seo-cnn.channels": 2, "seo-cnn.hidden": 8} if model == "seo-cnn" else {}
     folder = run(model=model, num_server_rounds=1, num_clients=40, fraction_train=0.02, **small)

@@ -25,7 +25,7 @@ from fedapp.cli.main import app as cli
 from fedapp.config.read import defaults
 from fedapp.errors import DataError
 from fedapp.runs.figures import loss_traces, read_runs, similarity_curves
-from tests.conftest import Run, largest_difference, metrics_of, model_of
+from tests.conftest import Run, largest_difference, metrics_of, model_of, slow_but
 
 DIGITS: dict[str, Any] = {
     "num_clients": 5,
@@ -116,7 +116,7 @@ def test_distances_from_the_weighted_mean_by_hand() -> None:
     assert distances(updates[:1] * 3, [1, 1, 1]) == [0, 0, 0]
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("nodes", slow_but((2,), (1, 2)))
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fednova", "krum"])
 def test_the_record_changes_nothing_else(run: Run, algorithm: str, nodes: int) -> None:
     """The same bits in float32 as without it on one node, also where there are two.

@@ -281,6 +281,7 @@ def test_fit_pads_on_the_left():
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_real_shakespeare_counts(real_data):
     """McMahan et al.: 1,146 clients, 3,564,579 and 870,014 characters, from another edition."""
     folder = str(real_data / "shakespeare")

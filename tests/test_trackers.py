@@ -7,14 +7,15 @@ import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import wandb
-from mlflow import MlflowClient
-from wandb.proto.wandb_internal_pb2 import Record
 
 from tests.conftest import Run, metrics_of
 from tests.own_app import app_in, write
+
+if TYPE_CHECKING:  # the packages are imported by the tests alone: both take a second and more
+    from wandb.proto.wandb_internal_pb2 import Record
 
 pytestmark = [pytest.mark.process]
 
@@ -59,6 +60,8 @@ WHOLE, LAST = 1, 4
 
 def in_offline_file(file: Path) -> Iterator[Record]:
     """Yield the records that Weights & Biases has written into a file."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
     content, position, parts = file.read_bytes(), 7, b""  # after the file's own header
     while position < len(content):
         if BLOCK - position % BLOCK < HEADER.size:
@@ -74,6 +77,8 @@ def in_offline_file(file: Path) -> Iterator[Record]:
 
 
 def test_weights_and_biases_has_every_number_of_every_round(app: Path, run: Run) -> None:
+    import wandb
+
     settings = {"callbacks": "./to_wandb.py", "wandb.project": "digits"}
     folder = run("first", num_server_rounds=2, **settings)
     wandb.teardown()  # until its process has written everything
@@ -98,6 +103,8 @@ def test_weights_and_biases_has_every_number_of_every_round(app: Path, run: Run)
 
 
 def test_mlflow_has_every_number_and_a_resume_continues_its_run(app: Path, run: Run) -> None:
+    from mlflow import MlflowClient
+
     same = {"callbacks": "./to_mlflow.py"}
     run("first", num_server_rounds=1, **same)
     folder = run("first", num_server_rounds=2, resume=True, **same)

@@ -120,9 +120,8 @@ def both(together: int, **given: Any) -> tuple[list[ClientResult], list[ClientRe
     return outcomes({**values, **batched}), outcomes({**values, "trainer": "sequential"})
 
 
-@pytest.mark.slow
 @EVERY
-@pytest.mark.parametrize("together", [1, 3])
+@pytest.mark.parametrize("together", slow_but((), (1, 3), (3,)))
 def test_every_algorithm(name: str, together: int) -> None:
     """Unequal sizes, partial batches, a client with no examples; to 1e-9 in float64."""
     given = settings(name, **local_work(name))
@@ -132,7 +131,7 @@ def test_every_algorithm(name: str, together: int) -> None:
 
 
 @pytest.mark.parametrize("name", slow_but(("fedavg", "scaffold", "moon"), ALGORITHMS))
-@pytest.mark.parametrize("together", slow_but((3,), (1, 3)))
+@pytest.mark.parametrize("together", slow_but((3,), (1, 3), ()))
 def test_every_algorithm_stacked(name: str, together: int) -> None:
     """Two runs that differ in seed, model and rate, in one program; to 1e-9 in float64."""
     check_stacked(name, together)
@@ -178,8 +177,7 @@ OWN_RULE = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OWN_RULE)
+@pytest.mark.parametrize("name", slow_but((), OWN_RULE, ("fedavg", "feddyn", "moon", "scaffold")))
 def test_twenty_rounds_of_every_client_rule(name: str, run: Run) -> None:
     """Clients of unequal sizes, partial batches; to 1e-4 in float32."""
     given = settings(name, num_server_rounds=20, precision="float32", pictures=False)
@@ -221,14 +219,15 @@ def test_what_a_client_remembers_is_of_its_own_steps(name: str) -> None:
     check_equal(*both(3, algorithm=name, local_epochs=epochs, **given, **more), tolerance=1e-9)
 
 
-LARGE = ("resnet18-gn", "char-lstm")
+LARGE = dict.fromkeys(("char-lstm", "cifar-tf", "pfl-cnn", "word-lstm"), pytest.mark.slow)
+LARGE |= {"resnet18-gn": pytest.mark.nightly}
 
 
 @pytest.mark.parametrize("together", slow_but((2,), (1, 2)))
 @pytest.mark.parametrize(
     ("model", "task"),
     [
-        pytest.param(*pair, marks=[pytest.mark.slow] if pair[0].name in LARGE else [])
+        pytest.param(*pair, marks=[LARGE[pair[0].name]] if pair[0].name in LARGE else [])
         for pair in STACKED
     ],
     ids=identifier,
@@ -397,7 +396,7 @@ def waits_of(graph: torch.fx.GraphModule) -> list[str]:
     return [str(node.target) for node in (*waits, *brought, *fetched)]
 
 
-@pytest.mark.parametrize("together", slow_but((2,), (1, 2)))
+@pytest.mark.parametrize("together", slow_but((2,), (1, 2), ()))
 @pytest.mark.parametrize("name", slow_but(("fedavg", "fedpa", "moon", "scaffold"), OWN_RULE))
 def test_places_of_a_captured_program(
     name: str, together: int, monkeypatch: pytest.MonkeyPatch
@@ -459,7 +458,7 @@ def test_a_cuda_graph_outlives_others(cuda: torch.device) -> None:
     assert bool(junk.isnan().all())
 
 
-@pytest.mark.parametrize("name", ["fedavg", "scaffold", "moon"])
+@pytest.mark.parametrize("name", slow_but(("scaffold",), ("fedavg", "scaffold", "moon")))
 def test_places_of_a_captured_program_of_two_runs(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,7 +467,7 @@ def test_places_of_a_captured_program_of_two_runs(
     check_stacked(name, together=2, turns=2)
 
 
-@pytest.mark.parametrize("partitioner", slow_but(("iid",), ("iid", "sgm")))
+@pytest.mark.parametrize("partitioner", slow_but((), ("iid", "sgm"), ("iid",)))
 def test_twenty_rounds_of_the_program_that_this_machine_chooses(partitioner: str, run: Run) -> None:
     """Compiled where there is a C++ compiler: the reference's trajectory, to 1e-5 in float32.
 
@@ -482,7 +481,8 @@ def test_twenty_rounds_of_the_program_that_this_machine_chooses(partitioner: str
     assert largest_difference(chosen, reference) < 1e-5
 
 
-@pytest.mark.parametrize("batch_size", slow_but((200,), (60, 200)))
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [60, 200])
 def test_large_batches_of_the_program_that_this_machine_chooses(batch_size: int, run: Run) -> None:
     """oneDNN takes the larger products, and what it gives is added into the weights apart."""
     given = {"num_server_rounds": 2, "num_clients": 4, "batch_size": batch_size}
