@@ -157,7 +157,7 @@ def test_a_page_says_once_with_what_its_runs_were_made() -> None:
     results.runs = 3
     results.execution = [same, {**same, "commit": "1234"}, {**same, "commit": "abcd"}]
     said = page(TABLES["mcmahan-table4"], [results])
-    assert ". device cpu, torch 2.15.0, commit 1234 and abcd for some of them." in said
+    assert ". device cpu; torch 2.15.0; commit 1234 or abcd for some of them." in said
 
 
 def test_a_page_shows_twelve_digits_of_a_commit() -> None:
@@ -165,7 +165,7 @@ def test_a_page_shows_twelve_digits_of_a_commit() -> None:
     results.runs = 1
     results.execution = [{"commit": commit} for commit in (40 * "a", f"{40 * 'b'}-dirty")]
     said = page(TABLES["mcmahan-table4"], [results])
-    assert ". commit aaaaaaaaaaaa and bbbbbbbbbbbb-dirty." in said
+    assert ". commit aaaaaaaaaaaa or bbbbbbbbbbbb-dirty." in said
 
 
 def test_a_table_leaves_out_the_columns_that_no_row_fills() -> None:

@@ -148,7 +148,7 @@ def _tried_settings(settings: Mapping[str, Scalar]) -> str:
 
 
 def _execution_summary(results: Results) -> str:
-    how = ", ".join(_executed_with(results.execution))
+    how = "; ".join(_executed_with(results.execution))
     if not results.runs:
         return f"Written {results.written}."
     return (
@@ -158,11 +158,11 @@ def _execution_summary(results: Results) -> str:
 
 
 def _executed_with(execution: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield devices, trainers and versions of the runs, each with all its values."""
+    """Yield devices, trainers and versions, each with the values of the runs: "cpu or cuda"."""
     for name in dict.fromkeys(name for each in execution for name, value in each.items() if value):
         values = [HASH.sub(r"\1", str(each[name])) for each in execution if each.get(name)]
         some = "" if len(values) == len(execution) else " for some of them"
-        yield f"{name} {' and '.join(dict.fromkeys(values))}{some}"
+        yield f"{name} {' or '.join(dict.fromkeys(values))}{some}"
 
 
 CLEAN = "from a commit as it is"
