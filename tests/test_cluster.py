@@ -76,6 +76,7 @@ def test_workers_may_have_parts_of_a_node(address, tmp_path, monkeypatch):
 
 
 @pytest.mark.cluster
+@pytest.mark.nightly
 @pytest.mark.process
 def test_theta_goes_to_a_node_once_a_round(address, tmp_path, monkeypatch):
     """Four workers, two a node: each node stores theta once, for two cohorts and two evaluations."""

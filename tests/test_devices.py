@@ -36,7 +36,7 @@ SOME = (
     ("fedavg", "sequential"),
     ("scaffold", "sequential"),
     ("scaffold", "alone"),
-    ("moon", "together"),
+    pytest.param("moon", "together", marks=pytest.mark.slow),
     pytest.param("fedbn", "sequential", marks=pytest.mark.slow),
 )
 """Algorithms with and without a state and a broadcast, and who executes them."""
@@ -145,6 +145,7 @@ def test_what_is_drawn_for_images_comes_to_a_cohort_at_once(
     assert watch.launches < 150  # 64 batches, in eight steps
 
 
+@pytest.mark.slow
 def test_a_round_of_many_clients_waits_twice_and_calls_little(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

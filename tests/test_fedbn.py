@@ -181,6 +181,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
         assert all(torch.equal(mine[name], theirs[name]) for name in mine | theirs)
 
 
+@pytest.mark.slow
 def test_a_node_with_data_of_its_own_keeps_its_normalisation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

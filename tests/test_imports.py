@@ -56,6 +56,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert circles(TEXTS) == []
 
 
+@pytest.mark.slow
 def test_nothing_that_draws_is_imported_before_a_run_ends() -> None:
     code = "import sys, fedapp.server, fedapp.node; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -274,6 +274,7 @@ def test_a_sweep_repeats_what_a_callback_ended_from_its_last_round(
     assert [call[1] for call in rows(folder) if call[0] == "round"] == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.slow
 def test_runs_in_one_program_have_callbacks_each(app: Path, tmp_path: Path) -> None:
     same = {**SMALL, "trainer": "batched", "program": "record", "callbacks": "./rows.py"}
     requests = [Request.of({**same, "seed": seed}, 2) for seed in (0, 1)]

@@ -46,6 +46,7 @@ def test_the_readme_counts_as_the_index_does() -> None:
     assert f"nothing else, {plain} are within 25 %." in readme
 
 
+@pytest.mark.slow
 def test_every_page_is_of_results_and_every_result_has_a_page() -> None:
     by_hand = {path for path in RESULTS.glob("*.md") if path.name != "index.md"}
     texts = {path: path.read_text() for path in set(RESULTS.rglob("*.md")) - by_hand}

@@ -143,6 +143,7 @@ def test_a_run_that_has_not_begun(tmp_path):
     assert "Who took part" not in page.text
 
 
+@pytest.mark.slow
 def test_the_page_of_a_run_is_whole_and_fetches_nothing(tmp_path):
     folder = run(tmp_path / "run", pictures=True, sampler="availability", record_updates=True)
     html = (folder / "report.html").read_text()

@@ -79,6 +79,7 @@ def test_a_killed_run_resumes_to_the_same_bits(point, round_, goes_on_after, tmp
     assert final(folder) == final(whole(1))
 
 
+@pytest.mark.slow
 def test_replies_in_another_order_give_the_same_bits(tmp_path, whole):
     folder = tmp_path / "run"
     killed_run(folder, "while_training", 5, nodes=3, last_first=True)
@@ -88,6 +89,7 @@ def test_replies_in_another_order_give_the_same_bits(tmp_path, whole):
     assert final(tmp_path / "late") == final(whole(3))
 
 
+@pytest.mark.slow
 def test_a_run_killed_twice_resumes_to_the_same_bits(tmp_path, whole):
     folder = tmp_path / "run"
     killed_run(folder, "in_the_line_of_metrics", 5)

@@ -205,8 +205,9 @@ def living(group: int) -> list[str]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("stacked", [pytest.param(1, marks=pytest.mark.nightly), 4])
-@pytest.mark.parametrize("kills", [1, pytest.param(10, marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("stacked", [1, 4])
+@pytest.mark.parametrize("kills", [3, 10])
 def test_a_runner_killed_again_and_again_loses_nothing_and_runs_nothing_twice(
     kills: int, stacked: int, tmp_path: Path
 ) -> None:
@@ -215,9 +216,9 @@ def test_a_runner_killed_again_and_again_loses_nothing_and_runs_nothing_twice(
     ends: dict[str, int] = {}
     for number in range(kills):
         process = start(killed, stacked)
-        wait_for_rounds(process, killed, 20 if kills == 1 else 5)
-        # The workers have to find out by themselves; every other time they die with it.
-        (os.killpg if number % 2 else os.kill)(process.pid, signal.SIGKILL)
+        wait_for_rounds(process, killed, 5)
+        # Every other time the workers die with it; else they have to find out by themselves.
+        (os.kill if number % 2 else os.killpg)(process.pid, signal.SIGKILL)
         assert ended(process) == -signal.SIGKILL
         for run, stamp in ends.items():  # what was done stays as it was
             assert (killed / run / "record.json").stat().st_mtime_ns == stamp

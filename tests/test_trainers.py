@@ -481,8 +481,7 @@ def test_twenty_rounds_of_the_program_that_this_machine_chooses(partitioner: str
     assert largest_difference(chosen, reference) < 1e-5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [60, 200])
+@pytest.mark.parametrize("batch_size", slow_but((), (60, 200), (200,)))
 def test_large_batches_of_the_program_that_this_machine_chooses(batch_size: int, run: Run) -> None:
     """oneDNN takes the larger products, and what it gives is added into the weights apart."""
     given = {"num_server_rounds": 2, "num_clients": 4, "batch_size": batch_size}
