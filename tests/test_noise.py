@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedapp.studies.papers.claims import Claim, Resolution
-from fedapp.studies.papers.noise import Estimate, Interval, contrast, estimate, half_width
+from fedapp.studies.papers.noise import Interval, Numbers, contrast
 from fedapp.studies.papers.pages.claims import check, judge
 from fedapp.studies.papers.results import CellResult
 from tests.paper_results import cell, run_result
@@ -15,61 +17,105 @@ from tests.paper_results import cell, run_result
 
 def of(*finals: float) -> CellResult:
     """Return a cell whose seeds end at these accuracies."""
-    return cell(*(run_result(final=final, seed=seed) for seed, final in enumerate(finals)))
+    runs = (
+        run_result(run=f"{finals} {seed}", final=final, seed=seed)
+        for seed, final in enumerate(finals)
+    )
+    return cell(*runs)
 
 
-def known(*values: float, logarithm: bool = False) -> Estimate:
-    found = estimate(values, (), logarithm=logarithm)
-    assert found is not None
-    return found
+def seeds(*values: float) -> Numbers:
+    return dict(enumerate(values))
+
+
+COMPARED = {0: 1, 1: -1}
 
 
 def test_a_mean_of_three_seeds_is_known_to_t_s_over_the_root_of_three() -> None:
-    """s = 1, t = 4.303 with 2 degrees of freedom."""
-    assert known(1.0, 2.0, 3.0) == Estimate(2.0, pytest.approx(1 / 3), 2)
-    assert half_width([known(1.0, 2.0, 3.0)]) == pytest.approx(4.302653 / math.sqrt(3))
-    assert half_width([known(1.0, 3.0)]) == pytest.approx(12.706205)  # s = 1.414, t of one degree
+    """s = 1, t = 4.303 with 2 degrees of freedom; of two seeds s = 1.414 and t = 12.7."""
+    assert contrast([seeds(1, 2, 3)], {0: 1}) == (2.0, pytest.approx(4.302653 / math.sqrt(3)))
+    assert contrast([seeds(1, 3)], {0: 1}) == (2.0, pytest.approx(12.706205))
+    assert contrast([seeds(1)], {0: 1}) == (1.0, None)
 
 
-def test_a_difference_has_welchs_interval() -> None:
-    """Equal deviations have 4 degrees of freedom; of one without a deviation the other's 2 remain."""
-    alike = [known(1.0, 2.0, 3.0), known(5.0, 6.0, 7.0)]
-    assert half_width(alike) == pytest.approx(2.776445 * math.sqrt(2 / 3))
-    assert half_width([alike[0], known(5.0, 5.0, 5.0)]) == pytest.approx(4.302653 / math.sqrt(3))
-    found = contrast(alike, {0: 1, 1: -1})
-    assert found.value == -4.0
-    assert (found.low + found.high) / 2 == pytest.approx(-4.0)
-    assert contrast(alike, {0: 1, 1: -1}, 5.0) == Interval(-9.0, -4.0, 1.0)  # the resolution
+def test_a_difference_is_taken_at_each_seed() -> None:
+    """What a seed does to both cells cancels: 4 - 1, 6 - 2 and 8 - 3 are 3, 4 and 5."""
+    both = [seeds(4, 6, 8), seeds(1, 2, 3)]
+    assert contrast(both, COMPARED) == (4.0, pytest.approx(4.302653 / math.sqrt(3)))
+    assert contrast([seeds(5, 6, 7), seeds(1, 2, 3)], COMPARED) == (4.0, 0.0)
+    opposed = [seeds(4, 6, 8), seeds(3, 2, 1)]  # 1, 4 and 7
+    assert contrast(opposed, COMPARED) == (4.0, pytest.approx(3 * 4.302653 / math.sqrt(3)))
+
+
+def test_of_other_seeds_nothing_is_taken() -> None:
+    """Seeds 0 to 2 of four in another order, and not the fourth, which the other has not."""
+    one = {3: 100.0, 2: 8.0, 1: 6.0, 0: 4.0}
+    assert contrast([one, seeds(1, 2, 3)], COMPARED) == contrast(
+        [seeds(4, 6, 8), seeds(1, 2, 3)], COMPARED
+    )
 
 
 def test_one_seed_has_the_pooled_deviation_of_comparable_cells_with_three() -> None:
     """Variances 1 and 4 of 2 degrees of freedom each: 2.5 of 4; two seeds do not count."""
-    comparable = [[1.0, 2.0, 3.0], [0.0, 2.0, 4.0], [0.0, 100.0], [9.0]]
-    assert estimate([7.0], comparable) == Estimate(
-        7.0, pytest.approx(2.5), 4, ((1.0, 2.0, 3.0), (0.0, 2.0, 4.0))
+    comparable = [seeds(1, 2, 3), seeds(0, 2, 4), seeds(0, 100), seeds(9)]
+    t = 2.776445
+    assert contrast([seeds(7)], {0: 1}, comparable) == (7.0, pytest.approx(t * math.sqrt(2.5)))
+    assert contrast([seeds(6, 8)], {0: 1}, comparable) == (
+        7.0,
+        pytest.approx(t * math.sqrt(2.5 / 2)),  # and two seeds, for 4 degrees and not 1
     )
-    assert estimate([7.0], comparable[2:]) is None
-    assert estimate([7.0], ()) is None
-    assert estimate([7.0], [[5.0, 5.0, 5.0]]) is None  # equal seeds say nothing of others
+    assert contrast([seeds(7)], {0: 1}, comparable[2:]) == (7.0, None)
+    assert contrast([seeds(7)], {0: 1}, [seeds(5, 5, 5)]) == (7.0, None)  # says nothing of others
 
 
-def test_so_have_two_seeds_whose_own_would_have_one_degree_of_freedom() -> None:
-    comparable = [[1.0, 2.0, 3.0], [0.0, 2.0, 4.0]]
-    found = estimate([6.0, 8.0], comparable)
-    assert found == Estimate(7.0, pytest.approx(2.5 / 2), 4, ((1.0, 2.0, 3.0), (0.0, 2.0, 4.0)))
-    assert estimate([6.0, 8.0], comparable[:0]) == Estimate(7.0, pytest.approx(1.0), 1)
+def test_a_difference_at_one_seed_has_what_the_seeds_leave_of_it() -> None:
+    """Less the seeds' means, (-1.5, 0, 1.5) and (-.5, 0, .5) are (-.5, 0, .5) and (.5, 0, -.5).
+
+    These are squares of 1 with 2 degrees of freedom: a variance of 0.5, of a difference 1.
+    """
+    comparable = [seeds(5.5, 7, 8.5), seeds(1.5, 2, 2.5)]
+    expected = (2.0, pytest.approx(4.302653))
+    assert contrast([seeds(9), seeds(7)], COMPARED, comparable) == expected
+    four = [seeds(9), seeds(7), seeds(1), seeds(1)]
+    gain = {0: 1, 1: -1, 2: -1, 3: 1}
+    assert contrast(four, gain, comparable) == (2.0, pytest.approx(4.302653 * math.sqrt(2)))
+    alone = contrast([seeds(9), seeds(7)], COMPARED, [seeds(1, 2, 3)])  # as if seeds had no effect
+    assert alone == (2.0, pytest.approx(4.302653 * math.sqrt(2)))
+    alike = [seeds(0.1, 0.2, 0.3), seeds(0.4, 0.5, 0.6)]
+    assert contrast([seeds(9), seeds(7)], COMPARED, alike) == (2.0, None)
+
+
+THREE = st.tuples(*[st.integers(-9, 9)] * 3)
+
+
+@given(numbers=st.tuples(THREE, THREE, THREE, THREE), shifts=THREE)
+def test_what_seeds_do_to_all_cells_changes_no_difference(numbers, shifts) -> None:
+    """Neither of three seeds, nor of one with the deviation of the other two cells."""
+    cells = [seeds(*own) for own in numbers]
+    moved = [{seed: own[seed] + shifts[seed] for seed in own} for own in cells]
+    for count in (3, 1):
+        before, after = (
+            contrast([seeds(*list(own.values())[:count]) for own in each[:2]], COMPARED, each[2:])
+            for each in (cells, moved)
+        )
+        assert after == (
+            pytest.approx(before[0], abs=1e-9),
+            before[1] and pytest.approx(before[1], abs=1e-5),
+        )
 
 
 def test_ratios_have_the_interval_of_their_logarithms() -> None:
     e = math.e
-    found = known(e, e**2, e**3, logarithm=True)
-    assert found == Estimate(
-        pytest.approx(math.log((e + e**2 + e**3) / 3)), pytest.approx(1 / 3), 2
+    one = contrast([seeds(e, e**2, e**3)], {0: 1}, logarithm=True)
+    assert one == (
+        pytest.approx(math.log((e + e**2 + e**3) / 3)),
+        pytest.approx(4.302653 / math.sqrt(3)),
     )
-
-
-def test_many_degrees_of_freedom_have_nearly_the_interval_of_a_normal_distribution() -> None:
-    assert half_width([Estimate(0.0, 4.0, 10**9)]) == pytest.approx(2 * 1.959964)
+    twice = [seeds(2, 20, 200), seeds(1, 10, 100)]
+    assert contrast(twice, COMPARED, logarithm=True) == (
+        pytest.approx(math.log(2)),
+        pytest.approx(0.0, abs=1e-12),
+    )
 
 
 def claimed(measure: str = "difference", **bounds: float) -> Claim:
@@ -112,38 +158,40 @@ def test_a_ratio_is_judged_as_a_logarithm() -> None:
 
 
 def test_several_seeds_decide_a_claim_by_their_own_deviation() -> None:
-    """0.5, 0.6, 0.7 against 0.1, 0.2, 0.3: 0.4 with 2.776 * 0.1 * sqrt(2 / 3) = 0.227 either way."""
-    cells = {"x: a": of(0.5, 0.6, 0.7), "x: b": of(0.1, 0.2, 0.3)}
+    """Differences of 0.3, 0.5 and 0.4: 0.4 with 4.303 * 0.1 / sqrt(3) = 0.248 either way."""
+    cells = {"x: a": of(0.5, 0.6, 0.7), "x: b": of(0.2, 0.1, 0.3)}
     found = check(claimed(low=0.0), cells, Resolution())
     assert found.interval is not None
-    assert found.interval.low == pytest.approx(0.4 - 0.22666, abs=1e-4)
+    assert found.interval.low == pytest.approx(0.4 - 0.24841, abs=1e-4)
     assert found.verdict == "holds"
     assert check(claimed(low=0.2), cells, Resolution()).verdict == "open"
 
 
 def test_one_seed_is_judged_by_cells_of_the_same_table_with_three() -> None:
-    """0.1 from the same 2 degrees of freedom, twice: 0.4 and sqrt(2) * 0.1 * 4.303 = 0.608 either way."""
+    """Squares of 2 * 0.05^2 twice, 2 degrees: 0.005, of the difference 0.01: 4.303 * 0.1 either way."""
     one = {"x: a": of(0.6), "x: b": of(0.2)}
     assert check(claimed(low=0.0), one, Resolution()).verdict == "one seed"
-    elsewhere = {**one, "y: c": of(0.4, 0.5, 0.6)}
-    assert check(claimed(low=0.0), elsewhere, Resolution()).verdict == "one seed"
-    same = {**one, "x: c": of(0.4, 0.5, 0.6)}
-    found = check(claimed(low=0.0), same, Resolution())
+    three = {"c": of(0.4, 0.5, 0.6), "d": of(0.7, 0.7, 0.7)}
+    elsewhere = {f"y: {name}": own for name, own in three.items()}
+    assert check(claimed(low=0.0), {**one, **elsewhere}, Resolution()).verdict == "one seed"
+    same = {f"x: {name}": own for name, own in three.items()}
+    found = check(claimed(low=0.0), {**one, **same}, Resolution())
     assert found.verdict == "open"
     assert found.interval is not None
-    assert found.interval.low == pytest.approx(0.4 - 4.302653 * 0.1 * math.sqrt(2))
-    assert check(claimed(low=0.1), same, Resolution()).verdict == "open"
+    assert found.interval.low == pytest.approx(0.4 - 0.4302653)
+    twice = {**one, **same, "x: e": of(0.4, 0.5, 0.6)}  # the same runs as c: one cell
+    assert check(claimed(low=0.0), twice, Resolution()) == found
 
 
 def test_without_three_seeds_in_its_table_those_of_the_same_network_and_data_count() -> None:
-    cells = {"x: a": of(0.6), "x: b": of(0.2), "y: c": of(0.4, 0.5, 0.6), "z: d": of(0.0, 0.5, 1.0)}
-    families = {"x: a": "cnn", "x: b": "cnn", "y: c": "cnn", "z: d": "lstm"}
+    cells = {"x: a": of(0.6), "x: b": of(0.2), "y: c": of(0.4, 0.5, 0.6), "y: d": of(0.7, 0.7, 0.7)}
+    families = {"x: a": "cnn", "x: b": "cnn", "y: c": "cnn", "y: d": "cnn", "z: e": "lstm"}
+    cells["z: e"] = of(0.0, 0.5, 1.0)
     found = check(claimed(low=0.0), cells, Resolution(), families=families)
     assert found.interval is not None
-    assert found.interval.low == pytest.approx(0.4 - 4.302653 * 0.1 * math.sqrt(2))
-    assert (
-        check(claimed(low=0.0), cells, Resolution(), families={"x: a": "cnn"}).verdict == "one seed"
-    )
+    assert found.interval.low == pytest.approx(0.4 - 0.4302653)
+    alone = check(claimed(low=0.0), cells, Resolution(), families={"x: a": "cnn"})
+    assert alone.verdict == "one seed"
 
 
 def test_an_order_is_known_as_its_least_step_and_a_spread_as_its_widest_pair() -> None:

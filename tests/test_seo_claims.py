@@ -34,20 +34,16 @@ def learning(accuracy, train_loss, seed=0) -> RunResult:
 
 
 def agreeing(first: dict[str, float], second: dict[str, float]) -> dict[str, CellResult]:
-    """Return two cells of these similarities by layer, the second seed's 0.1 above the first's."""
+    """Return two cells of these similarities by layer, of the first 0.1 more, 0 and 0.1 less by seed."""
+
+    def run(by: dict[str, float], seed: int, more: float) -> RunResult:
+        row = {"round": 1, "similarity": {layer: value + more for layer, value in by.items()}}
+        return run_result(seed=seed, agreement=[row])
+
+    shifts = (0.1, 0.0, -0.1)
     return {
-        name: cell(
-            *(
-                run_result(
-                    seed=seed,
-                    agreement=[
-                        {"round": 1, "similarity": {k: v + 0.1 * seed for k, v in by.items()}}
-                    ],
-                )
-                for seed in (0, 1)
-            )
-        )
-        for name, by in (("a", first), ("b", second))
+        "a": cell(*(run(first, seed, more) for seed, more in enumerate(shifts))),
+        "b": cell(*(run(second, seed, 0.0) for seed in range(3))),
     }
 
 
@@ -88,7 +84,7 @@ def test_a_difference_must_exceed_the_noise(finals, verdict: str) -> None:
 
 def test_the_seeds_count_as_noise_where_they_are_wider() -> None:
     """s = 0.1 of three seeds, the others agree: 4.303 * 0.1 / sqrt(3) = 0.248 either way."""
-    wide = cell(*(run_result(final=final) for final in (0.5, 0.6, 0.7)))
+    wide = cell(*(run_result(final=0.5 + seed / 10, seed=seed) for seed in range(3)))
     cells = {"a": wide, "b": thrice(run_result(final=0.55))}
     checked = check(claim(measure="difference", low=0.0), cells, Resolution(0.01))
     assert checked.interval is not None
@@ -115,7 +111,7 @@ def test_claims_about_one_value_all_values_and_layers() -> None:
     layers = check(
         agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), Resolution(0.01)
     )
-    assert (layers.measured, layers.verdict) == (0.0, "open")
+    assert (layers.measured, layers.verdict) == (pytest.approx(0.0), "open")
     assert check(value, {}, Resolution(0.01)).verdict == "not run"
 
 
@@ -237,11 +233,12 @@ def test_a_page_says_which_rounds_a_window_is() -> None:
 
 @pytest.mark.parametrize(("second", "verdict"), [(0.05, "holds"), (0.46, "open"), (0.95, "fails")])
 def test_similarities_differ_by_more_than_the_noise_of_the_seeds(second, verdict: str) -> None:
-    """Two seeds 0.1 apart in both cells: s^2 = 0.005, so 4.303 * sqrt(0.005 / 2 * 2) = 0.304."""
+    """Differences 0.1 apart from seed to seed: 4.303 * 0.1 / sqrt(3) = 0.248 either way."""
     cells = agreeing({"x": 0.5}, {"x": second})
     checked = check(claim(measure="agreement", low=0.0), cells, Resolution(0.01))
     assert checked.interval is not None
-    assert checked.interval.high - checked.interval.value == pytest.approx(4.302653 * 0.005**0.5)
+    half = checked.interval.high - checked.interval.value
+    assert half == pytest.approx(4.302653 * 0.1 / 3**0.5)
     assert checked.verdict == verdict
 
 
@@ -256,13 +253,13 @@ def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None
         8,
         "one seed",
     )
-    two = {
-        name: cell(*(run_result(seed=seed, **{of: value + 2 * seed}) for seed in (0, 1)))
-        for name, value in (("a", 9), ("b", 1))
+    three = {
+        "a": cell(*(run_result(seed=seed, **{of: 10 + 3 * seed}) for seed in range(3))),
+        "b": cell(*(run_result(seed=seed, **{of: 4 + seed}) for seed in range(3))),
     }
-    checked = check(differs, two, Resolution(0.01))  # s = 1.414, t of 2 degrees: 4.303 * 1.414
+    checked = check(differs, three, Resolution(0.01))  # 6, 8 and 10: 4.303 * 2 / sqrt(3)
     assert checked.interval is not None
-    assert checked.interval.high - 8 == pytest.approx(4.302653 * 2**0.5)
+    assert checked.interval.high - 8 == pytest.approx(4.302653 * 2 / 3**0.5)
     assert checked.verdict == "holds"
 
 

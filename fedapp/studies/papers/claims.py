@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from fedapp.analysis.curves import rounds_to_target
-from fedapp.studies.papers.noise import Estimate, Interval, contrast, estimate
+from fedapp.studies.papers.noise import SEEDS, Interval, Numbers, Signs, contrast
 from fedapp.studies.papers.results import CellResult, Curve, RunResult
 from fedapp.studies.papers.schema import Base, Part
 
@@ -162,7 +162,7 @@ class Resolution:
 
 @dataclass(frozen=True)
 class Measured:
-    """A claim's number and its interval; None if the deviation of a cell is unknown."""
+    """A claim's number and its interval; None if its deviation over the seeds is unknown."""
 
     value: float
     interval: Interval | None
@@ -172,54 +172,40 @@ def measure(
     claim: Claim,
     cells: Sequence[CellResult],
     pace: float = 1.0,
-    comparable: Sequence[Sequence[CellResult]] = (),
+    comparable: Sequence[CellResult] = (),
     resolution: Resolution | None = None,
 ) -> Measured | None:
     """Measure a claim on cells that were run; None if a run does not have the number.
 
-    ``pace`` is the number of the paper's rounds that one round stands for. ``comparable`` are for each
-    cell those whose deviation over seeds counts for it if it has one seed.
-    """
-    values_of = _reader(claim, cells, pace)
-    values = [values_of(cell) for cell in cells] if values_of else []
-    if values_of is None or not all(values):
-        return None
-    means = tuple(float(np.mean(own)) for own in values)
-    ratio = claim.measure in RATIOS
-    if ratio and min(map(min, values)) <= 0:
-        return None
-    others = [[values_of(cell) for cell in own] for own in comparable] or [[]] * len(cells)
-    estimates = [
-        estimate(own, [o for o in each if o], logarithm=ratio)
-        for own, each in zip(values, others, strict=True)
-    ]
-    if claim.of == "rate":  # the search's choice, one for all seeds
-        estimates = [Estimate(math.log(m) if ratio else m, 0.0, 1) for m in means]
-    known = [each for each in estimates if each]
-    if len(known) < len(estimates):
-        return Measured(_combined(claim, means), None)
-    least = (resolution or Resolution()).of(claim, means)
-    return Measured(_combined(claim, means), _interval(claim, known, least))
-
-
-def _interval(claim: Claim, estimates: Sequence[Estimate], resolution: float) -> Interval:
-    """Return the interval of a claim's number from its cells' estimates.
+    ``pace`` is the number of the paper's rounds that one round stands for. ``comparable`` are cells
+    whose deviation over seeds counts if these have fewer than three seeds in common.
 
     An order is known as its least step, a spread as that of the pair which may be the farthest apart.
     """
-    each = [contrast(estimates, signs, resolution) for signs in _contrasts(claim, estimates)]
+    numbers_of = _reader(claim, cells, pace)
+    values = [numbers_of(cell) for cell in cells]
+    ratio = claim.measure in RATIOS
+    if not set.intersection(*map(set, values)):
+        return None
+    if ratio and min(min(own.values()) for own in values) <= 0:
+        return None
+    others = [numbers for cell in comparable if (numbers := numbers_of(cell))]
+    each = [
+        contrast(values, signs, others, logarithm=ratio) for signs in _contrasts(claim, len(cells))
+    ]
     choose = max if claim.takes_any else min
-    low, value, high = (
-        choose(i.low for i in each),
-        choose(i.value for i in each),
-        choose(i.high for i in each),
-    )
-    if claim.measure in RATIOS:
-        low, value, high = math.exp(low), math.exp(value), math.exp(high)
-    return Interval(max(low, claim.least), value, high)
+    convert = math.exp if ratio else float
+    value = convert(choose(value for value, _ in each))
+    means = [float(np.mean(list(own.values()))) for own in values]
+    least = (resolution or Resolution()).of(claim, means)
+    known = [(value, max(half, least)) for value, half in each if half is not None]
+    if len(known) < len(each):
+        return Measured(value, None)
+    low, high = (convert(choose(value + sign * half for value, half in known)) for sign in (-1, 1))
+    return Measured(value, Interval(max(low, claim.least), value, high))
 
 
-def _contrasts(claim: Claim, estimates: Sequence[Estimate]) -> list[dict[int, int]]:
+def _contrasts(claim: Claim, cells: int) -> list[Signs]:
     """Return the sums and differences of cells, by their places, that a claim is about."""
     match claim.measure:
         case "value":
@@ -227,52 +213,31 @@ def _contrasts(claim: Claim, estimates: Sequence[Estimate]) -> list[dict[int, in
         case "gain" | "ratio-gain":
             return [{0: 1, 1: -1, 2: -1, 3: 1}]
         case "order":
-            return [{i: 1, i + 1: -1} for i in range(len(estimates) - 1)]
+            return [{place: 1, place + 1: -1} for place in range(cells - 1)]
         case "spread" | "factor":
-            order = sorted(range(len(estimates)), key=lambda i: -estimates[i].mean)
-            return [{a: 1, b: -1} for a, b in itertools.combinations(order, 2)] or [{}]
+            pairs = itertools.permutations(range(cells), 2)
+            return [{high: 1, low: -1} for high, low in pairs] or [{0: 0}]
         case _:
             return [{0: 1, 1: -1}]
 
 
-def _combined(claim: Claim, values: Sequence[float]) -> float:
-    """Combine the cells' numbers into the claim's."""
-    match claim.measure:
-        case "difference" | "agreement":
-            return values[0] - values[1]
-        case "gain":
-            return (values[0] - values[1]) - (values[2] - values[3])
-        case "spread":
-            return max(values) - min(values)
-        case "order":
-            return min(before - after for before, after in itertools.pairwise(values))
-        case "ratio":
-            return values[0] / values[1]
-        case "ratio-gain":
-            return (values[0] / values[1]) / (values[2] / values[3])
-        case "factor":
-            return max(values) / min(values)
-        case _:
-            return values[0]
+Reader = Callable[[CellResult], Numbers]
+"""Returns a cell's numbers; none if one of its runs does not have the number."""
 
 
-Reader = Callable[[CellResult], list[float]]
-"""Returns a cell's numbers, one a seed; none if one of its runs does not have the number."""
-
-
-def _reader(claim: Claim, cells: Sequence[CellResult], pace: float) -> Reader | None:
-    """Return what reads the claim's numbers of a cell; None if ``cells`` share no layer of updates."""
+def _reader(claim: Claim, cells: Sequence[CellResult], pace: float) -> Reader:
+    """Return what reads the claim's numbers of a cell."""
     if claim.measure == "agreement":
         layer = _least_similar(cells[0], cells[1])
-        return None if layer is None else lambda cell: _similarities(cell, layer)
-    if claim.of == "rate":  # one for all runs
-        return lambda cell: [] if cell.rate is None else [cell.rate]
+        return lambda cell: _similarities(cell, layer)
+    if claim.of == "rate":  # one for all seeds
+        return lambda cell: {} if cell.rate is None else dict.fromkeys(range(SEEDS), cell.rate)
     level = LEVEL * min(run.best for cell in cells for run in cell.runs)
 
-    def numbers(cell: CellResult) -> list[float]:
-        values = [_number(claim, run, level, pace) for run in cell.runs]
-        known = [value for value in values if value is not None]
-        return known if len(known) == len(values) else []
+    def numbers(cell: CellResult) -> Numbers:
+        values = {run.seed: _number(claim, run, level, pace) for run in cell.runs}
+        known = {seed: value for seed, value in values.items() if value is not None}
+        return known if len(known) == len(values) else {}
 
     return numbers
 
@@ -308,9 +273,10 @@ def _least_similar(first: CellResult, second: CellResult) -> str | None:
     return min(gains, key=gains.__getitem__) if gains else None
 
 
-def _similarities(cell: CellResult, layer: str) -> list[float]:
+def _similarities(cell: CellResult, layer: str | None) -> Numbers:
     """Return the mean similarity of a layer's updates in each run that recorded it."""
-    return [by[layer] for by in (similarity([run]) for run in cell.runs) if layer in by]
+    by_seed = {run.seed: similarity([run]) for run in cell.runs}
+    return {seed: by[layer] for seed, by in by_seed.items() if layer in by}
 
 
 def similarity(runs: Sequence[RunResult]) -> dict[str, float]:

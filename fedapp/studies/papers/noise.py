@@ -1,25 +1,31 @@
 """The noise of measured numbers: one model, by which every claim is judged.
 
-A cell's number is its mean over n seeds. It is known to within t s / sqrt(n), the interval of 95 %
-confidence, s the standard deviation over its seeds; of several cells by Welch's formula for unequal
-deviations. With three seeds t is 4.3 for one cell and 2.8 to 4.3 for two: the range of three seeds, which
-is narrower, misses their median one time in four. A cell with fewer than three has the pooled
-deviation of comparable cells with three. Ratios have all of this of the logarithms.
+A number is measured once a seed: of several cells, from their runs of the same seed, which begin with the
+same weights, and with the same partition if the cells have it in common. What a seed does to all of them
+so cancels in their differences. The mean over n seeds is known to within t s / sqrt(n), the interval of
+95 % confidence, s the standard deviation over the seeds; with three seeds t is 4.3. Their range, which is
+narrower, misses their median one time in four. With fewer than three seeds the deviation is pooled
+from comparable cells with three. Ratios have all of this of the logarithms.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 SEEDS = 3
-"""The least number of seeds of a cell whose deviation counts for others."""
+"""The least number of seeds whose own deviation counts."""
+
+Numbers = Mapping[int, float]
+"""A cell's numbers by seed."""
+Signs = Mapping[int, int]
+"""A sum of cells, each with the sign of its place."""
 
 
 @dataclass(frozen=True)
@@ -31,66 +37,63 @@ class Interval:
     high: float
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """A mean over seeds, its squared standard error, and the degrees of freedom of its deviation.
-
-    ``pool``: the values of other cells from which the deviation is; () where it is the cell's own.
-    """
-
-    mean: float
-    variance: float
-    freedom: int
-    pool: tuple[tuple[float, ...], ...] = ()
-
-
-def estimate(
-    values: Sequence[float], comparable: Sequence[Sequence[float]], *, logarithm: bool = False
-) -> Estimate | None:
-    """Estimate a cell's number from its ``values``, one a seed; None if its deviation is unknown.
-
-    With fewer than three seeds the deviation is the pooled one of the ``comparable`` cells with three,
-    if any of these differ. With ``logarithm`` the estimate is of the mean's logarithm.
-    """
-    mean = float(np.mean(values))
-    shown = math.log(mean) if logarithm else mean
-    several = [each for each in comparable if len(each) >= SEEDS]
-    own = len(values) >= SEEDS or not any(np.ptp(each) for each in several)
-    groups = [values] if own else several
-    if logarithm:
-        groups = [np.log(each).tolist() for each in groups if min(each) > 0]
-    freedom = sum(len(each) - 1 for each in groups)
-    if not freedom:
-        return None
-    squares = sum(float(np.var(each)) * len(each) for each in groups)
-    pool = () if own else tuple(map(tuple, groups))
-    return Estimate(shown, squares / freedom / len(values), freedom, pool)
-
-
-def half_width(estimates: Sequence[Estimate]) -> float:
-    """Return half of the interval of a sum or difference of estimates (Welch 1947).
-
-    Estimates whose deviation is that of the same other cells have its degrees of freedom together.
-    """
-    variances, freedoms = defaultdict[object, float](float), dict[object, int]()
-    for place, each in enumerate(estimates):
-        source = each.pool or place
-        variances[source] += each.variance
-        freedoms[source] = each.freedom
-    total = sum(variances.values())
-    if not total:
-        return 0.0
-    freedom = total**2 / sum(variances[s] ** 2 / freedoms[s] for s in variances)
-    return float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(total)
-
-
 def contrast(
-    estimates: Sequence[Estimate], signs: Mapping[int, int], resolution: float = 0.0
-) -> Interval:
-    """Return the interval of a sum of estimates with signs, by their places.
+    cells: Sequence[Numbers],
+    signs: Signs,
+    comparable: Sequence[Numbers] = (),
+    *,
+    logarithm: bool = False,
+) -> tuple[float, float | None]:
+    """Return a signed sum of the cells' means over the seeds that all have, and half of its interval.
 
-    ``resolution`` is the least half of an interval, whatever the seeds.
+    Half of the interval is None if neither the seeds nor the ``comparable`` cells give a deviation. With
+    ``logarithm`` the sum is of the means' logarithms.
     """
-    value = sum(sign * estimates[place].mean for place, sign in signs.items())
-    half = max(half_width([estimates[place] for place in signs]), resolution)
-    return Interval(value - half, value, value + half)
+    chosen, sign = [cells[place] for place in signs], np.array(list(signs.values()))
+    table = _by_seed(chosen)
+    value = float(sign @ _scaled(table.mean(axis=1), logarithm))
+    each = sign @ _scaled(table, logarithm)
+    pooled = None if len(each) >= SEEDS else _pooled(comparable, len(signs) > 1, logarithm)
+    if pooled:
+        variance, freedom = pooled[0] * float(sign @ sign), pooled[1]
+    elif len(each) > 1:
+        variance, freedom = float(each.var(ddof=1)), len(each) - 1
+    else:
+        return value, None
+    t = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
+    return value, t * math.sqrt(variance / len(each))
+
+
+def _pooled(
+    comparable: Sequence[Numbers], compared: bool, logarithm: bool
+) -> tuple[float, int] | None:
+    """Return the pooled variance over seeds of the cells with three, and its degrees of freedom.
+
+    Of a number that is ``compared`` at the same seed, it is the variance that two cells and more leave
+    without the seeds' means. None without such cells, or if they are equal, which says nothing of others.
+    """
+    several = [each for each in comparable if len(each) >= SEEDS]
+    if logarithm:
+        several = [each for each in several if min(each.values()) > 0]
+    if not several:
+        return None
+    table = _scaled(_by_seed(several), logarithm)
+    rest = table - table.mean(axis=1, keepdims=True)
+    groups, seeds = table.shape
+    if compared and groups > 1:
+        rest -= rest.mean(axis=0)
+        groups -= 1
+    freedom = groups * (seeds - 1)
+    if np.allclose(rest, 0.0, atol=1e-9 * np.abs(table).max()):
+        return None
+    return float(np.sum(rest**2)) / freedom, freedom
+
+
+def _by_seed(cells: Sequence[Numbers]) -> NDArray[np.float64]:
+    """Return the cells' numbers of the seeds that all have, [cell, seed]."""
+    seeds = sorted(set.intersection(*(set(each) for each in cells)))
+    return np.array([[each[seed] for seed in seeds] for each in cells])
+
+
+def _scaled(numbers: NDArray[np.float64], logarithm: bool) -> NDArray[np.float64]:
+    return np.log(numbers) if logarithm else numbers

@@ -33,9 +33,9 @@ Verdict = Literal[
     "not run",
 ]
 NOT_JUDGED: Mapping[Verdict, str] = {
-    "one seed": "the claim is open, because a cell has one seed and no comparable cell (of the same "
-    "table or figure, or else of the same network and data) has three that differ, so that its noise is "
-    "unknown",
+    "one seed": "the claim is open, because its cells have one seed in common and no comparable one (of "
+    "the same table or figure, or else of the same network and data) has three that differ, so that its "
+    "noise is unknown",
     "one rate": "the claim compares the best rates, and only one rate was tried",
     "cut short": "the claim is about the ends of curves, and these have fewer rounds than at full scale",
     "full scale only": "a single accuracy depends on the data and network, which are the paper's at "
@@ -45,12 +45,13 @@ NOT_JUDGED: Mapping[Verdict, str] = {
 """Why a number is shown but not judged."""
 JUDGED: tuple[Verdict, ...] = ("holds", "fails", "open", "undecidable")
 DECIDED = (
-    "The interval is the mean over the seeds ± t s / √n with 95 % confidence (of several cells "
-    "Welch's, of ratios that of their logarithms), and at least the resolution on either side{}; a cell "
-    "with fewer than three has the pooled deviation of comparable cells with three. Three give a wide "
-    "interval, with t of 2.8 to 4.3; their range would be narrower, and misses their median one time in "
-    "four. A claim *holds* if the interval is within the bounds, *fails* if it is outside, and is *open* "
-    "otherwise."
+    "The interval is the mean over the seeds ± t s / √n with 95 % confidence (of ratios that of their "
+    "logarithms), and at least the resolution on either side{}. Cells are compared seed by seed: runs of "
+    "the same seed begin with the same weights, and with the same partition if the cells have it in "
+    "common, so that what these do to both is no noise of their difference. With fewer than three seeds "
+    "in common s is the pooled deviation of comparable cells with three. Three give a wide interval, "
+    "with t of 4.3; their range would be narrower, and misses their median one time in four. A claim "
+    "*holds* if the interval is within the bounds, *fails* if it is outside, and is *open* otherwise."
 )
 UNDECIDABLE = (
     "*undecidable*: the margin that the rule allows is not above the noise, so that no measurement with "
@@ -91,8 +92,7 @@ def check(
     own = [cells.get(name, CellResult()) for name in names]
     if not all(cell.runs for cell in own):
         return Checked(claim, None, None, "not run")
-    others = [_comparable(name, cells, families or {}) for name in names]
-    measured = measure(claim, own, pace, others, resolution)
+    measured = measure(claim, own, pace, _comparable(names, cells, families or {}), resolution)
     if measured is None:
         return Checked(claim, None, None, "no number")
     verdict = _verdict(claim, measured.interval, scale)
@@ -101,16 +101,24 @@ def check(
 
 
 def _comparable(
-    name: str, cells: Mapping[str, CellResult], families: Mapping[str, Hashable]
+    names: Sequence[str], cells: Mapping[str, CellResult], families: Mapping[str, Hashable]
 ) -> list[CellResult]:
-    """Return the cells with three seeds of the same table or figure, else of the same family."""
+    """Return the cells with three seeds of the same tables or figures, else of the same families.
+
+    Cells of the same runs are one.
+    """
     several = {other: cell for other, cell in cells.items() if len(cell.runs) >= SEEDS}
-    experiment, separator, _ = name.partition(EXPERIMENT_SEPARATOR)
-    same = [cell for other, cell in several.items() if other.startswith(experiment + separator)]
-    if same and separator:
-        return same
-    own = families.get(name)
-    return [cell for other, cell in several.items() if own and families.get(other) == own]
+    by_runs = dict[tuple[str, ...], CellResult]()
+    for name in names:
+        experiment, separator, _ = name.partition(EXPERIMENT_SEPARATOR)
+        own = families.get(name)
+        same = [
+            other for other in several if separator and other.startswith(experiment + separator)
+        ]
+        alike = [other for other in several if own and families.get(other) == own]
+        for cell in map(several.__getitem__, same or alike):
+            by_runs[tuple(run.run for run in cell.runs)] = cell
+    return list(by_runs.values())
 
 
 def _verdict(claim: Claim, interval: Interval | None, scale: ScaleName) -> Verdict:
