@@ -8,7 +8,7 @@ from fedapp.analysis.curves import beyond_plateau
 from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import all_experiments, read_experiment
 from fedapp.studies.papers.cells import Setup, cells_of, make_cells
-from fedapp.studies.papers.claims import Claim, Claims, Resolution
+from fedapp.studies.papers.claims import Claim, Claims
 from fedapp.studies.papers.pages.claims import (
     Checked,
     Verdict,
@@ -23,7 +23,7 @@ from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Cell, SearchResult
 from tests.paper_results import EXPERIMENTS, cell, run_result
 
-RESOLUTION = Resolution(0.001, {"rate": 0.47})
+RESOLUTION = 0.001
 
 
 def result(needed: float | None = None, rate: float = 0.1, **more: float | None) -> CellResult:
@@ -98,15 +98,9 @@ def test_one_speed_up_is_compared_with_another() -> None:
     assert measured("ratio-gain", *rounds[2:], *rounds[:2], low=1.0).verdict == "fails"
 
 
-@pytest.mark.parametrize(
-    ("least", "verdict"),
-    [(0.1, "holds"), (0.0464159, "open"), (0.0215443, "fails")],
-)
-def test_rates_are_known_to_half_a_step_of_their_grid(least: float, verdict: str) -> None:
-    cells = [result(1, rate=0.464159), result(1, rate=least), result(1, rate=0.215443)]
-    found = measured("factor", *cells, of="rate", high=10.0)
-    assert found.measured == pytest.approx(0.464159 / least)
-    assert found.verdict == verdict
+def test_rates_are_selected_once_whatever_the_seeds() -> None:
+    found = measured("factor", result(1, rate=0.4), result(1, rate=0.1), of="rate", high=10.0)
+    assert (found.measured, found.verdict) == (pytest.approx(4.0), "one seed")
 
 
 def test_a_difference_of_rounds_has_the_interval_of_both() -> None:
@@ -234,13 +228,6 @@ def test_a_claim_that_cannot_be_judged_is_refused(text: str, said: str) -> None:
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize("share", ["{ speed = 0.1 }", "{ needed = 1.5 }"])
-def test_a_share_of_noise_is_of_a_known_number_and_less_than_one(share: str) -> None:
-    text = f'{HEAD}relative-noise = {share}\n{CLAIM}measure = "value"\ncells = ["a"]\nlow = 0'
-    with pytest.raises(ConfigError, match="relative-noise"):
-        read_experiment("one", text)
-
-
 # ---------------------------------------------------------------- McMahan's
 
 
@@ -260,7 +247,7 @@ def test_the_text_s_speed_ups_are_those_of_the_tables() -> None:
         }.items()
     )
     for each in experiment.claims:
-        if each.measure == "ratio" and each.of == "needed" and each.high:
+        if each.measure == "ratio" and each.of == "needed" and each.low and each.high:
             assert each.low < each.published < each.high
 
 
@@ -279,7 +266,7 @@ def test_the_published_rounds_hold_in_every_claim_about_rounds() -> None:
     assert len(about) >= 20
     for each in about:
         cells = {name: result(published[name]) for name in cells_of(each)}
-        found = check(each, cells, Resolution(0.001))
+        found = check(each, cells, 0.001)
         assert found.verdict == "holds", each.text
         assert found.measured == pytest.approx(each.published, rel=0.03, abs=0.051), each.text
 

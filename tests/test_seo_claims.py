@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from fedapp.analysis.curves import fluctuation, relative_spread
 from fedapp.studies.papers.cells import make_cells
-from fedapp.studies.papers.claims import Claim, Claims, Resolution
+from fedapp.studies.papers.claims import Claim, Claims
 from fedapp.studies.papers.pages.claims import check, claims_section
 from fedapp.studies.papers.results import CellResult, Curve, Results, RunResult
 from fedapp.studies.papers.schema import ScaleName
@@ -57,10 +57,10 @@ def test_a_gain_is_the_difference_of_two_differences() -> None:
     claim = Claim(text="", where="", measure="gain", cells=("a", "b", "c", "d"), low=0.0)
     finals = {"a": 0.6, "b": 0.5, "c": 0.7, "d": 0.68}
     cells = {name: thrice(run_result(final=final)) for name, final in finals.items()}
-    checked = check(claim, cells, Resolution(0.02))
+    checked = check(claim, cells, 0.02)
     assert checked.measured == pytest.approx(0.1 - 0.02)
     assert checked.verdict == "holds"
-    assert check(claim, cells, Resolution(0.1)).verdict == "open"
+    assert check(claim, cells, 0.1).verdict == "open"
 
 
 def test_claims_are_about_cells_of_other_items() -> None:
@@ -77,7 +77,7 @@ def test_claims_are_about_cells_of_other_items() -> None:
 )
 def test_a_difference_must_exceed_the_noise(finals, verdict: str) -> None:
     cells = {name: thrice(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
-    checked = check(claim(measure="difference", low=0.0), cells, Resolution(0.01))
+    checked = check(claim(measure="difference", low=0.0), cells, 0.01)
     assert checked.verdict == verdict
     assert checked.measured == pytest.approx(finals[0] - finals[1])
 
@@ -86,7 +86,7 @@ def test_the_seeds_count_as_noise_where_they_are_wider() -> None:
     """s = 0.1 of three seeds, the others agree: 4.303 * 0.1 / sqrt(3) = 0.248 either way."""
     wide = cell(*(run_result(final=0.5 + seed / 10, seed=seed) for seed in range(3)))
     cells = {"a": wide, "b": thrice(run_result(final=0.55))}
-    checked = check(claim(measure="difference", low=0.0), cells, Resolution(0.01))
+    checked = check(claim(measure="difference", low=0.0), cells, 0.01)
     assert checked.interval is not None
     assert checked.interval.high - 0.05 == pytest.approx(0.24843, abs=1e-4)
     assert checked.verdict == "open"
@@ -98,21 +98,19 @@ def test_the_seeds_count_as_noise_where_they_are_wider() -> None:
 )
 def test_a_spread_must_exceed_the_noise_too(finals, verdict: str) -> None:
     cells = {name: thrice(run_result(final=f)) for name, f in zip("ab", finals, strict=True)}
-    assert check(claim(measure="spread", high=0.02), cells, Resolution(0.01)).verdict == verdict
+    assert check(claim(measure="spread", high=0.02), cells, 0.01).verdict == verdict
 
 
 def test_claims_about_one_value_all_values_and_layers() -> None:
     cells = {"a": thrice(run_result(final=0.68)), "b": thrice(run_result(final=0.66))}
     value = claim(measure="value", cells=("a",), low=0.66, high=0.7)
-    assert check(value, cells, Resolution(0.01)).verdict == "holds"
-    spread = check(claim(measure="spread", high=0.01), cells, Resolution(0.001))
+    assert check(value, cells, 0.01).verdict == "holds"
+    spread = check(claim(measure="spread", high=0.01), cells, 0.001)
     assert (round(spread.measured, 6), spread.verdict) == (0.02, "fails")
     agreement = claim(measure="agreement", low=0.0)
-    layers = check(
-        agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), Resolution(0.01)
-    )
+    layers = check(agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), 0.01)
     assert (layers.measured, layers.verdict) == (pytest.approx(0.0), "open")
-    assert check(value, {}, Resolution(0.01)).verdict == "not run"
+    assert check(value, {}, 0.01).verdict == "not run"
 
 
 @pytest.mark.parametrize(
@@ -125,12 +123,9 @@ def test_claims_about_one_value_all_values_and_layers() -> None:
 )
 def test_an_order_is_its_least_step(finals, least: float, verdict: str) -> None:
     cells = {name: thrice(run_result(final=f)) for name, f in zip("abc", finals, strict=True)}
-    checked = check(claim(measure="order", cells=("a", "b", "c"), low=0.0), cells, Resolution(0.01))
+    checked = check(claim(measure="order", cells=("a", "b", "c"), low=0.0), cells, 0.01)
     assert (checked.measured, checked.verdict) == (pytest.approx(least), verdict)
-    assert (
-        check(claim(measure="order", cells=("a", "d"), low=0.0), cells, Resolution(0.01)).measured
-        is None
-    )
+    assert check(claim(measure="order", cells=("a", "d"), low=0.0), cells, 0.01).measured is None
 
 
 def test_a_window_is_of_the_papers_rounds() -> None:
@@ -139,17 +134,15 @@ def test_a_window_is_of_the_papers_rounds() -> None:
     other = thrice(learning([0.1, 0.2, 0.5, 0.7, 0.9], [None, 2.0, 1.5, 1.4, 0.3]))
     cells = {"a": one, "b": other}
     accuracy = claim(measure="difference", of="accuracy", window=(8, 14), low=0.0)
-    assert check(accuracy, cells, Resolution(0.02), "cpu", pace=4.0).measured == pytest.approx(0.1)
-    assert check(accuracy, cells, Resolution(0.02), "cpu", pace=4.0).verdict == "holds"
-    assert (
-        check(accuracy, cells, Resolution(0.02)).verdict == "no number"
-    )  # no run has as many rounds
+    assert check(accuracy, cells, 0.02, "cpu", pace=4.0).measured == pytest.approx(0.1)
+    assert check(accuracy, cells, 0.02, "cpu", pace=4.0).verdict == "holds"
+    assert check(accuracy, cells, 0.02).verdict == "no number"  # no run has as many rounds
     loss = accuracy.model_copy(update={"of": "train_loss"})
-    checked = check(loss, cells, Resolution(0.02), "cpu", pace=4.0)
+    checked = check(loss, cells, 0.02, "cpu", pace=4.0)
     assert (checked.measured, checked.verdict) == (pytest.approx(1.25 - 1.45), "fails")
     last = claim(measure="difference", of="train_loss", low=0.0)
-    assert check(last, cells, Resolution(0.02)).measured == pytest.approx(0.2)
-    assert check(last, cells, Resolution(0.02), "cpu", pace=4.0).measured == pytest.approx(0.2)
+    assert check(last, cells, 0.02).measured == pytest.approx(0.2)
+    assert check(last, cells, 0.02, "cpu", pace=4.0).measured == pytest.approx(0.2)
 
 
 def test_rounds_to_the_level_are_to_nine_tenths_of_what_all_reach() -> None:
@@ -159,11 +152,9 @@ def test_rounds_to_the_level_are_to_nine_tenths_of_what_all_reach() -> None:
         "b": cell(learning([0.0, 0.2, 0.4, 0.5], [1.0] * 4)),
     }
     faster = claim(measure="difference", of="rounds_to_level", high=0.0)
-    checked = check(faster, cells, Resolution(0.01))
+    checked = check(faster, cells, 0.01)
     assert (checked.measured, checked.verdict) == (pytest.approx(1.5 - 2.5), "one seed")
-    assert (
-        check(faster, {**cells, "b": cell(run_result())}, Resolution(0.01)).verdict == "no number"
-    )
+    assert check(faster, {**cells, "b": cell(run_result())}, 0.01).verdict == "no number"
     twice = {
         name: found.model_copy(update={"runs": [*found.runs, later]})
         for (name, found), later in zip(
@@ -175,7 +166,7 @@ def test_rounds_to_the_level_are_to_nine_tenths_of_what_all_reach() -> None:
             strict=True,
         )
     }
-    checked = check(faster, twice, Resolution(0.01))  # (1.5 + 2.5) / 2 less (2.5 + 2.5) / 2
+    checked = check(faster, twice, 0.01)  # (1.5 + 2.5) / 2 less (2.5 + 2.5) / 2
     assert checked.measured == pytest.approx(-0.5)
     assert checked.verdict == "open"
 
@@ -191,12 +182,9 @@ def test_clients_losses_lie_apart_by_their_deviation_over_their_mean() -> None:
     )
     assert (apart.loss_spread, alike.loss_spread, run_result().loss_spread) == (0.5, 0.0, None)
     further = claim(measure="difference", of="loss_spread", low=0.0)
-    checked = check(further, {"a": cell(apart), "b": cell(alike)}, Resolution(0.01))
+    checked = check(further, {"a": cell(apart), "b": cell(alike)}, 0.01)
     assert (checked.measured, checked.verdict) == (0.5, "one seed")
-    assert (
-        check(further, {"a": cell(apart), "b": cell(run_result())}, Resolution(0.01)).verdict
-        == "no number"
-    )
+    assert check(further, {"a": cell(apart), "b": cell(run_result())}, 0.01).verdict == "no number"
 
 
 @pytest.mark.parametrize(
@@ -235,7 +223,7 @@ def test_a_page_says_which_rounds_a_window_is() -> None:
 def test_similarities_differ_by_more_than_the_noise_of_the_seeds(second, verdict: str) -> None:
     """Differences 0.1 apart from seed to seed: 4.303 * 0.1 / sqrt(3) = 0.248 either way."""
     cells = agreeing({"x": 0.5}, {"x": second})
-    checked = check(claim(measure="agreement", low=0.0), cells, Resolution(0.01))
+    checked = check(claim(measure="agreement", low=0.0), cells, 0.01)
     assert checked.interval is not None
     half = checked.interval.high - checked.interval.value
     assert half == pytest.approx(4.302653 * 0.1 / 3**0.5)
@@ -247,8 +235,8 @@ def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None
     one = {"a": cell(run_result(**{of: 9})), "b": cell(run_result(**{of: 1}))}
     differs = claim(measure="difference", of=of, low=0.0)
     assert (
-        check(differs, one, Resolution(0.01)).measured,
-        check(differs, one, Resolution(0.01)).verdict,
+        check(differs, one, 0.01).measured,
+        check(differs, one, 0.01).verdict,
     ) == (
         8,
         "one seed",
@@ -257,7 +245,7 @@ def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None
         "a": cell(*(run_result(seed=seed, **{of: 10 + 3 * seed}) for seed in range(3))),
         "b": cell(*(run_result(seed=seed, **{of: 4 + seed}) for seed in range(3))),
     }
-    checked = check(differs, three, Resolution(0.01))  # 6, 8 and 10: 4.303 * 2 / sqrt(3)
+    checked = check(differs, three, 0.01)  # 6, 8 and 10: 4.303 * 2 / sqrt(3)
     assert checked.interval is not None
     assert checked.interval.high - 8 == pytest.approx(4.302653 * 2 / 3**0.5)
     assert checked.verdict == "holds"
@@ -265,17 +253,17 @@ def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None
 
 def test_the_agreement_of_one_seed_is_shown_and_not_judged() -> None:
     one = {name: cell(c.runs[0]) for name, c in agreeing({"x": 0.9}, {"x": 0.1}).items()}
-    assert check(claim(measure="agreement", low=0.0), one, Resolution(0.01)).verdict == "one seed"
+    assert check(claim(measure="agreement", low=0.0), one, 0.01).verdict == "one seed"
 
 
 @pytest.mark.parametrize("measure", ["value", "difference", "spread"])
 def test_the_smoke_scale_is_no_evidence(measure: str) -> None:
     cells = {"a": cell(run_result(final=0.9)), "b": cell(run_result(final=0.1))}
     said = claim(measure=measure, cells=("a",) if measure == "value" else ("a", "b"), low=0.0)
-    checked = check(said, cells, Resolution(0.01), "smoke")
+    checked = check(said, cells, 0.01, "smoke")
     assert checked.measured is not None
     assert checked.verdict == "smoke: no evidence"
-    assert check(said, {}, Resolution(0.01), "smoke").verdict == "not run"
+    assert check(said, {}, 0.01, "smoke").verdict == "not run"
 
 
 def test_a_page_says_why_a_number_is_not_judged() -> None:
@@ -296,12 +284,9 @@ def test_the_value_of_a_smaller_scale_is_shown_and_not_judged() -> None:
     """The paper's accuracy is that of its data; signs and sizes of differences carry over."""
     cells = {"a": thrice(run_result(final=0.55)), "b": thrice(run_result(final=0.4))}
     value = claim(measure="value", cells=("a",), low=0.66)
-    checked = check(value, cells, Resolution(0.01), "cpu")
+    checked = check(value, cells, 0.01, "cpu")
     assert (checked.measured, checked.verdict) == (0.55, "full scale only")
-    assert (
-        check(claim(measure="difference", low=0.0), cells, Resolution(0.01), "cpu").verdict
-        == "holds"
-    )
+    assert check(claim(measure="difference", low=0.0), cells, 0.01, "cpu").verdict == "holds"
 
 
 def test_claims_of_a_scale_have_its_resolution() -> None:

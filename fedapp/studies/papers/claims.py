@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import Literal, Self, get_args
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -123,15 +123,11 @@ class Claim(Part):
 class Claims(Base):
     """A table of claims; its runs are those of the cells that they name.
 
-    ``noise`` is the resolution of accuracies, and ``relative-noise`` that of other numbers, relative to
-    the number: no number is known better, whatever the seeds.
+    ``noise`` is the resolution of accuracies: none is known better, whatever the seeds.
     """
 
     kind: Literal["claims"]
     noise: float
-    relative_noise: dict[Quantity, Annotated[float, Field(gt=0, lt=1)]] = Field(
-        default_factory=dict
-    )
     claims: tuple[Claim, ...]
 
 
@@ -144,28 +140,16 @@ RATIOS = ("ratio", "ratio-gain", "factor")
 
 
 @dataclass(frozen=True)
-class Resolution:
-    """What numbers are known to at best: accuracies, and other numbers relative to the number."""
-
-    accuracy: float = 0.0
-    shares: Mapping[Quantity, float] = field(default_factory=dict)
-
-    def of(self, claim: Claim, means: Sequence[float]) -> float:
-        """Return the resolution of a claim about cells with these means; of ratios as a logarithm."""
-        share = self.shares.get(claim.of, 0.0)
-        least = self.accuracy if claim.is_of_accuracy else 0.0
-        each = [max(least, abs(mean) * share) for mean in means]
-        if claim.measure not in RATIOS:
-            return max(each)
-        return math.log1p(max(own / mean for own, mean in zip(each, means, strict=True)))
-
-
-@dataclass(frozen=True)
 class Measured:
-    """A claim's number and its interval; None if its deviation over the seeds is unknown."""
+    """A claim's number and its interval; None if its deviation over the seeds is unknown.
+
+    ``noise`` is half of the interval, of several the widest and of ratios as a logarithm, or 0 if the
+    cells have fewer than three seeds in common: with other deviations it may be less.
+    """
 
     value: float
-    interval: Interval | None
+    interval: Interval | None = None
+    noise: float = 0.0
 
 
 def measure(
@@ -173,7 +157,7 @@ def measure(
     cells: Sequence[CellResult],
     pace: float = 1.0,
     comparable: Sequence[CellResult] = (),
-    resolution: Resolution | None = None,
+    resolution: float = 0.0,
 ) -> Measured | None:
     """Measure a claim on cells that were run; None if a run does not have the number.
 
@@ -184,10 +168,9 @@ def measure(
     """
     numbers_of = _reader(claim, cells, pace)
     values = [numbers_of(cell) for cell in cells]
+    common = set.intersection(*map(set, values))
     ratio = claim.measure in RATIOS
-    if not set.intersection(*map(set, values)):
-        return None
-    if ratio and min(min(own.values()) for own in values) <= 0:
+    if not common or (ratio and min(min(own.values()) for own in values) <= 0):
         return None
     others = [numbers for cell in comparable if (numbers := numbers_of(cell))]
     each = [
@@ -196,13 +179,22 @@ def measure(
     choose = max if claim.takes_any else min
     convert = math.exp if ratio else float
     value = convert(choose(value for value, _ in each))
-    means = [float(np.mean(list(own.values()))) for own in values]
-    least = (resolution or Resolution()).of(claim, means)
+    least = _resolution(claim, values, resolution)
     known = [(value, max(half, least)) for value, half in each if half is not None]
     if len(known) < len(each):
-        return Measured(value, None)
+        return Measured(value)
     low, high = (convert(choose(value + sign * half for value, half in known)) for sign in (-1, 1))
-    return Measured(value, Interval(max(low, claim.least), value, high))
+    noise = max(half for _, half in known) if len(common) >= SEEDS else 0.0
+    return Measured(value, Interval(max(low, claim.least), value, high), noise)
+
+
+def _resolution(claim: Claim, values: Sequence[Numbers], of_accuracies: float) -> float:
+    """Return the resolution of a claim's number, of a ratio as a logarithm; only accuracies have one."""
+    if not claim.is_of_accuracy:
+        return 0.0
+    if claim.measure not in RATIOS:
+        return of_accuracies
+    return math.log1p(of_accuracies / min(float(np.mean(list(own.values()))) for own in values))
 
 
 def _contrasts(claim: Claim, cells: int) -> list[Signs]:
@@ -230,8 +222,8 @@ def _reader(claim: Claim, cells: Sequence[CellResult], pace: float) -> Reader:
     if claim.measure == "agreement":
         layer = _least_similar(cells[0], cells[1])
         return lambda cell: _similarities(cell, layer)
-    if claim.of == "rate":  # one for all seeds
-        return lambda cell: {} if cell.rate is None else dict.fromkeys(range(SEEDS), cell.rate)
+    if claim.of == "rate":  # selected once, whatever the seeds
+        return lambda cell: {} if cell.rate is None else {0: cell.rate}
     level = LEVEL * min(run.best for cell in cells for run in cell.runs)
 
     def numbers(cell: CellResult) -> Numbers:

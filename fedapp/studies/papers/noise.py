@@ -4,8 +4,8 @@ A number is measured once a seed: of several cells, from their runs of the same 
 same weights, and with the same partition if the cells have it in common. What a seed does to all of them
 so cancels in their differences. The mean over n seeds is known to within t s / sqrt(n), the interval of
 95 % confidence, s the standard deviation over the seeds; with three seeds t is 4.3. Their range, which is
-narrower, misses their median one time in four. With fewer than three seeds the deviation is pooled
-from comparable cells with three. Ratios have all of this of the logarithms.
+narrower, misses the median of what they are drawn from one time in four. With fewer than three seeds the
+deviation is pooled from comparable cells with three. Ratios have all of this of the logarithms.
 """
 
 from __future__ import annotations

@@ -9,14 +9,16 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from fedapp.config.run_config import Scalar
 from fedapp.runs.formatting import number, percent, rounds
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, cells_of
-from fedapp.studies.papers.claims import RATIOS, Claim, Claims, Resolution, measure
+from fedapp.studies.papers.claims import RATIOS, Claim, Claims, Measured, measure
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.noise import SEEDS, Interval
 from fedapp.studies.papers.pages.markdown import table
 from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import ScaleName
+from fedapp.studies.sweep.identity import RECORD_UPDATES
 from fedapp.studies.sweep.search import Cell
 
 Verdict = Literal[
@@ -34,8 +36,8 @@ Verdict = Literal[
 ]
 NOT_JUDGED: Mapping[Verdict, str] = {
     "one seed": "the claim is open, because its cells have one seed in common and no comparable one (of "
-    "the same table or figure, or else of the same network and data) has three that differ, so that its "
-    "noise is unknown",
+    "the same table or figure, or else of the same network, data and partition) has three that differ, "
+    "so that its noise is unknown",
     "one rate": "the claim compares the best rates, and only one rate was tried",
     "cut short": "the claim is about the ends of curves, and these have fewer rounds than at full scale",
     "full scale only": "a single accuracy depends on the data and network, which are the paper's at "
@@ -43,19 +45,22 @@ NOT_JUDGED: Mapping[Verdict, str] = {
     "smoke: no evidence": "other data, another network and a few rounds are no evidence",
 }
 """Why a number is shown but not judged."""
+OF_FAMILY = ("model", "dataset", "fraction-train")
+"""Settings on which the noise over seeds depends, with those of the partition."""
 JUDGED: tuple[Verdict, ...] = ("holds", "fails", "open", "undecidable")
 DECIDED = (
-    "The interval is the mean over the seeds ± t s / √n with 95 % confidence (of ratios that of their "
-    "logarithms), and at least the resolution on either side{}. Cells are compared seed by seed: runs of "
-    "the same seed begin with the same weights, and with the same partition if the cells have it in "
-    "common, so that what these do to both is no noise of their difference. With fewer than three seeds "
-    "in common s is the pooled deviation of comparable cells with three. Three give a wide interval, "
-    "with t of 4.3; their range would be narrower, and misses their median one time in four. A claim "
-    "*holds* if the interval is within the bounds, *fails* if it is outside, and is *open* otherwise."
+    "Accuracies are in percent, their differences in points. The interval is the mean over the seeds "
+    "± t s / √n with 95 % confidence (of ratios that of their logarithms), and of accuracies at least {} "
+    "on either side. Cells are compared seed by seed: runs of the same seed begin with the same weights, "
+    "and with the same partition if the cells have it in common, so that what these do to both is no "
+    "noise of their difference. With fewer than three seeds in common s is the pooled deviation of "
+    "comparable cells with three. Three give a wide interval, with t of 4.3; their range would be "
+    "narrower, and misses the median of what they are drawn from one time in four. A claim *holds* if "
+    "the interval is within the bounds, *fails* if it is outside, and is *open* otherwise."
 )
 UNDECIDABLE = (
-    "*undecidable*: the margin that the rule allows is not above the noise, so that no measurement with "
-    "this noise could show that it holds."
+    "*undecidable*: the margin that the rule allows is not above the noise of three seeds, so that no "
+    "three with this noise could show that it holds."
 )
 NO_NUMBER = (
     "*no number*: the cells were run, but one of them has no such number: its target was not reached "
@@ -76,75 +81,87 @@ class Checked:
 def check(
     claim: Claim,
     cells: Mapping[str, CellResult],
-    resolution: Resolution,
+    resolution: float,
     scale: ScaleName = "full",
     pace: float = 1.0,
     names: Sequence[str] | None = None,
     missing_evidence: Verdict | None = None,
-    families: Mapping[str, Hashable] | None = None,
+    ran: Mapping[str, Cell | None] | None = None,
 ) -> Checked:
     """Measure a claim on its cells, or on the cells ``names``, and judge it.
 
-    Single values below full scale, numbers at smoke scale, and claims with ``missing_evidence`` are not
-    judged. ``pace`` as in ``Scale``. Cells of one of the ``families`` have the same network and data.
+    Single accuracies below full scale, numbers at smoke scale, and claims with ``missing_evidence`` are
+    not judged. ``pace`` as in ``Scale``. ``ran`` has the settings of the cells.
     """
     names = names or claim.cells
     own = [cells.get(name, CellResult()) for name in names]
     if not all(cell.runs for cell in own):
         return Checked(claim, None, None, "not run")
-    measured = measure(claim, own, pace, _comparable(names, cells, families or {}), resolution)
+    measured = measure(claim, own, pace, _comparable(names, cells, ran or {}), resolution)
     if measured is None:
         return Checked(claim, None, None, "no number")
-    verdict = _verdict(claim, measured.interval, scale)
+    verdict = _verdict(claim, measured, scale)
     lacking = missing_evidence if verdict in (*JUDGED, "one seed") else None
     return Checked(claim, measured.value, measured.interval, lacking or verdict)
 
 
 def _comparable(
-    names: Sequence[str], cells: Mapping[str, CellResult], families: Mapping[str, Hashable]
+    names: Sequence[str], cells: Mapping[str, CellResult], ran: Mapping[str, Cell | None]
 ) -> list[CellResult]:
     """Return the cells with three seeds of the same tables or figures, else of the same families.
 
-    Cells of the same runs are one.
+    Cells of the same settings are one, whether they record their updates or not.
     """
     several = {other: cell for other, cell in cells.items() if len(cell.runs) >= SEEDS}
-    by_runs = dict[tuple[str, ...], CellResult]()
+    chosen = dict[str, Mapping[str, Scalar] | str]()
     for name in names:
         experiment, separator, _ = name.partition(EXPERIMENT_SEPARATOR)
-        own = families.get(name)
+        family = _family(ran.get(name))
         same = [
             other for other in several if separator and other.startswith(experiment + separator)
         ]
-        alike = [other for other in several if own and families.get(other) == own]
-        for cell in map(several.__getitem__, same or alike):
-            by_runs[tuple(run.run for run in cell.runs)] = cell
-    return list(by_runs.values())
+        alike = [other for other in several if family and _family(ran.get(other)) == family]
+        for other in same or alike:
+            settings = _settings(ran.get(other)) or other
+            if settings not in chosen.values():
+                chosen[other] = settings
+    return [several[other] for other in chosen]
 
 
-def _verdict(claim: Claim, interval: Interval | None, scale: ScaleName) -> Verdict:
+def _family(cell: Cell | None) -> Hashable:
+    """Return a cell's network, data and partition, and how many clients participate."""
+    if cell is None:
+        return None
+    partitioner = str(cell.settings.get("partitioner"))
+    keys = [*OF_FAMILY, *(key for key in cell.settings if key.startswith(f"{partitioner}."))]
+    return partitioner, *(cell.settings.get(key) for key in keys)
+
+
+def _settings(cell: Cell | None) -> Mapping[str, Scalar]:
+    """Return a cell's settings but for what does not change its runs' numbers; {} if they are unknown."""
+    settings = {} if cell is None else cell.settings
+    return {key: value for key, value in settings.items() if key != RECORD_UPDATES}
+
+
+def _verdict(claim: Claim, measured: Measured, scale: ScaleName) -> Verdict:
     if scale == "smoke":
         return "smoke: no evidence"
-    if claim.measure == "value" and scale != "full":
+    if claim.measure == "value" and claim.is_of_accuracy and scale != "full":
         return "full scale only"
-    return "one seed" if interval is None else judge(claim, interval)
+    if measured.interval is None:
+        return "one seed"
+    return judge(claim, measured.interval, measured.noise)
 
 
-def judge(claim: Claim, interval: Interval) -> Verdict:
-    """Judge a claim by the interval of its number."""
+def judge(claim: Claim, interval: Interval, noise: float = 0.0) -> Verdict:
+    """Judge a claim by the interval of its number, and by its noise as in ``Measured``."""
     low = -np.inf if claim.low is None else claim.low
     high = np.inf if claim.high is None else claim.high
     if low <= interval.low and interval.high <= high:
         return "holds"
     if interval.high < low or high < interval.low:
         return "fails"
-    return "undecidable" if _margin(claim) <= _noise(claim, interval) else "open"
-
-
-def _noise(claim: Claim, interval: Interval) -> float:
-    """Return half of the interval, of ratios as a logarithm."""
-    if claim.measure in RATIOS:
-        return float(np.log(interval.high / interval.value))
-    return interval.high - interval.value
+    return "undecidable" if _margin(claim) <= noise else "open"
 
 
 def _margin(claim: Claim) -> float:
@@ -162,22 +179,16 @@ def _margin(claim: Claim) -> float:
 def check_all(experiment: Claims, results: Results) -> list[Checked]:
     """Measure and judge all claims of an experiment."""
     scale = experiment.at(results.scale)
-    resolution = Resolution(scale.noise or experiment.noise, experiment.relative_noise)
+    resolution = scale.noise or experiment.noise
     run_labels = RunLabels.of(experiment, results)
-    families = {name: _family(cell) for name, cell in run_labels.ran.items()}
     return [
         check(
             *(claim, results.cells, resolution, results.scale, scale.pace, cells_of(claim)),
             _missing_evidence(claim, results.cells, run_labels),
-            families,
+            run_labels.ran,
         )
         for claim in experiment.claims
     ]
-
-
-def _family(cell: Cell | None) -> Hashable:
-    """Return a cell's network and data."""
-    return None if cell is None else (cell.settings.get("model"), cell.settings.get("dataset"))
 
 
 def _missing_evidence(
@@ -190,7 +201,7 @@ def _missing_evidence(
         run.rounds < run_labels.planned(name) and not run.problem for name, run in ran
     ):
         return "cut short"
-    if claim.is_of_accuracy and claim.measure != "value" and any(map(run_labels.is_untuned, names)):
+    if claim.measure != "value" and any(map(run_labels.is_untuned, names)):
         return "one rate"
     return None
 
@@ -227,7 +238,7 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
     parts += [f"So far with fewer seeds than planned: {fewer}."] if fewer else []
     parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
     if any(counts[verdict] for verdict in JUDGED):
-        parts.append(DECIDED.format(_resolutions(experiment, results)))
+        parts.append(DECIDED.format(_resolution(experiment, results)))
     parts += [UNDECIDABLE] if counts["undecidable"] else []
     parts += [NO_NUMBER] if counts["no number"] else []
     scale = experiment.at(results.scale)
@@ -256,9 +267,9 @@ def scales_section(checks: Checks) -> str:
         if len(measured) < 2:
             continue
         verdicts = {each.verdict for each in measured}
-        differ = len(verdicts) > 1
+        differ = len(verdicts) > 1 and verdicts.issubset(JUDGED)
         judged += verdicts.issubset(JUDGED)
-        differing += differ and verdicts.issubset(JUDGED)
+        differing += differ
         claim = own[0].claim
         rows.append([claim.text, _published(claim), *(_outcome(each, differ) for each in own)])
     if not rows:
@@ -279,14 +290,10 @@ def _outcome(checked: Checked, differs: bool) -> str:
     return f"{_value(checked.claim, checked.measured)}, {verdict}"
 
 
-def _resolutions(experiment: Claims, results: Results) -> str:
-    """Format the resolutions of the numbers that have one."""
+def _resolution(experiment: Claims, results: Results) -> str:
+    """Format the resolution of accuracies."""
     points = f"{100 * (experiment.at(results.scale).noise or experiment.noise):g}"
-    unit = "point" if points == "1" else "points"
-    shares = (
-        f"{of} {share:.0%}".replace("%", " %") for of, share in experiment.relative_noise.items()
-    )
-    return f" ({', '.join([f'accuracies {points} {unit}', *shares])})"
+    return f"{points} {'point' if points == '1' else 'points'}"
 
 
 def _windows(experiment: Claims, pace: float) -> list[str]:
@@ -345,6 +352,6 @@ def _value(claim: Claim, value: float) -> str:
         return f"{number(value)}×"
     if not claim.is_of_accuracy and claim.of != "fluctuation":
         return rounds(value) if claim.of == "needed" else number(value)
-    if claim.measure in ("difference", "gain", "order"):
-        return f"{100 * value:+.2f}"
-    return percent(value)
+    if claim.measure == "value":
+        return percent(value)
+    return f"{100 * value:.2f}" if claim.takes_any else f"{100 * value:+.2f}"

@@ -1,10 +1,11 @@
 """Numbers in the notes of experiments, filled from results: ``{{cpu needed of E = 1, B = 10 | IID}}``.
 
 A placeholder is a scale and a number, or two: ``NUMBER of CELL``, ``NUMBER of EXPERIMENT: CELL``, one
-of these ``over`` another (a ratio) or ``less`` another (a difference), and at the end ``~2`` for two
-decimals. A number is an attribute of a cell's runs, the mean over the seeds; with ``lowest`` or
-``highest`` before it the least or the greatest, and with ``#1`` behind it that of seed 1; ``accuracy@15``
-is that of round 15. Accuracies are in percent, and their differences in points.
+of these ``over`` another (a ratio) or ``less`` another (a difference), both at the seeds that both cells
+have, and at the end ``~2`` for two decimals. A number is an attribute of a cell's runs, the mean over the
+seeds; with ``lowest`` or ``highest`` before it the least or the greatest, and with ``#1`` behind it that
+of seed 1; ``accuracy@15`` is that of round 15. Accuracies are in percent, their differences in points.
+The numbers of a picture have no cell: ``{{full lowest shared}}``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fedapp.runs.formatting import number, rounds
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
 from fedapp.studies.papers.pages.markdown import NOT_RUN
-from fedapp.studies.papers.results import CellResult, Results, RunResult
+from fedapp.studies.papers.results import Results, RunResult
 from fedapp.studies.papers.schema import ScaleName
 from fedapp.studies.papers.stored import results_of
 from fedapp.studies.sweep.record import RunRecord
@@ -30,6 +31,7 @@ PLACEHOLDER = re.compile(
 NUMBER = re.compile(
     r"(?:(?P<end>lowest|highest) )?(?P<key>\w+)(?:@(?P<round>\d+))?(?:#(?P<seed>\d+))?$"
 )
+ENDS = re.compile("^(lowest|highest) ")
 ACCURACIES = ("final", "best", "fluctuation", "accuracy")
 Find = Callable[[str, ScaleName], Results | None]
 """Returns an experiment's results at a scale; the name "" is the experiment of the note."""
@@ -67,10 +69,13 @@ def fill(text: str, find: Find) -> str:
 
 def _filled(match: re.Match[str], find: Find) -> str:
     sides = [match[side] for side in ("first", "second") if match[side]]
-    numbers = [_number(side, match["scale"], find) for side in sides]  # type: ignore[arg-type]
-    known = [value for value in numbers if value is not None]
-    if len(known) < len(numbers):
+    values = [_values(side, match["scale"], find) for side in sides]  # type: ignore[arg-type]
+    if not all(values):
         return NOT_RUN
+    shared = set.intersection(*map(set, values))
+    known = [
+        _combined(own, shared or set(own), side) for own, side in zip(values, sides, strict=True)
+    ]
     digits = None if match["digits"] is None else int(match["digits"])
     key = sides[0].partition(" of ")[0]
     percents = any(name in key for name in ACCURACIES)
@@ -91,8 +96,8 @@ def _shown(value: float, digits: int) -> str:
     return f"{value:.{digits}f}"
 
 
-def _number(text: str, scale: ScaleName, find: Find) -> float | None:
-    """Return the number that one side of a placeholder names; None if it was not run."""
+def _values(text: str, scale: ScaleName, find: Find) -> dict[int, float]:
+    """Return the number that one side of a placeholder names by seed; {} if it was not run."""
     key, _, place = text.partition(" of ")
     experiment, separator, cell_name = place.partition(EXPERIMENT_SEPARATOR)
     if not separator:
@@ -100,25 +105,26 @@ def _number(text: str, scale: ScaleName, find: Find) -> float | None:
     named = NUMBER.match(key)
     results = find(experiment, scale)
     if results is None:
-        return None
+        return {}
+    if not place and (numbers := results.numbers.get(ENDS.sub("", key))):
+        return dict(enumerate(numbers))
     cell = results.cells.get(cell_name)
     if named is None or cell is None:
         raise ConfigError(f"a note asks for {text!r}, and there is no such number or cell.")
-    return _of_cell(cell, named)
-
-
-def _of_cell(cell: CellResult, named: re.Match[str]) -> float | None:
     runs = [run for run in cell.runs if named["seed"] is None or run.seed == int(named["seed"])]
-    values = [_of_run(run, named["key"], named["round"]) for run in runs]
-    known = [float(value) for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    match named["end"]:
-        case "lowest":
-            return min(known)
-        case "highest":
-            return max(known)
-    return sum(known) / len(known)
+    values = {run.seed: _of_run(run, named["key"], named["round"]) for run in runs}
+    known = {seed: float(value) for seed, value in values.items() if value is not None}
+    return known if len(known) == len(values) else {}
+
+
+def _combined(values: Mapping[int, float], seeds: set[int], text: str) -> float:
+    """Return the mean over the seeds, or what the side of a placeholder names instead."""
+    own = [values[seed] for seed in values if seed in seeds]
+    if text.startswith("lowest "):
+        return min(own)
+    if text.startswith("highest "):
+        return max(own)
+    return sum(own) / len(own)
 
 
 def _of_run(run: RunResult, key: str, round_: str | None) -> float | None:
