@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import INFO
 from typing import Any
 
@@ -87,6 +87,8 @@ def run(
     theta = _initial_theta(config, dataset)
     prepared_sampler(config)
     directory, run_info = _open(config, node_data)
+    if config.resume and isinstance(grid, LocalGrid):
+        _check_resumed_nodes(grid, run_info, directory)
     with locked(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)
         if isinstance(grid, LocalGrid) and grid.location:
@@ -135,6 +137,19 @@ def _check_nodes(grid: LocalGrid, config: RunConfig) -> None:
         )
     if grid.on_this_machine and config.trainer != "sequential":
         choose_program(config, choose_device(config))
+
+
+def _check_resumed_nodes(
+    grid: LocalGrid, run_info: Mapping[str, Any], directory: RunDirectory
+) -> None:
+    """Refuse another number of nodes than the run has, with which its numbers would differ."""
+    nodes, before = len(grid.contexts), run_info.get("nodes")
+    if before not in (None, nodes):
+        raise ConfigError(
+            f"{grid.option} {nodes}: the run in {directory.path} has {before} nodes, and a resumed run "
+            "has as many, so that it gives the same numbers. Resume with `fedapp run --resume "
+            f"{directory.path}`."
+        )
 
 
 def _prepare(

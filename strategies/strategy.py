@@ -220,9 +220,9 @@ class FederatedStrategy(Strategy):
         """
         collected = self._collect(replies)
         log_faults(collected.faults, self.config.on_failure)
-        self.nodes.query_again_after(collected.faults)
         self._encoded = None
         problem, further = self._apply(collected.aggregate)
+        self.nodes.query_again_after(collected.faults)  # which takes them out of the total weight
         if problem:
             self._stop_or_warn(problem)
         return TrainingResult(self._requests, collected, problem, self._delivery.late, further)

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 
 import killed
 import pytest
+import torch
 from data_files import image_features, image_splits, write_parquet
 from in_process import SMALL, TWENTY, metrics, run
 
@@ -263,6 +265,27 @@ def test_a_run_goes_on_whatever_another_version_had_for_defaults_of_what_it_does
     (folder / "config.json").write_text(json.dumps(stored))
     assert metrics(run(folder, num_server_rounds=3, resume=True))[-1]["round"] == 3
     assert "fedpa" not in (folder / "resume.toml").read_text()
+
+
+def test_a_run_that_is_resumed_by_its_file_has_as_many_nodes_too(tmp_path):
+    folder = run(tmp_path / "run", nodes=3, num_server_rounds=2)
+    before = metrics(folder)
+    with pytest.raises(ConfigError, match=r"--nodes 1: the run in .* has 3 nodes.*--resume"):
+        run(folder, nodes=1, num_server_rounds=3, resume=True)
+    assert metrics(folder) == before
+
+
+def test_the_file_that_resumes_a_run_is_toml_whatever_its_folder_is_called(tmp_path):
+    folder = run(tmp_path / 'läuft "🌳"', num_server_rounds=1)
+    assert tomllib.loads((folder / "resume.toml").read_text())["run-dir"] == str(folder)
+
+
+def test_a_server_state_that_is_theta_itself_can_be_written(tmp_path):
+    theta = {"weight": torch.ones(2, 3)}
+    save_checkpoint(tmp_path, ServerState(1, theta, dict(theta)))
+    state = load_checkpoint(tmp_path)
+    assert torch.equal(state.theta["weight"], theta["weight"])
+    assert torch.equal(state.algorithm["weight"], theta["weight"])
 
 
 def test_a_folder_with_checkpoints_of_a_deleted_run_is_refused(tmp_path):

@@ -49,7 +49,7 @@ class FederationConfig(ConfigGroup):
         0.0,
         ge=0,
         le=10,
-        description="Share of additional clients sampled; the first m accepted replies count.",
+        description="Share of additional clients sampled; a round ends when m have replied well.",
     )
     max_update_norm: float = Field(
         1e6, ge=0, description="Largest L2 norm of an update over max(|theta|, 1). 0: any."

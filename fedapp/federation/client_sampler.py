@@ -34,10 +34,11 @@ def assign(
     """Return the cohorts of the available nodes that are not busy.
 
     Virtual clients are distributed over these nodes. Of clients that are nodes themselves, those whose
-    node is busy are left out.
+    node is busy or no longer connected are left out.
     """
     if not nodes.virtual:
-        pairs = [(nodes.node_of(client), [client]) for client in clients]
+        known = set(nodes.clients)
+        pairs = [(nodes.node_of(client), [client]) for client in clients if client in known]
         return [(node, cohort) for node, cohort in pairs if node not in busy]
     idle = [node for node in available if node not in busy]
     cohorts = distribute(clients, nodes.sizes(clients), len(idle)) if idle else []
@@ -95,10 +96,18 @@ class ClientSampler:
                 config.fraction_train,
                 over_selected(config.fraction_train, len(clients), config.over_selection),
                 lambda: self.algorithm.sampling_generator(config.seed, round_),
-                self.nodes.sizes,
+                self._sizes,
                 losses,
             )
         )
+
+    def _sizes(self, clients: Sequence[int]) -> Mapping[int, int]:
+        """Return n_k of each of ``clients``, 0 of one of the population that is not connected."""
+        if self._population is None:
+            return self.nodes.sizes(clients)
+        known = set(self.nodes.clients)
+        absent = dict.fromkeys((client for client in clients if client not in known), 0)
+        return self.nodes.sizes([client for client in clients if client in known]) | absent
 
     def assign_round(
         self, round_: int, grid: Grid, state: ServerState
@@ -107,6 +116,8 @@ class ClientSampler:
 
         Waits while fewer than ``min-replies`` clients can be asked, since the round could not change
         the model. Virtual clients are known from the start; clients that are nodes may still connect.
+        After ``node-timeout`` a round of a fixed population has those that are there, and the next one
+        samples others.
 
         Raises
         ------
@@ -126,10 +137,13 @@ class ClientSampler:
             busy = self._delivery.busy(available)
             cohorts = assign(self.nodes, connected, available, busy)
             num_assigned = sum(len(cohort) for _, cohort in cohorts)
-            fixed = not (self.sampler.may_be_few or self.nodes.virtual)
-            if num_assigned >= (needed if fixed else min(needed, len(connected))):
+            may_be_few = self.sampler.may_be_few or self.nodes.virtual
+            is_late = time.monotonic() > end
+            if is_late and self._population is not None:
+                may_be_few = True
+            if num_assigned >= (min(needed, len(connected)) if may_be_few else needed):
                 return sampled, cohorts
-            if len(sampled) < needed and time.monotonic() > end:
+            if len(sampled) < needed and is_late:
                 raise RunError(
                     f"min-replies = {needed}: with {len(clients)} clients connected, {len(sampled)} are "
                     f"asked in round {round_}, and no more came within node-timeout = "
@@ -144,7 +158,7 @@ class ClientSampler:
 
     def wanted(self, sampled: Sequence[int]) -> int:
         """Return the accepted clients after which no others are waited for."""
-        m = participants(self.config.fraction_train, len(self.nodes.clients))
+        m = participants(self.config.fraction_train, len(self.population))
         return self.sampler.wanted(m, len(sampled))
 
     def unassigned(self, sampled: Collection[int], assigned: Collection[int]) -> dict[int, Fault]:

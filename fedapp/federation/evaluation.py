@@ -16,7 +16,7 @@ from fedapp.errors import one_line
 from fedapp.federation.aggregation import late, with_deadline
 from fedapp.federation.arrays import size_of, to_arrays
 from fedapp.federation.callback import RoundMetrics, ServerState
-from fedapp.federation.client_sampler import NODE_BUSY, assign
+from fedapp.federation.client_sampler import assign
 from fedapp.federation.delivery import Delivery, messages_to
 from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.messages import EvaluateRequest, decode_scores, encode_evaluate_request
@@ -26,6 +26,10 @@ from fedapp.training.client import is_personalised
 from fedapp.training.client_state import StateLocation
 from fedapp.training.evaluation import Score
 
+LEFT_OUT = (
+    "%d clients are left out of this evaluation: their node still works for an earlier round, or is not "
+    "connected"
+)
 NOT_EVALUATED = "Node %s: clients %s are left out of this evaluation: %s"
 
 CLIENT_ONLY = ("worst-accuracy", "clients")
@@ -83,13 +87,12 @@ class ClientEvaluation:
         return {client: score.loss for client, score in self.scores(replies).items()}, size
 
     def assign(self, grid: Grid, clients: Sequence[int]) -> list[Cohort]:
-        """Return the cohorts of ``clients``, without those of busy nodes."""
+        """Return the cohorts of ``clients``, without those of nodes that are busy or disconnected."""
         available = self.nodes.available(grid)
         busy = self._delivery.busy(available)
         self.cohorts = assign(self.nodes, clients, available, busy)
         if left_out := len(clients) - sum(len(cohort) for _, cohort in self.cohorts):
-            message = "%d clients are left out of this evaluation: %s"
-            log(WARNING, message, left_out, NODE_BUSY.reason)
+            log(WARNING, LEFT_OUT, left_out)
         return self.cohorts
 
     def aggregate(self, replies: Iterable[tuple[int, Message | Fault]]) -> MetricRecord | None:

@@ -42,7 +42,7 @@ def save_checkpoint(folder: Path, state: ServerState) -> Path:
     content = safetensors.torch.save(
         {
             **{f"theta/{name}": _to_cpu(tensor) for name, tensor in state.theta.items()},
-            **{f"algorithm/{name}": _to_cpu(tensor) for name, tensor in state.algorithm.items()},
+            **{f"algorithm/{name}": _copy(tensor) for name, tensor in state.algorithm.items()},
             **_last_used_tensors(state),
         }
     )
@@ -186,3 +186,8 @@ def _last_used_tensors(state: ServerState) -> Tensors:
 
 def _to_cpu(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous()
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """Return a copy, since an algorithm's state may be theta itself, and no file has a tensor twice."""
+    return _to_cpu(tensor).clone()

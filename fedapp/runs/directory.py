@@ -161,8 +161,11 @@ def write_config(directory: RunDirectory, config: RunConfig, run_info: Mapping[s
     stored = {**values, "resume": False}
     write_json(directory.config, {"config": stored, "found": dict(run_info), "versions": versions})
     resumed = {**values, "resume": True, "run-dir": str(directory.path)}
-    text = "".join(f"{_toml_key(key)} = {json.dumps(value)}\n" for key, value in resumed.items())
-    write_atomically(directory.path / "resume.toml", text.encode())
+    lines = (
+        f"{_toml_key(key)} = {json.dumps(value, ensure_ascii=False)}\n"
+        for key, value in resumed.items()
+    )
+    write_atomically(directory.path / "resume.toml", "".join(lines).encode())
 
 
 def joined(before: str | None, now: str) -> str:
