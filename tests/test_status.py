@@ -156,6 +156,32 @@ def test_a_run_that_reached_its_target_is_finished(tmp_path):
     assert rows["resume"] == "finished: target-accuracy = 0.01 is reached"
 
 
+def test_a_run_that_a_callback_ended_is_finished_until_more_rounds_are_planned(
+    tmp_path, monkeypatch
+):
+    write = Metrics.on_round
+
+    def end(self, result, state):
+        return write(self, result, state) or state.round == 2
+
+    monkeypatch.setattr(Metrics, "on_round", end)
+    rows = dict(status(run(tmp_path / "run", num_server_rounds=9)))
+    assert (rows["state"], rows["rounds"]) == ("finished", "2 of 9")
+    assert rows["resume"].startswith("finished: max-epsilon or a callback ended it after round 2")
+    stop_after(3, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", resume=True, num_server_rounds=9)
+    assert dict(status(tmp_path / "run"))["state"] == "stopped"
+
+
+def test_a_run_that_spent_its_epsilon_is_finished(tmp_path):
+    settings = {"dp-fedavg.noise": 1.0, "dp-fedavg.max-epsilon": 1.0, "weighting": "uniform"}
+    folder = run(tmp_path / "run", algorithm="dp-fedavg", num_server_rounds=20, **settings)
+    rows = dict(status(folder))
+    assert rows["state"] == "finished"
+    assert rows["resume"].startswith("finished: max-epsilon or a callback ended it after round")
+
+
 def test_seconds_are_medians_of_the_rounds_and_their_parts(tmp_path):
     folder = run(tmp_path / "run")
     spent = [

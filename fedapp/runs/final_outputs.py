@@ -28,7 +28,8 @@ class FinalOutputs(Callback):
     def on_end(self, state: ServerState) -> None:
         """Write the files, and log the final accuracy."""
         theta = {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
-        content = safetensors.torch.save(theta, {"round": str(state.round)})
+        rounds = {"round": str(state.round), "planned": str(self.config.num_server_rounds)}
+        content = safetensors.torch.save(theta, rounds)
         write_atomically(self.directory.model, content)
         summary = write_summary(self.directory, self.config)
         if self.config.pictures:

@@ -146,8 +146,10 @@ def _resume(run: StoredRun) -> str:
     round_, finished, path = run.resume_round, run.is_finished, run.directory.path
     if round_ is None:
         return "not possible: there is no checkpoint of a round that the metrics reach"
-    if finished and round_ < run.planned:
+    if finished and round_ < run.planned and run.has_reached_target:
         return f"finished: target-accuracy = {run.target} is reached"
+    if finished and round_ < run.planned:
+        return f"finished: max-epsilon or a callback ended it after round {round_}, as its log says"
     command = f"fedapp run --resume {path}"
     if run.run_info.get("engine") == "flower":
         command = f"flwr run . CONNECTION --run-config {path / 'resume.toml'} --stream"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from fedapp.errors import CheckpointError
 from fedapp.federation.callback import RoundMetrics
@@ -57,7 +60,16 @@ class StoredRun:
         rounds = checkpoint_rounds(self.directory.checkpoints)
         if not rounds or not self.directory.summary.exists() or not self.directory.model.exists():
             return False
-        return rounds[0] >= self.planned or has_reached(self.target, self.records, rounds[0])
+        if rounds[0] >= self.planned or self.has_reached_target:
+            return True
+        last = (rounds[0], self.planned)
+        return model_rounds(self.directory.model) == last and self.rounds == rounds[0]
+
+    @property
+    def has_reached_target(self) -> bool:
+        """Whether the last checkpoint is of the round that reached ``target-accuracy``."""
+        rounds = checkpoint_rounds(self.directory.checkpoints)
+        return bool(rounds) and has_reached(self.target, self.records, rounds[0])
 
     @property
     def resume_round(self) -> int | None:
@@ -65,6 +77,18 @@ class StoredRun:
         reached = max(last_whole_round(self.records), 0)
         rounds = checkpoint_rounds(self.directory.checkpoints)
         return next((round_ for round_ in rounds if round_ <= reached), None)
+
+
+def model_rounds(path: Path) -> tuple[int, int] | None:
+    """Return the round of a final model and T of its run; None of one by an earlier version.
+
+    It may be a round before T: ``max-epsilon`` or a callback ended the run.
+    """
+    with contextlib.suppress(OSError, SafetensorError), safe_open(path, "pt") as file:
+        metadata = file.metadata() or {}
+        if "planned" in metadata:
+            return int(metadata["round"]), int(metadata["planned"])
+    return None
 
 
 def state_before_start(path: Path) -> str:
