@@ -63,8 +63,8 @@ def test_partitioner(adopt: Adopt) -> None:
 
 
 def test_model(adopt: Adopt) -> None:
-    adopt("fedapp.models", "bottleneck")
-    config = read_config({"model": "bottleneck", "bottleneck.width": 3})
+    adopt("fedapp.models", "narrow")
+    config = read_config({"model": "narrow", "narrow.width": 3})
     module = make_module(config, load_dataset(config).task)
     # 64 pixels to 3 units to 10 classes, with biases.
     assert sum(p.numel() for p in module.parameters()) == 65 * 3 + 4 * 10
@@ -104,7 +104,7 @@ def test_data_set(adopt: Adopt, tmp_path: Path) -> None:
 
 RECIPES = {
     "slices": {"partitioner": "./slices.py", "slices.keep": 0.5},
-    "bottleneck": {"model": "./bottleneck.py", "bottleneck.width": 3},
+    "narrow": {"model": "./narrow.py", "narrow.width": 3},
     "flowers": {"dataset": "./flowers.py"},
     "signs": {"algorithm": "./signs.py", "signs.scale": 0.1},
     "halfway": {"algorithm": "./halfway.py", "halfway.own": 0.2},

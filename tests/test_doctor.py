@@ -46,3 +46,12 @@ def test_on_the_cpu_there_is_a_process_for_each_core(
     assert "--workers 16" in commands
     assert "num-supernodes=16 client-resources-num-cpus=1" in commands
     assert "num-gpus" not in commands
+
+
+def test_a_gpu_whose_driver_is_too_old_is_said_to_be_unusable(monkeypatch):
+    """The driver counts it, and CUDA does not start."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    rows = dict(doctor.facts(read_config({})))
+    assert rows["GPUs"].startswith("1, unusable: the driver is too old for CUDA")
+    assert rows["device"].startswith("cpu")

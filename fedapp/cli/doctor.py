@@ -35,8 +35,7 @@ def facts(config: RunConfig) -> list[tuple[str, str]]:
     rows = [("Python", platform.python_version())]
     rows += [(name, _version(name)) for name in PACKAGES]
     rows.append(("cores", str(cores())))
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    rows.append(("GPUs", ", ".join(gpus) or "none"))
+    rows.append(("GPUs", _gpus()))
     rows.append(("device", f"{choose_device(config)} (device = {config.device!r})"))
     rows.append(("flwr command", shutil.which("flwr") or "not on PATH: activate the environment"))
     rows.append(("Flower's state", os.environ.get("FLWR_HOME", "~/.flwr")))
@@ -45,6 +44,14 @@ def facts(config: RunConfig) -> list[tuple[str, str]]:
         ("workers", f"in the Ray cluster at {cluster} (RAY_ADDRESS)" if cluster else "here")
     )
     return rows
+
+
+def _gpus() -> str:
+    """Return the names of the GPUs; where they are seen and CUDA cannot start, say so."""
+    number = torch.cuda.device_count()
+    if number and not torch.cuda.is_available():
+        return f"{number}, unusable: the driver is too old for CUDA {torch.version.cuda}"
+    return ", ".join(torch.cuda.get_device_name(i) for i in range(number)) or "none"
 
 
 def commands(config: RunConfig) -> list[tuple[str, str]]:

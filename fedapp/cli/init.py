@@ -69,7 +69,7 @@ An app of [fedapp](https://pypi.org/project/fedapp/) with components of its own:
 ```bash
 fedapp run                   # in this process, with the settings of pyproject.toml
 fedapp run signs.scale=0.1   # another value
-pytest                       # the tests
+pytest                       # the tests; pip install pytest
 export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1   # use this environment, in which fedapp is
 flwr run . --stream          # in Flower's simulation
 ```

@@ -184,7 +184,7 @@ def _unknown_keys(values: Mapping[str, Any], allowed: Sequence[str]) -> Iterator
             similar = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6 if dot else 0.5)
             hint = f"Did you mean {similar[0]!r}? " if similar else ""
             if dot and not similar:
-                hint = f"Choose a component called {name!r}, as in algorithm='./{name}.py'. "
+                hint = f"Choose a component called {name!r} that has it, as in algorithm='./{name}.py'. "
             yield (
                 f"{key} = {shown(value)}: there is no such key. {hint}`fedapp keys` lists them all."
             )

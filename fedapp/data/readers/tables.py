@@ -188,7 +188,8 @@ def _labels(config: DataConfig, split: str, table: Any, key: str) -> NDArray[np.
     if not (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
         raise DataError(
             f"{where} holds {column.type}, but labels are integers 0, 1, ... or class labels. Number "
-            f"them, or set label-key. {_column_list(table)}"
+            "them, or set label-key; of a table of numbers and categories, set input-keys. "
+            f"{_column_list(table)}"
         )
     return np.asarray(column.to_numpy(), dtype=np.int64)
 
