@@ -87,7 +87,7 @@ def run(
     theta = _initial_theta(config, dataset)
     prepared_sampler(config)
     directory, run_info = _open(config, node_data)
-    if config.resume and isinstance(grid, LocalGrid):
+    if config.resume and config.num_clients and isinstance(grid, LocalGrid):
         _check_resumed_nodes(grid, run_info, directory)
     with locked(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)

@@ -28,8 +28,10 @@ class FinalOutputs(Callback):
     def on_end(self, state: ServerState) -> None:
         """Write the files, and log the final accuracy."""
         theta = {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
-        rounds = {"round": str(state.round), "planned": str(self.config.num_server_rounds)}
-        content = safetensors.torch.save(theta, rounds)
+        planned = self.config.num_server_rounds
+        early = f" of {planned}" if state.round < planned else ""
+        # One key, since safetensors writes several in any order.
+        content = safetensors.torch.save(theta, {"round": f"{state.round}{early}"})
         write_atomically(self.directory.model, content)
         summary = write_summary(self.directory, self.config)
         if self.config.pictures:

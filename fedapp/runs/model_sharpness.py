@@ -183,7 +183,7 @@ def last_round(folder: Path) -> int:
     directory = RunDirectory(folder)
     with contextlib.suppress(OSError, SafetensorError), safe_open(directory.model, "pt") as file:
         if round_ := (file.metadata() or {}).get("round"):
-            return int(round_)
+            return int(round_.split()[0])
     rows = read_metrics(directory.metrics)
     return int(rows[-1]["round"]) if rows else 0
 

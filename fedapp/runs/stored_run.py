@@ -62,8 +62,8 @@ class StoredRun:
             return False
         if rounds[0] >= self.planned or self.has_reached_target:
             return True
-        last = (rounds[0], self.planned)
-        return model_rounds(self.directory.model) == last and self.rounds == rounds[0]
+        early = f"{rounds[0]} of {self.planned}"
+        return self.rounds == rounds[0] and round_of_model(self.directory.model) == early
 
     @property
     def has_reached_target(self) -> bool:
@@ -79,16 +79,11 @@ class StoredRun:
         return next((round_ for round_ in rounds if round_ <= reached), None)
 
 
-def model_rounds(path: Path) -> tuple[int, int] | None:
-    """Return the round of a final model and T of its run; None of one by an earlier version.
-
-    It may be a round before T: ``max-epsilon`` or a callback ended the run.
-    """
+def round_of_model(path: Path) -> str:
+    """Return the round of a final model; "2 of 9" if ``max-epsilon`` or a callback ended its run."""
     with contextlib.suppress(OSError, SafetensorError), safe_open(path, "pt") as file:
-        metadata = file.metadata() or {}
-        if "planned" in metadata:
-            return int(metadata["round"]), int(metadata["planned"])
-    return None
+        return str((file.metadata() or {}).get("round", ""))
+    return ""
 
 
 def state_before_start(path: Path) -> str:
