@@ -21,6 +21,7 @@ from fedapp.runs.callbacks import Metrics
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.final_outputs import summarise
 from fedapp.runs.lock import END_MESSAGE, is_locked, locked, logged
+from fedapp.runs.model_sharpness import last_round
 from fedapp.runs.status import status
 
 
@@ -168,6 +169,7 @@ def test_a_run_that_a_callback_ended_is_finished_until_more_rounds_are_planned(
     rows = dict(status(run(tmp_path / "run", num_server_rounds=9)))
     assert (rows["state"], rows["rounds"]) == ("finished", "2 of 9")
     assert rows["resume"].startswith("finished: max-epsilon or a callback ended it after round 2")
+    assert last_round(tmp_path / "run") == 2  # of its model
     stop_after(3, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", resume=True, num_server_rounds=9)
