@@ -251,7 +251,7 @@ class FederatedStrategy(Strategy):
         if problem := too_few(aggregate, self.config.min_replies, self.algorithm):
             return problem, {}
         plan, further = self._requests.plan, dict[str, Any]()
-        if self.config.record_updates:
+        if self.config.record_updates and aggregate.client_metrics:
             further |= similarity_metrics(aggregate, self.state.theta, plan.update)
         step = ServerStep(
             plan=plan,

@@ -224,7 +224,8 @@ def make_trainer(config: RunConfig, task: Task) -> Trainer:
     if is_batched(config) and not unbatchable_layer(module):
         mode = choose_program(config, device)
         batching = choose_batching(config, device, mode)
-        kinds = (device, dtype, batching, mode, config.threads)
+        seed = config.seed if any(True for _ in module.buffers()) else 0
+        kinds = (device, dtype, batching, mode, config.threads, seed)
         return _batched(model, algorithm, transform, task, *kinds)
     return SequentialTrainer(module, model, algorithm, transform, device, dtype, task.num_classes)
 
@@ -240,13 +241,15 @@ def _batched(
     batching: ClientBatching,
     mode: Mode,
     _threads: int,
+    seed: int,
 ) -> BatchedTrainer:
     """Return a trainer, cached by all that its compiled steps depend on, so that runs of a grid share it.
 
-    Inductor compiles for the number of threads at that time.
+    Inductor compiles for the number of threads at that time. ``seed`` gives the initial values, of which
+    only buffers are used: 0 without them.
     """
     shape = transform.output_shape(task.input_shape)
-    module = initialise(model, replace(task, input_shape=shape), seed=0)
+    module = initialise(model, replace(task, input_shape=shape), seed=seed)
     return BatchedTrainer(
         module, model, algorithm, transform, device, dtype, task.num_classes, batching, mode
     )

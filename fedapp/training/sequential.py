@@ -146,7 +146,7 @@ class SequentialTrainer:
             if params is not self.network.params:
                 params = {name: t.detach().requires_grad_() for name, t in params.items()}
             loss = (objective or self.algorithm.loss)(self.network, params, batch, context)
-            gradients = torch.autograd.grad(loss, list(params.values()))
+            gradients = torch.autograd.grad(loss, list(params.values()), materialize_grads=True)
             return dict(zip(params, gradients, strict=True)), loss.detach()
 
         return differentiate
