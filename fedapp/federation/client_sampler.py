@@ -137,10 +137,9 @@ class ClientSampler:
             busy = self._delivery.busy(available)
             cohorts = assign(self.nodes, connected, available, busy)
             num_assigned = sum(len(cohort) for _, cohort in cohorts)
-            may_be_few = self.sampler.may_be_few or self.nodes.virtual
             is_late = time.monotonic() > end
-            if is_late and self._population is not None:
-                may_be_few = True
+            goes_on = is_late and self._population is not None
+            may_be_few = self.sampler.may_be_few or self.nodes.virtual or goes_on
             if num_assigned >= (min(needed, len(connected)) if may_be_few else needed):
                 return sampled, cohorts
             if len(sampled) < needed and is_late:

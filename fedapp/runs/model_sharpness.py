@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedapp.analysis.loss_landscape import (
@@ -26,6 +24,7 @@ from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.initial_model import read_weights
 from fedapp.runs.metrics import read_metrics
+from fedapp.runs.stored_run import round_of_model
 from fedapp.seeds import generator
 from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, make_model, make_module, require_whole_model
@@ -181,9 +180,8 @@ def last_round(folder: Path) -> int:
     A model of an earlier version does not have it; then it is the last round of the metrics.
     """
     directory = RunDirectory(folder)
-    with contextlib.suppress(OSError, SafetensorError), safe_open(directory.model, "pt") as file:
-        if round_ := (file.metadata() or {}).get("round"):
-            return int(round_.split()[0])
+    if round_ := round_of_model(directory.model):
+        return int(round_.split()[0])
     rows = read_metrics(directory.metrics)
     return int(rows[-1]["round"]) if rows else 0
 

@@ -33,6 +33,7 @@ from fedapp.training.networks import (
     layer_needing_two,
     layer_with_statistics,
     normalisation_names,
+    running_statistics,
     unbatchable_layer,
 )
 from fedapp.training.round_plan import RoundPlan
@@ -224,7 +225,8 @@ def make_trainer(config: RunConfig, task: Task) -> Trainer:
     if is_batched(config) and not unbatchable_layer(module):
         mode = choose_program(config, device)
         batching = choose_batching(config, device, mode)
-        seed = config.seed if any(True for _ in module.buffers()) else 0
+        others = dict(module.named_buffers()).keys() - running_statistics(module).keys()
+        seed = config.seed if others else 0
         kinds = (device, dtype, batching, mode, config.threads, seed)
         return _batched(model, algorithm, transform, task, *kinds)
     return SequentialTrainer(module, model, algorithm, transform, device, dtype, task.num_classes)
@@ -246,7 +248,7 @@ def _batched(
     """Return a trainer, cached by all that its compiled steps depend on, so that runs of a grid share it.
 
     Inductor compiles for the number of threads at that time. ``seed`` gives the initial values, of which
-    only buffers are used: 0 without them.
+    only buffers are used: 0 without others than running statistics, which begin with the same values.
     """
     shape = transform.output_shape(task.input_shape)
     module = initialise(model, replace(task, input_shape=shape), seed=seed)

@@ -29,9 +29,8 @@ PLACEHOLDER = re.compile(
     r"(?: ~(?P<digits>\d))?\}\}"
 )
 NUMBER = re.compile(
-    r"(?:(?P<end>lowest|highest) )?(?P<key>\w+)(?:@(?P<round>\d+))?(?:#(?P<seed>\d+))?$"
+    r"(?:(?P<end>lowest|highest) )?(?P<key>\w+(?: \w+)?)(?:@(?P<round>\d+))?(?:#(?P<seed>\d+))?$"
 )
-ENDS = re.compile("^(lowest|highest) ")
 ACCURACIES = ("final", "best", "fluctuation", "accuracy")
 Find = Callable[[str, ScaleName], Results | None]
 """Returns an experiment's results at a scale; the name "" is the experiment of the note."""
@@ -106,7 +105,7 @@ def _values(text: str, scale: ScaleName, find: Find) -> dict[int, float]:
     results = find(experiment, scale)
     if results is None:
         return {}
-    if not place and (numbers := results.numbers.get(ENDS.sub("", key))):
+    if named and not place and (numbers := results.numbers.get(named["key"])):
         return dict(enumerate(numbers))
     cell = results.cells.get(cell_name)
     if named is None or cell is None:
