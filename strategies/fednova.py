@@ -69,8 +69,9 @@ def accumulation_norm(like: Tensor, context: ClientContext, steps: int | Tensor)
     """Return ||a_k||_1: the sum of the contributions of K local gradients to theta_k, in steps.
 
     K for plain SGD; with momentum rho (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho), and with rho^2
-    for the second rho in Nesterov's form (Wang et al. 2020, section 4.1). A scalar of ``like``'s type.
+    for the second rho in Nesterov's form (Wang et al. 2020, section 4.1). A scalar of ``like``'s type,
+    computed in double precision, because for rho near 1 nearly equal numbers are subtracted.
     """
-    count = torch.as_tensor(steps, dtype=like.dtype, device=like.device)
+    count = torch.as_tensor(steps, dtype=torch.float64, device=like.device)
     rho, lead = context.momentum, context.momentum * (context.momentum if context.nesterov else 1.0)
-    return (count - lead * (1 - rho**count) / (1 - rho)) / (1 - rho)
+    return ((count - lead * (1 - rho**count) / (1 - rho)) / (1 - rho)).to(like.dtype)

@@ -33,7 +33,7 @@ UNIFORM = "weighting=uniform"
 IDENTITIES: Mapping[str, Identity] = {
     "bulyan": Identity({"bulyan.num-malicious": 0}, UNIFORM, exact=False),
     "dp-fedavg": Identity(
-        {"dp-fedavg.clip": 0.0, "dp-fedavg.noise": 0.0}, "fraction-train=1.0", exact=False
+        {"dp-fedavg.clip": 0.0, "dp-fedavg.noise": 0.0, "fraction-train": 1.0}, UNIFORM, exact=False
     ),
     "fedadagrad": Identity(exact=False),
     "fedadam": Identity(exact=False),
@@ -54,7 +54,7 @@ IDENTITIES: Mapping[str, Identity] = {
     "fedtrimmedavg": Identity({"fedtrimmedavg.beta": 0.0}, UNIFORM, exact=False),
     "fedyogi": Identity(exact=False),
     "krum": Identity(exact=False),
-    "local-dp": Identity({"local-dp.clip": 0.0, "local-dp.noise": 0.0}, exact=False),
+    "local-dp": Identity({"local-dp.clip": 0.0, "local-dp.noise": 0.0}, UNIFORM, exact=False),
     "moon": Identity({"moon.mu": 0.0}),
     "multikrum": Identity(exact=False),
     "scaffold": Identity(),

@@ -248,6 +248,20 @@ def test_fednova_counts_momentum(nesterov: bool, weight: float) -> None:
     assert float(FedNova().finalize(w, context, 2).upload["weight"]) == weight
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_fednova_counts_momentum_near_one_in_single_precision(nesterov: bool) -> None:
+    """rho = 0.999, a hundred steps: the sum of the coefficients of every gradient, one by one."""
+    v = theta = 0.0
+    for _ in range(100):
+        v = 0.999 * v + 1
+        theta += 1 + 0.999 * v if nesterov else v
+    w = {"w": torch.zeros(())}
+    context = ClientContext(w, momentum=0.999, nesterov=nesterov)
+    weight = FedNova().finalize(w, context, 100).upload["weight"]
+    assert weight.dtype == torch.float32
+    assert float(weight) == pytest.approx(theta, rel=1e-6)
+
+
 def test_fedpa(tmp_path: Path) -> None:
     """Two samples of one step, rho = 1: r = 1 / 2, Sigma = 1/2 + S / 2.
 

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
+from fedapp.errors import ConfigError
+from fedapp.runs.export import export
+from fedapp.runs.saved_model import load_model
+from fedapp.training.build import make_module
 from tests.in_process import metrics, model, run
 
 FIXED = """
@@ -36,19 +43,161 @@ class Spare(nn.Module):
 """
 
 
-@pytest.mark.parametrize("text", [FIXED, UNUSED], ids=["random buffer", "unused layer"])
-def test_both_trainers_train_a_network_alike(text: str, tmp_path: Path) -> None:
-    path = tmp_path / "own.py"
+FROZEN = """
+from torch import nn
+
+class Tuned(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.body, self.norm = nn.Linear(64, 16), nn.LayerNorm(16)
+        self.head = nn.Linear(16, num_classes)
+        self.body.requires_grad_(False)
+        self.norm.bias.requires_grad_(False)
+
+    def forward(self, x):
+        return self.head(self.norm(self.body(x.flatten(1)).relu()))
+"""
+
+RECURRENT = """
+from torch import nn
+
+class Rows(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.cells, self.head = nn.GRU(8, 5, batch_first=True), nn.Linear(5, num_classes)
+
+    def forward(self, x):
+        return self.head(self.cells(x.squeeze(1))[0][:, -1])
+"""
+
+TIED = """
+from torch import nn
+
+class Tied(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.one, self.two = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.two.weight, self.head = self.one.weight, nn.Linear(64, num_classes)
+
+    def forward(self, x):
+        return self.head(self.two(self.one(x.flatten(1)).relu()))
+"""
+
+EVALUATED = """
+from torch import nn
+
+class Network(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.first, self.head = {first}, nn.Linear(64, num_classes)
+
+    def forward(self, x):
+        return self.head({inputs})
+"""
+
+
+def own(folder: Path, text: str) -> dict[str, Scalar]:
+    """Return the settings of a run of the network in `text`."""
+    path = folder / "own.py"
     path.write_text(text)
-    settings = {"model": str(path), "seed": 3, "2nn.hidden": 200}
-    found = [
-        run(tmp_path / "one", trainer="sequential", **settings),
-        run(tmp_path / "other", trainer="batched", program="record", **settings),
-    ]
-    one, other = map(model, found)
+    return {"model": str(path), "seed": 3, "2nn.hidden": 200}
+
+
+BY_CLIENTS: dict[str, Scalar] = {"algorithm": "fedbn", "evaluation": "clients"}
+FULL_BATCH: dict[str, Scalar] = {"algorithm": "fedsgd", "batch_size": 0}
+
+
+@pytest.mark.parametrize(
+    ("text", "given"),
+    [
+        (FIXED, {}),
+        (UNUSED, {}),
+        (TIED, {}),
+        (FROZEN, {}),
+        (FROZEN, BY_CLIENTS),
+        (RECURRENT, FULL_BATCH),
+        (RECURRENT, {"algorithm": "fedntd"}),
+    ],
+    ids=[
+        "random buffer",
+        "unused layer",
+        "tied",
+        "frozen",
+        "frozen, own norm",
+        "one gradient",
+        "at theta",
+    ],
+)
+def test_both_trainers_train_a_network_alike(
+    text: str, given: dict[str, Scalar], tmp_path: Path
+) -> None:
+    given = {**own(tmp_path, text), **given}
+    batched: dict[str, Scalar] = {"trainer": "batched", "program": "record", "clients_together": 3}
+    one = model(run(tmp_path / "one", trainer="sequential", **given))
+    other = model(run(tmp_path / "other", **batched, **given))
     assert one.keys() == other.keys()
     for name in one:
         torch.testing.assert_close(other[name], one[name], atol=1e-5, rtol=1e-4)
+
+
+def test_frozen_parameters_are_neither_trained_nor_sent(tmp_path: Path) -> None:
+    """Weight decay and redrawn weights leave them alone too, and the exported model has them."""
+    settings = own(tmp_path, FROZEN)
+    folder = run(tmp_path / "run", weight_decay=0.1, initial_weights="he", **settings)
+    assert model(folder).keys() == {"norm.weight", "head.weight", "head.bias"}
+    trained = load_model(folder)
+    export(trained, tmp_path / "exported", onnx=False)
+    weights = load_file(tmp_path / "exported" / "weights.safetensors")
+    config = read_config(settings)
+    initial = make_module(config, trained.task).state_dict()
+    frozen = {"body.weight", "body.bias", "norm.bias"}
+    assert weights.keys() == initial.keys() == model(folder).keys() | frozen
+    for name in frozen:
+        assert torch.equal(weights[name], initial[name])
+    assert not torch.equal(weights["head.weight"], initial["head.weight"])
+
+
+def test_a_network_with_tied_weights_is_exported(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", num_server_rounds=1, **own(tmp_path, TIED))
+    export(load_model(folder), tmp_path / "exported", onnx=False)
+    weights = load_file(tmp_path / "exported" / "weights.safetensors")
+    assert torch.equal(weights["one.weight"], weights["two.weight"])
+
+
+@pytest.mark.parametrize(
+    ("first", "inputs", "said"),
+    [
+        (
+            "nn.utils.parametrizations.spectral_norm(nn.Linear(64, 64))",
+            "self.first(x.flatten(1))",
+            r"changes its buffer first\.parametrizations\.weight\.0\._u, which is no parameter",
+        ),
+        (
+            "None",
+            "x.flatten(1) if not self.training else x",
+            "Network raises .* for two examples in training mode, and not in evaluation mode",
+        ),
+    ],
+)
+def test_what_a_pass_in_training_mode_does_is_refused_before_a_run(
+    first: str, inputs: str, said: str, tmp_path: Path
+) -> None:
+    settings = own(tmp_path, EVALUATED.format(first=first, inputs=inputs))
+    with pytest.raises(ConfigError, match=said):
+        run(tmp_path / "run", **settings)
+
+
+def test_a_network_without_parameters_is_refused(tmp_path: Path) -> None:
+    settings = own(tmp_path, FROZEN.replace("self.body.requires", "self.requires"))
+    with pytest.raises(ConfigError, match="Tuned has no parameters that require gradients"):
+        run(tmp_path / "run", **settings)
+
+
+def test_networks_that_draw_without_a_layer_train_one_by_one(tmp_path: Path) -> None:
+    drawing = "nn.functional.dropout(x.flatten(1), 0.5, self.training)"
+    settings = own(tmp_path, EVALUATED.format(first="None", inputs=drawing))
+    with pytest.raises(ConfigError, match=r"trainer = 'batched'.*has a Network, which draws"):
+        run(tmp_path / "run", trainer="batched", **settings)
 
 
 def test_a_round_of_nobody_records_no_updates(tmp_path: Path) -> None:

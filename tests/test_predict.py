@@ -23,9 +23,10 @@ from fedapp.cli.main import app
 from fedapp.config.read import read_config
 from fedapp.data import load_dataset
 from fedapp.errors import CheckpointError, ConfigError, DataError
-from fedapp.runs.export import example_inputs, export, is_plain
+from fedapp.runs.export import export, is_plain
 from fedapp.runs.predict import predict
 from fedapp.runs.saved_model import load_model
+from fedapp.training.build import example_inputs
 
 
 def said(folder: Path, *files: Path, length: int = 8) -> list[tuple[str | float, float | None]]:
@@ -181,7 +182,7 @@ def test_the_script_of_an_export_runs_and_builds_the_network(tmp_path, name):
     assert ("fedapp.training" in script) != plain
     found: dict[str, object] = {"__file__": str(tmp_path / "out" / "load_model.py")}
     exec(script, found)
-    inputs = torch.randn(example_inputs(model).shape)
+    inputs = torch.randn(example_inputs(model.config, model.task).shape)
     assert torch.equal(found["model"](inputs), model.module(inputs))  # type: ignore[operator]
     weights = safetensors.torch.load_file(tmp_path / "out" / "weights.safetensors")
     assert weights.keys() == model.module.state_dict().keys()

@@ -29,6 +29,8 @@ KINDS: Mapping[str, tuple[Callable[..., Tensor], float]] = {
 def draw_initial_weights(network: nn.Module, kind: str, seed: int, model: str) -> None:
     """Draw the weights of linear and convolutional layers from (seed, "initial weights") alone, in place.
 
+    Frozen weights, and those computed from other parameters, stay as they are.
+
     "model" does nothing. "truncated-normal": sigma 0.1, cut at two sigma, biases
     0.1, as TensorFlow's MNIST tutorial, whose network McMahan et al.'s CNN is. "glorot": uniform
     in +-sqrt(6 / (fan-in + fan-out)), biases 0 (Glorot and Bengio 2010). "he": normal, variance
@@ -41,16 +43,20 @@ def draw_initial_weights(network: nn.Module, kind: str, seed: int, model: str) -
     """
     if kind == "model":
         return
-    layers = [layer for layer in network.modules() if isinstance(layer, LAYERS)]
+    layers = [
+        layer
+        for layer in network.modules()
+        if isinstance(layer, LAYERS) and isinstance(layer.weight, nn.Parameter)
+    ]
     if not layers:
         raise ConfigError(
             f"initial-weights = {kind!r}: has no effect, because model {model!r} has no linear and no "
-            "convolutional layer. Leave the key out, or name another model."
+            "convolutional layer whose weights are trained. Leave the key out, or name another model."
         )
     generator = torch.Generator().manual_seed(torch_seed(seed, "initial weights"))
     draw_weight, bias_value = KINDS[kind]
     with torch.no_grad():
         for layer in layers:
             draw_weight(layer.weight, generator=generator)
-            if layer.bias is not None:
+            if isinstance(layer.bias, nn.Parameter):
                 layer.bias.fill_(bias_value)

@@ -186,16 +186,38 @@ class PlainModel(Model):
 def initialise(model: Model, task: Task, seed: int) -> nn.Module:
     """Build the network with weights drawn from (seed, "init") alone, in float32 on the CPU.
 
+    Parameters that do not require gradients become buffers: they are neither trained nor sent.
+
     Raises
     ------
     ConfigError
-        It does not fit the task, or does not return [n, C] or [n, C, T] for two zero examples.
+        It does not fit the task, has no parameters to train, or does not return [n, C] or [n, C, T] for
+        two zero examples.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "init"))
         network = model.build(task)
+        _freeze(network)
+        _require_parameters(model, network)
         _require_outputs(model, network, task)
         return network
+
+
+def _freeze(network: nn.Module) -> None:
+    """Turn the parameters that do not require gradients into buffers."""
+    for layer in network.modules():
+        for name, parameter in list(layer.named_parameters(recurse=False)):
+            if not parameter.requires_grad:
+                delattr(layer, name)
+                layer.register_buffer(name, parameter.detach())
+
+
+def _require_parameters(model: Model, network: nn.Module) -> None:
+    if next(network.parameters(), None) is None:
+        raise ConfigError(
+            f"model = {model.name!r}: {type(network).__name__} has no parameters that require gradients, "
+            "so there is nothing to train. Leave requires_grad=True for those to be trained."
+        )
 
 
 def zero_examples(task: Task, count: int, dtype: torch.dtype = torch.float32) -> Tensor:

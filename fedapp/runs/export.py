@@ -10,14 +10,13 @@ from pathlib import Path
 
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from fedapp.data import network_task
 from fedapp.data.node_data import describe_task
 from fedapp.files import write_atomically
-from fedapp.models.model import zero_examples
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.saved_model import SavedModel
+from fedapp.training.build import DTYPES, example_inputs
 
 WEIGHTS, SCRIPT, ONNX = "weights.safetensors", "load_model.py", "model.onnx"
 
@@ -67,7 +66,8 @@ def export(model: SavedModel, folder: Path, *, onnx: bool) -> str:
         for package in ("onnx", "onnxscript"):
             importlib.import_module(package)
     folder.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.contiguous() for name, tensor in model.module.state_dict().items()}
+    tensors = model.module.state_dict()  # tied weights share memory, which safetensors refuses
+    state = {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
     write_atomically(folder / WEIGHTS, safetensors.torch.save(state))
     script = script_of(model)
     write_atomically(folder / SCRIPT, script.encode())
@@ -83,13 +83,13 @@ def script_of(model: SavedModel) -> str:
 
     A chain of PyTorch's own layers needs no other package; another network needs this one.
     """
-    example = example_inputs(model)
+    example = example_inputs(model.config, model.task)
     parts = {
         "about": _about(model),
         "weights": WEIGHTS,
         "shape": tuple(example.shape),
         "inputs": example.dtype,
-        "dtype": next(model.module.parameters()).dtype,
+        "dtype": DTYPES[model.config.precision],
     }
     if is_plain(model.module):
         layers = [f'    ("{n}", nn.{layer!r}),' for n, layer in model.module.named_children()]
@@ -109,12 +109,6 @@ def is_plain(module: nn.Module) -> bool:
     return type(module) is nn.Sequential and own and not any(list(e.children()) for e in layers)
 
 
-def example_inputs(model: SavedModel) -> Tensor:
-    """Return two inputs of zeros, as the network sees them."""
-    dtype = next(model.module.parameters()).dtype
-    return zero_examples(network_task(model.config, model.task), 2, dtype)
-
-
 def _about(model: SavedModel) -> str:
     """Return a description of the network's inputs and outputs."""
     task, config = model.task, model.config
@@ -129,7 +123,7 @@ def _about(model: SavedModel) -> str:
 
 
 def _write_onnx(model: SavedModel, path: Path) -> None:
-    example = example_inputs(model)
+    example = example_inputs(model.config, model.task)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import nn
+from torch import Tensor, nn
 
 from fedapp.config.model import ModelConfig
 from fedapp.config.registry import source_digest
@@ -19,7 +19,7 @@ from fedapp.config.training import ServerConfig
 from fedapp.data import Dataset, Examples, Task, load_transform, network_task
 from fedapp.data.table import template
 from fedapp.data.transforms.transform import Transform
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, reason_of
 from fedapp.models.initial_weights import draw_initial_weights
 from fedapp.models.model import Model, initialise, zero_examples
 from fedapp.training.algorithm import Algorithm, Tensors
@@ -29,6 +29,7 @@ from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.device import choose_device
 from fedapp.training.evaluation import Evaluator, ServerScore, sample_examples
 from fedapp.training.networks import (
+    changing_buffers,
     has_representation,
     layer_needing_two,
     layer_with_statistics,
@@ -85,11 +86,13 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
     ------
     ConfigError
         It has layers that the run cannot train (running statistics, unless the algorithm leaves them
-        with the clients; layers that the batched trainer does not support, where it is asked for), no
-        layer that ``initial-weights`` applies to, or no representation where the algorithm needs one.
+        with the clients; other buffers that training changes; layers that the batched trainer does not
+        support, where it is asked for), no layer that ``initial-weights`` applies to, or no
+        representation where the algorithm needs one.
     """
     module = initialise(make_model(config), network_task(config, task), config.seed)
     draw_initial_weights(module, config.initial_weights, config.seed, config.model)
+    module = module.to(DTYPES[config.precision])
     if (layer := layer_with_statistics(module)) and not make_algorithm(config).own_normalisation:
         raise ConfigError(
             f"model = {config.model!r}: its {layer} keeps running statistics, which are no parameters: "
@@ -98,13 +101,40 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
             "clients, or build the network with nn.GroupNorm, or with track_running_stats=False."
         )
     _require_representation(config, task, module)
-    if config.trainer == "batched" and (layer := unbatchable_layer(module)):
+    _require_pure(config, task, module)
+    if config.trainer == "batched" and (
+        layer := unbatchable_layer(module, example_inputs(config, task))
+    ):
         raise ConfigError(
             f"trainer = 'batched': model = {config.model!r} has a {layer}, which draws at random or "
             "mixes the examples of a batch, so that one program cannot train several clients. Set "
             "trainer='sequential' or 'auto' (and leave out --stacked)."
         )
-    return module.to(DTYPES[config.precision])
+    return module
+
+
+def example_inputs(config: RunConfig, task: Task, count: int = 2) -> Tensor:
+    """Return inputs of zeros in the run's precision, as the network sees them: [count, ...]."""
+    return zero_examples(network_task(config, task), count, DTYPES[config.precision])
+
+
+def _require_pure(config: RunConfig, task: Task, module: nn.Module) -> None:
+    """Refuse a network that a forward pass in training mode changes, or that raises in one."""
+    name = type(module).__name__
+    try:
+        changing = changing_buffers(module, example_inputs(config, task))
+    except Exception as error:
+        raise ConfigError(
+            f"model = {config.model!r}: {name} raises {reason_of(error)} for two examples in training "
+            "mode, and not in evaluation mode. Let forward take [n, *input_shape] in both."
+        ) from error
+    if changing:
+        raise ConfigError(
+            f"model = {config.model!r}: a forward pass of {name} in training mode changes its buffer "
+            f"{changing[0]}, which is no parameter: nobody would average it, and one client's values "
+            "would be seen by the next. Let forward change no buffer (as spectral_norm and moving "
+            "averages do): compute what it holds from the parameters, or leave it out."
+        )
 
 
 def require_whole_model(config: RunConfig, task: Task, *, because: str) -> None:
@@ -177,8 +207,7 @@ def require_batches(config: RunConfig, task: Task, sizes: ArrayLike) -> None:
 
 def _layer_needing_two(config: RunConfig, task: Task) -> str:
     """Return the kind of a layer of the run's network that cannot train on one example, or ""."""
-    example = zero_examples(network_task(config, task), 1, DTYPES[config.precision])
-    return layer_needing_two(make_module(config, task), example)
+    return layer_needing_two(make_module(config, task), example_inputs(config, task, 1))
 
 
 def _require_representation(config: RunConfig, task: Task, module: nn.Module) -> None:
@@ -222,7 +251,7 @@ def make_trainer(config: RunConfig, task: Task) -> Trainer:
     device, dtype = choose_device(config), DTYPES[config.precision]
     model, algorithm = make_model(config), make_algorithm(config, task)
     transform, module = load_transform(config), make_module(config, task)
-    if is_batched(config) and not unbatchable_layer(module):
+    if is_batched(config) and not unbatchable_layer(module, example_inputs(config, task)):
         mode = choose_program(config, device)
         batching = choose_batching(config, device, mode)
         others = dict(module.named_buffers()).keys() - running_statistics(module).keys()

@@ -19,6 +19,7 @@ from fedapp.data.node_data import NodeData
 from fedapp.machine import cores
 from fedapp.training.build import (
     choose_program,
+    example_inputs,
     initial_parameters,
     make_algorithm,
     make_model,
@@ -78,7 +79,8 @@ def chosen_trainer(config: RunConfig, task: Task, sizes: ArrayLike) -> TrainerNa
     enough = LONG_COMPILED if compiled else LONG
     if not pays or own or local_steps(config, sizes) < enough:
         return "auto"
-    return "auto" if unbatchable_layer(make_module(config, task)) else "batched"
+    module = make_module(config, task)
+    return "auto" if unbatchable_layer(module, example_inputs(config, task)) else "batched"
 
 
 def chosen_threads(

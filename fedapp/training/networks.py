@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -62,7 +63,7 @@ def normalisation_names(module: nn.Module) -> frozenset[str]:
 
 
 def running_statistics(module: nn.Module) -> Tensors:
-    """Return the buffers of normalisation layers, by name, not copied.
+    """Return the running statistics of normalisation layers, by name, not copied.
 
     A forward pass in training mode updates them in place: mean, variance and number of batches.
     """
@@ -71,6 +72,7 @@ def running_statistics(module: nn.Module) -> Tensors:
         for prefix, layer in module.named_modules()
         if isinstance(layer, NORMALISATION)
         for name, buffer in layer.named_buffers(recurse=False)
+        if name not in ("weight", "bias")  # frozen
     }
 
 
@@ -96,18 +98,53 @@ def layer_needing_two(module: nn.Module, example: Tensor) -> str:
     return ""
 
 
-def unbatchable_layer(module: nn.Module) -> str:
-    """Return the class name of a layer that draws at random or mixes a batch's examples, or "".
+def changing_buffers(module: nn.Module, example: Tensor) -> list[str]:
+    """Return the names of buffers, besides running statistics, that training changes, sorted."""
+    changed, _ = _effects_of_forward(module, example)
+    return sorted(changed - running_statistics(module).keys())
+
+
+def unbatchable_layer(module: nn.Module, example: Tensor) -> str:
+    """Return the class name of a layer that mixes a batch's examples or draws at random, or "".
 
     In a step of several clients such a layer would draw for all of them together, and include the
-    padding of partial batches.
+    padding of partial batches. The name is the network's own where it draws without a layer for it.
     """
-    kinds = (nn.modules.dropout._DropoutNd, nn.RReLU, nn.modules.batchnorm._BatchNorm)
-    inside = (nn.RNNBase, nn.MultiheadAttention)
     for layer in module.modules():
-        if isinstance(layer, kinds) or (isinstance(layer, inside) and layer.dropout):
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             return type(layer).__name__
-    return layer_with_statistics(module)
+    if statistics := layer_with_statistics(module):
+        return statistics
+    _, draws = _effects_of_forward(module, example)
+    kinds = (nn.modules.dropout._DropoutNd, nn.RReLU)
+    layers = (layer for layer in module.modules() if isinstance(layer, kinds))
+    return type(next(layers, module)).__name__ if draws else ""
+
+
+def _effects_of_forward(module: nn.Module, example: Tensor) -> tuple[set[str], bool]:
+    """Return the names of the buffers that a pass in training mode changes, and whether it draws.
+
+    The network's own buffers and PyTorch's generator are left as they are.
+    """
+    copies = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    given = dict(copies)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        functional_call(module.train(), given, (example,))
+        draws = not torch.equal(before, torch.get_rng_state())
+    changed = {
+        name for name, buffer in copies.items() if given[name] is not buffer or buffer._version
+    }
+    return changed, draws
+
+
+def has_recurrent_cells(module: nn.Module) -> bool:
+    """Return whether a layer is a recurrent cell or of such, other than ``nn.LSTM``.
+
+    PyTorch adds the gates' parts in place, which under ``vmap`` needs weights of each client's own.
+    """
+    kinds = (nn.RNN, nn.GRU, nn.RNNCellBase)
+    return any(isinstance(layer, kinds) for layer in module.modules())
 
 
 def has_representation(module: nn.Module) -> bool:

@@ -29,15 +29,18 @@ WITHOUT_ROWS: Mapping[Layout, frozenset[str]] = {
 """The groups whose tensors have no dimension for the clients."""
 
 
-def layout_of(contexts: Sequence[ClientContext]) -> Layout:
-    """Return the layout for clients with these contexts; clients of one run share their objects."""
+def layout_of(contexts: Sequence[ClientContext], *, share: bool = True) -> Layout:
+    """Return the layout for clients with these contexts; clients of one run share their objects.
+
+    Unless they ``share``, each has copies, as in "several runs".
+    """
     if len(contexts) == 1:
         return "one client"
     runs = {
         (id(context.global_params), id(context.broadcast), context.learning_rate)
         for context in contexts
     }
-    return "one run" if len(runs) == 1 else "several runs"
+    return "one run" if share and len(runs) == 1 else "several runs"
 
 
 class BufferPool:

@@ -22,7 +22,7 @@ from fedapp.training.batched.compiled_step import CompiledStep, GraphPool, Mode
 from fedapp.training.batched.run_batching import current_run_batch
 from fedapp.training.device import flush_denormals, memory_format
 from fedapp.training.local_step import groups_of, in_place, over_clients, step_of_groups
-from fedapp.training.networks import PureNetwork, normalisation_names
+from fedapp.training.networks import PureNetwork, has_recurrent_cells, normalisation_names
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.tensors import Tensors
 from fedapp.training.trainer import ClientResult, ClientTask
@@ -58,6 +58,7 @@ class BatchedTrainer:
         self.network = PureNetwork(module.to(device=device, dtype=dtype).train(), model)
         self.normalisation = normalisation_names(module)
         self.statistics: Tensors = {}
+        self._share = not has_recurrent_cells(module)
         single = batching.clients == 1
         self.memory_format = memory_format(module) if single else torch.contiguous_format
         self.algorithm = algorithm
@@ -103,7 +104,8 @@ class BatchedTrainer:
         Where at most a quarter of the clients has steps left, the step goes on with these rows alone.
         """
         filled_up = self._fill_up(tasks)
-        layout, rows = layout_of([task.context for task in filled_up]), len(filled_up)
+        contexts, rows = [task.context for task in filled_up], len(filled_up)
+        layout = layout_of(contexts, share=self._share)
         groups, step = self._fill_buffers(filled_up, plan, layout), self._step(plan, layout)
         step_state, step_states = dict[str, Tensor](), list[Tensors]()
         losses, sizes = list[Tensor](), list[Tensor]()
