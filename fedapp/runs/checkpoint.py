@@ -18,12 +18,11 @@ import safetensors.torch
 import torch
 from flwr.common.logger import log
 from safetensors import SafetensorError
-from torch import Tensor
 
 from fedapp.errors import CheckpointError
 from fedapp.federation.callback import ServerState
 from fedapp.files import json_problem, write_atomically, write_json
-from fedapp.training.algorithm import Tensors
+from fedapp.training.tensors import Tensors, contiguous_copies, part, prefixed
 
 FORMAT = 1
 LAST_USED_KEYS = ("counted/clients", "counted/rounds")
@@ -41,8 +40,8 @@ def save_checkpoint(folder: Path, state: ServerState) -> Path:
     path = folder / f"round-{state.round:06d}.safetensors"
     content = safetensors.torch.save(
         {
-            **{f"theta/{name}": _to_cpu(tensor) for name, tensor in state.theta.items()},
-            **{f"algorithm/{name}": _copy(tensor) for name, tensor in state.algorithm.items()},
+            **prefixed("theta", contiguous_copies(state.theta)),
+            **prefixed("algorithm", contiguous_copies(state.algorithm)),
             **_last_used_tensors(state),
         }
     )
@@ -140,8 +139,8 @@ def _read(description: Path) -> ServerState:
     last_used_round = {} if clients is None or rounds is None else zip(clients, rounds, strict=True)
     return ServerState(
         round_,
-        _without_prefix(tensors, "theta/"),
-        _without_prefix(tensors, "algorithm/"),
+        part("theta", tensors),
+        part("algorithm", tensors),
         {int(client): int(last) for client, last in last_used_round},
     )
 
@@ -173,21 +172,8 @@ def mismatch(tensors: Tensors, theta: Tensors) -> str:
     return f"holds nan or infinite values: {broken[0]!r}" if broken else ""
 
 
-def _without_prefix(tensors: Tensors, prefix: str) -> Tensors:
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
-
-
 def _last_used_tensors(state: ServerState) -> Tensors:
     """Return the clients with a last used round, ascending, and these rounds."""
     clients = sorted(state.last_used_round)
     rounds = [state.last_used_round[client] for client in clients]
     return {n: torch.tensor(v) for n, v in zip(LAST_USED_KEYS, (clients, rounds), strict=True) if v}
-
-
-def _to_cpu(tensor: Tensor) -> Tensor:
-    return tensor.detach().cpu().contiguous()
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    """Return a copy, since an algorithm's state may be theta itself, and no file has a tensor twice."""
-    return _to_cpu(tensor).clone()

@@ -17,6 +17,7 @@ from fedapp.files import write_atomically
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.saved_model import SavedModel
 from fedapp.training.build import DTYPES, example_inputs
+from fedapp.training.tensors import contiguous_copies
 
 WEIGHTS, SCRIPT, ONNX = "weights.safetensors", "load_model.py", "model.onnx"
 
@@ -66,8 +67,7 @@ def export(model: SavedModel, folder: Path, *, onnx: bool) -> str:
         for package in ("onnx", "onnxscript"):
             importlib.import_module(package)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = model.module.state_dict()  # tied weights share memory, which safetensors refuses
-    state = {n: t.clone(memory_format=torch.contiguous_format) for n, t in tensors.items()}
+    state = contiguous_copies(model.module.state_dict())
     write_atomically(folder / WEIGHTS, safetensors.torch.save(state))
     script = script_of(model)
     write_atomically(folder / SCRIPT, script.encode())

@@ -17,6 +17,7 @@ from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.files import write_atomically, write_json
 from fedapp.runs.directory import RunDirectory, read_settings
 from fedapp.runs.metrics import read_metrics, total, wall_seconds
+from fedapp.training.tensors import contiguous_copies
 
 
 class FinalOutputs(Callback):
@@ -27,7 +28,7 @@ class FinalOutputs(Callback):
 
     def on_end(self, state: ServerState) -> None:
         """Write the files, and log the final accuracy."""
-        theta = {k: v.detach().cpu().contiguous() for k, v in state.theta.items()}
+        theta = contiguous_copies(state.theta)
         planned = self.config.num_server_rounds
         early = f" of {planned}" if state.round < planned else ""
         # One key, since safetensors writes several in any order.

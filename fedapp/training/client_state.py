@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.files import write_atomically
-from fedapp.training.tensors import Tensors
+from fedapp.training.tensors import Tensors, contiguous_copies
 
 NAME = re.compile(r"round-(\d+)\.attempt-(\d+)\.safetensors")
 PARTIAL = re.compile(rf"\.{NAME.pattern}\.\d+\.tmp")
@@ -99,7 +99,7 @@ class ClientStates:
             return
         folder = self.folder / str(client)
         folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: t.detach().cpu().contiguous() for name, t in sorted(state.items())}
+        tensors = contiguous_copies(dict(sorted(state.items())))
         attempt, round_ = self._now
         path = folder / f"round-{round_:06d}.attempt-{attempt}.safetensors"
         content = safetensors.torch.save(tensors, metadata={"sha256": _digest(tensors)})

@@ -23,6 +23,14 @@ def zeros_like(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
 
 
+def contiguous_copies(tensors: Mapping[str, Tensor]) -> Tensors:
+    """Return copies on the CPU, none of which shares memory with another, as safetensors files need."""
+    return {
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, tensor in tensors.items()
+    }
+
+
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor], scale: float | Tensor = 1.0) -> Tensors:
     """Return ``a + scale * b``, for the names of ``a``."""
     return {name: tensor + scale * b[name] for name, tensor in a.items()}
