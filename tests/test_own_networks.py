@@ -58,6 +58,26 @@ class Tuned(nn.Module):
         return self.head(self.norm(self.body(x.flatten(1)).relu()))
 """
 
+PRETRAINED = """
+from torch import nn
+
+class Pretrained(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16))
+        self.head = nn.Linear(16, num_classes)
+        nn.init.normal_(self.body[1].running_mean)
+        self.body.requires_grad_(False)
+
+    def train(self, mode=True):
+        super().train(mode)
+        self.body.eval()
+        return self
+
+    def forward(self, x):
+        return self.head(self.body(x.flatten(1)).relu())
+"""
+
 RECURRENT = """
 from torch import nn
 
@@ -115,6 +135,7 @@ FULL_BATCH: dict[str, Scalar] = {"algorithm": "fedsgd", "batch_size": 0}
         (TIED, {}),
         (FROZEN, {}),
         (FROZEN, BY_CLIENTS),
+        (PRETRAINED, {"algorithm": "fednova"}),
         (RECURRENT, FULL_BATCH),
         (RECURRENT, {"algorithm": "fedntd"}),
     ],
@@ -124,6 +145,7 @@ FULL_BATCH: dict[str, Scalar] = {"algorithm": "fedsgd", "batch_size": 0}
         "tied",
         "frozen",
         "frozen, own norm",
+        "frozen statistics",
         "one gradient",
         "at theta",
     ],
@@ -155,6 +177,17 @@ def test_frozen_parameters_are_neither_trained_nor_sent(tmp_path: Path) -> None:
     for name in frozen:
         assert torch.equal(weights[name], initial[name])
     assert not torch.equal(weights["head.weight"], initial["head.weight"])
+
+
+def test_statistics_of_layers_in_evaluation_mode_stay_as_they_are(tmp_path: Path) -> None:
+    settings = own(tmp_path, PRETRAINED)
+    folder = run(tmp_path / "run", **settings)
+    assert model(folder).keys() == {"head.weight", "head.bias"}
+    trained = load_model(folder)
+    initial = make_module(read_config(settings), trained.task)
+    mean = "body.1.running_mean"
+    assert torch.equal(trained.module.get_buffer(mean), initial.get_buffer(mean))
+    assert metrics(folder)[-1]["test_accuracy"] > metrics(folder)[0]["test_accuracy"] + 0.1
 
 
 def test_a_network_with_tied_weights_is_exported(tmp_path: Path) -> None:

@@ -186,7 +186,8 @@ class PlainModel(Model):
 def initialise(model: Model, task: Task, seed: int) -> nn.Module:
     """Build the network with weights drawn from (seed, "init") alone, in float32 on the CPU.
 
-    Parameters that do not require gradients become buffers: they are neither trained nor sent.
+    Parameters that do not require gradients become buffers: they are neither trained nor sent. So it is
+    with the statistics of normalisation layers that ``train()`` leaves in evaluation mode.
 
     Raises
     ------
@@ -204,8 +205,10 @@ def initialise(model: Model, task: Task, seed: int) -> nn.Module:
 
 
 def _freeze(network: nn.Module) -> None:
-    """Turn the parameters that do not require gradients into buffers."""
-    for layer in network.modules():
+    """Turn parameters that do not require gradients, and statistics that stay, into plain buffers."""
+    for layer in network.train().modules():
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and not layer.training:
+            layer.track_running_stats = False
         for name, parameter in list(layer.named_parameters(recurse=False)):
             if not parameter.requires_grad:
                 delattr(layer, name)

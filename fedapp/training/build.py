@@ -98,7 +98,8 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
             f"model = {config.model!r}: its {layer} keeps running statistics, which are no parameters: "
             f"with algorithm = {config.algorithm!r} nobody would average them, and the model would be "
             "tested with those that it began with. Set algorithm='fedbn', which leaves them with the "
-            "clients, or build the network with nn.GroupNorm, or with track_running_stats=False."
+            "clients, or build the network with nn.GroupNorm, or with track_running_stats=False; to "
+            "freeze them, let train() leave the layer in evaluation mode."
         )
     _require_representation(config, task, module)
     _require_pure(config, task, module)

@@ -65,12 +65,13 @@ def normalisation_names(module: nn.Module) -> frozenset[str]:
 def running_statistics(module: nn.Module) -> Tensors:
     """Return the running statistics of normalisation layers, by name, not copied.
 
-    A forward pass in training mode updates them in place: mean, variance and number of batches.
+    A forward pass in training mode updates them in place: mean, variance and number of batches. Those of
+    layers that ``train()`` leaves in evaluation mode are none (``initialise``).
     """
     return {
         f"{prefix}.{name}" if prefix else name: buffer
         for prefix, layer in module.named_modules()
-        if isinstance(layer, NORMALISATION)
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.track_running_stats
         for name, buffer in layer.named_buffers(recurse=False)
         if name not in ("weight", "bias")  # frozen
     }
@@ -110,8 +111,10 @@ def unbatchable_layer(module: nn.Module, example: Tensor) -> str:
     In a step of several clients such a layer would draw for all of them together, and include the
     padding of partial batches. The name is the network's own where it draws without a layer for it.
     """
-    for layer in module.modules():
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+    for layer in module.train().modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
+            layer.training or layer.running_mean is None
+        ):
             return type(layer).__name__
     if statistics := layer_with_statistics(module):
         return statistics
