@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -27,6 +29,8 @@ from fedapp.data import load_dataset, load_partition
 from fedapp.data.dataset import Task
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.runs.directory import read_stored
+from fedapp.runs.export import export
+from fedapp.runs.saved_model import load_model
 from fedapp.runs.status import status
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.workers import name_problem
@@ -203,6 +207,52 @@ def test_trainers_agree_on_own_components(app: Path, run: Run) -> None:
     two = run("two", trainer="batched", program="record", nodes=2, **same)
     for name, tensor in model_of(one).items():
         torch.testing.assert_close(model_of(two)[name], tensor)
+
+
+SIZED = """
+from typing import ClassVar
+from fedapp.models.model import Model
+from torch import nn
+
+class Sized(Model):
+    \"\"\"One hidden layer.\"\"\"
+
+    name: ClassVar[str] = "sized"
+    units: int = 8
+
+    def build(self, task):
+        return Net(self.units, task.num_classes)
+
+class Net(nn.Module):
+    def __init__(self, units, classes):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(64, units), nn.Linear(units, classes)
+
+    def forward(self, x):
+        return self.out(self.hidden(x.flatten(1)).relu())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("value", "files"),
+    [("nets:Wide", {"nets.py", "parts.py"}), ("./sized.py", {"sized.py"})],
+    ids=["module", "file"],
+)
+def test_an_exported_model_has_its_code(
+    app: Path, run: Run, tmp_path: Path, value: str, files: set[str]
+) -> None:
+    write(app, {"sized.py": SIZED})
+    given = {"sized.units": 5} if value == "./sized.py" else {}
+    folder = run("run", model=value, transform="./double.py", algorithm="./signs.py", **given)
+    export(load_model(folder), tmp_path / "exported", onnx=False)
+    shutil.rmtree(app)
+    assert {p.name for p in (tmp_path / "exported" / "code").iterdir()} == files
+    script = shutil.copytree(tmp_path / "exported", tmp_path / "elsewhere") / "load_model.py"
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stdout == "torch.Size([2, 10])\n"
 
 
 def test_a_default_folder_is_called_by_the_names(

@@ -12,9 +12,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from fedapp.data import network_task
 from fedapp.data.node_data import describe_task
 from fedapp.files import write_atomically
 from fedapp.runs.directory import RunDirectory
+from fedapp.runs.own_code import reference_to_copy, write_files
 from fedapp.runs.saved_model import SavedModel
 from fedapp.training.build import DTYPES, example_inputs
 from fedapp.training.tensors import contiguous_copies
@@ -40,7 +42,7 @@ print(model(torch.zeros({shape}, dtype={inputs})).shape)
 
 WITH_PACKAGE = """\"\"\"{about}\"\"\"
 
-from pathlib import Path
+{imports}from pathlib import Path
 
 import torch
 from fedapp.config.read import read_config
@@ -48,11 +50,17 @@ from fedapp.data.node_data import read_task
 from fedapp.training.build import make_module
 from safetensors.torch import load_file
 
-model = make_module(read_config({settings!r}), read_task({task!r}))
+{folder}model = make_module(read_config({settings!r}), read_task({task!r}))
 model.load_state_dict(load_file(Path(__file__).parent / "{weights}"))
 model.eval()
 print(model(torch.zeros({shape}, dtype={inputs})).shape)
 """
+
+OWN = {
+    "imports": "import os\n",
+    "folder": 'os.environ["FEDAPP_APP"] = str(Path(__file__).parent / "code")\n',
+}
+"""Lines of a script of a network whose code is not of this package."""
 
 
 def export(model: SavedModel, folder: Path, *, onnx: bool) -> str:
@@ -71,6 +79,8 @@ def export(model: SavedModel, folder: Path, *, onnx: bool) -> str:
     write_atomically(folder / WEIGHTS, safetensors.torch.save(state))
     script = script_of(model)
     write_atomically(folder / SCRIPT, script.encode())
+    if (code := model.config.own_code().get("model")) is not None:
+        write_files(folder / "code", code)
     if model.statistics is not None:
         shutil.copyfile(model.directory.table, folder / RunDirectory(folder).table.name)
     if onnx:
@@ -95,11 +105,14 @@ def script_of(model: SavedModel) -> str:
         layers = [f'    ("{n}", nn.{layer!r}),' for n, layer in model.module.named_children()]
         return PLAIN.format(**parts, layers="\n".join(layers))
     config = model.config
-    keys = ("model", "precision", "initial-weights", "algorithm", "transform")
-    values = config.to_run_config()
-    settings = {key: values[key] for key in keys}
-    settings |= {k: v for k, v in values.items() if k.startswith(f"{config.model}.")}
-    return WITH_PACKAGE.format(**parts, settings=settings, task=describe_task(model.task))
+    values, prefix = config.to_run_config(), f"{config.name_of('model')}."
+    settings = {key: values[key] for key in ("model", "precision", "initial-weights", "seed")}
+    settings |= {key: value for key, value in values.items() if key.startswith(prefix)}
+    task = describe_task(network_task(config, model.task))
+    lines = dict.fromkeys(OWN, "")
+    if "model" in config.own_code():
+        settings["model"], lines = reference_to_copy(config, "model"), OWN
+    return WITH_PACKAGE.format(**parts, **lines, settings=settings, task=task)
 
 
 def is_plain(module: nn.Module) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.app_folder import app_folder, flower_folder
-from fedapp.config.components import choices, component_class
+from fedapp.config.components import FILE, choices, component_class, entry_points, family_of
 from fedapp.config.own_code import OwnCode
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig
@@ -43,10 +43,25 @@ def _own_code(config: RunConfig) -> Iterator[tuple[str, str, OwnCode]]:
 def write_copies(folder: Path, config: RunConfig) -> None:
     """Write the source of each of the run's own components to ``components/<key>/``."""
     for key, _, code in _own_code(config):
-        for name, source in code.files.items():
-            path = folder / COMPONENTS / key / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, source)
+        write_files(folder / COMPONENTS / key, code)
+
+
+def write_files(folder: Path, code: OwnCode) -> None:
+    """Write the source of a component."""
+    for name, source in code.files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, source)
+
+
+def reference_to_copy(config: RunConfig, key: str) -> str:
+    """Return the value of ``key``, of an own component, for an app's folder with its files alone."""
+    value = str(config.to_run_config()[key])
+    value = entry_points(family_of(key), app_folder()).get(value, value)
+    if match := FILE.fullmatch(value):
+        path = next(iter(config.own_code()[key].files))
+        return f"./{path}:{match['name']}" if match["name"] else f"./{path}"
+    return value
 
 
 def changed_code(folder: Path, values: Mapping[str, Any], run_info: Mapping[str, Any]) -> str:
