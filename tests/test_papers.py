@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from fedapp.analysis.curves import band, communication, least, speed_up
+from fedapp.analysis.curves import band, communication, least
 from fedapp.analysis.loss_landscape import interpolate
 from fedapp.config.read import read_config
 from fedapp.errors import ConfigError
@@ -30,9 +30,10 @@ from fedapp.studies.papers.figures.landscapes import (
     least_squares,
     local_path,
 )
+from fedapp.studies.papers.results import CellResult, speed_up
 from fedapp.studies.papers.schema import SCALES, Cut, Scale, Table
 from fedapp.studies.sweep.identity import Request
-from tests.paper_results import EXPERIMENTS, TABLES, setup
+from tests.paper_results import EXPERIMENTS, TABLES, run_result, setup
 
 
 def test_every_table_and_figure_is_there() -> None:
@@ -365,9 +366,15 @@ def test_the_least_loss_is_the_first_of_its_kind() -> None:
 
 
 def test_speed_ups_are_over_the_baseline() -> None:
-    assert speed_up(1468, 32) == pytest.approx(45.875)
-    assert speed_up(None, 32) is None
-    assert speed_up(1468, None) is None
+    def of(*needed: float | None, first: int = 0) -> CellResult:
+        runs = [run_result(n, seed=seed) for seed, n in enumerate(needed, first)]
+        return CellResult(runs=runs)
+
+    assert speed_up(of(1468), of(32)) == pytest.approx(45.875)
+    assert speed_up(of(None), of(32)) is None
+    assert speed_up(of(1468), of(None)) is None
+    assert speed_up(of(100, 60), of(30, first=1)) == 2.0  # of seed 1 alone
+    assert speed_up(of(100), of(30, first=1)) is None
 
 
 def test_a_band_is_mean_least_and_greatest_where_all_have_a_point() -> None:

@@ -69,11 +69,6 @@ def least(rounds: Sequence[int], losses: Sequence[float | None]) -> tuple[int, f
     return round_, loss
 
 
-def speed_up(baseline: float | None, rounds: float | None) -> float | None:
-    """Return the baseline's rounds over ``rounds``; None if either is None."""
-    return baseline / rounds if baseline and rounds else None
-
-
 def band(
     curves: Sequence[tuple[Sequence[float], Sequence[float]]],
 ) -> tuple[list[float], list[float], list[float], list[float]]:

@@ -17,13 +17,23 @@ from fedapp.studies.papers.results import CellResult, Curve, RunResult
 from fedapp.studies.papers.schema import Base, Part
 
 Measure = Literal[
-    "value", "difference", "spread", "gain", "order", "ratio", "ratio-gain", "factor", "agreement"
+    "value",
+    "difference",
+    "spread",
+    "gain",
+    "order",
+    "ratio",
+    "ratio-gain",
+    "factor",
+    "agreement",
+    "consistency",
 ]
 CELLS: Mapping[Measure, int] = {
     "value": 1,
     "difference": 2,
     "ratio": 2,
     "agreement": 2,
+    "consistency": 2,
     "gain": 4,
     "ratio-gain": 4,
 }
@@ -54,7 +64,8 @@ class Claim(Part):
     min; ``gain`` (a - b) - (c - d); ``order`` the minimum of a - b, b - c, ... (not negative if they
     fall); ``ratio`` a / b (of rounds: the speed-up of the second); ``ratio-gain`` (a / b) / (c / d);
     ``factor`` max / min; ``agreement`` by how much the similarity of updates is greater in the first cell
-    than in the second, in the layer where that is least. A spread and a factor may name a row or a
+    than in the second, in the layer where that is least; ``consistency`` the share of the rounds in
+    which it is greater, in the layer where that is least. A spread and a factor may name a row or a
     column, for all of its cells.
 
     ``of`` is a number of ``RunResult``, or of a searched cell the chosen ``rate``. ``accuracy`` and
@@ -84,12 +95,18 @@ class Claim(Part):
     @property
     def least(self) -> float:
         """The least number that the measure can have."""
-        return {"spread": 0.0, "factor": 1.0}.get(self.measure, -math.inf)
+        return {"spread": 0.0, "factor": 1.0, "consistency": 0.0}.get(self.measure, -math.inf)
+
+    @property
+    def most(self) -> float:
+        """The greatest number that the measure can have."""
+        return {"consistency": 1.0}.get(self.measure, math.inf)
 
     @property
     def is_of_accuracy(self) -> bool:
         """Whether the number is an accuracy, whose minimum noise is known."""
-        return self.measure != "agreement" and self.of in ("final", "best", "accuracy")
+        of_updates = self.measure in ("agreement", "consistency")
+        return not of_updates and self.of in ("final", "best", "accuracy")
 
     @property
     def needs_curves(self) -> bool:
@@ -185,7 +202,8 @@ def measure(
         return Measured(value)
     low, high = (convert(choose(value + sign * half for value, half in known)) for sign in (-1, 1))
     noise = max(half for _, half in known) if len(common) >= SEEDS else 0.0
-    return Measured(value, Interval(max(low, claim.least), value, high), noise)
+    ends = Interval(max(low, claim.least), value, min(high, claim.most))
+    return Measured(value, ends, noise)
 
 
 def _resolution(claim: Claim, values: Sequence[Numbers], of_accuracies: float) -> float:
@@ -200,7 +218,7 @@ def _resolution(claim: Claim, values: Sequence[Numbers], of_accuracies: float) -
 def _contrasts(claim: Claim, cells: int) -> list[Signs]:
     """Return the sums and differences of cells, by their places, that a claim is about."""
     match claim.measure:
-        case "value":
+        case "value" | "consistency":
             return [{0: 1}]
         case "gain" | "ratio-gain":
             return [{0: 1, 1: -1, 2: -1, 3: 1}]
@@ -222,6 +240,10 @@ def _reader(claim: Claim, cells: Sequence[CellResult], pace: float) -> Reader:
     if claim.measure == "agreement":
         layer = _least_similar(cells[0], cells[1])
         return lambda cell: _similarities(cell, layer)
+    if claim.measure == "consistency":
+        by_seed = shares_of_rounds(cells[0], cells[1])
+        shares = {seed: min(by_layer.values()) for seed, by_layer in by_seed.items()}
+        return lambda cell: shares if any(cell is own for own in cells) else {}
     if claim.of == "rate":  # selected once, whatever the seeds
         return lambda cell: {} if cell.rate is None else {0: cell.rate}
     level = LEVEL * min(run.best for cell in cells for run in cell.runs)
@@ -269,6 +291,31 @@ def _similarities(cell: CellResult, layer: str | None) -> Numbers:
     """Return the mean similarity of a layer's updates in each run that recorded it."""
     by_seed = {run.seed: similarity([run]) for run in cell.runs}
     return {seed: by[layer] for seed, by in by_seed.items() if layer in by}
+
+
+def shares_of_rounds(first: CellResult, second: CellResult) -> dict[int, dict[str, float]]:
+    """Return the share of rounds in which updates agree more in the first cell, by seed and layer."""
+    others = {run.seed: _similarity_by_round(run) for run in second.runs}
+    shares = dict[int, dict[str, float]]()
+    for run in first.runs:
+        own, other = _similarity_by_round(run), others.get(run.seed, {})
+        greater = dict[str, list[bool]]()
+        for layer, round_ in own.keys() & other.keys():
+            more = own[layer, round_] > other[layer, round_]
+            greater.setdefault(layer, []).append(more)
+        if greater:
+            shares[run.seed] = {layer: float(np.mean(each)) for layer, each in greater.items()}
+    return shares
+
+
+def _similarity_by_round(run: RunResult) -> dict[tuple[str, int], float]:
+    """Return the similarity of updates by layer and round."""
+    return {
+        (layer, row["round"]): value
+        for row in run.agreement
+        for layer, value in row.get("similarity", {}).items()
+        if value is not None
+    }
 
 
 def similarity(runs: Sequence[RunResult]) -> dict[str, float]:

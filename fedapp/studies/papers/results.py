@@ -24,6 +24,8 @@ from fedapp.studies.papers.schema import ScaleName
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Candidate, Cell, SearchResult
 
+COLLAPSED = 0.5
+"""The fraction of its best accuracy below which a run that ends there has collapsed."""
 POINTS, DIGITS = 150, 5
 """Maximum number of points of a stored curve, and significant digits."""
 
@@ -133,6 +135,11 @@ class CellResult(ResultModel):
         value = self.chosen.get("learning-rate")
         return float(value) if value is not None else None
 
+    @property
+    def collapsed(self) -> bool:
+        """Whether a run ends at less than half of its best accuracy."""
+        return any(run.final < COLLAPSED * run.best for run in self.runs)
+
     def mean(self, key: str) -> float:
         """Return the mean of an attribute of the runs."""
         values = [getattr(run, key) for run in self.runs]
@@ -156,6 +163,18 @@ class Results(ResultModel):
     seconds: float = 0.0
     runs: int = 0
     written: str = ""
+
+
+def speed_up(baseline: CellResult, cell: CellResult) -> float | None:
+    """Return the baseline's mean rounds over the cell's, of the seeds that both have.
+
+    None if one of all these runs did not reach its target, or no seed is in both.
+    """
+    own, other = ({run.seed: run.needed for run in each.runs} for each in (cell, baseline))
+    pairs = [(other[seed], own[seed]) for seed in own if seed in other]
+    if not pairs or None in (*own.values(), *other.values()):
+        return None
+    return float(np.sum([first for first, _ in pairs]) / np.sum([second for _, second in pairs]))
 
 
 def cell_result(cell: Cell | None, outcome: SearchResult | None, *, envelopes: bool) -> CellResult:

@@ -19,8 +19,6 @@ from fedapp.studies.papers.figures.style import DASHES, log_scale, new_figure
 from fedapp.studies.papers.results import CellResult, Results, RunResult
 from fedapp.studies.papers.schema import Sharpness, SharpnessPanel
 
-COLLAPSED = 0.5
-"""The fraction of its best accuracy below which a run that ends there has collapsed."""
 SYMBOLS = {"learning-rate": "η", "batch-size": "B"}
 
 
@@ -81,7 +79,7 @@ class Point:
     """A cell in a panel: its setting and means over seeds.
 
     ``step`` is the learning rate; ``relative`` is the eigenvalue times the squared norm of theta;
-    ``collapsed`` is whether the runs end at less than half of their best accuracy.
+    ``collapsed`` is whether a run ends at less than half of its best accuracy.
     """
 
     x: float
@@ -117,7 +115,7 @@ def _point(panel: SharpnessPanel, name: str, results: Results) -> Point | None:
         step=float(entries[0]["learning-rate"]),
         **mean,
         relative=float(np.mean([each["eigenvalue"] * each["length"] ** 2 for each in entries])),
-        collapsed=cell.mean("final") < COLLAPSED * cell.mean("best"),
+        collapsed=cell.collapsed,
     )
 
 

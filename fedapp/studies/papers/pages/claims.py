@@ -54,7 +54,8 @@ DECIDED = (
     "on either side. Cells are compared seed by seed: runs of the same seed begin with the same weights, "
     "and with the same partition if the cells have it in common, so that what these do to both is no "
     "noise of their difference. With fewer than three seeds in common s is the pooled deviation of "
-    "comparable cells with three. Three give a wide interval, with t of 4.3; their range would be "
+    "comparable cells with three, without those of which a run ends at less than half of its best "
+    "accuracy. Three give a wide interval, with t of 4.3; their range would be "
     "narrower, and misses the median of what they are drawn from one time in four. A claim *holds* if "
     "the interval is within the bounds, *fails* if it is outside, and is *open* otherwise."
 )
@@ -110,9 +111,14 @@ def _comparable(
 ) -> list[CellResult]:
     """Return the cells with three seeds of the same tables or figures, else of the same families.
 
-    Cells of the same settings are one, whether they record their updates or not.
+    Cells of which a run collapsed are left out. Cells of the same settings are one, whether they record
+    their updates or not.
     """
-    several = {other: cell for other, cell in cells.items() if len(cell.runs) >= SEEDS}
+    several = {
+        other: cell
+        for other, cell in cells.items()
+        if len(cell.runs) >= SEEDS and not cell.collapsed
+    }
     chosen = dict[str, Mapping[str, Scalar] | str]()
     for name in names:
         experiment, separator, _ = name.partition(EXPERIMENT_SEPARATOR)
@@ -341,7 +347,7 @@ def _published(claim: Claim) -> str:
 def _interval(checked: Checked) -> str:
     """Format the interval; "" if it is unknown or a point."""
     ends = checked.interval
-    if ends is None or ends.low == ends.high:
+    if ends is None or np.isclose(ends.low, ends.high, rtol=1e-9, atol=1e-9):
         return ""
     return f"{_value(checked.claim, ends.low)} to {_value(checked.claim, ends.high)}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from fedapp.runs.formatting import duration, number, percent
 from fedapp.runs.model_sharpness import Measurement
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
-from fedapp.studies.papers.claims import Claims, similarity
+from fedapp.studies.papers.claims import Claims, shares_of_rounds, similarity
 from fedapp.studies.papers.figures.sharpness import SYMBOLS, Point, points
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.pages.markdown import NOT_RUN, span, table
@@ -159,7 +160,8 @@ def _losses(cells: dict[str, CellResult]) -> str:
     """Return the range of the clients' losses in the last round, and their spread."""
     text = (
         "The training losses of all clients in the last round, and their relative spread: the "
-        "standard deviation over the mean, of the last half of the rounds."
+        "standard deviation over the mean, of the last half of the rounds; means over the seeds. The "
+        "figure shows five clients of seed 0."
     )
     head = ("line", "least", "mean", "greatest", "relative spread")
     rows = [[name, *_ends(cell), _spread(cell)] for name, cell in cells.items()]
@@ -167,11 +169,11 @@ def _losses(cells: dict[str, CellResult]) -> str:
 
 
 def _ends(cell: CellResult) -> list[str]:
-    """Return minimum, mean and maximum of the clients' losses in the last round, over all seeds."""
-    last = [loss for run in cell.runs for loss in run.client_losses[-1]]
+    """Return minimum, mean and maximum of the clients' losses in the last round, as means over seeds."""
+    last = [losses for run in cell.runs if (losses := run.client_losses[-1])]
     if not last:
         return [""] * 3
-    return [number(float(value)) for value in (min(last), np.mean(last), max(last))]
+    return [number(float(np.mean([of(losses) for losses in last]))) for of in (min, np.mean, max)]
 
 
 def _spread(cell: CellResult) -> str:
@@ -188,8 +190,20 @@ def _similarities(cells: dict[str, CellResult]) -> str:
         first, second = by_line
         gains = [_gain(by_line[first].get(layer), by_line[second].get(layer)) for layer in layers]
         rows.append([f"{first} less {second}", *gains])
-    text = "The mean cosine similarity of all pairs of clients, over the recorded rounds, by layer."
+        shares = list(shares_of_rounds(cells[first], cells[second]).values())
+        rows.append(
+            [f"rounds in which {first} is higher", *(_share(shares, own) for own in layers)]
+        )
+    text = (
+        "The mean cosine similarity of all pairs of clients, over the recorded rounds and seeds, by "
+        "layer. The figure shows seed 0."
+    )
     return f"{text}\n\n{table(('line', *layers), rows)}"
+
+
+def _share(shares: Sequence[Mapping[str, float]], layer: str) -> str:
+    known = [own[layer] for own in shares if layer in own]
+    return percent(float(np.mean(known)), 1) if known else ""
 
 
 def _gain(first: float | None, second: float | None) -> str:

@@ -135,11 +135,18 @@ def _variant(cells: Sequence[Entry], variant: str) -> str:
 
 
 def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
-    counts = Counter(each.verdict for each in largest_judged(check_scales(experiment, by_scale)))
+    checks = check_scales(experiment, by_scale)
+    counts = Counter(each.verdict for each in largest_judged(checks))
+    failing = {
+        results.scale: sum(each.verdict == "fails" for each in checks[results.scale])
+        for results in by_scale[1:]
+    }
     hold, fail, open_ = counts["holds"], counts["fails"], counts["open"] + counts["one seed"]
     undecidable = counts["undecidable"]
     others = counts.total() - hold - fail - open_ - undecidable
-    return f"{hold} hold, {fail} fail, {open_} open, {undecidable} undecidable, {others} not judged"
+    text = f"{hold} hold, {fail} fail, {open_} open, {undecidable} undecidable, {others} not judged"
+    smaller = [f"{fails} fail at {scale} scale" for scale, fails in failing.items() if fails]
+    return "; ".join([text, *smaller])
 
 
 def _comparison(results: Results) -> str:

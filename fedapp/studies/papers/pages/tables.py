@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from fedapp.analysis.curves import communication, speed_up
+from fedapp.analysis.curves import communication
 from fedapp.runs.formatting import duration, number, rounds, size, times
 from fedapp.studies.papers.cells import SEPARATOR
+from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.pages.markdown import NOT_RUN, span, table
-from fedapp.studies.papers.results import CellResult, Results
+from fedapp.studies.papers.results import CellResult, Results, speed_up
 from fedapp.studies.papers.schema import Column, Published, Table, TableRow
 
 FACTOR = 1.25
@@ -33,8 +34,8 @@ class Entry:
     column: Column
     published: Published
     result: CellResult
-    baseline: float | None
-    """The measured rounds of the baseline row in this column."""
+    baseline: CellResult
+    """The cell of the baseline row in this column."""
 
     @property
     def name(self) -> str:
@@ -53,8 +54,8 @@ class Entry:
 
     @property
     def speedup(self) -> float | None:
-        """The measured speed-up over the baseline row."""
-        return speed_up(self.baseline, self.result.needed)
+        """The measured speed-up over the baseline row, of the seeds that both have."""
+        return speed_up(self.baseline, self.result)
 
     @property
     def published_speedup(self) -> float | None:
@@ -103,7 +104,7 @@ def entries(experiment: Table, results: Results) -> list[Entry]:
             column,
             row.published[column.published_as],
             _result(results, row.label, column),
-            _result(results, experiment.baseline, column).needed,
+            _result(results, experiment.baseline, column),
         )
         for row in experiment.rows
         for column in experiment.columns
@@ -161,7 +162,7 @@ def describe_speedups(counts: Mapping[Gain, int]) -> str:
 
 def table_section(experiment: Table, results: Results) -> str:
     """Return the overview in the paper's layout and the totals of each variant, then details."""
-    cells = entries(experiment, results)
+    cells, run_labels = entries(experiment, results), RunLabels.of(experiment, results)
     parts = [
         part
         for variant in variants_of(experiment)
@@ -170,7 +171,7 @@ def table_section(experiment: Table, results: Results) -> str:
     for column in experiment.columns:
         own = [entry for entry in cells if entry.column is column]
         if any(entry.result.runs for entry in own):
-            parts += [f"**{column.label}**", "", _details(own), ""]
+            parts += [f"**{column.label}**", "", _details(own, run_labels), ""]
     return "\n".join(parts[:-1])
 
 
@@ -217,7 +218,7 @@ def _pair(entry: Entry | None) -> str:
         if entry.published_speedup
         else rounds_text
     )
-    is_baseline = entry.result.needed is not None and entry.baseline == entry.result.needed
+    is_baseline = entry.baseline is entry.result
     gain = None if is_baseline and not entry.published_speedup else entry.speedup
     measured = f"{_measured(entry)} ({times(gain)})" if gain else _measured(entry)
     return f"{published} → **{measured}**"
@@ -234,16 +235,16 @@ def _measured(entry: Entry) -> str:
     return f"not in {max(run.rounds for run in result.runs)} rounds (best {100 * best:.2f} %)"
 
 
-def _details(cells: Sequence[Entry]) -> str:
+def _details(cells: Sequence[Entry], run_labels: RunLabels) -> str:
     head = (
         *("row", "published", "measured", "ratio", "speed-up published", "measured", "η"),
         *("inside", "seeds: min - max", "u, weighted", "communication", "wall time"),
     )
-    return table(head, [_detail(entry) for entry in cells])
+    return table(head, [_detail(entry, run_labels) for entry in cells])
 
 
-def _detail(entry: Entry) -> list[str]:
-    result = entry.result
+def _detail(entry: Entry, run_labels: RunLabels) -> list[str]:
+    result, name = entry.result, f"{entry.row.label}{SEPARATOR}{entry.column.label}"
     published = entry.published if isinstance(entry.published, str) else rounds(entry.published)
     if not result.runs:
         return [entry.row.label, published, NOT_RUN, *[""] * 9]
@@ -257,7 +258,9 @@ def _detail(entry: Entry) -> list[str]:
         times(entry.speedup),
         number(result.rate),
         "yes" if result.inside else "**no**",
-        f"{len(result.runs)}: {span(rounds(min(needed)), rounds(max(needed)))}" if needed else "",
+        f"{run_labels.seeds(name, result)}: {span(rounds(min(needed)), rounds(max(needed)))}"
+        if needed
+        else "",
         number(result.mean("updates")),
         _communication(result),
         duration(sum(run.seconds for run in result.runs)),
@@ -298,7 +301,7 @@ def _speedups(experiment: Table, cells: Sequence[Entry]) -> str:
 
 def _not_given(experiment: Table, cells: Sequence[Entry]) -> str:
     """Return how many cells without published rounds need fewer rounds than the baseline."""
-    own = [e for e in cells if e.published == "not given" and e.result.runs and e.baseline]
+    own = [e for e in cells if e.published == "not given" and e.result.runs and e.baseline.runs]
     if not own:
         return ""
     quicker = sum((e.speedup or 0.0) > 1 for e in own)
