@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedapp.config.run_config import RunConfig
+from fedapp.federation.samplers.sampler import Sampler
 from fedapp.seeds import generator, secret_generator
 from fedapp.training.algorithm import Algorithm
 from fedapp.training.tensors import Tensors, scaled
@@ -37,10 +38,16 @@ class Private(Algorithm):
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the errors of noise without clipping, of a bound without noise, and of losses sent."""
-        if config.sampler == "power-of-choice":
+        if cast("Sampler", config.component("sampler")).asks:
             yield (
-                f"sampler = 'power-of-choice': with algorithm = {self.name!r} the losses that clients "
+                f"sampler = {config.sampler!r}: with algorithm = {self.name!r} the losses that clients "
                 "would send are not private. Leave the key out."
+            )
+        if config.target_accuracy and config.evaluation != "server":
+            yield (
+                f"target-accuracy = {config.target_accuracy:g}: with algorithm = {self.name!r} and "
+                f"evaluation = {config.evaluation!r} the clients' examples would say, without noise, "
+                "when the run ends. Set evaluation='server', or leave target-accuracy out."
             )
         if self.noise and not self.clip:
             yield (

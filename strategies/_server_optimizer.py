@@ -25,7 +25,7 @@ class FedOpt(Algorithm):
     """
 
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of updates.")
-    tau: float = Field(1e-3, gt=0, description="Adaptivity: added to the root of v.")
+    tau: float = Field(1e-3, gt=0, le=1e6, description="Adaptivity: added to the root of v.")
 
     @abstractmethod
     def second_moment(self, v: Tensor, delta: Tensor) -> Tensor:

@@ -18,6 +18,9 @@ from fedapp.training.algorithm import ClientContext, ClientExtras, ServerStep, T
 from fedapp.training.tensors import add, scaled
 from strategies._noise import Private, clipped, gaussian, noise_generator, norm_of
 
+LARGEST_STEP, LARGEST_CLIP = 50.0, 1e30
+"""Bounds of the logarithm by which S changes in a round, and of S, which large noise would exceed."""
+
 
 class DPFedAvg(Private):
     """Differentially private averaging: Poisson sampling, clipped updates, and noise on their sum.
@@ -57,11 +60,6 @@ class DPFedAvg(Private):
                 f"sampler = {config.sampler!r}: with algorithm = {self.name!r} each client is sampled "
                 "independently, with probability fraction-train: epsilon is computed for that. Leave the "
                 "key out."
-            )
-        if not config.fraction_train:
-            yield (
-                f"fraction-train = 0: with algorithm = {self.name!r} it is the probability that a client "
-                "takes part, so none ever would. Set it above 0."
             )
         if self.adaptive and self.clip != type(self).model_fields["clip"].default:
             yield (
@@ -155,7 +153,9 @@ class DPFedAvg(Private):
             share = min(max(float(upload.get("within", 0.5)), 0.0), 1.0)
             within = 0.5 + step.participants * (share - 0.5) / expected
             within += float(rng.normal(0.0, self._count_noise(expected) / expected))
-            bound *= math.exp(-self.clip_rate * (within - self.quantile))
+            exponent = -self.clip_rate * (within - self.quantile)
+            bound *= math.exp(min(max(exponent, -LARGEST_STEP), LARGEST_STEP))
+            bound = min(max(bound, 1 / LARGEST_CLIP), LARGEST_CLIP)
         state = {"clip": torch.tensor(bound, dtype=torch.float64)}
         return add(theta, update, step.server_learning_rate), state
 

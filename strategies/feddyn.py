@@ -34,6 +34,7 @@ class FedDyn(Algorithm):
 
     name: ClassVar[str] = "feddyn"
     keeps_state: ClassVar[bool] = True
+    keeps_mean: ClassVar[bool] = True
 
     alpha: float = Field(0.1, ge=0, description="Weight of the regulariser.")
 

@@ -20,7 +20,8 @@ class FedLC(Algorithm):
     Zhang et al. 2022 (ICML), section 4, L_Cal: cross-entropy of f_c(x) - tau n_c^(-1/4). In the
     paper the denominator sums over the other classes only, which has no lower bound; as in common
     implementations, it is the softmax over all classes here, so that tau = 0 is federated averaging.
-    Classes that the client lacks have a count of 1e-8, which removes them.
+    Classes that the client lacks have a count of 1e-8, a margin of 100 tau, which removes them unless
+    tau is below 0.1.
     """
 
     name: ClassVar[str] = "fedlc"

@@ -68,10 +68,11 @@ class FedNova(Algorithm):
 def accumulation_norm(like: Tensor, context: ClientContext, steps: int | Tensor) -> Tensor:
     """Return ||a_k||_1: the sum of the contributions of K local gradients to theta_k, in steps.
 
-    K for plain SGD; with momentum rho (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho), and with rho^2
-    for the second rho in Nesterov's form (Wang et al. 2020, section 4.1). A scalar of ``like``'s type,
-    computed in double precision, because for rho near 1 nearly equal numbers are subtracted.
+    K for plain SGD; with momentum rho the sum of (K - i) rho^i over i < K, which is
+    (K - rho (1 - rho^K) / (1 - rho)) / (1 - rho) (Wang et al. 2020, section 4.1); in Nesterov's form rho
+    times that, plus K. A scalar of ``like``'s type.
     """
-    count = torch.as_tensor(steps, dtype=torch.float64, device=like.device)
-    rho, lead = context.momentum, context.momentum * (context.momentum if context.nesterov else 1.0)
-    return ((count - lead * (1 - rho**count) / (1 - rho)) / (1 - rho)).to(like.dtype)
+    count, rho = int(steps), context.momentum
+    step = torch.arange(count, dtype=torch.float64, device=like.device)
+    total = ((count - step) * rho**step).sum()
+    return (count + rho * total if context.nesterov else total).to(like.dtype)

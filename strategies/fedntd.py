@@ -30,7 +30,7 @@ class FedNTD(Algorithm):
     needs: ClassVar[frozenset[Need]] = frozenset({"classes"})
 
     beta: float = Field(1.0, ge=0, description="Weight of the distillation.")
-    temperature: float = Field(1.0, gt=0, description="Temperature of the softmax, tau.")
+    temperature: float = Field(1.0, ge=1e-3, le=1e6, description="Temperature of the softmax, tau.")
 
     def loss(
         self, network: Network, params: Mapping[str, Tensor], batch: Batch, context: ClientContext

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 from flwr.serverapp.strategy import FedTrimmedAvg as Rule
@@ -28,4 +29,4 @@ class FedTrimmedAvg(RobustRule):
 
     def rule(self) -> Strategy:
         """Return Flower's FedTrimmedAvg, which drops int(beta m): 0.29 * 100 is 28.999... in floats."""
-        return Rule(beta=self.beta + ROUNDING)
+        return Rule(beta=min(self.beta + ROUNDING, math.nextafter(0.5, 0.0)))

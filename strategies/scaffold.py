@@ -40,6 +40,7 @@ class Scaffold(Algorithm):
 
     name: ClassVar[str] = "scaffold"
     keeps_state: ClassVar[bool] = True
+    keeps_mean: ClassVar[bool] = True
 
     option: Literal["I", "II"] = Field(
         "II",

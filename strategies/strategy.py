@@ -127,6 +127,8 @@ class FederatedStrategy(Strategy):
         stop = self.state.round == 0 and self._give_to_callbacks(self._initial_evaluation(grid))
         while self.state.round < num_rounds and not stop and not self._is_epsilon_spent():
             round_result = self._round(grid, num_rounds)
+            if round_result is None:
+                break
             if round_result.training and not round_result.training.problem:
                 loss = MetricRecord({"train-loss": round_result.metrics["train_loss"]})
                 result.train_metrics_clientapp[self.state.round] = loss
@@ -146,12 +148,17 @@ class FederatedStrategy(Strategy):
         scores, seconds = self._evaluate(grid)
         return RoundResult(0, scores=scores, seconds={"evaluate": seconds})
 
-    def _round(self, grid: Grid, last: int) -> RoundResult:
-        """Sample, train, aggregate, apply and evaluate: one round."""
+    def _round(self, grid: Grid, last: int) -> RoundResult | None:
+        """Sample, train, aggregate, apply and evaluate: one round.
+
+        None, and nothing is sent, if it would exceed ``max-epsilon``.
+        """
         began, current = time.perf_counter(), self.state.round + 1
         self._delivery.begin_round(grid)
         messages = self.configure_train(current, self._arrays(), ConfigRecord(), grid)
         bytes_down = sum(size_of(message.content) for message in messages)
+        if not self.ledger.allows(lambda: self._requests.clients):
+            return None
         self.ledger.charge(current, self._requests.clients)
         exchange = self._delivery.exchange(grid, messages, self.config.round_deadline)
         with closing(exchange) as replies:
@@ -173,7 +180,7 @@ class FederatedStrategy(Strategy):
         return {"train": train, "exchange": exchange, "transfer": transfer, "wait": wait}
 
     def _is_epsilon_spent(self) -> bool:
-        """Return whether the next round would exceed ``max-epsilon``."""
+        """Return whether the next round would exceed ``max-epsilon``, as far as it is known before."""
         return not self.ledger.allows(lambda: self._sampler.sample(self.state.round + 1))
 
     # ------------------------------------------------------------------ training

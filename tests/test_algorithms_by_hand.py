@@ -249,14 +249,15 @@ def test_fednova_counts_momentum(nesterov: bool, weight: float) -> None:
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_fednova_counts_momentum_near_one_in_single_precision(nesterov: bool) -> None:
-    """rho = 0.999, a hundred steps: the sum of the coefficients of every gradient, one by one."""
+@pytest.mark.parametrize("rho", [0.5, 0.999, 1 - 1e-9])
+def test_fednova_counts_momentum_near_one_in_single_precision(nesterov: bool, rho: float) -> None:
+    """A hundred steps along gradients of 1."""
     v = theta = 0.0
     for _ in range(100):
-        v = 0.999 * v + 1
-        theta += 1 + 0.999 * v if nesterov else v
+        v = rho * v + 1
+        theta += 1 + rho * v if nesterov else v
     w = {"w": torch.zeros(())}
-    context = ClientContext(w, momentum=0.999, nesterov=nesterov)
+    context = ClientContext(w, momentum=rho, nesterov=nesterov)
     weight = FedNova().finalize(w, context, 100).upload["weight"]
     assert weight.dtype == torch.float32
     assert float(weight) == pytest.approx(theta, rel=1e-6)

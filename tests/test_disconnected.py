@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID
 
+from fedapp.analysis.privacy import epsilon
 from fedapp.client_app import app as client_app
 from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import InlineGrid
@@ -117,3 +118,16 @@ def test_a_round_in_which_all_devices_have_grown_is_left_out(algorithm: str, tmp
     settings = {"algorithm": algorithm, "weighting": "uniform"}
     rows = run(GrownGrid, tmp_path / "run", 2, **settings)
     assert [row.get("faults") for row in rows[1:]] == [None, {"weight": 2}, None]
+
+
+@pytest.mark.parametrize("seed", [1, 5, 7])
+def test_a_device_that_leaves_before_the_sample_does_not_cost_more_than_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Device 1 would be asked twice: while three are connected, another is drawn."""
+    monkeypatch.setattr(client_sampler, "BUSY_SECONDS", 0.01)
+    once, twice = (epsilon(0.5, 1.0, requests, 3**-1.1) for requests in (1, 2))
+    settings: dict[str, Any] = {"algorithm": "local-dp", "local-dp.max-epsilon": (once + twice) / 2}
+    settings |= {"fraction-train": 0.34, "sampler": "by-size", "weighting": "uniform", "seed": seed}
+    rows = run(LeavingGrid, tmp_path / "run", 3, **settings, **{"num-server-rounds": 4})
+    assert max(row.get("epsilon", 0.0) for row in rows) == pytest.approx(once)

@@ -412,7 +412,7 @@ def fail_for_client_1(
         ),
         (
             {"fraction-train": 0.0},
-            "fraction-train = 0: with algorithm = 'dp-fedavg' it is the prob",
+            "fraction-train = 0: with sampler = 'poisson' it is the prob",
         ),
         ({"dp-fedavg.clip": 0.0}, "dp-fedavg.clip = 0: without clipping"),
         ({"dp-fedavg.noise": 0.0, "dp-fedavg.max-epsilon": 1.0}, "max-epsilon = 1: without noise"),
@@ -526,6 +526,54 @@ def test_max_epsilon_of_local_noise_is_each_clients(run: Run) -> None:
     last = metrics_of(folder)[-1]["round"]
     drawn = uniform_sample(0, last + 1, range(6), 0.5)
     assert (orders[drawn] == 2).any()
+
+
+ASKING = """
+from typing import ClassVar
+from fedapp.federation.samplers.sampler import Sampler
+
+class Asking(Sampler):
+    \"\"\"The clients with the largest losses.\"\"\"
+
+    name: ClassVar[str] = "asking"
+    asks: ClassVar[bool] = True
+
+    def sample(self, candidates):
+        losses = candidates.losses(list(candidates.clients))
+        return sorted(sorted(losses, key=losses.get)[-candidates.number :])
+"""
+
+
+def test_samplers_that_ask_for_losses_are_refused(tmp_path: Path, run: Run) -> None:
+    path = tmp_path / "asking.py"
+    path.write_text(ASKING)
+    with pytest.raises(ConfigError, match=r"asking\.py'.* losses .* not private"):
+        run(**LOCAL, sampler=str(path))
+
+
+def test_a_target_that_the_clients_examples_decide_is_refused(run: Run) -> None:
+    with pytest.raises(ConfigError, match=r"target-accuracy = 0\.9: .*evaluation='server'"):
+        run(**LOCAL, target_accuracy=0.9, evaluation="clients")
+
+
+@pytest.mark.parametrize("algorithm", ["dp-fedavg", "local-dp"])
+def test_a_vocabulary_of_the_clients_words_is_refused(
+    algorithm: str, tmp_path: Path, run: Run
+) -> None:
+    for name in ("train", "test"):
+        rows = [f"c{k},the cat sat on the mat {k}" for k in range(6)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["who,text", *rows]))
+    text = {"dataset": str(tmp_path), "client_key": "who", "partitioner": "natural"}
+    with pytest.raises(ConfigError, match=r"text-unit = 'words': .*'characters'"):
+        run(algorithm=algorithm, **text, model="word-lstm", text_unit="words", text_unroll=4)
+
+
+def test_large_noise_on_the_count_leaves_a_finite_bound(run: Run) -> None:
+    private = {"algorithm": "dp-fedavg", "dp-fedavg.adaptive": True, **SEED}
+    folder = run(**UNIFORM, **private, **{"dp-fedavg.count-noise": 1e5}, num_server_rounds=5)
+    clips = [record["clip"] for record in metrics_of(folder)[1:]]
+    assert len(clips) == 5
+    assert all(0 < clip < float("inf") for clip in clips)
 
 
 @pytest.mark.parametrize("name", ["dp-fedavg", "local-dp"])

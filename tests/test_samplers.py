@@ -14,6 +14,7 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.data.node_data import read_node_data
 from fedapp.engines.in_process import InlineGrid
+from fedapp.errors import ConfigError
 from fedapp.federation.callback import Callback
 from fedapp.federation.samplers.availability import Availability
 from fedapp.federation.samplers.by_size import BySize
@@ -100,6 +101,26 @@ def test_a_client_is_available_for_its_share_of_every_day() -> None:
 def write(path: Path, text: str) -> str:
     path.write_text(text)
     return str(path)
+
+
+def test_a_share_of_less_than_a_round_is_refused() -> None:
+    given = {"sampler": "availability", "availability.period": 24, "availability.share": 0.01}
+    with pytest.raises(ConfigError, match=r"availability\.share = 0\.01: .* Set it to 0\.0417"):
+        read_config(given)
+    assert read_config({**given, "availability.share": 0.0417})
+
+
+@pytest.mark.parametrize("sampler", ["by-size", "power-of-choice"])
+@pytest.mark.parametrize("algorithm", ["scaffold", "feddyn", "fedsmoo"])
+def test_means_over_clients_do_not_go_with_samples_by_size(sampler: str, algorithm: str) -> None:
+    given = {"algorithm": algorithm, "sampler": sampler, "weighting": "uniform"}
+    with pytest.raises(ConfigError, match=r"keeps a mean over clients.*sampler='uniform'"):
+        read_config(given)
+
+
+def test_poisson_without_a_fraction_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"fraction-train = 0: with sampler = 'poisson'"):
+        read_config({"sampler": "poisson", "fraction-train": 0.0})
 
 
 def test_a_trace_says_who_is_available(run: Run, tmp_path: Path) -> None:

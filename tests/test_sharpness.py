@@ -105,6 +105,15 @@ def test_the_largest_eigenvalue_of_a_quadratic(eigenvalues, largest: float, grea
         assert power_iteration(product, START, 1e-7, 1000).value == pytest.approx(greatest)
 
 
+def test_a_small_largest_eigenvalue_is_found_beside_a_very_negative_one() -> None:
+    """The error is held to the eigenvalue, and not to what it is after the shift."""
+    eigenvalues = torch.tensor([-5.0, 0.5, *[0.0] * 500], dtype=torch.float64)
+    start = torch.from_numpy(np.random.default_rng(0).standard_normal(502))
+    found = largest_eigenvalue(lambda v: eigenvalues * v, start)
+    assert found.value == pytest.approx(0.5, rel=0.01)
+    assert found.error <= 0.01 * found.value
+
+
 @given(
     st.lists(st.floats(-5, 5), min_size=2, max_size=2),
     st.lists(st.floats(-5, 5), min_size=2, max_size=2),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -71,9 +71,9 @@ def hessian_product(terms: Terms, theta: Mapping[str, Tensor]) -> Product:
 
 
 def power_iteration(
-    product: Product, start: Tensor, tolerance: float = 1e-2, most: int = 200
+    product: Product, start: Tensor, tolerance: float = 1e-2, most: int = 200, shift: float = 0.0
 ) -> Eigenpair:
-    """Return the eigenvalue of greatest magnitude, from the vector ``start`` [d].
+    """Return the eigenvalue that with ``shift`` has the greatest magnitude, from ``start`` [d].
 
     It ends once the error is at most ``tolerance`` of the value, or after ``most`` products.
     """
@@ -83,6 +83,7 @@ def power_iteration(
         products += 1
         value = float(vector @ image)
         error = float((image - value * vector).norm())
+        image = image + shift * vector
         length = float(image.norm())
         if error <= tolerance * abs(value) or products >= most or not math.isfinite(length):
             return Eigenpair(value, vector, error, products)
@@ -102,9 +103,8 @@ def largest_eigenvalue(
     if is_largest or not math.isfinite(found.error):
         return found
     shift = abs(found.value) + found.error
-    moved = power_iteration(lambda vector: product(vector) + shift * vector, start, tolerance, most)
-    products = found.products + moved.products
-    return Eigenpair(moved.value - shift, moved.vector, moved.error, products)
+    moved = power_iteration(product, start, tolerance, most, shift)
+    return replace(moved, products=found.products + moved.products)
 
 
 def direction(like: Mapping[str, Tensor], generator: np.random.Generator) -> Tensor:

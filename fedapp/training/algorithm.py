@@ -151,6 +151,9 @@ class Algorithm(Component):
     keeps_state: ClassVar[bool] = False
     """Whether clients store tensors from one round to the next."""
 
+    keeps_mean: ClassVar[bool] = False
+    """Whether the server's state is a mean over all clients, by ``ServerStep.share``."""
+
     own_normalisation: ClassVar[bool] = False
     """Whether normalisation layers, weights and running statistics, stay with the clients.
 

@@ -164,16 +164,23 @@ def require_target(config: RunConfig, task: Task) -> None:
 
 
 def require_given_statistics(config: RunConfig, dataset: Dataset) -> None:
-    """Refuse a private run on a table that is standardised by statistics of the private examples.
+    """Refuse a private run whose inputs are coded by statistics of the private examples.
 
     Raises
     ------
     ConfigError
-        The message has a file of statistics to fill in.
+        It is on words, whose vocabulary the examples give, or on a table; then the message has a file of
+        statistics to fill in.
     """
-    if dataset.statistics is None or config.table_statistics:
+    if make_algorithm(config).privacy(config) is None:
         return
-    if make_algorithm(config).privacy(config) is not None:
+    if dataset.task.kind == "tokens" and config.text_unit == "words":
+        raise ConfigError(
+            "text-unit = 'words': the vocabulary, which the released model has a row a word of, would be "
+            f"the words of the examples that algorithm = {config.algorithm!r} protects, without noise. "
+            "Set text-unit='characters'."
+        )
+    if dataset.statistics is not None and not config.table_statistics:
         raise ConfigError(
             "table-statistics = '': means, deviations and categories would be computed from the examples "
             f"that algorithm = {config.algorithm!r} protects, without noise. Write them by hand, from "

@@ -23,6 +23,7 @@ class Availability(Sampler):
 
     Without a file client k is available in round t if (t + phase_k) mod period < share * period, where
     its phase is uniform in [0, period): as devices that charge at night, each in a time zone of its own.
+    These are share * period rounds of every period, rounded up or down for each client.
     If fewer than m are available, all of them train.
     """
 
@@ -76,6 +77,12 @@ class Availability(Sampler):
             yield (
                 f"availability.{unused[0]} = {getattr(self, unused[0])}: has no effect, because "
                 "availability.trace says who is available. Leave one of them out."
+            )
+        if not self.trace and self.share * self.period < 1:
+            yield (
+                f"availability.share = {self.share:g}: of {self.period} rounds (availability.period) it "
+                "is less than one, so that some clients would never be available. Set it to "
+                f"{1 / self.period:.3g} or more."
             )
         if not config.num_clients:
             yield (

@@ -25,7 +25,12 @@ class Poisson(Sampler):
         return sampled
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
-        """Yield the error of over-selection, whose m clients a Poisson sample does not have."""
+        """Yield the errors of no clients, and of over-selection, whose m clients there are not."""
+        if not config.fraction_train:
+            yield (
+                "fraction-train = 0: with sampler = 'poisson' it is the probability that a client takes "
+                "part, so none ever would. Set it above 0."
+            )
         if config.over_selection:
             yield (
                 f"over-selection = {config.over_selection}: has no effect, because sampler = 'poisson' "

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedapp.config.registry import Component
 from fedapp.config.run_config import RunConfig
+from fedapp.training.algorithm import Algorithm
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,19 @@ class Sampler(Component, ABC):
         """
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
-        """Yield the error of weights that do not go with the sample."""
+        """Yield the errors of weights and of algorithms that do not go with the sample."""
         if self.needs_uniform_weights and config.weighting != "uniform":
             yield (
                 f"weighting = {config.weighting!r}: does not go with sampler = {self.name!r}, which "
                 "samples in proportion to n_k, so that weights n_k would count it twice. Set "
                 "weighting='uniform', or sampler='uniform'."
+            )
+        algorithm = cast("Algorithm", config.component("algorithm"))
+        if self.needs_uniform_weights and algorithm.keeps_mean:
+            yield (
+                f"sampler = {self.name!r}: with algorithm = {algorithm.name!r} the server keeps a mean "
+                "over clients, which this sampler's uniform weights would not weight by n_k, so that it "
+                "would converge to another model than the objective's. Set sampler='uniform'."
             )
 
 
