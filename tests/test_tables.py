@@ -19,7 +19,7 @@ from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar
 from fedapp.data import load_node_data
 from fedapp.data.coding import coded, own_statistics, summary_of
-from fedapp.data.table import Summary
+from fedapp.data.table import Statistics, Summary
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import DataError, RunError
 from fedapp.runs.status import status
@@ -366,3 +366,35 @@ def test_private_nodes_send_no_statistics_and_use_those_given(tmp_path):
     assert stored["columns"] == columns
     assert stored["label"] == {"names": ["a", "b", "c"], "classes": 3}
     assert metrics(folder)[-1]["round"] == 3
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        {"classes": -1},
+        {"classes": float("inf")},
+        {"names": ["a", "b", "c"], "classes": 2},
+        {"names": ["a", "b", "c"], "classes": 5},
+    ],
+)
+def test_given_statistics_with_a_wrong_label_are_refused(label, tmp_path):
+    text = json.dumps({"columns": {"x": {"mean": 0.0, "deviation": 1.0}}, "label": label})
+    with pytest.raises(ValueError, match=r"label has \d names and classes = "):
+        Statistics.from_json(text)
+
+
+def test_labels_by_name_need_their_names(tmp_path):
+    """Else a node without the first class would number the others as its first ones."""
+    data = load_node_data(read_config({}), str(clusters(tmp_path / "set")))
+    columns = own_statistics(data).columns
+    with pytest.raises(DataError, match=r"labels are names, a, b, c, .* label\.names"):
+        coded(data, Statistics(columns, (), 3))
+
+
+def test_nodes_with_too_many_categories_together_are_named():
+    def node(first: int) -> Summary:
+        return Summary({"town": tuple(f"t{i}" for i in range(first, first + 6000))}, ("a", "b"), 2)
+
+    said = r"column 'town': the nodes have 12,000 different values together, and at most 10,000"
+    with pytest.raises(DataError, match=said):
+        Summary.pooled([node(0), node(6000)])

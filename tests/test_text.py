@@ -134,6 +134,8 @@ def test_lines_by_themselves(tmp_path):
 
 def test_words_by_hand(tmp_path):
     assert words_of("Don't stop -- 'tis WELL-met, O") == ["don't", "stop", "tis", "well-met", "o"]
+    assert words_of("हिन्दी भाषा") == ["हिन्दी", "भाषा"]  # with marks that are no letters
+    assert words_of("nai\u0308ve") == words_of("na\u00efve") == ["na\u00efve"]
     words = most_frequent(["b", "a", "c", "b", "c", "d"], 4)
     assert words.numbers == {"b": 1, "c": 2, "a": 3}
     assert words.count == 4

@@ -149,9 +149,11 @@ class Summary:
             each = [part.columns[name] for part in parts]
             numbers = [column for column in each if isinstance(column, Numbers)]
             categories = [column for column in each if not isinstance(column, Numbers)]
-            columns[name] = Numbers.pooled(numbers) if numbers else _union(categories)
+            columns[name] = (
+                Numbers.pooled(numbers) if numbers else _union(categories, f"column {name!r}")
+            )
         labels = {part.labels for part in parts}
-        names = labels.pop() if len(labels) == 1 else _union(sorted(labels))
+        names = labels.pop() if len(labels) == 1 else _union(sorted(labels), "the labels")
         return cls(columns, names, len(names) or max(part.num_classes for part in parts))
 
     def statistics(self) -> Statistics:
@@ -201,7 +203,10 @@ class Statistics:
         columns = {name: _coding(name, each) for name, each in stored["columns"].items()}
         label = stored.get("label", {})
         names = _names(label.get("names", []))
-        return cls(columns, names, int(label.get("classes", len(names))))
+        classes = label.get("classes", len(names))
+        if type(classes) is not int or classes < 0 or (names and classes != len(names)):
+            raise ValueError(f"label has {len(names)} names and classes = {classes!r}")
+        return cls(columns, names, classes)
 
     def features(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return the name of each number that the columns ``names`` become."""
@@ -271,6 +276,11 @@ def coded_labels(
         return targets, table.labels, table.num_classes
     if unknown := unknown_labels(statistics, table.labels, table.num_classes):
         raise DataError(f"labels {unknown} are not among those of the run, {labels or num_classes}")
+    if not labels and table.labels:
+        raise DataError(
+            f"labels are names, {one_line(', '.join(table.labels))}, and those of the run are whole "
+            f"numbers below {num_classes}. Give the names in label.names of table-statistics"
+        )
     if not labels:
         return targets, (), num_classes
     if not table.labels:
@@ -287,8 +297,21 @@ def unknown_labels(statistics: Statistics, labels: tuple[str, ...], num_classes:
     return f"up to {num_classes - 1}" if num_classes > statistics.num_classes > 0 else ""
 
 
-def _union(parts: Sequence[Categories]) -> Categories:
-    return tuple(sorted({value for part in parts for value in part}))
+def _union(parts: Sequence[Categories], what: str) -> Categories:
+    """Return the sorted values of all parts.
+
+    Raises
+    ------
+    DataError
+        Together they are too many; ``what`` names the column.
+    """
+    values = {value for part in parts for value in part}
+    if len(values) > MAX_CATEGORIES:
+        raise DataError(
+            f"{what}: the nodes have {len(values):,} different values together, and at most "
+            f"{MAX_CATEGORIES:,} are allowed. Leave the column out of input-keys, or make it numbers."
+        )
+    return tuple(sorted(values))
 
 
 def _coding(name: str, stored: Mapping[str, Any]) -> Scaling | Categories:

@@ -311,7 +311,7 @@ class Nodes:
                 yield from self.tables.mismatches(node, answer)
         except DataError as error:
             yield str(error)
-        if self.virtual:
+        if self.virtual or answer.get("num-partitions"):
             yield from differs("fingerprint", self.fingerprint, "its copy of the data differs")
         if answer.get("examples", 0) <= 0:
             yield "it has no training examples; point its data-path to a folder that has"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
+import sys
+import unicodedata
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +23,14 @@ BEGIN, END = 256, 257
 UNKNOWN = 0
 """The symbol of all words outside the vocabulary."""
 
-WORD = re.compile(r"\w+(?:['’-]\w+)*")
+
+@functools.cache
+def word_pattern() -> re.Pattern[str]:
+    r"""Return the pattern of a word: letters, digits and the marks that follow them, which \w lacks."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    marks = "".join(each for each in characters if unicodedata.category(each).startswith("M"))
+    part = rf"\w[\w{marks}]*"
+    return re.compile(rf"{part}(?:['’-]{part})*")
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ class Words(Symbols):
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text in lower case; apostrophes and hyphens within a word belong to it."""
-    return WORD.findall(text.lower())
+    return word_pattern().findall(unicodedata.normalize("NFC", text.lower()))
 
 
 def most_frequent(words: Iterable[str], size: int) -> Words:
