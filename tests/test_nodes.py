@@ -402,13 +402,16 @@ def test_nodes_that_cut_the_data_otherwise_are_refused_until_they_do_as_the_othe
         assert nodes.available(grid) == [1, 2]
 
 
-def test_a_part_of_another_copy_of_the_data_is_refused() -> None:
+def test_parts_of_different_copies_of_the_data_are_refused() -> None:
     """Another order of the rows would put examples into two parts, and others into none."""
-    nodes, grid = registered(**{"num-partitions": 2})
-    grid.answers[2] |= {"fingerprint": "another"}
+    nodes, grid = registered(**{"num-partitions": 2, "fingerprint": "one"})
+    grid.answers[1] |= {"num-partitions": 2, "fingerprint": "another"}
     assert nodes.available(grid) == [1]
-    assert "fingerprint = 'another'" in nodes.rejected[2]
-    grid.restart(2, **{"num-partitions": 0})  # a folder of its own
+    said = "fingerprint = 'one', but node 1 (device-1) has 'another': their examples would overlap"
+    assert said in nodes.rejected[2]
+    grid.restart(2, fingerprint="another")
+    assert nodes.available(grid) == [1, 2]
+    grid.restart(2, fingerprint="one", **{"num-partitions": 0})  # a folder of its own
     assert nodes.available(grid) == [1, 2]
 
 

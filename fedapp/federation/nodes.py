@@ -80,7 +80,7 @@ class Nodes:
         self._queries = queries or Queries()
         self._connections: dict[int, Connection] = self._queries.ahead
         self._device_types: set[str] = set()
-        self._num_partitions: dict[int, int] = {}
+        self._splits: dict[int, Mapping[str, Any]] = {}
 
     @property
     def virtual(self) -> bool:
@@ -185,7 +185,7 @@ class Nodes:
         for client in clients:
             del self._node_of[client], self._sizes[client]
         self._accepted -= gone
-        self._num_partitions = {n: of for n, of in self._num_partitions.items() if n not in gone}
+        self._splits = {node: own for node, own in self._splits.items() if node not in gone}
         # A node that was rejected for a duplicate client-id may be accepted when the other one is gone.
         for node in [*self.rejected] if clients else gone:
             self.rejected.pop(node, None)
@@ -252,10 +252,8 @@ class Nodes:
             )
         problem = next(self._mismatches(node, answer), "")
         if not problem and not self.virtual:
-            parts = answer.get("num-partitions", 0)
-            problem = self._split_mismatch(node, parts) or self._register_client(
-                node, client, examples
-            )
+            problem = self._split_mismatch(node, answer)
+            problem = problem or self._register_client(node, client, examples)
         if not problem:
             self._accepted.add(node)
             log(INFO, "Node %s is accepted: %s", self.name_of(node), _describe(answer))
@@ -271,18 +269,22 @@ class Nodes:
         if len(self._device_types) > 1 or (kind, here) == ("cpu", "cuda"):
             log(WARNING, MIXED_DEVICES, self.name_of(node), kind, here)
 
-    def _split_mismatch(self, node: int, partitions: Any) -> str:
+    def _split_mismatch(self, node: int, answer: Mapping[str, Any]) -> str:
         """Return why the partitions overlap with those of an accepted node, or nothing."""
-        self._num_partitions[node] = partitions
-        # All accepted ones with partitions have as many, so one of them will do.
-        split = (n for n in self._accepted if self._num_partitions[n] != 0)
-        accepted = next(split, None) if partitions else None
-        if accepted is not None and self._num_partitions[accepted] != partitions:
-            return (
-                f"num-partitions = {one_line(repr(partitions))}, but node {self.name_of(accepted)} "
-                f"has {self._num_partitions[accepted]}: their examples would overlap; start all with "
-                "the same"
-            )
+        own = {key: answer.get(key) for key in ("num-partitions", "fingerprint")}
+        self._splits.pop(node, None)
+        if not own["num-partitions"]:
+            return ""
+        # All accepted ones with partitions have the same, so one of them will do.
+        other = next((other for other in self._splits if other in self._accepted), node)
+        self._splits[node] = own
+        for key, theirs in self._splits[other].items():
+            if own[key] != theirs:
+                fix = "start all with the same" if key == "num-partitions" else "copy the data anew"
+                return (
+                    f"{key} = {one_line(repr(own[key]))}, but node {self.name_of(other)} has "
+                    f"{one_line(repr(theirs))}: their examples would overlap; {fix}"
+                )
         return ""
 
     def _register_client(self, node: int, client: int, examples: int) -> str:
@@ -311,7 +313,7 @@ class Nodes:
                 yield from self.tables.mismatches(node, answer)
         except DataError as error:
             yield str(error)
-        if self.virtual or answer.get("num-partitions"):
+        if self.virtual:
             yield from differs("fingerprint", self.fingerprint, "its copy of the data differs")
         if answer.get("examples", 0) <= 0:
             yield "it has no training examples; point its data-path to a folder that has"
