@@ -199,8 +199,8 @@ def initialise(model: Model, task: Task, seed: int) -> nn.Module:
         torch.manual_seed(torch_seed(seed, "init"))
         network = model.build(task)
         _freeze(network)
-        _require_parameters(model, network)
         _require_outputs(model, network, task)
+        _require_parameters(model, network)
         return network
 
 
