@@ -88,6 +88,41 @@ def test_numbers_may_be_categories_and_class_labels_are(tmp_path):
     assert data.train.targets.tolist() == [1, 0, 1]
 
 
+def test_codes_of_a_csv_file_keep_their_zeros_in_a_split_of_digits(tmp_path):
+    folder = csv(tmp_path / "set", "zip,label 08001,no K1A,yes", "08001,no 08001,no")
+    data = load(folder, input_keys="zip")
+    assert data.task.columns == ("zip=08001", "zip=K1A")
+    assert data.test.inputs.tolist() == [[1, 0], [1, 0]]
+
+
+def test_codes_of_a_csv_file_keep_their_zeros_after_its_first_rows(tmp_path):
+    """They are read 10,000 at a time. Of the labels, too, and of the clients."""
+    rows = "7x,K1A,A " * 600 + "07,08001,01 " * 12_000
+    data = load(csv(tmp_path / "set", "user,zip,label " + rows, "7x,K1A,A"), input_keys="zip")
+    assert data.task.columns == ("zip=08001", "zip=K1A")
+    assert data.task.labels == ("01", "A")
+    assert data.train.group_names["client_id"] == ("07", "7x")
+    digits_first = csv(tmp_path / "first", "zip,label 08001,0 08001,1", "K1A,1 08001,1")
+    assert load(digits_first, input_keys="zip").task.columns == ("zip=08001",)
+
+
+def test_a_csv_file_may_have_fractions_after_whole_numbers(tmp_path):
+    """In another split, and after the first rows; labels stay whole numbers where they have none."""
+    data = load(csv(tmp_path / "set", "x,label 1,0 3,1", "2.5,1 2,1.0"))
+    assert data.train.inputs[:, 0].tolist() == [-1, 1]
+    assert data.test.inputs[:, 0].tolist() == [0.5, 0]
+    assert (data.task.num_classes, data.test.targets.tolist()) == (2, [1, 1])
+    late = load(csv(tmp_path / "late", "x,label 1,0 3,1 " + "2,0 " * 10_000 + "4.5,1", "2,0"))
+    assert late.train.inputs[-1, 0] > late.train.inputs[1, 0]
+
+
+def test_a_column_that_a_csv_file_lacks_has_no_values_there(tmp_path):
+    folder = csv(tmp_path / "set", "x,y,label 1,a,0 3,b,1")
+    (folder / "test.csv").write_text("x,label\n1,0\n")
+    with pytest.raises(DataError, match=r"split 'test', column 'y': row 0 has no value"):
+        load(folder, input_keys="x,y")
+
+
 def test_missing_values_are_the_mean_or_a_category_of_their_own(tmp_path):
     folder = csv(tmp_path / "set", "town,x,label Rome,1,0 ,3,1 Bern,,0")
     data = load(folder, input_keys="town,x", missing="mean")
