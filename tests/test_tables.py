@@ -123,6 +123,43 @@ def test_a_column_that_a_csv_file_lacks_has_no_values_there(tmp_path):
         load(folder, input_keys="x,y")
 
 
+@pytest.mark.parametrize("keys", [{}, {"input_keys": "a,b"}])
+def test_categorical_keys_are_columns(tmp_path, keys):
+    folder = csv(tmp_path / "set", "a,b,label 1,2,0 3,4,1")
+    said = r"categorical-keys = 'a, c': dataset .* has no column 'c'\. Set .*: a, b, label\.$"
+    with pytest.raises(DataError, match=said):
+        load(folder, categorical_keys="a,c", **keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "said"),
+    [
+        ({}, "label", r"some of the inputs: a, b\."),
+        ({"input_keys": "a"}, "b", r"some of the inputs: a, or add 'b' to input-keys\."),
+        ({"client_key": "b"}, "b", r"some of the inputs: a\."),
+    ],
+)
+def test_categorical_keys_are_inputs(tmp_path, keys, name, said):
+    folder = csv(tmp_path / "set", "a,b,label 1,2,0 3,4,1")
+    where = (
+        f"categorical-keys = '{name}': column '{name}' of dataset .* is no input. Set .* to {said}"
+    )
+    with pytest.raises(DataError, match=where):
+        load(folder, categorical_keys=name, **keys)
+
+
+def test_names_of_columns_may_have_spaces_around_them_but_no_commas(tmp_path):
+    columns = {"a ": [10, 9], " b": [1, 3], "label": [0, 1]}
+    folder = write_parquet(tmp_path / "set", {"train": columns, "test": columns})
+    data = load(folder, input_keys="a, b", categorical_keys=" b")
+    assert data.task.columns == ("a ", " b=1", " b=3")
+    columns = {"b, m": [1, 3], "b ": [1, 3], "b": [5, 6], "label": [0, 1]}
+    folder = write_parquet(tmp_path / "other", {"train": columns, "test": columns})
+    assert load(folder, input_keys="b").task.columns == ("b",)
+    with pytest.raises(DataError, match=r"no column 'm'.*Rename 'b, m' to use it: commas separate"):
+        load(folder, input_keys="b, m")
+
+
 def test_missing_values_are_the_mean_or_a_category_of_their_own(tmp_path):
     folder = csv(tmp_path / "set", "town,x,label Rome,1,0 ,3,1 Bern,,0")
     data = load(folder, input_keys="town,x", missing="mean")
