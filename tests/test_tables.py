@@ -17,11 +17,11 @@ from test_data_sources import load
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar
-from fedapp.data import load_node_data
+from fedapp.data import load_node_data, load_partition
 from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.table import Summary
 from fedapp.engines.in_process import InlineGrid
-from fedapp.errors import DataError, RunError
+from fedapp.errors import ConfigError, DataError, RunError
 from fedapp.runs.status import status
 from fedapp.server import run as run_server
 
@@ -184,6 +184,40 @@ def test_the_client_is_no_input(tmp_path):
     assert data.train.groups["client_id"].tolist() == [1, 0, 1]
     usual = load(csv(tmp_path / "usual", "user,x,label 7,1,0 8,2,1"))
     assert usual.task.columns == ("x",)
+
+
+NATURAL = {"partitioner": "natural", "num-clients": 2}
+
+
+@pytest.mark.parametrize(
+    ("rows", "fault"),
+    [
+        ("user,x,label a,1,0 ,2,1 b,3,0", "some row or split has no value"),
+        ("user,x,label 7,1,0 ,2,1 8,3,0", "some row or split has no value"),
+        ("user,x,label 7.5,1,0 7.5,2,1 8,3,0", "this column holds double"),
+    ],
+)
+def test_a_client_that_is_missing_is_refused_where_clients_are_wanted(tmp_path, rows, fault):
+    folder = csv(tmp_path / "set", rows)
+    data = load(folder)
+    assert (data.task.columns, data.train.groups) == (("x",), {})
+    with pytest.raises(DataError, match=f"^client-key = 'user': {fault}"):
+        load(folder, client_key="user")
+    for keys, said in (
+        ({}, "partitioner = 'natural': column 'user'"),
+        ({"natural.column": "user"}, "natural.column = 'user'"),
+    ):
+        config = read_config({"dataset": str(folder), **NATURAL, **keys})
+        with pytest.raises(ConfigError, match=f"^{said}: {fault}"):
+            load_partition(config, data, 2)
+
+
+def test_clients_may_be_whole_floats_and_as_many_as_rows(tmp_path):
+    numbers = list(range(1500))
+    columns = {"user": [float(k) for k in numbers], "x": numbers, "label": [0, 1] * 750}
+    train = load(write_parquet(tmp_path / "set", {"train": columns, "test": columns})).train
+    assert train.group_names["client_id"][:2] == ("0", "1")
+    assert train.groups["client_id"].tolist() == numbers
 
 
 def test_a_table_with_a_text_is_read_as_text(tmp_path):

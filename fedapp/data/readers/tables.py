@@ -149,7 +149,7 @@ def _source_of_table(
 
 
 def _scalars(table: Any, used: Collection[str]) -> dict[str, Any]:
-    """Return the columns of texts and whole numbers that are not ``used``, by name."""
+    """Return the columns of texts and numbers that are not ``used``, by name."""
     return {
         field.name: table.column(field.name)
         for field in table.schema
@@ -231,7 +231,8 @@ def _is_image(kind: Any) -> bool:
 
 
 def _is_scalar(kind: Any) -> bool:
-    return bool(is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+    numbers = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_floating)
+    return bool(is_text(kind) or any(test(kind) for test in numbers))
 
 
 def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
