@@ -106,6 +106,22 @@ def test_codes_of_a_csv_file_keep_their_zeros_after_its_first_rows(tmp_path):
     assert load(digits_first, input_keys="zip").task.columns == ("zip=08001",)
 
 
+def test_categories_of_digits_in_a_csv_file_are_codes(tmp_path):
+    """Whatever the other rows are, as another node's may be: 007 is not 7, and 3.0 is 3."""
+    folder = csv(tmp_path / "set", "a,b,x,label 007,3,1,0 7,3.0,2,1", "007,1.50,1,0 8,,2,1")
+    data = load(folder, categorical_keys="a,b", missing="mean")
+    assert data.task.columns == ("a=007", "a=7", "b=3", "x")
+    assert data.test.inputs[:, :3].tolist() == [[1, 0, 0], [0, 0, 0]]
+
+
+def test_categorical_keys_name_texts_without_input_keys_too(tmp_path):
+    """As the error about a text among numbers says."""
+    folder = csv(tmp_path / "set", "a,b,label 1,1,0 2,1,1 3,?,0")
+    with pytest.raises(DataError, match=r"row 2 is '\?'.*set categorical-keys='b'"):
+        load(folder)
+    assert load(folder, categorical_keys="b").task.columns == ("a", "b=1", "b=?")
+
+
 def test_a_csv_file_may_have_fractions_after_whole_numbers(tmp_path):
     """In another split, and after the first rows; labels stay whole numbers where they have none."""
     data = load(csv(tmp_path / "set", "x,label 1,0 3,1", "2.5,1 2,1.0"))

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedapp.config.data import DataConfig
 from fedapp.data.readers.csv_files import csv_tables
+from fedapp.data.readers.numbers import names_in
 from fedapp.data.readers.source import Source
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
@@ -57,7 +58,7 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
         builder = datasets.load_dataset_builder(
             str(folder), config.dataset_subset or None, cache_dir=str(scratch)
         )
-        if (tables := csv_tables(builder, scratch)) is None:
+        if (tables := csv_tables(builder, names_in(config.categorical_keys), scratch)) is None:
             builder.download_and_prepare()
             splits = builder.as_dataset()
     except Exception as error:

@@ -91,13 +91,18 @@ def table_inputs(config: DataConfig, table: Any, class_names: ClassNames, label:
         return []
     without = {label, config.client_key or label, *CLIENT_NAMES}
     others = [field for field in table.schema if field.name not in without]
-    numbers = [f.name for f in others if f.name in class_names or is_number(f.type)]
-    if not numbers or not all(is_number(f.type) or is_text(f.type) for f in others):
+    codes = names_in(config.categorical_keys)
+    texts = [f.name for f in others if is_text(f.type) and f.name.strip() not in codes]
+    inputs = [
+        field.name
+        for field in others
+        if field.name in class_names or is_number(field.type) or field.name.strip() in codes
+    ]
+    if not inputs or not all(is_number(f.type) or is_text(f.type) for f in others):
         return []
-    texts = [field.name for field in others if is_text(field.type)]
     for name in texts:
         refuse_text_among_numbers(Column(config.dataset, name, {config.train_split: table[name]}))
-    return [] if texts else numbers
+    return [] if texts else inputs
 
 
 def _named(config: DataConfig, table: Any, label: str) -> list[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from fedapp.data.readers.csv_files import read_csv
+from fedapp.data.readers.csv_files import as_number, changed, read_csv
 from fedapp.data.readers.hugging import class_names_of
 from fedapp.data.readers.numbers import (
     ClassNames,
@@ -89,26 +90,13 @@ def _read_csv(path: Path, statistics: Statistics) -> tuple[Any, ClassNames]:
     rows = read_csv({"": [str(path)]}, dtype=dict.fromkeys(known, str))[""]
     if not len(rows):
         raise ValueError("it has no row")
-    for name, categories in known.items():
-        if name in rows.column_names:
-            texts = [
-                text if text is None or text in categories else _as_number(text)
-                for text in rows[name].to_pylist()
-            ]
-            column = pa.array(texts, pa.string())
-            rows = rows.set_column(rows.column_names.index(name), name, pa.chunked_array([column]))
+    for name in [name for name in known if name in rows.column_names]:
+        rows = changed(rows, name, partial(_category, known[name]))
     return rows, {}
 
 
-def _as_number(text: str) -> str:
-    """Return a text as the number that it may stand for is written: 3 for 3.0, and 7 for 007."""
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    if text.strip().lstrip("+-").isdigit():
-        return str(int(text))
-    return str(int(number) if number.is_integer() else number)
+def _category(categories: Collection[str], text: str) -> str:
+    return text if text in categories else as_number(text)
 
 
 def read_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
