@@ -96,7 +96,7 @@ def _folder_hash(folder: Path) -> str:
     """
     total = hashlib.sha256()
     paths = list(visible_paths(folder))
-    if any(".csv" in path.suffixes for path in paths):
+    if any({".csv", ".tsv"}.intersection(path.suffixes) for path in paths):
         total.update(CSV_FORMAT)
     filled = {path.parent for path in paths}
     for path in paths:
