@@ -199,6 +199,18 @@ CASES = [
         {},
         r"client-key = 'author'",
     ),
+    (
+        "missing number of a client",
+        lambda f: csv(f, "user,text\n", "1,hello there\n,bye now\n", "1,hello\n"),
+        {},
+        r"client-key = 'user': some row or split has no value.*Fill the column",
+    ),
+    (
+        "fractions for clients",
+        lambda f: csv(f, "user,text\n", "1.5,hello there\n", "1,hello\n"),
+        {},
+        r"client-key = 'user': this column holds double.*Name another column",
+    ),
     ("hold out all", pets, {"test_split": "x", "test_fraction": 0.99}, None),
     (
         "hold out nothing left",
@@ -375,3 +387,27 @@ def test_a_column_of_clients_that_is_not_there_is_named(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"'owner' \(natural.column\)"):
         load_partition(config, load_dataset(config), 2)
+
+
+@pytest.mark.parametrize(
+    ("writers", "said"),
+    [
+        (["a", None, "b", "a"], "some row or split has no value of this type. Fill the column"),
+        ([0.5, 1.5, 0.5, 1.5], "this column holds double, and ids are whole numbers or texts"),
+        (["a", "b", "c", "d"], "this column has 4 different values, and of ids .* at most 3"),
+    ],
+)
+def test_a_column_of_clients_that_cannot_be_used_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writers: list, said: str
+) -> None:
+    """Also where the data come from the cache."""
+    monkeypatch.setattr("fedapp.data.columns.MAX_GROUPS", 3)
+    kind = datasets.Value("float64" if isinstance(writers[0], float) else "string")
+    splits = image_splits()
+    splits["train"]["writer"], splits["test"]["writer"] = writers, writers[:1] * 2
+    folder = write_parquet(tmp_path / "set", splits, image_features(writer=kind))
+    keys = {"dataset": str(folder), "data-cache": str(tmp_path / "cache")}
+    config = read_config({**keys, "partitioner": "natural", "natural.column": "writer"})
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=f"^natural.column = 'writer': {said}"):
+            load_partition(config, load_dataset(config), 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import pickle
 import struct
+import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -193,3 +194,27 @@ def test_hub_name_without_network_says_what_to_set(tmp_path, monkeypatch):
         DataError, match=r"dataset = 'someone/nothing-here'.*Set dataset to the folder"
     ):
         load_dataset(config)
+
+
+@pytest.mark.parametrize("kind", ["csv.gz", "zip", "tsv", "README"])
+def test_codes_keep_their_zeros_in_other_forms_of_csv_files(tmp_path, kind):
+    """Packed, with tabs, or with another separator that the folder's README names."""
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for split, rows in (("train", "zip,label\n08001,0\nK1A,1\n"), ("test", "zip,label\n08001,0\n")):
+        if kind == "csv.gz":
+            (folder / f"{split}.csv.gz").write_bytes(gzip.compress(rows.encode()))
+        elif kind == "zip":
+            with zipfile.ZipFile(folder / f"{split}.zip", "w") as archive:
+                archive.writestr(f"{split}.csv", rows)
+        elif kind == "tsv":
+            (folder / f"{split}.tsv").write_text(rows.replace(",", "\t"))
+        else:
+            (folder / f"{split}.csv").write_text(rows.replace(",", ";"))
+            (folder / "README.md").write_text(
+                "---\nconfigs:\n- config_name: default\n  sep: ';'\n  data_files:\n"
+                "  - split: train\n    path: train.csv\n  - split: test\n    path: test.csv\n---\n"
+            )
+    data = load(folder, input_keys="zip")
+    assert data.task.columns == ("zip=08001", "zip=K1A")
+    assert data.test.inputs.tolist() == [[1, 0]]

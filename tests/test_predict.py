@@ -22,6 +22,8 @@ from typer.testing import CliRunner
 from fedapp.cli.main import app
 from fedapp.config.read import read_config
 from fedapp.data import load_dataset
+from fedapp.data.readers.rows import read_rows
+from fedapp.data.table import Statistics
 from fedapp.errors import CheckpointError, ConfigError, DataError
 from fedapp.runs.export import export, is_plain
 from fedapp.runs.predict import predict
@@ -67,6 +69,24 @@ def test_a_regression_gives_numbers_and_categories_are_coded_as_in_training(tmp_
     found = said(folder, new / "rows.parquet")
     assert [probability for _, probability in found] == [None, None]
     np.testing.assert_allclose([value for value, _ in found], expected, rtol=1e-12)
+
+
+def rows_of(file: Path, text: str, categories: tuple[str, ...]) -> list[list[float]]:
+    file.write_text(text)
+    return read_rows(file, Statistics({"code": categories}), "refuse").tolist()
+
+
+def test_a_code_is_read_as_written_whatever_the_other_rows_are(tmp_path):
+    file = tmp_path / "new.csv"
+    for text in ("code\n08001\n", "code\n08001\nK1A\n"):
+        assert rows_of(file, text, ("08001", "K1A"))[0] == [1, 0]
+    assert rows_of(file, "code\n8001\n", ("08001", "8001")) == [[0, 1]]
+
+
+def test_a_code_that_is_not_known_as_written_is_read_as_a_number(tmp_path):
+    text = "code\n3.0\n007\n1.50\nx\n"
+    known = rows_of(tmp_path / "new.csv", text, ("1.5", "3", "7"))
+    assert known == [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
 
 
 def test_images_are_predicted_as_in_the_test(tmp_path):

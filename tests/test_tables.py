@@ -17,11 +17,11 @@ from test_data_sources import load
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar
-from fedapp.data import load_node_data
+from fedapp.data import load_node_data, load_partition
 from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.table import Statistics, Summary
 from fedapp.engines.in_process import InlineGrid
-from fedapp.errors import DataError, RunError
+from fedapp.errors import ConfigError, DataError, RunError
 from fedapp.runs.status import status
 from fedapp.server import run as run_server
 
@@ -88,6 +88,94 @@ def test_numbers_may_be_categories_and_class_labels_are(tmp_path):
     assert data.train.targets.tolist() == [1, 0, 1]
 
 
+def test_codes_of_a_csv_file_keep_their_zeros_in_a_split_of_digits(tmp_path):
+    folder = csv(tmp_path / "set", "zip,label 08001,no K1A,yes", "08001,no 08001,no")
+    data = load(folder, input_keys="zip")
+    assert data.task.columns == ("zip=08001", "zip=K1A")
+    assert data.test.inputs.tolist() == [[1, 0], [1, 0]]
+
+
+def test_codes_of_a_csv_file_keep_their_zeros_after_its_first_rows(tmp_path):
+    """They are read 10,000 at a time. Of the labels, too, and of the clients."""
+    rows = "7x,K1A,A " * 600 + "07,08001,01 " * 12_000
+    data = load(csv(tmp_path / "set", "user,zip,label " + rows, "7x,K1A,A"), input_keys="zip")
+    assert data.task.columns == ("zip=08001", "zip=K1A")
+    assert data.task.labels == ("01", "A")
+    assert data.train.group_names["client_id"] == ("07", "7x")
+    digits_first = csv(tmp_path / "first", "zip,label 08001,0 08001,1", "K1A,1 08001,1")
+    assert load(digits_first, input_keys="zip").task.columns == ("zip=08001",)
+
+
+def test_categories_of_digits_in_a_csv_file_are_codes(tmp_path):
+    """Whatever the other rows are, as another node's may be: 007 is not 7, and 3.0 is 3."""
+    folder = csv(tmp_path / "set", "a,b,x,label 007,3,1,0 7,3.0,2,1", "007,1.50,1,0 8,,2,1")
+    data = load(folder, categorical_keys="a,b", missing="mean")
+    assert data.task.columns == ("a=007", "a=7", "b=3", "x")
+    assert data.test.inputs[:, :3].tolist() == [[1, 0, 0], [0, 0, 0]]
+
+
+def test_categorical_keys_name_texts_without_input_keys_too(tmp_path):
+    """As the error about a text among numbers says."""
+    folder = csv(tmp_path / "set", "a,b,label 1,1,0 2,1,1 3,?,0")
+    with pytest.raises(DataError, match=r"row 2 is '\?'.*set categorical-keys='b'"):
+        load(folder)
+    assert load(folder, categorical_keys="b").task.columns == ("a", "b=1", "b=?")
+
+
+def test_a_csv_file_may_have_fractions_after_whole_numbers(tmp_path):
+    """In another split, and after the first rows; labels stay whole numbers where they have none."""
+    data = load(csv(tmp_path / "set", "x,label 1,0 3,1", "2.5,1 2,1.0"))
+    assert data.train.inputs[:, 0].tolist() == [-1, 1]
+    assert data.test.inputs[:, 0].tolist() == [0.5, 0]
+    assert (data.task.num_classes, data.test.targets.tolist()) == (2, [1, 1])
+    late = load(csv(tmp_path / "late", "x,label 1,0 3,1 " + "2,0 " * 10_000 + "4.5,1", "2,0"))
+    assert late.train.inputs[-1, 0] > late.train.inputs[1, 0]
+
+
+def test_a_column_that_a_csv_file_lacks_has_no_values_there(tmp_path):
+    folder = csv(tmp_path / "set", "x,y,label 1,a,0 3,b,1")
+    (folder / "test.csv").write_text("x,label\n1,0\n")
+    with pytest.raises(DataError, match=r"split 'test', column 'y': row 0 has no value"):
+        load(folder, input_keys="x,y")
+
+
+@pytest.mark.parametrize("keys", [{}, {"input_keys": "a,b"}])
+def test_categorical_keys_are_columns(tmp_path, keys):
+    folder = csv(tmp_path / "set", "a,b,label 1,2,0 3,4,1")
+    said = r"categorical-keys = 'a, c': dataset .* has no column 'c'\. Set .*: a, b, label\.$"
+    with pytest.raises(DataError, match=said):
+        load(folder, categorical_keys="a,c", **keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "name", "said"),
+    [
+        ({}, "label", r"some of the inputs: a, b\."),
+        ({"input_keys": "a"}, "b", r"some of the inputs: a, or add 'b' to input-keys\."),
+        ({"client_key": "b"}, "b", r"some of the inputs: a\."),
+    ],
+)
+def test_categorical_keys_are_inputs(tmp_path, keys, name, said):
+    folder = csv(tmp_path / "set", "a,b,label 1,2,0 3,4,1")
+    where = (
+        f"categorical-keys = '{name}': column '{name}' of dataset .* is no input. Set .* to {said}"
+    )
+    with pytest.raises(DataError, match=where):
+        load(folder, categorical_keys=name, **keys)
+
+
+def test_names_of_columns_may_have_spaces_around_them_but_no_commas(tmp_path):
+    columns = {"a ": [10, 9], " b": [1, 3], "label": [0, 1]}
+    folder = write_parquet(tmp_path / "set", {"train": columns, "test": columns})
+    data = load(folder, input_keys="a, b", categorical_keys=" b")
+    assert data.task.columns == ("a ", " b=1", " b=3")
+    columns = {"b, m": [1, 3], "b ": [1, 3], "b": [5, 6], "label": [0, 1]}
+    folder = write_parquet(tmp_path / "other", {"train": columns, "test": columns})
+    assert load(folder, input_keys="b").task.columns == ("b",)
+    with pytest.raises(DataError, match=r"no column 'm'.*Rename 'b, m' to use it: commas separate"):
+        load(folder, input_keys="b, m")
+
+
 def test_missing_values_are_the_mean_or_a_category_of_their_own(tmp_path):
     folder = csv(tmp_path / "set", "town,x,label Rome,1,0 ,3,1 Bern,,0")
     data = load(folder, input_keys="town,x", missing="mean")
@@ -112,6 +200,40 @@ def test_the_client_is_no_input(tmp_path):
     assert data.train.groups["client_id"].tolist() == [1, 0, 1]
     usual = load(csv(tmp_path / "usual", "user,x,label 7,1,0 8,2,1"))
     assert usual.task.columns == ("x",)
+
+
+NATURAL = {"partitioner": "natural", "num-clients": 2}
+
+
+@pytest.mark.parametrize(
+    ("rows", "fault"),
+    [
+        ("user,x,label a,1,0 ,2,1 b,3,0", "some row or split has no value"),
+        ("user,x,label 7,1,0 ,2,1 8,3,0", "some row or split has no value"),
+        ("user,x,label 7.5,1,0 7.5,2,1 8,3,0", "this column holds double"),
+    ],
+)
+def test_a_client_that_is_missing_is_refused_where_clients_are_wanted(tmp_path, rows, fault):
+    folder = csv(tmp_path / "set", rows)
+    data = load(folder)
+    assert (data.task.columns, data.train.groups) == (("x",), {})
+    with pytest.raises(DataError, match=f"^client-key = 'user': {fault}"):
+        load(folder, client_key="user")
+    for keys, said in (
+        ({}, "partitioner = 'natural': column 'user'"),
+        ({"natural.column": "user"}, "natural.column = 'user'"),
+    ):
+        config = read_config({"dataset": str(folder), **NATURAL, **keys})
+        with pytest.raises(ConfigError, match=f"^{said}: {fault}"):
+            load_partition(config, data, 2)
+
+
+def test_clients_may_be_whole_floats_and_as_many_as_rows(tmp_path):
+    numbers = list(range(1500))
+    columns = {"user": [float(k) for k in numbers], "x": numbers, "label": [0, 1] * 750}
+    train = load(write_parquet(tmp_path / "set", {"train": columns, "test": columns})).train
+    assert train.group_names["client_id"][:2] == ("0", "1")
+    assert train.groups["client_id"].tolist() == numbers
 
 
 def test_a_table_with_a_text_is_read_as_text(tmp_path):

@@ -120,7 +120,8 @@ def _write_dataset(dataset: Dataset, entry: Path) -> None:
             {"name": group, **_save(entry / f"{split}-group-{number}.npy", array)}
             for number, (group, array) in enumerate(examples.groups.items())
         ]
-        manifest["splits"][split] = {**described, "groups": groups, "names": examples.group_names}
+        columns = {"names": examples.group_names, "left_out": examples.left_out}
+        manifest["splits"][split] = {**described, "groups": groups, **columns}
     (entry / MANIFEST).write_text(json.dumps(manifest))
     shutil.copymode(
         entry.parent.parent, entry
@@ -181,6 +182,7 @@ def _shared_examples(split: str, entry: Path, manifest: dict[str, Any]) -> Examp
         targets=_load(entry, described["targets"]),
         groups={group["name"]: _load(entry, group) for group in described["groups"]},
         group_names={name: tuple(values) for name, values in described["names"].items()},
+        left_out=described.get("left_out", {}),
     )
     return _OPEN_EXAMPLES.setdefault((entry, split), examples)
 

@@ -91,4 +91,4 @@ def coded(dataset: Dataset, statistics: Statistics) -> Dataset:
 def _coded(examples: Examples, table: Table, statistics: Statistics) -> Examples:
     inputs = coded_inputs(table, statistics, examples.inputs)
     targets, _, _ = coded_labels(table, statistics, examples.targets)
-    return Examples(inputs, targets, examples.groups, examples.group_names)
+    return dataclasses.replace(examples, inputs=inputs, targets=targets)

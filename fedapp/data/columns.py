@@ -19,49 +19,86 @@ MAX_GROUPS = 1000
 
 
 def code_groups(
-    splits: list[Split], *, required: str = ""
-) -> tuple[list[dict[str, NDArray[np.int32]]], dict[str, tuple[str, ...]]]:
-    """Return each split's columns as integer codes, and the value of each code.
+    splits: list[Split], *, client: str = "", required: bool = False
+) -> tuple[list[dict[str, NDArray[np.int32]]], dict[str, tuple[str, ...]], dict[str, str]]:
+    """Return each split's columns as integer codes, the value of each code, and why columns are left out.
 
     A code is the position among the sorted distinct values of all splits, so that an author has the same
-    code in each. Columns with nearly as many values as rows, and columns that some split lacks, are left
-    out, except the column ``required``.
+    code in each. Columns with empty values or with nearly as many values as rows, and columns that some
+    split lacks, are left out. The column ``client`` may have any number of values, and whole floats.
 
     Raises
     ------
     DataError
-        The column ``required`` has empty values, or a split lacks it.
+        The column ``client`` would be left out, and is ``required``.
     """
     import pyarrow.compute as pc
 
     most = max(MAX_GROUPS, sum(map(len, splits)) // 2)
     codes: list[dict[str, NDArray[np.int32]]] = [{} for _ in splits]
     names: dict[str, tuple[str, ...]] = {}
+    left_out: dict[str, str] = {}
     for name in splits[0].columns:
         columns = [split.columns.get(name) for split in splits]
-        values = _values(columns)
-        if values is None and name == required:
-            raise DataError(
-                f"client-key = {name!r}: some row or split has no value of this type. "
-                "Fill the column."
-            )
-        if values is None or (len(values) > most and name != required):
+        if name == client:
+            columns = _as_whole(columns)
+        fault = _fault(columns) or ("" if name == client else _too_many(columns, most))
+        if fault and name == client and required:
+            raise DataError(f"client-key = {name!r}: {fault}")
+        if fault:
+            left_out[name] = fault
             continue
+        values = _values(columns)
         names[name] = tuple(map(str, values.to_pylist()))
         for codes_of_split, column in zip(codes, columns, strict=True):
             indices = pc.index_in(column, value_set=values).to_numpy()
             codes_of_split[name] = np.asarray(indices, np.int32)
-    return codes, names
+    return codes, names, left_out
+
+
+def _as_whole(columns: list[Any]) -> list[Any]:
+    """Return columns of floats as integers if all are whole: those with gaps are floats in CSV files."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def integers(column: Any) -> Any:
+        if column is None or not pa.types.is_floating(column.type):
+            return column
+        return pc.if_else(pc.is_nan(column), None, column).cast(pa.int64())
+
+    try:
+        return [integers(column) for column in columns]
+    except pa.ArrowInvalid:
+        return columns
+
+
+def _fault(columns: list[Any]) -> str:
+    """Return why a column in all splits has no ids, and what to do; "" if it has."""
+    import pyarrow as pa
+
+    kinds = {None if column is None else column.type for column in columns}
+    if None in kinds or len(kinds) > 1 or any(column.null_count for column in columns):
+        return "some row or split has no value of this type. Fill the column."
+    kind = columns[0].type
+    if pa.types.is_floating(kind):
+        return f"this column holds {kind}, and ids are whole numbers or texts. Name another column."
+    return ""
+
+
+def _too_many(columns: list[Any], most: int) -> str:
+    count = len(_values(columns))
+    if count <= most:
+        return ""
+    return (
+        f"this column has {count} different values, and of ids there are at most {most}. "
+        "Name another column."
+    )
 
 
 def _values(columns: list[Any]) -> Any:
-    """Return the sorted distinct values of a column in all splits; None if some are missing."""
+    """Return the sorted distinct values of a column in all splits."""
     import pyarrow as pa
 
-    if any(column is None or column.null_count for column in columns):
-        return None
-    if len({column.type for column in columns}) > 1:
-        return None
     return pa.chunked_array([c for column in columns for c in column.chunks]).unique().sort()
 
 

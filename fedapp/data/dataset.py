@@ -51,13 +51,15 @@ class Examples:
     ``inputs``: [n, *input_shape], uint8 (images), integer (tokens) or float. ``targets``: [n], or
     [n, T] for token tasks, with IGNORE where nothing is predicted. ``groups``: further columns of codes
     [n] by name (author, role), for natural partitions; ``group_names[name][code]`` is the value of a
-    code, the same in the training and the test examples.
+    code, the same in the training and the test examples. ``left_out`` says of columns that could have
+    been such why they are not.
     """
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
     groups: dict[str, NDArray[Any]] = field(default_factory=dict)
     group_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -83,7 +85,7 @@ class Subset(Examples):
     _indices: NDArray[np.int64]
 
     def __init__(self, base: Examples, indices: NDArray[np.int64]) -> None:
-        vars(self).update(_base=base, _indices=indices, groups={}, group_names={})
+        vars(self).update(_base=base, _indices=indices, groups={}, group_names={}, left_out={})
 
     @property
     def base(self) -> Examples:

@@ -166,9 +166,9 @@ def build_dataset(config: DataConfig, source: Source) -> Dataset:
     splits = [source.train, source.test] if source.test else [source.train]
     read = encode_labelled if source.train.is_text else _images
     task, inputs = read(config, splits)
-    groups, names = code_groups(splits)
+    groups, names, left_out = code_groups(splits)
     train, *tests = (
-        Examples(each, labels_of(split), codes, names)
+        Examples(each, labels_of(split), codes, names, left_out)
         for each, split, codes in zip(inputs, splits, groups, strict=True)
     )
     empty = Examples(train.inputs[:0], train.targets[:0])
@@ -195,12 +195,12 @@ def _build_table(config: DataConfig, source: Source, table: Table) -> Dataset:
     source = hold_out_random(config, source)
     splits = [source.train, source.test] if source.test else [source.train]
     client = client_column(config, source.train)
-    groups, names = code_groups(splits, required=client)
-    if client:
+    groups, names, left_out = code_groups(splits, client=client, required=bool(config.client_key))
+    if client in names:
         groups = [{**codes, "client_id": codes[client]} for codes in groups]
         names = {**names, "client_id": names[client]}
     examples = [
-        Examples(split.inputs, labels_of(split), codes, names)
+        Examples(split.inputs, labels_of(split), codes, names, left_out)
         for split, codes in zip(splits, groups, strict=True)
     ]
     train = examples[0]

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from fedapp.data.dataset import Examples, Partition, from_index_sets
 from fedapp.data.partition.partitioning import BY, PURPOSE, Partitioning, by_owner, index_sets
+from fedapp.data.readers.source import CLIENT_NAMES
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 
@@ -59,6 +60,7 @@ class Natural(Partitioning):
 
     def _values(self, examples: Examples) -> NDArray[Any]:
         columns = examples.groups
+        self._refuse_left_out(examples)
         if not columns:
             named = f" {self.column!r} (natural.column)" if self.column else ""
             raise ConfigError(
@@ -74,6 +76,14 @@ class Natural(Partitioning):
                 f"{', '.join(sorted(columns))}."
             )
         return columns[column]
+
+    def _refuse_left_out(self, examples: Examples) -> None:
+        """Refuse a column of ids that the data have, but not in a form that can be used."""
+        usual = () if "client_id" in examples.groups else CLIENT_NAMES
+        for name in (self.column,) if self.column else usual:
+            if fault := examples.left_out.get(name):
+                key = "natural.column =" if self.column else "partitioner = 'natural': column"
+                raise ConfigError(f"{key} {name!r}: {fault}")
 
     def _sampled_ids(self, num_ids: int, num_clients: int, seed: int) -> NDArray[np.int64]:
         """Return the positions of the clients among the sorted ids: [K], ascending."""

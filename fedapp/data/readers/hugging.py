@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
+from fedapp.data.readers.csv_files import csv_tables
+from fedapp.data.readers.numbers import names_in
 from fedapp.data.readers.source import Source
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
@@ -53,9 +55,12 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
     _check_parquet(folder)
     datasets.disable_progress_bars()
     try:
-        splits = datasets.load_dataset(
+        builder = datasets.load_dataset_builder(
             str(folder), config.dataset_subset or None, cache_dir=str(scratch)
         )
+        if (tables := csv_tables(builder, names_in(config.categorical_keys), scratch)) is None:
+            builder.download_and_prepare()
+            splits = builder.as_dataset()
     except Exception as error:
         _check_parquet(folder, read_all=True)
         raise DataError(
@@ -65,6 +70,8 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
         ) from error
     finally:
         datasets.enable_progress_bars()
+    if tables is not None:
+        return source_from_tables(config, tables, {}, test_required=test_required)
     return _source(config, splits, test_required=test_required)
 
 

@@ -59,6 +59,24 @@ def names_in(value: str) -> tuple[str, ...]:
     return tuple(name for part in value.split(",") if (name := part.strip()))
 
 
+def _columns_in(config: DataConfig, key: str, value: str, columns: Sequence[str]) -> list[str]:
+    """Return the columns that a key names; spaces around a column's name need not be given."""
+    by_name = {column.strip(): column for column in reversed(columns)}
+    by_name |= {column: column for column in columns}
+    for name in names_in(value):
+        if name not in by_name:
+            raise DataError(
+                f"{key} = {', '.join(names_in(value))!r}: dataset {config.dataset!r} has no column "
+                f"{name!r}. Set {key} to some of its columns: {', '.join(columns)}.{_commas(columns)}"
+            )
+    return [by_name[name] for name in names_in(value)]
+
+
+def _commas(columns: Sequence[str]) -> str:
+    named = next((column for column in columns if "," in column), "")
+    return f" Rename {named!r} to use it: commas separate names." if named else ""
+
+
 def table_inputs(config: DataConfig, table: Any, class_names: ClassNames, label: str) -> list[str]:
     """Return the names of a table's input columns; none where the inputs are images or texts.
 
@@ -73,27 +91,22 @@ def table_inputs(config: DataConfig, table: Any, class_names: ClassNames, label:
         return []
     without = {label, config.client_key or label, *CLIENT_NAMES}
     others = [field for field in table.schema if field.name not in without]
-    numbers = [f.name for f in others if f.name in class_names or is_number(f.type)]
-    if not numbers or not all(is_number(f.type) or is_text(f.type) for f in others):
+    codes = names_in(config.categorical_keys)
+    texts = [f.name for f in others if is_text(f.type) and f.name.strip() not in codes]
+    inputs = [
+        field.name
+        for field in others
+        if field.name in class_names or is_number(field.type) or field.name.strip() in codes
+    ]
+    if not inputs or not all(is_number(f.type) or is_text(f.type) for f in others):
         return []
-    texts = [field.name for field in others if is_text(field.type)]
     for name in texts:
         refuse_text_among_numbers(Column(config.dataset, name, {config.train_split: table[name]}))
-    return [] if texts else numbers
+    return [] if texts else inputs
 
 
 def _named(config: DataConfig, table: Any, label: str) -> list[str]:
-    names = names_in(config.input_keys)
-    for key, own in (
-        ("input-keys", names),
-        ("categorical-keys", names_in(config.categorical_keys)),
-    ):
-        for name in own:
-            if name not in table.column_names:
-                raise DataError(
-                    f"{key} = {', '.join(own)!r}: dataset {config.dataset!r} has no column {name!r}. "
-                    f"Set {key} to some of its columns: {', '.join(table.column_names)}."
-                )
+    names = _columns_in(config, "input-keys", config.input_keys, table.column_names)
     if label in names:
         raise DataError(
             f"input-keys = {config.input_keys!r}: names {label!r}, which is the label and no input. "
@@ -103,7 +116,26 @@ def _named(config: DataConfig, table: Any, label: str) -> list[str]:
         raise DataError(
             f"input-keys = {config.input_keys!r}: names {twice!r} twice. Name each input once."
         )
-    return list(names)
+    return names
+
+
+def categorical_inputs(config: DataConfig, table: Any, inputs: Sequence[str]) -> list[str]:
+    """Return the inputs that `categorical-keys` names.
+
+    Raises
+    ------
+    DataError
+        It names something else.
+    """
+    key, value = "categorical-keys", config.categorical_keys
+    names = _columns_in(config, key, value, table.column_names)
+    if other := next((name for name in names if name not in inputs), ""):
+        add = f", or add {other.strip()!r} to input-keys" if config.input_keys else ""
+        raise DataError(
+            f"{key} = {', '.join(names_in(value))!r}: column {other!r} of dataset {config.dataset!r} is "
+            f"no input. Set {key} to some of the inputs: {', '.join(inputs)}{add}."
+        )
+    return names
 
 
 def is_number(kind: Any) -> bool:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedapp.data.readers.csv_files import as_number, changed, read_csv
 from fedapp.data.readers.hugging import class_names_of
 from fedapp.data.readers.numbers import (
+    ClassNames,
     Column,
     categories_of,
     numbers_of,
@@ -34,17 +38,16 @@ def read_rows(path: Path, statistics: Statistics, missing: str) -> NDArray[np.fl
     DataError
         The file cannot be read, lacks a column, or a value is missing or of another kind.
     """
-    rows = _read(path, statistics)
+    rows, names = _read(path, statistics)
     values: list[tuple[str, ...] | None] = []
     columns = []
-    names = class_names_of(rows.features)
     for name, how in statistics.columns.items():
         if name not in rows.column_names:
             raise DataError(
                 f"{path}: has no column {name!r}, but {', '.join(rows.column_names)}. Give it those of "
                 f"the model: {', '.join(statistics.columns)}; others are ignored."
             )
-        values_of = {"": rows.data.table[name]}
+        values_of = {"": rows[name]}
         column = Column(str(path), name, values_of, names.get(name, ()), keys=False)
         if isinstance(how, Scaling):
             refuse_text_among_numbers(column, minimum=-1)
@@ -58,21 +61,42 @@ def read_rows(path: Path, statistics: Statistics, missing: str) -> NDArray[np.fl
     return coded_inputs(table, statistics, np.stack(columns, axis=1))
 
 
-def _read(path: Path, statistics: Statistics) -> Any:
-    import datasets
-
-    datasets.disable_progress_bars()
-    reader = datasets.Dataset.from_csv if path.suffix == ".csv" else datasets.Dataset.from_parquet
+def _read(path: Path, statistics: Statistics) -> tuple[Any, ClassNames]:
+    """Return the table in a file, and the names of its class-label columns."""
     try:
-        with tempfile.TemporaryDirectory() as scratch:
-            return reader(str(path), cache_dir=scratch, keep_in_memory=True)
+        return _read_csv(path, statistics) if path.suffix == ".csv" else _read_parquet(path)
     except Exception as error:
         raise DataError(
             f"{path}: cannot be read as a table: {str(error).rstrip('.')}. Give it the model's columns "
             f"({', '.join(statistics.columns)}) and at least one row."
         ) from error
+
+
+def _read_parquet(path: Path) -> tuple[Any, ClassNames]:
+    import datasets
+
+    datasets.disable_progress_bars()
+    try:
+        with tempfile.TemporaryDirectory() as scratch:
+            rows = datasets.Dataset.from_parquet(str(path), cache_dir=scratch, keep_in_memory=True)
     finally:
         datasets.enable_progress_bars()
+    return rows.data.table, class_names_of(rows.features)
+
+
+def _read_csv(path: Path, statistics: Statistics) -> tuple[Any, ClassNames]:
+    """Return a CSV file's table, in which a category is as written, or else as a number would be."""
+    known = {n: how for n, how in statistics.columns.items() if not isinstance(how, Scaling)}
+    rows = read_csv({"": [str(path)]}, dtype=dict.fromkeys(known, str))[""]
+    if not len(rows):
+        raise ValueError("it has no row")
+    for name in [name for name in known if name in rows.column_names]:
+        rows = changed(rows, name, partial(_category, known[name]))
+    return rows, {}
+
+
+def _category(categories: Collection[str], text: str) -> str:
+    return text if text in categories else as_number(text)
 
 
 def read_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:

@@ -16,10 +16,10 @@ from PIL import Image
 from fedapp.config.data import DataConfig
 from fedapp.data.readers.numbers import (
     Column,
+    categorical_inputs,
     categories_of,
     is_text,
     label_of,
-    names_in,
     numbers_of,
     refuse_text_among_numbers,
     table_inputs,
@@ -124,7 +124,11 @@ def _source_of_table(
         return Column(config.dataset, name, parts, class_names.get(name, ()), keys=is_input)
 
     labels, label_names = label_of(config, column(label, "label-key"))
-    coded = [_coded(config, column(name, "input-keys")) for name in names]
+    categorical = categorical_inputs(config, train, names)
+    coded = [
+        _coded(config, column(name, "input-keys"), is_categorical=name in categorical)
+        for name in names
+    ]
     used = {*names, label} - {config.client_key}
     parts = {
         split: Split(
@@ -145,7 +149,7 @@ def _source_of_table(
 
 
 def _scalars(table: Any, used: Collection[str]) -> dict[str, Any]:
-    """Return the columns of texts and whole numbers that are not ``used``, by name."""
+    """Return the columns of texts and numbers that are not ``used``, by name."""
     return {
         field.name: table.column(field.name)
         for field in table.schema
@@ -154,10 +158,13 @@ def _scalars(table: Any, used: Collection[str]) -> dict[str, Any]:
 
 
 def _coded(
-    config: DataConfig, column: Column
+    config: DataConfig, column: Column, *, is_categorical: bool
 ) -> tuple[tuple[str, ...] | None, dict[str, NDArray[np.float64]]]:
-    """Return the values of a categorical column, or None, and its numbers in each split."""
-    if column.name in names_in(config.categorical_keys):
+    """Return the values of a categorical column, or None, and its numbers in each split.
+
+    With ``is_categorical`` numbers are categories, too.
+    """
+    if is_categorical:
         return categories_of(column, config.missing)
     refuse_text_among_numbers(column)
     if column.is_categorical:
@@ -224,7 +231,8 @@ def _is_image(kind: Any) -> bool:
 
 
 def _is_scalar(kind: Any) -> bool:
-    return bool(is_text(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+    numbers = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_floating)
+    return bool(is_text(kind) or any(test(kind) for test in numbers))
 
 
 def decode_images(column: Any, where: str) -> NDArray[np.uint8]:

@@ -118,7 +118,7 @@ class Lines:
 def _lines(source: Source, client: str) -> list[Lines]:
     """Return the training split and the test split, if there is one; "client_id" is the client's code."""
     splits = [source.train, source.test] if source.test else [source.train]
-    groups, names = code_groups(splits, required=client)
+    groups, names, _ = code_groups(splits, client=client, required=True)
     if client:
         groups = [{**codes, "client_id": codes[client]} for codes in groups]
         names = {**names, "client_id": names[client]}
