@@ -266,6 +266,81 @@ def test_what_save_to_disk_wrote_is_read(tmp_path, kind):
         np.testing.assert_array_equal(one.targets, other.targets)
 
 
+def saved(folder: Path, **columns_of_split: dict[str, list]) -> Path:
+    """Save splits whose columns of texts become class labels, as `class_encode_column` numbers them."""
+    splits = {
+        name: datasets.Dataset.from_dict(columns) for name, columns in columns_of_split.items()
+    }
+    for name, split in splits.items():
+        for column in ("town", "label"):
+            if isinstance(split[0].get(column), str):
+                splits[name] = splits[name].class_encode_column(column)
+    datasets.DatasetDict(splits).save_to_disk(folder)
+    return folder
+
+
+def test_each_split_has_its_own_numbers_of_classes(tmp_path):
+    """They are taken by name: those of train first, then those that only test has."""
+    x = [1.0, 2.0, 3.0]
+    folder = saved(
+        tmp_path / "saved",
+        train={"x": x, "label": ["cat", "fox", "dog"]},
+        test={"x": x[:2], "label": ["fox", "dog"]},
+    )
+    data = load(folder)
+    assert data.task.labels == ("cat", "dog", "fox")
+    assert data.train.targets.tolist() == [0, 2, 1]
+    assert data.test.targets.tolist() == [2, 1]
+    swapped = load(folder, train_split="test", test_split="train")
+    assert swapped.task.labels == ("dog", "fox", "cat")
+    assert swapped.train.targets.tolist() == [1, 0]
+    assert swapped.test.targets.tolist() == [2, 1, 0]
+
+
+def test_images_and_categories_have_the_numbers_of_their_split(tmp_path):
+    pixels = [[[value] * 3] * 3 for value in (10, 20, 30)]
+    splits = {"train": (pixels, ["cat", "fox", "dog"]), "test": (pixels[1:], ["fox", "dog"])}
+    made = {}
+    for name, (values, labels) in splits.items():
+        images = [png(np.array(value, np.uint8)) for value in values]
+        features = datasets.Features(image=datasets.Image(), label=datasets.Value("string"))
+        split = datasets.Dataset.from_dict({"image": images, "label": labels}, features)
+        made[name] = split.class_encode_column("label")
+    datasets.DatasetDict(made).save_to_disk(tmp_path / "images")
+    assert load(tmp_path / "images").test.targets.tolist() == [2, 1]
+    folder = saved(
+        tmp_path / "table",
+        train={"town": ["Bern", "Rome"], "label": [0, 1]},
+        test={"town": ["Rome", "Turin"], "label": [0, 1]},
+    )
+    data = load(folder, input_keys="town", label_key="label")
+    assert data.task.columns == ("town=Bern", "town=Rome")
+    assert data.test.inputs.tolist() == [[0, 1], [0, 0]]
+
+
+def test_class_labels_without_a_value_have_none_by_any_numbers(tmp_path):
+    names = {"train": ["a", "b"], "test": ["b", "a"]}
+    for split, each in names.items():
+        features = datasets.Features(
+            x=datasets.Value("float32"), label=datasets.ClassLabel(names=each)
+        )
+        columns = {"x": [1.0, 2.0], "label": [0, -1 if split == "test" else 1]}
+        datasets.Dataset.from_dict(columns, features).save_to_disk(tmp_path / "saved" / split)
+    with pytest.raises(DataError, match=r"split 'test' .*has label -1 in row 1 \(1 such rows\)"):
+        load(tmp_path / "saved")
+
+
+def test_parquet_files_with_other_numbers_of_classes_are_refused(tmp_path):
+    for split, names in (("train", ["cat", "dog"]), ("test", ["dog", "fox"])):
+        features = {"x": datasets.Value("float32"), "label": datasets.ClassLabel(names=names)}
+        write_parquet(tmp_path / "set", {split: {"x": [1.0, 2.0], "label": [0, 1]}}, features)
+    with pytest.raises(
+        DataError,
+        match=r"train\.parquet: class 0 of column 'label' is 'cat', and 'dog' in test\.par",
+    ):
+        load(tmp_path / "set")
+
+
 def test_a_damaged_folder_of_save_to_disk_is_named(tmp_path):
     folder = tmp_path / "saved"
     datasets.Dataset.from_dict({"x": [1.0, 2.0], "label": [0, 1]}).save_to_disk(folder)

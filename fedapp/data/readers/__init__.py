@@ -16,6 +16,9 @@ __all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
+SAVED_FORMAT = b"saved 2"
+"""Version of the reading of what save_to_disk wrote; raise it when it changes."""
+
 
 def local_folder(config: DataConfig) -> Path | None:
     """Return the folder that `dataset` names, or None where it is a hub name.
@@ -93,6 +96,8 @@ def _folder_hash(folder: Path) -> str:
     """
     total = hashlib.sha256()
     paths = list(visible_paths(folder))
+    if any(path.name == "dataset_info.json" for path in paths):
+        total.update(SAVED_FORMAT)
     filled = {path.parent for path in paths}
     for path in paths:
         name = os.fsencode(path.relative_to(folder).as_posix())
