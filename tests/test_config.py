@@ -110,6 +110,14 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         ["local-epochs-decay = 0.9: has no effect", "take no steps", "algorithm='fedavg'"],
     ),
     ({"resume": True}, ["resume = true", "run-dir"]),
+    (
+        {"dataset": "owner/set", "test-split": "train"},
+        [
+            "test-split = 'train': is train-split",
+            "test-split to another split",
+            "test-fraction=0.2",
+        ],
+    ),
     ({"target-accuracy": 0.9, "eval-every": 0}, ["target-accuracy = 0.9", "eval-every"]),
     ({"num-clients": 10, "fraction-train": 0.1, "min-replies": 2}, ["min-replies = 2"]),
     # keys that would have no effect

@@ -229,6 +229,12 @@ def test_a_missing_test_split_can_be_held_out(tmp_path):
     assert {image.tobytes() for image in both} == {image.tobytes() for image in CHANNELS_FIRST}
 
 
+def test_a_part_is_held_out_where_the_only_split_is_also_the_test_split(tmp_path):
+    folder = write_parquet(tmp_path / "set", {"test": image_splits()["train"]}, image_features())
+    data = load(folder, train_split="test", test_fraction=0.25)
+    assert (len(data.train), len(data.test)) == (3, 1)
+
+
 def test_node_data_needs_no_test_split(tmp_path):
     splits = {"train": image_splits()["train"]}
     folder = write_parquet(tmp_path / "set", splits, image_features())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Collection, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -83,7 +83,8 @@ def choose_splits(
 ) -> tuple[T, T | None]:
     """Return the training and the test split among the ``available`` ones.
 
-    The test split is None where there is none and ``test_required`` is false or `test-fraction` is set.
+    The test split is None where there is none, or `test-split` names the training split, and
+    ``test_required`` is false or `test-fraction` is set.
 
     Raises
     ------
@@ -91,17 +92,17 @@ def choose_splits(
         A split is missing or has no examples.
     """
     train = _pick(config, "train-split", config.train_split, available)
-    if config.test_split in available or (test_required and not config.test_fraction):
+    has_test = config.test_split in available and config.test_split != config.train_split
+    if has_test or (test_required and not config.test_fraction):
         return train, _pick(config, "test-split", config.test_split, available)
     return train, None
 
 
 def _pick(config: DataConfig, key: str, name: str, available: Mapping[str, T]) -> T:
     if name not in available:
-        hint = ", or test-fraction=0.2 to hold out a part" if key == "test-split" else ""
         raise DataError(
             f"{key} = {name!r}: dataset {config.dataset!r} has no such split. "
-            f"It has: {', '.join(available) or 'none'}. Set {key} to one of them{hint}."
+            f"It has: {', '.join(available) or 'none'}. {_advice(config, key, available)}"
         )
     if not len(available[name]):
         raise DataError(
@@ -109,3 +110,12 @@ def _pick(config: DataConfig, key: str, name: str, available: Mapping[str, T]) -
             f"Set {key} to another one, or fill it."
         )
     return available[name]
+
+
+def _advice(config: DataConfig, key: str, available: Collection[str]) -> str:
+    """Return what to do about a split that is missing; the training split is none to test on."""
+    if key == "train-split":
+        return "Set train-split to one of them."
+    others = [name for name in available if name != config.train_split]
+    splits = f"test-split to {' or '.join(others)}, or " if others else ""
+    return f"Set {splits}test-fraction=0.2 to hold out a part."
