@@ -91,6 +91,15 @@ def test_sets_in_one_folder_are_chosen_by_a_word_of_their_names(tmp_path):
         load(tmp_path / "emnist", dataset_subset="letters")
 
 
+def test_hidden_idx_files_are_not_read(tmp_path):
+    folder = tmp_path / "mnist"
+    for split in ("train", "t10k"):
+        write_idx(folder, split, 1, 2)
+        write_idx(folder / ".old", split, 3, 4)
+        (folder / f"._{split}-images-idx3-ubyte").write_bytes(b"not IDX")
+    assert load(folder).train.targets.tolist() == [1, 2]
+
+
 def test_cifar10_files(tmp_path):
     folder = tmp_path / "cifar" / "cifar-10-batches"
     folder.mkdir(parents=True)

@@ -46,6 +46,15 @@ def test_parquet_images_are_exact(tmp_path):
     assert data.train.targets.tolist() == [0, 1, 1, 0]
 
 
+def test_hidden_files_and_folders_are_not_read(tmp_path):
+    """Such as macOS and caches write."""
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    (folder / ".cache").mkdir()
+    for name in ("._train.parquet", ".cache/x.parquet"):
+        (folder / name).write_bytes(b"not Parquet")
+    assert len(load(folder).train) == 4
+
+
 def test_grey_images_have_one_channel_and_other_columns_become_groups(tmp_path):
     columns = {
         "image": [png(pixels[..., 0]) for pixels in PIXELS],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import Source
+from fedapp.data.readers.source import Source, visible_files
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
 
@@ -139,7 +139,7 @@ def _saved_splits(config: DataConfig, folder: Path) -> dict[str, Path]:
 
     A single data set is the training split.
     """
-    states = sorted(folder.rglob("state.json"))
+    states = [path for path in visible_files(folder) if path.name == "state.json"]
     saved = [state.parent for state in states if (state.parent / "dataset_info.json").is_file()]
     return {config.train_split if each == folder else each.name: each for each in saved}
 
@@ -175,7 +175,9 @@ def _check_parquet(folder: Path, *, read_all: bool = False) -> None:
     import pyarrow.parquet as pq
 
     names_of_file: dict[Path, ClassNames] = {}
-    for path in sorted(folder.rglob("*.parquet")):
+    for path in visible_files(folder):
+        if path.suffix != ".parquet":
+            continue
         try:
             metadata = pq.read_metadata(path)
             rows, names_of_file[path] = metadata.num_rows, _stored_names(metadata)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import Source, Split, choose_splits
+from fedapp.data.readers.source import Source, Split, choose_splits, visible_files
 from fedapp.errors import DataError
 
 NAME = re.compile(r"(?P<stem>.*)(?P<part>images|labels)[-.]idx[13][-.]ubyte(?:\.gz)?")
@@ -22,7 +22,7 @@ UNSIGNED_BYTES = 0x08
 
 def is_idx_folder(folder: Path) -> bool:
     """Return whether the folder, or a folder in it, holds IDX files."""
-    return any(NAME.fullmatch(path.name) for path in folder.rglob("*ubyte*"))
+    return any(NAME.fullmatch(path.name) for path in visible_files(folder))
 
 
 def read_idx_folder(config: DataConfig, folder: Path, *, test_required: bool) -> Source:
@@ -77,7 +77,7 @@ Files = dict[str, Path]
 def _sets(config: DataConfig, folder: Path) -> dict[str, Files]:
     """Return the files of each set that `dataset-subset` chooses, by the path that its files share."""
     files_of_set: dict[str, Files] = {}
-    for path in sorted(folder.rglob("*ubyte*"), reverse=True):  # the unpacked file comes last
+    for path in sorted(visible_files(folder), reverse=True):  # the unpacked file comes last
         match = NAME.fullmatch(path.name)
         if match is not None:
             name = (path.parent.relative_to(folder) / match["stem"]).as_posix()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import Source, visible_paths
+from fedapp.data.readers.source import Source, visible_files
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
 
@@ -21,9 +21,9 @@ SUFFIXES = frozenset(
 
 def is_image_folder(config: DataConfig, folder: Path) -> bool:
     """Return whether the training split is a folder of class folders that hold only images."""
-    files = _files(folder / config.train_split)
     classes = _visible_folders(folder / config.train_split)
-    return bool(classes and files) and all(path.suffix.lower() in SUFFIXES for path in files)
+    files = [*visible_files(folder / config.train_split)] if classes else []
+    return bool(files) and all(path.suffix.lower() in SUFFIXES for path in files)
 
 
 def read_image_folder(config: DataConfig, folder: Path, *, test_required: bool) -> Source:
@@ -64,11 +64,6 @@ def _visible_folders(parent: Path) -> list[Path]:
     )
 
 
-def _files(parent: Path) -> list[Path]:
-    """Return the files in ``parent`` at any depth, without those that are hidden or in hidden folders."""
-    return [path for path in visible_paths(parent) if path.is_file()] if parent.is_dir() else []
-
-
 def _table(split: Path, names: list[str]) -> Any:
     import pyarrow as pa
 
@@ -76,7 +71,7 @@ def _table(split: Path, names: list[str]) -> Any:
         (str(path), names.index(folder.name))
         for folder in _visible_folders(split)
         if folder.name in names
-        for path in _files(folder)
+        for path in visible_files(folder)
         if path.suffix.lower() in SUFFIXES
     ]
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

@@ -78,6 +78,11 @@ def visible_paths(folder: Path, above: frozenset[Path] = frozenset()) -> Iterato
             yield from visible_paths(path, above)
 
 
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files among ``visible_paths``."""
+    return (path for path in visible_paths(folder) if path.is_file())
+
+
 def choose_splits(
     config: DataConfig, available: Mapping[str, T], *, test_required: bool
 ) -> tuple[T, T | None]:
