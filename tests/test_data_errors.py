@@ -336,6 +336,18 @@ def test_class_labels_without_a_value_have_none_by_any_numbers(tmp_path):
         load(tmp_path / "saved")
 
 
+def test_of_several_saved_sets_one_is_chosen_by_its_folder(tmp_path):
+    for name, labels in (("A", ["x", "y"]), ("B", ["p", "q"])):
+        split = {"x": [1.0, 2.0], "label": labels}
+        saved(tmp_path / "sets" / name, train=split, test=split)
+    for name, labels in (("A", ("x", "y")), ("B", ("p", "q"))):
+        assert load(tmp_path / "sets", dataset_subset=name).task.labels == labels
+    with pytest.raises(DataError, match=r"dataset-subset = '': .* holds several sets: A, B\. Set"):
+        load(tmp_path / "sets")
+    with pytest.raises(DataError, match=r"dataset-subset = 'C': is no part .*which holds: A, B\.$"):
+        load(tmp_path / "sets", dataset_subset="C")
+
+
 def test_parquet_files_with_other_numbers_of_classes_are_refused(tmp_path):
     for split, names in (("train", ["cat", "dog"]), ("test", ["dog", "fox"])):
         features = {"x": datasets.Value("float32"), "label": datasets.ClassLabel(names=names)}

@@ -139,6 +139,19 @@ def test_cifar100_binary_has_two_labels(tmp_path):
     assert load(folder, label_key="coarse_label").task.labels == ("animal", "plant")
 
 
+def test_cifar_10_beside_cifar_100_is_refused(tmp_path):
+    for name in ("cifar-10-bin/data_batch_1.bin", "cifar-10-bin/batches.meta.txt"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text("a")
+    for name in ("cifar-100-bin/train.bin", "cifar-100-bin/coarse_label_names.txt"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text("a")
+    with pytest.raises(
+        DataError, match=r"several data sets: cifar-10 in .*, cifar-100 in .*only\.$"
+    ):
+        load(tmp_path / "data")
+
+
 @pytest.mark.parametrize(
     ("data", "files"),
     [

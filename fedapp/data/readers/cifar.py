@@ -56,14 +56,21 @@ def cifar_layout(config: DataConfig, folder: Path) -> tuple[Layout, Path] | None
     ------
     ConfigError
         There are only batches of the Python version.
+    DataError
+        There are batches of several data sets.
     """
     candidates = [
         (layout, each) for each in (folder, *sorted(folder.glob("cifar-*"))) for layout in LAYOUTS
     ]
-    for layout, each in candidates:
-        names, first = next(iter(layout.labels.values())), layout.batches["train"][0]
-        if (each / names).is_file() and (each / f"{first}.bin").is_file():
-            return layout, each
+    layouts = [(layout, each) for layout, each in candidates if _has_batches(layout, each)]
+    if len(layouts) > 1:
+        sets = ", ".join(f"{layout.name} in {each}" for layout, each in layouts)
+        raise DataError(
+            f"dataset = {config.dataset!r}: holds several data sets: {sets}. "
+            "Set dataset to a folder that holds one of them only."
+        )
+    if layouts:
+        return layouts[0]
     for layout, each in candidates:
         # Batches without an ending, beside "batches.meta" or "meta".
         if (each / layout.batches["train"][0]).is_file() and any(each.glob("*meta")):
@@ -75,6 +82,11 @@ def cifar_layout(config: DataConfig, folder: Path) -> tuple[Layout, Path] | None
                 f"'uoft-cs/{layout.name.replace('-', '')}'."
             )
     return None
+
+
+def _has_batches(layout: Layout, folder: Path) -> bool:
+    names, first = next(iter(layout.labels.values())), layout.batches["train"][0]
+    return (folder / names).is_file() and (folder / f"{first}.bin").is_file()
 
 
 def read_cifar(config: DataConfig, layout: Layout, folder: Path, *, test_required: bool) -> Source:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import Source, visible_files
+from fedapp.data.readers.source import Source, chosen_sets, several_sets, visible_files
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
 
@@ -137,11 +137,27 @@ def class_names_of(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 def _saved_splits(config: DataConfig, folder: Path) -> dict[str, Path]:
     """Return the folders that `save_to_disk` wrote, by split; none if it did not write ``folder``.
 
-    A single data set is the training split.
+    A single data set is the training split. Of several sets `dataset-subset` chooses, by their folders.
+
+    Raises
+    ------
+    DataError
+        It chooses none, or several that have a split of the same name.
     """
     states = [path for path in visible_files(folder) if path.name == "state.json"]
     saved = [state.parent for state in states if (state.parent / "dataset_info.json").is_file()]
-    return {config.train_split if each == folder else each.name: each for each in saved}
+    sets = {
+        each: "." if each == folder else each.parent.relative_to(folder).as_posix()
+        for each in saved
+    }
+    names = set(sets.values())
+    if len(names) > 1:
+        names = set(chosen_sets(config, folder, names))
+    chosen = [each for each in saved if sets[each] in names]
+    splits = {config.train_split if each == folder else each.name: each for each in chosen}
+    if len(splits) < len(chosen):
+        raise several_sets(config, names)
+    return splits
 
 
 def _read_saved(config: DataConfig, saved: Mapping[str, Path]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sized
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,6 +82,36 @@ def visible_paths(folder: Path, above: frozenset[Path] = frozenset()) -> Iterato
 def visible_files(folder: Path) -> Iterator[Path]:
     """Yield the files among ``visible_paths``."""
     return (path for path in visible_paths(folder) if path.is_file())
+
+
+def chosen_sets(config: DataConfig, folder: Path, names: Collection[str]) -> list[str]:
+    """Return the names, of the sets that ``folder`` holds, that `dataset-subset` is a part of.
+
+    Names that have it as whole words come before others.
+
+    Raises
+    ------
+    DataError
+        There is none.
+    """
+    subset = config.dataset_subset
+    words = re.compile(rf"(?<![^/-]){re.escape(subset)}(?![^/-])")
+    complete = [name for name in names if subset and words.search(name)]
+    chosen = complete or [name for name in names if subset in name]
+    if not chosen:
+        raise DataError(
+            f"dataset-subset = {subset!r}: is no part of the name of a set in {folder}, which holds: "
+            f"{', '.join(sorted(names))}."
+        )
+    return chosen
+
+
+def several_sets(config: DataConfig, names: Iterable[str]) -> DataError:
+    """Return the error on several sets of which `dataset-subset` has to choose one."""
+    return DataError(
+        f"dataset-subset = {config.dataset_subset!r}: {config.dataset} holds several sets: "
+        f"{', '.join(sorted(names))}. Set dataset-subset to a part of only one name."
+    )
 
 
 def choose_splits(
