@@ -99,6 +99,37 @@ def test_only_the_folders_of_the_two_splits_are_classes(tmp_path):
     np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:2])
 
 
+@pytest.mark.parametrize(
+    "stray",
+    ["train/cat/Thumbs.db", "train/desktop.ini", "train/notes.txt", "train/cat/list.csv"],
+)
+def test_a_stray_file_changes_nothing(tmp_path, stray):
+    folder = write_image_folder(tmp_path / "set", ("cat", "dog"))
+    (folder / "train" / "owl").mkdir()
+    (folder / stray).write_text("no image")
+    data = load(folder)
+    assert data.task.labels == ("cat", "dog", "owl")
+    np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:2])
+    nested = folder / "train" / "cat" / "more" / "0.jfif"
+    nested.parent.mkdir()
+    Image.fromarray(PIXELS[5]).save(nested, format="PNG")
+    assert load(folder).train.targets.tolist() == [0, 0, 1]
+    shutil.copy(nested, folder / "train" / "loose.png")
+    with pytest.raises(DataError, match=r"train/loose\.png: is beside the class folders"):
+        load(folder)
+
+
+def test_labels_in_a_metadata_file_are_not_those_of_folders(tmp_path):
+    lines = {"train": "a/0.png,1\na/1.png,0\n", "test": "a/0.png,0\n"}
+    for split, rows in lines.items():
+        images = tmp_path / "set" / split / "a"
+        images.mkdir(parents=True)
+        for number, pixels in enumerate(PIXELS[:2]):
+            Image.fromarray(pixels).save(images / f"{number}.png")
+        (tmp_path / "set" / split / "metadata.csv").write_text("file_name,label\n" + rows)
+    assert load(tmp_path / "set").train.targets.tolist() == [1, 0]
+
+
 def test_an_image_beside_the_class_folders_is_not_left_out(tmp_path):
     folder = write_image_folder(tmp_path / "set")
     (folder / "test" / "notes.txt").write_text("no image")

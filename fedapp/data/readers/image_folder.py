@@ -15,15 +15,23 @@ from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
 
 SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".webp", ".avif", ".bmp", ".gif"}
+    | {".tif", ".tiff", ".tga", ".ppm", ".pgm", ".pbm"}
 )
+TABLES = frozenset({".parquet", ".csv", ".json", ".jsonl"})
+"""Suffixes of images, and of the files that are read if there are as many of them as images."""
 
 
 def is_image_folder(config: DataConfig, folder: Path) -> bool:
-    """Return whether the training split is a folder of class folders that hold only images."""
-    classes = _visible_folders(folder / config.train_split)
-    files = [*visible_files(folder / config.train_split)] if classes else []
-    return bool(files) and all(path.suffix.lower() in SUFFIXES for path in files)
+    """Return whether the training split has class folders and, beside images, only stray files.
+
+    A "metadata" file gives images other labels than their folders: `datasets` reads it.
+    """
+    split = folder / config.train_split
+    files = [*visible_files(split)] if _visible_folders(split) else []
+    images = sum(path.suffix.lower() in SUFFIXES for path in files)
+    tables = [path for path in files if path.suffix.lower() in TABLES]
+    return images > len(tables) and all(path.stem != "metadata" for path in tables)
 
 
 def read_image_folder(config: DataConfig, folder: Path, *, test_required: bool) -> Source:
