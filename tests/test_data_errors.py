@@ -207,10 +207,10 @@ CASES = [
     ),
     ("hold out all", pets, {"test_split": "x", "test_fraction": 0.99}, None),
     (
-        "hold out nothing left",
+        "nothing left to test",
         lambda f: write_parquet(f, {"train": image_splits(train=1)["train"]}, image_features()),
         {"test_fraction": 0.5},
-        r"test-fraction = 0\.5.*leaves no training example",
+        r"test-fraction = 0\.5: split 'train' .* has a single example.*Add examples, or a test split",
     ),
     (
         "gap in a CSV file's labels",
@@ -367,9 +367,13 @@ def test_a_damaged_folder_of_save_to_disk_is_named(tmp_path):
         load(folder, **{"test-fraction": 0.5})
 
 
-def test_a_node_may_have_one_row_of_text(tmp_path):
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [("user,text\n", "x,hello there\n"), ("x,label\n", "1,0\n"), ("text,label\n", "a b,0\n")],
+)
+def test_a_node_may_have_one_row(tmp_path, head, row):
     """Then it has nothing to test on, and its only row to train on."""
-    folder = csv(tmp_path / "set", "user,text\n", "x,hello there\n")
+    folder = csv(tmp_path / "set", head, row)
     cache = str(tmp_path / "cache")
     config = read_config({"dataset": "plays", "data-cache": cache, "test-fraction": 0.5})
     data = load_node_data(config, str(folder))
