@@ -83,6 +83,12 @@ def broken_image(folder: Path) -> Path:
     return folder
 
 
+def huge(folder: Path) -> Path:
+    write_image_folder(folder)
+    Image.new("1", (20000, 20000)).save(folder / "train" / "dog" / "0.png")
+    return folder
+
+
 def no_test_images(folder: Path) -> Path:
     write_image_folder(folder)
     for path in (folder / "test").rglob("*.png"):
@@ -196,6 +202,7 @@ CASES = [
     ),
     ("broken image", broken_image, {}, r"row 1 \(.*dog/0\.png\): not a readable image"),
     ("deep image", deep, {}, r"a/0\.png\): I;16 pixels"),
+    ("huge image", huge, {}, r"dog/0\.png\): has too many pixels: .*Resize it, or leave it out"),
     ("empty text", lambda f: texts(f, ["", " "]), {}, r"'text': every text is empty"),
     ("missing text", lambda f: texts(f, ["a", None]), {}, r"'text': 1 rows have no text"),
     ("client column", lambda f: texts(f, ["a"]), {"client_key": "who"}, r"client-key = 'who'"),

@@ -139,6 +139,14 @@ def test_cifar100_binary_has_two_labels(tmp_path):
     assert load(folder, label_key="coarse_label").task.labels == ("animal", "plant")
 
 
+def test_class_names_of_another_encoding_are_named(tmp_path):
+    for name in ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"):
+        (tmp_path / f"{name}.bin").write_bytes(bytes(1 + 3072))
+    (tmp_path / "batches.meta.txt").write_text("caf\u00e9", encoding="latin-1")
+    with pytest.raises(DataError, match=r"batches\.meta\.txt: is not UTF-8: .*Save it as UTF-8"):
+        load(tmp_path, test_fraction=0.5)
+
+
 def test_cifar_10_beside_cifar_100_is_refused(tmp_path):
     for name in ("cifar-10-bin/data_batch_1.bin", "cifar-10-bin/batches.meta.txt"):
         (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +187,12 @@ def test_the_pickled_version_of_cifar_is_refused(tmp_path, data, files):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"", "not an IDX"), (b"\x00\x00\x0d\x01\x00\x00\x00\x00", "not an IDX"), (None, "truncated")],
+    [
+        (b"", "not an IDX"),
+        (b"\x00\x00\x0d\x01\x00\x00\x00\x00", "not an IDX"),
+        (b"\x00\x00\x08\x02" + b"\xff" * 8 + b"\x00", "truncated: 13 bytes instead of"),
+        (None, "truncated"),
+    ],
 )
 def test_damaged_idx_files(tmp_path, content, said):
     path = tmp_path / "train-images-idx3-ubyte"

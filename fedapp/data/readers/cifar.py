@@ -95,7 +95,8 @@ def read_cifar(config: DataConfig, layout: Layout, folder: Path, *, test_require
     Raises
     ------
     DataError
-        A batch is missing or damaged, or `label-key` names no label column of this distribution.
+        A batch is missing or damaged, class names are not UTF-8, or `label-key` names no label
+        column of this distribution.
     """
     key = config.label_key or [*layout.labels][-1]
     if key not in layout.labels:
@@ -147,4 +148,7 @@ def _read_records(path: Path, width: int) -> NDArray[np.uint8]:
 
 
 def _class_names(path: Path) -> tuple[str, ...]:
-    return tuple(path.read_text(encoding="utf-8").split()) if path.is_file() else ()
+    try:
+        return tuple(path.read_text(encoding="utf-8").split()) if path.is_file() else ()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8: {error}. Save it as UTF-8.") from error

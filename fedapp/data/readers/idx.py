@@ -67,7 +67,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     start = 4 + 4 * rank
     if len(data) < start or data[:3] != bytes([0, 0, UNSIGNED_BYTES]):
         raise DataError(f"{path}: not an IDX file of unsigned bytes.")
-    shape = tuple(np.frombuffer(data, ">i4", rank, 4).tolist())
+    shape = tuple(np.frombuffer(data, ">u4", rank, 4).tolist())
     if len(data) != start + math.prod(shape):
         raise DataError(
             f"{path}: truncated: {len(data)} bytes instead of {start + math.prod(shape)}. "
