@@ -32,7 +32,7 @@ class DataConfig(ConfigGroup):
         "digits", min_length=1, description="Embedded data set, hub name, or local folder."
     )
     dataset_subset: Annotated[str, UnusedIf(EMBEDDED, CIFAR, CLASS_FOLDERS)] = Field(
-        "", description="Configuration of a hub data set, or one of several sets of IDX files."
+        "", description="Configuration of a hub data set, or one of several sets in a folder."
     )
     train_split: Annotated[str, UnusedIf(EMBEDDED)] = Field(
         "train", min_length=1, description="Name of the training split."
