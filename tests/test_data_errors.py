@@ -343,6 +343,19 @@ def test_class_labels_without_a_value_have_none_by_any_numbers(tmp_path):
         load(tmp_path / "saved")
 
 
+@pytest.mark.parametrize("encoded", ["train", "test"])
+def test_class_labels_beside_text_are_refused(tmp_path, encoded):
+    made = {}
+    for split in ("train", "test"):
+        made[split] = datasets.Dataset.from_dict({"x": [1.0, 2.0], "label": ["a", "b"]})
+    made[encoded] = made[encoded].class_encode_column("label")
+    datasets.DatasetDict(made).save_to_disk(tmp_path / "saved")
+    with pytest.raises(
+        DataError, match=r"column 'label' has class labels in one of .*Save both as"
+    ):
+        load(tmp_path / "saved")
+
+
 def test_of_several_saved_sets_one_is_chosen_by_its_folder(tmp_path):
     for name, labels in (("A", ["x", "y"]), ("B", ["p", "q"])):
         split = {"x": [1.0, 2.0], "label": labels}

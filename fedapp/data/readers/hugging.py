@@ -5,12 +5,13 @@ The library takes seconds to import, so it is imported only where something has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
+from fedapp.data.readers.numbers import is_text
 from fedapp.data.readers.source import Source, chosen_sets, several_sets, visible_files
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
@@ -94,11 +95,25 @@ def _source(config: DataConfig, splits: Any, *, test_required: bool) -> Source:
     tables = {str(name): split.data.table for name, split in splits.items()}
     names_of_split = {str(name): class_names_of(split.features) for name, split in splits.items()}
     names = names_of_split.get(config.train_split, {})
-    if config.test_split in tables:
+    if config.test_split in tables and config.train_split in tables:
         own = names_of_split[config.test_split]
+        _refuse_text(config, tables, own.keys() ^ names.keys())
         names = _all_names(names, own)
         tables[config.test_split] = _renumbered(tables[config.test_split], own, names)
     return source_from_tables(config, tables, names, test_required=test_required)
+
+
+def _refuse_text(config: DataConfig, tables: Mapping[str, Any], columns: Collection[str]) -> None:
+    """Refuse columns of class labels in only one of the two splits that are text in the other."""
+    pair = config.train_split, config.test_split
+    schemas = [tables[split].schema for split in pair]
+    for column in sorted(columns):
+        kinds = [schema.field(column).type for schema in schemas if column in schema.names]
+        if any(map(is_text, kinds)):
+            raise DataError(
+                f"dataset = {config.dataset!r}: column {column!r} has class labels in one of the splits "
+                f"{pair[0]!r} and {pair[1]!r} and text in the other. Save both as one type."
+            )
 
 
 def _all_names(train: ClassNames, test: ClassNames) -> dict[str, tuple[str, ...]]:
