@@ -83,6 +83,14 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"2nn.hidden": 0}, ["2nn.hidden = 0"]),
     ({"partitioner": "shards", "shards.per-client": 0}, ["shards.per-client = 0"]),
     ({"scaffold.option": ["I"]}, ["scaffold.option = ['I']: must be one value", "The default is"]),
+    *(
+        ({"transform": "normalise", **numbers}, [message, "must be finite numbers"])
+        for numbers, message in (
+            ({"normalise.mean": "nan", "normalise.std": "1"}, "normalise.mean = 'nan'"),
+            ({"normalise.mean": "0", "normalise.std": "inf"}, "normalise.std = 'inf'"),
+            ({"normalise.mean": "0,1", "normalise.std": "1,nan"}, "normalise.std = '1,nan'"),
+        )
+    ),
     # combinations that make no sense
     ({"nesterov": True}, ["nesterov = true", "momentum=0.9"]),
     ({"update": "model", "server-learning-rate": 0.5}, ["server-learning-rate = 0.5", "Option I"]),
@@ -110,6 +118,14 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         ["local-epochs-decay = 0.9: has no effect", "take no steps", "algorithm='fedavg'"],
     ),
     ({"resume": True}, ["resume = true", "run-dir"]),
+    (
+        {"dataset": "owner/set", "test-split": "train"},
+        [
+            "test-split = 'train': is train-split",
+            "test-split to another split",
+            "test-fraction=0.2",
+        ],
+    ),
     ({"target-accuracy": 0.9, "eval-every": 0}, ["target-accuracy = 0.9", "eval-every"]),
     ({"num-clients": 10, "fraction-train": 0.1, "min-replies": 2}, ["min-replies = 2"]),
     # keys that would have no effect

@@ -83,6 +83,12 @@ def broken_image(folder: Path) -> Path:
     return folder
 
 
+def huge(folder: Path) -> Path:
+    write_image_folder(folder)
+    Image.new("1", (20000, 20000)).save(folder / "train" / "dog" / "0.png")
+    return folder
+
+
 def no_test_images(folder: Path) -> Path:
     write_image_folder(folder)
     for path in (folder / "test").rglob("*.png"):
@@ -126,7 +132,13 @@ CASES = [
         r"/train\.parquet: damaged or truncated.*download it again\.$",
     ),
     ("training split", pets, {"train_split": "fit"}, r"train-split = 'fit'.*has: .*test"),
-    ("test split", pets, {"test_split": "dev"}, r"test-split = 'dev'.*train.*test-fraction"),
+    ("test split", pets, {"test_split": "dev"}, r"has: train, test\. Set test-split to test, or"),
+    (
+        "no test split",
+        lambda f: csv(f, "x,label\n", "1,0\n2,1\n"),
+        {},
+        r"test-split = 'test'.* It has: train\. Set test-fraction=0\.2 to hold out a part\.$",
+    ),
     ("input column", pets, {"input_key": "img"}, r"input-key = 'img'.*image \(image\), label"),
     ("label column", pets, {"label_key": "class"}, r"label-key = 'class'.*image \(image\), label"),
     ("input type", pets, {"input_key": "label"}, r"input-key = 'label'.*neither images nor text"),
@@ -190,6 +202,7 @@ CASES = [
     ),
     ("broken image", broken_image, {}, r"row 1 \(.*dog/0\.png\): not a readable image"),
     ("deep image", deep, {}, r"a/0\.png\): I;16 pixels"),
+    ("huge image", huge, {}, r"dog/0\.png\): has too many pixels: .*Resize it, or leave it out"),
     ("empty text", lambda f: texts(f, ["", " "]), {}, r"'text': every text is empty"),
     ("missing text", lambda f: texts(f, ["a", None]), {}, r"'text': 1 rows have no text"),
     ("client column", lambda f: texts(f, ["a"]), {"client_key": "who"}, r"client-key = 'who'"),
@@ -213,10 +226,10 @@ CASES = [
     ),
     ("hold out all", pets, {"test_split": "x", "test_fraction": 0.99}, None),
     (
-        "hold out nothing left",
+        "nothing left to test",
         lambda f: write_parquet(f, {"train": image_splits(train=1)["train"]}, image_features()),
         {"test_fraction": 0.5},
-        r"test-fraction = 0\.5.*leaves no training example",
+        r"test-fraction = 0\.5: split 'train' .* has a single example.*Add examples, or a test split",
     ),
     (
         "gap in a CSV file's labels",
@@ -278,6 +291,106 @@ def test_what_save_to_disk_wrote_is_read(tmp_path, kind):
         np.testing.assert_array_equal(one.targets, other.targets)
 
 
+def saved(folder: Path, **columns_of_split: dict[str, list]) -> Path:
+    """Save splits whose columns of texts become class labels, as `class_encode_column` numbers them."""
+    splits = {
+        name: datasets.Dataset.from_dict(columns) for name, columns in columns_of_split.items()
+    }
+    for name, split in splits.items():
+        for column in ("town", "label"):
+            if isinstance(split[0].get(column), str):
+                splits[name] = splits[name].class_encode_column(column)
+    datasets.DatasetDict(splits).save_to_disk(folder)
+    return folder
+
+
+def test_each_split_has_its_own_numbers_of_classes(tmp_path):
+    """They are taken by name: those of train first, then those that only test has."""
+    x = [1.0, 2.0, 3.0]
+    folder = saved(
+        tmp_path / "saved",
+        train={"x": x, "label": ["cat", "fox", "dog"]},
+        test={"x": x[:2], "label": ["fox", "dog"]},
+    )
+    data = load(folder)
+    assert data.task.labels == ("cat", "dog", "fox")
+    assert data.train.targets.tolist() == [0, 2, 1]
+    assert data.test.targets.tolist() == [2, 1]
+    swapped = load(folder, train_split="test", test_split="train")
+    assert swapped.task.labels == ("dog", "fox", "cat")
+    assert swapped.train.targets.tolist() == [1, 0]
+    assert swapped.test.targets.tolist() == [2, 1, 0]
+
+
+def test_images_and_categories_have_the_numbers_of_their_split(tmp_path):
+    pixels = [[[value] * 3] * 3 for value in (10, 20, 30)]
+    splits = {"train": (pixels, ["cat", "fox", "dog"]), "test": (pixels[1:], ["fox", "dog"])}
+    made = {}
+    for name, (values, labels) in splits.items():
+        images = [png(np.array(value, np.uint8)) for value in values]
+        features = datasets.Features(image=datasets.Image(), label=datasets.Value("string"))
+        split = datasets.Dataset.from_dict({"image": images, "label": labels}, features)
+        made[name] = split.class_encode_column("label")
+    datasets.DatasetDict(made).save_to_disk(tmp_path / "images")
+    assert load(tmp_path / "images").test.targets.tolist() == [2, 1]
+    folder = saved(
+        tmp_path / "table",
+        train={"town": ["Bern", "Rome"], "label": [0, 1]},
+        test={"town": ["Rome", "Turin"], "label": [0, 1]},
+    )
+    data = load(folder, input_keys="town", label_key="label")
+    assert data.task.columns == ("town=Bern", "town=Rome")
+    assert data.test.inputs.tolist() == [[0, 1], [0, 0]]
+
+
+def test_class_labels_without_a_value_have_none_by_any_numbers(tmp_path):
+    names = {"train": ["a", "b"], "test": ["b", "a"]}
+    for split, each in names.items():
+        features = datasets.Features(
+            x=datasets.Value("float32"), label=datasets.ClassLabel(names=each)
+        )
+        columns = {"x": [1.0, 2.0], "label": [0, -1 if split == "test" else 1]}
+        datasets.Dataset.from_dict(columns, features).save_to_disk(tmp_path / "saved" / split)
+    with pytest.raises(DataError, match=r"split 'test' .*has label -1 in row 1 \(1 such rows\)"):
+        load(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("encoded", ["train", "test"])
+def test_class_labels_beside_text_are_refused(tmp_path, encoded):
+    made = {}
+    for split in ("train", "test"):
+        made[split] = datasets.Dataset.from_dict({"x": [1.0, 2.0], "label": ["a", "b"]})
+    made[encoded] = made[encoded].class_encode_column("label")
+    datasets.DatasetDict(made).save_to_disk(tmp_path / "saved")
+    with pytest.raises(
+        DataError, match=r"column 'label' has class labels in one of .*Save both as"
+    ):
+        load(tmp_path / "saved")
+
+
+def test_of_several_saved_sets_one_is_chosen_by_its_folder(tmp_path):
+    for name, labels in (("A", ["x", "y"]), ("B", ["p", "q"])):
+        split = {"x": [1.0, 2.0], "label": labels}
+        saved(tmp_path / "sets" / name, train=split, test=split)
+    for name, labels in (("A", ("x", "y")), ("B", ("p", "q"))):
+        assert load(tmp_path / "sets", dataset_subset=name).task.labels == labels
+    with pytest.raises(DataError, match=r"dataset-subset = '': .* holds several sets: A, B\. Set"):
+        load(tmp_path / "sets")
+    with pytest.raises(DataError, match=r"dataset-subset = 'C': is no part .*which holds: A, B\.$"):
+        load(tmp_path / "sets", dataset_subset="C")
+
+
+def test_parquet_files_with_other_numbers_of_classes_are_refused(tmp_path):
+    for split, names in (("train", ["cat", "dog"]), ("test", ["dog", "fox"])):
+        features = {"x": datasets.Value("float32"), "label": datasets.ClassLabel(names=names)}
+        write_parquet(tmp_path / "set", {split: {"x": [1.0, 2.0], "label": [0, 1]}}, features)
+    with pytest.raises(
+        DataError,
+        match=r"train\.parquet: class 0 of column 'label' is 'cat', and 'dog' in test\.par",
+    ):
+        load(tmp_path / "set")
+
+
 def test_a_damaged_folder_of_save_to_disk_is_named(tmp_path):
     folder = tmp_path / "saved"
     datasets.Dataset.from_dict({"x": [1.0, 2.0], "label": [0, 1]}).save_to_disk(folder)
@@ -286,9 +399,13 @@ def test_a_damaged_folder_of_save_to_disk_is_named(tmp_path):
         load(folder, **{"test-fraction": 0.5})
 
 
-def test_a_node_may_have_one_row_of_text(tmp_path):
+@pytest.mark.parametrize(
+    ("head", "row"),
+    [("user,text\n", "x,hello there\n"), ("x,label\n", "1,0\n"), ("text,label\n", "a b,0\n")],
+)
+def test_a_node_may_have_one_row(tmp_path, head, row):
     """Then it has nothing to test on, and its only row to train on."""
-    folder = csv(tmp_path / "set", "user,text\n", "x,hello there\n")
+    folder = csv(tmp_path / "set", head, row)
     cache = str(tmp_path / "cache")
     config = read_config({"dataset": "plays", "data-cache": cache, "test-fraction": 0.5})
     data = load_node_data(config, str(folder))

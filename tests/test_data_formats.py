@@ -92,6 +92,15 @@ def test_sets_in_one_folder_are_chosen_by_a_word_of_their_names(tmp_path):
         load(tmp_path / "emnist", dataset_subset="letters")
 
 
+def test_hidden_idx_files_are_not_read(tmp_path):
+    folder = tmp_path / "mnist"
+    for split in ("train", "t10k"):
+        write_idx(folder, split, 1, 2)
+        write_idx(folder / ".old", split, 3, 4)
+        (folder / f"._{split}-images-idx3-ubyte").write_bytes(b"not IDX")
+    assert load(folder).train.targets.tolist() == [1, 2]
+
+
 def test_cifar10_files(tmp_path):
     folder = tmp_path / "cifar" / "cifar-10-batches"
     folder.mkdir(parents=True)
@@ -131,6 +140,27 @@ def test_cifar100_binary_has_two_labels(tmp_path):
     assert load(folder, label_key="coarse_label").task.labels == ("animal", "plant")
 
 
+def test_class_names_of_another_encoding_are_named(tmp_path):
+    for name in ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"):
+        (tmp_path / f"{name}.bin").write_bytes(bytes(1 + 3072))
+    (tmp_path / "batches.meta.txt").write_text("caf\u00e9", encoding="latin-1")
+    with pytest.raises(DataError, match=r"batches\.meta\.txt: is not UTF-8: .*Save it as UTF-8"):
+        load(tmp_path, test_fraction=0.5)
+
+
+def test_cifar_10_beside_cifar_100_is_refused(tmp_path):
+    for name in ("cifar-10-bin/data_batch_1.bin", "cifar-10-bin/batches.meta.txt"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text("a")
+    for name in ("cifar-100-bin/train.bin", "cifar-100-bin/coarse_label_names.txt"):
+        (tmp_path / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / name).write_text("a")
+    with pytest.raises(
+        DataError, match=r"several data sets: cifar-10 in .*, cifar-100 in .*only\.$"
+    ):
+        load(tmp_path / "data")
+
+
 @pytest.mark.parametrize(
     ("data", "files"),
     [
@@ -158,7 +188,12 @@ def test_the_pickled_version_of_cifar_is_refused(tmp_path, data, files):
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"", "not an IDX"), (b"\x00\x00\x0d\x01\x00\x00\x00\x00", "not an IDX"), (None, "truncated")],
+    [
+        (b"", "not an IDX"),
+        (b"\x00\x00\x0d\x01\x00\x00\x00\x00", "not an IDX"),
+        (b"\x00\x00\x08\x02" + b"\xff" * 8 + b"\x00", "truncated: 13 bytes instead of"),
+        (None, "truncated"),
+    ],
 )
 def test_damaged_idx_files(tmp_path, content, said):
     path = tmp_path / "train-images-idx3-ubyte"

@@ -46,6 +46,15 @@ def test_parquet_images_are_exact(tmp_path):
     assert data.train.targets.tolist() == [0, 1, 1, 0]
 
 
+def test_hidden_files_and_folders_are_not_read(tmp_path):
+    """Such as macOS and caches write."""
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    (folder / ".cache").mkdir()
+    for name in ("._train.parquet", ".cache/x.parquet"):
+        (folder / name).write_bytes(b"not Parquet")
+    assert len(load(folder).train) == 4
+
+
 def test_grey_images_have_one_channel_and_other_columns_become_groups(tmp_path):
     columns = {
         "image": [png(pixels[..., 0]) for pixels in PIXELS],
@@ -88,6 +97,37 @@ def test_only_the_folders_of_the_two_splits_are_classes(tmp_path):
     data = load(folder)
     assert data.task.labels == ("cat", "dog", "owl")
     np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:2])
+
+
+@pytest.mark.parametrize(
+    "stray",
+    ["train/cat/Thumbs.db", "train/desktop.ini", "train/notes.txt", "train/cat/list.csv"],
+)
+def test_a_stray_file_changes_nothing(tmp_path, stray):
+    folder = write_image_folder(tmp_path / "set", ("cat", "dog"))
+    (folder / "train" / "owl").mkdir()
+    (folder / stray).write_text("no image")
+    data = load(folder)
+    assert data.task.labels == ("cat", "dog", "owl")
+    np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:2])
+    nested = folder / "train" / "cat" / "more" / "0.jfif"
+    nested.parent.mkdir()
+    Image.fromarray(PIXELS[5]).save(nested, format="PNG")
+    assert load(folder).train.targets.tolist() == [0, 0, 1]
+    shutil.copy(nested, folder / "train" / "loose.png")
+    with pytest.raises(DataError, match=r"train/loose\.png: is beside the class folders"):
+        load(folder)
+
+
+def test_labels_in_a_metadata_file_are_not_those_of_folders(tmp_path):
+    lines = {"train": "a/0.png,1\na/1.png,0\n", "test": "a/0.png,0\n"}
+    for split, rows in lines.items():
+        images = tmp_path / "set" / split / "a"
+        images.mkdir(parents=True)
+        for number, pixels in enumerate(PIXELS[:2]):
+            Image.fromarray(pixels).save(images / f"{number}.png")
+        (tmp_path / "set" / split / "metadata.csv").write_text("file_name,label\n" + rows)
+    assert load(tmp_path / "set").train.targets.tolist() == [1, 0]
 
 
 def test_an_image_beside_the_class_folders_is_not_left_out(tmp_path):
@@ -227,6 +267,12 @@ def test_a_missing_test_split_can_be_held_out(tmp_path):
     assert (len(data.train), len(data.test)) == (4, 2)
     both = np.concatenate([data.train.inputs, data.test.inputs])
     assert {image.tobytes() for image in both} == {image.tobytes() for image in CHANNELS_FIRST}
+
+
+def test_a_part_is_held_out_where_the_only_split_is_also_the_test_split(tmp_path):
+    folder = write_parquet(tmp_path / "set", {"test": image_splits()["train"]}, image_features())
+    data = load(folder, train_split="test", test_fraction=0.25)
+    assert (len(data.train), len(data.test)) == (3, 1)
 
 
 def test_node_data_needs_no_test_split(tmp_path):

@@ -244,6 +244,21 @@ def test_shards_with_sigma_need_not_divide_the_data():
     assert Shards(sigma=0.9).split(cycle(61), 3, 0).sizes.sum() == 61
 
 
+@pytest.mark.parametrize(
+    ("num_clients", "per_client", "said"),
+    [
+        (1, 2000, r"shards\.per-client to 40"),
+        (3, 50, r"shards\.per-client to 13"),
+        (50, 50, r"shards\.per-client to 1"),
+        (30, 2, "num-clients to 20"),
+    ],
+)
+def test_too_many_shards_say_how_many_are_possible(num_clients, per_client, said):
+    examples = labelled(np.arange(40) % 10)
+    with pytest.raises(ConfigError, match=rf"training examples\. Set {said} or less\.$"):
+        Shards(per_client=per_client).split(examples, num_clients, 0)
+
+
 def test_growing_sizes():
     assert Sizes().split(cycle(60), 3, 0).sizes.tolist() == [10, 20, 30]
     assert Sizes(growth="square").split(cycle(140), 3, 0).sizes.tolist() == [10, 40, 90]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -31,7 +32,7 @@ class DataConfig(ConfigGroup):
         "digits", min_length=1, description="Embedded data set, hub name, or local folder."
     )
     dataset_subset: Annotated[str, UnusedIf(EMBEDDED, CIFAR, CLASS_FOLDERS)] = Field(
-        "", description="Configuration of a hub data set, or one of several sets of IDX files."
+        "", description="Configuration of a hub data set, or one of several sets in a folder."
     )
     train_split: Annotated[str, UnusedIf(EMBEDDED)] = Field(
         "train", min_length=1, description="Name of the training split."
@@ -105,6 +106,15 @@ class DataConfig(ConfigGroup):
     )
     partitioner: str = Field("iid", description="How the training data is split over the clients.")
     transform: str = Field("scale", description="From stored arrays to network inputs.")
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield also that the test split is the training split, unless a part is held out."""
+        yield from super().contradictions()
+        if self.test_split == self.train_split and not self.test_fraction:
+            yield (
+                f"test-split = {self.test_split!r}: is train-split, which the run trains on. Set "
+                "test-split to another split, or also test-fraction=0.2 to hold out a part."
+            )
 
 
 READING = tuple(

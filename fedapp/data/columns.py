@@ -148,22 +148,13 @@ def checked_classes(config: DataConfig, source: Source) -> int:
 def hold_out_random(config: DataConfig, source: Source) -> Source:
     """Return the source with a test split: its own, or a fixed random part of the training split.
 
-    Without `test-fraction` the source is returned unchanged.
-
-    Raises
-    ------
-    DataError
-        `test-fraction` leaves no training example.
+    Without `test-fraction` the source is returned unchanged, and so is a single example, which is for
+    training.
     """
-    if source.test is not None or not config.test_fraction:
-        return source
     n = len(source.train)
+    if source.test is not None or not config.test_fraction or n == 1:
+        return source
     count = max(int(config.test_fraction * n), 1)
-    if count >= n:
-        raise DataError(
-            f"test-fraction = {config.test_fraction}: leaves no training example of the {n} that "
-            f"split {config.train_split!r} of dataset {config.dataset!r} has. Lower it."
-        )
     # The seed is fixed so that runs with other seeds are tested on the same examples.
     order = generator(0, "test-fraction").permutation(n)
     test, train = np.sort(order[:count]), np.sort(order[count:])

@@ -115,12 +115,22 @@ def _load_cached(config: DataConfig, *, node: bool) -> Dataset:
 
     dataset = cached_dataset(config, keys, build)
     if not (node or len(dataset.test)):
-        raise DataError(
-            f"dataset = {config.dataset!r}: its test split has no symbol to predict. Unknown words are "
-            "not counted, and test-fraction holds out no row of a client with a single one. Give it "
-            "another test split, or more rows."
-        )
+        raise _nothing_to_test(config, dataset.task)
     return dataset
+
+
+def _nothing_to_test(config: DataConfig, task: Task) -> DataError:
+    if task.kind != "tokens" or task.one_label:
+        return DataError(
+            f"test-fraction = {config.test_fraction}: split {config.train_split!r} of dataset "
+            f"{config.dataset!r} has a single example, and none is left to test on. Add examples, or a "
+            "test split."
+        )
+    return DataError(
+        f"dataset = {config.dataset!r}: its test split has no symbol to predict. Unknown words are "
+        "not counted, and test-fraction holds out no row of a client with a single one. Give it "
+        "another test split, or more rows."
+    )
 
 
 def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Partition:

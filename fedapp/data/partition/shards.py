@@ -92,9 +92,12 @@ class Shards(Partitioning):
         shards = num_clients * self.per_client
         keys = f"num-clients = {num_clients} with shards.per-client = {self.per_client}"
         if shards > n:
+            key, most = "num-clients", n // self.per_client
+            if not most:
+                key, most = "shards.per-client", max(n // num_clients, 1)
             raise ConfigError(
                 f"{keys}: makes {shards} shards of the data set's {n} training examples. "
-                f"Set num-clients to {n // self.per_client} or less."
+                f"Set {key} to {most} or less."
             )
         left = n % shards
         if left and not self.drop_remainder and not self.sigma:

@@ -18,6 +18,8 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 CSV_FORMAT = b"csv 2"
 """Version of the reading of CSV files; raise it when it changes, so that they are read again."""
+SAVED_FORMAT = b"saved 2"
+"""Version of the reading of what save_to_disk wrote; raise it when it changes."""
 
 
 def local_folder(config: DataConfig) -> Path | None:
@@ -98,6 +100,8 @@ def _folder_hash(folder: Path) -> str:
     paths = list(visible_paths(folder))
     if any({".csv", ".tsv"}.intersection(path.suffixes) for path in paths):
         total.update(CSV_FORMAT)
+    if any(path.name == "dataset_info.json" for path in paths):
+        total.update(SAVED_FORMAT)
     filled = {path.parent for path in paths}
     for path in paths:
         name = os.fsencode(path.relative_to(folder).as_posix())

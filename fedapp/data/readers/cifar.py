@@ -56,14 +56,21 @@ def cifar_layout(config: DataConfig, folder: Path) -> tuple[Layout, Path] | None
     ------
     ConfigError
         There are only batches of the Python version.
+    DataError
+        There are batches of several data sets.
     """
     candidates = [
         (layout, each) for each in (folder, *sorted(folder.glob("cifar-*"))) for layout in LAYOUTS
     ]
-    for layout, each in candidates:
-        names, first = next(iter(layout.labels.values())), layout.batches["train"][0]
-        if (each / names).is_file() and (each / f"{first}.bin").is_file():
-            return layout, each
+    layouts = [(layout, each) for layout, each in candidates if _has_batches(layout, each)]
+    if len(layouts) > 1:
+        sets = ", ".join(f"{layout.name} in {each}" for layout, each in layouts)
+        raise DataError(
+            f"dataset = {config.dataset!r}: holds several data sets: {sets}. "
+            "Set dataset to a folder that holds one of them only."
+        )
+    if layouts:
+        return layouts[0]
     for layout, each in candidates:
         # Batches without an ending, beside "batches.meta" or "meta".
         if (each / layout.batches["train"][0]).is_file() and any(each.glob("*meta")):
@@ -77,13 +84,19 @@ def cifar_layout(config: DataConfig, folder: Path) -> tuple[Layout, Path] | None
     return None
 
 
+def _has_batches(layout: Layout, folder: Path) -> bool:
+    names, first = next(iter(layout.labels.values())), layout.batches["train"][0]
+    return (folder / names).is_file() and (folder / f"{first}.bin").is_file()
+
+
 def read_cifar(config: DataConfig, layout: Layout, folder: Path, *, test_required: bool) -> Source:
     """Return the splits "train" and "test".
 
     Raises
     ------
     DataError
-        A batch is missing or damaged, or `label-key` names no label column of this distribution.
+        A batch is missing or damaged, class names are not UTF-8, or `label-key` names no label
+        column of this distribution.
     """
     key = config.label_key or [*layout.labels][-1]
     if key not in layout.labels:
@@ -135,4 +148,7 @@ def _read_records(path: Path, width: int) -> NDArray[np.uint8]:
 
 
 def _class_names(path: Path) -> tuple[str, ...]:
-    return tuple(path.read_text(encoding="utf-8").split()) if path.is_file() else ()
+    try:
+        return tuple(path.read_text(encoding="utf-8").split()) if path.is_file() else ()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8: {error}. Save it as UTF-8.") from error

@@ -5,16 +5,20 @@ The library takes seconds to import, so it is imported only where something has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
 from fedapp.data.readers.csv_files import csv_tables
-from fedapp.data.readers.numbers import names_in
-from fedapp.data.readers.source import Source
+from fedapp.data.readers.numbers import is_text, names_in
+from fedapp.data.readers.source import Source, chosen_sets, several_sets, visible_files
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
+
+ClassNames = Mapping[str, tuple[str, ...]]
+"""The names of each class-label column, in the order of their numbers."""
 
 
 def hub_key(config: DataConfig) -> str:
@@ -95,8 +99,49 @@ def _download_message(config: DataConfig, error: Exception) -> str:
 
 def _source(config: DataConfig, splits: Any, *, test_required: bool) -> Source:
     tables = {str(name): split.data.table for name, split in splits.items()}
-    names = class_names_of(next(iter(splits.values())).features) if splits else {}
+    names_of_split = {str(name): class_names_of(split.features) for name, split in splits.items()}
+    names = names_of_split.get(config.train_split, {})
+    if config.test_split in tables and config.train_split in tables:
+        own = names_of_split[config.test_split]
+        _refuse_text(config, tables, own.keys() ^ names.keys())
+        names = _all_names(names, own)
+        tables[config.test_split] = _renumbered(tables[config.test_split], own, names)
     return source_from_tables(config, tables, names, test_required=test_required)
+
+
+def _refuse_text(config: DataConfig, tables: Mapping[str, Any], columns: Collection[str]) -> None:
+    """Refuse columns of class labels in only one of the two splits that are text in the other."""
+    pair = config.train_split, config.test_split
+    schemas = [tables[split].schema for split in pair]
+    for column in sorted(columns):
+        kinds = [schema.field(column).type for schema in schemas if column in schema.names]
+        if any(map(is_text, kinds)):
+            raise DataError(
+                f"dataset = {config.dataset!r}: column {column!r} has class labels in one of the splits "
+                f"{pair[0]!r} and {pair[1]!r} and text in the other. Save both as one type."
+            )
+
+
+def _all_names(train: ClassNames, test: ClassNames) -> dict[str, tuple[str, ...]]:
+    """Return the names of each class-label column: those of train, then those that only test has."""
+    return {
+        column: tuple(dict.fromkeys((*names, *test.get(column, ()))))
+        for column, names in train.items()
+    }
+
+
+def _renumbered(table: Any, own: ClassNames, names: ClassNames) -> Any:
+    """Return a split whose class labels count ``names`` instead of its ``own``; -1 and null stay."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for column in own.keys() & names.keys():
+        positions = pa.array([names[column].index(name) for name in own[column]], pa.int64())
+        codes = table[column].cast(pa.int64())
+        known = pc.index_in(codes, value_set=pa.array(range(len(positions)), pa.int64()))
+        renumbered = pc.coalesce(positions.take(known), codes)
+        table = table.set_column(table.column_names.index(column), column, renumbered)
+    return table
 
 
 def class_names_of(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -113,11 +158,27 @@ def class_names_of(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 def _saved_splits(config: DataConfig, folder: Path) -> dict[str, Path]:
     """Return the folders that `save_to_disk` wrote, by split; none if it did not write ``folder``.
 
-    A single data set is the training split.
+    A single data set is the training split. Of several sets `dataset-subset` chooses, by their folders.
+
+    Raises
+    ------
+    DataError
+        It chooses none, or several that have a split of the same name.
     """
-    states = sorted(folder.rglob("state.json"))
+    states = [path for path in visible_files(folder) if path.name == "state.json"]
     saved = [state.parent for state in states if (state.parent / "dataset_info.json").is_file()]
-    return {config.train_split if each == folder else each.name: each for each in saved}
+    sets = {
+        each: "." if each == folder else each.parent.relative_to(folder).as_posix()
+        for each in saved
+    }
+    names = set(sets.values())
+    if len(names) > 1:
+        names = set(chosen_sets(config, folder, names))
+    chosen = [each for each in saved if sets[each] in names]
+    splits = {config.train_split if each == folder else each.name: each for each in chosen}
+    if len(splits) < len(chosen):
+        raise several_sets(config, names)
+    return splits
 
 
 def _read_saved(config: DataConfig, saved: Mapping[str, Path]) -> dict[str, Any]:
@@ -150,9 +211,13 @@ def _check_parquet(folder: Path, *, read_all: bool = False) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for path in sorted(folder.rglob("*.parquet")):
+    names_of_file: dict[Path, ClassNames] = {}
+    for path in visible_files(folder):
+        if path.suffix != ".parquet":
+            continue
         try:
-            rows = pq.read_metadata(path).num_rows
+            metadata = pq.read_metadata(path)
+            rows, names_of_file[path] = metadata.num_rows, _stored_names(metadata)
             if read_all:
                 for _ in pq.ParquetFile(path).iter_batches():
                     pass
@@ -163,6 +228,35 @@ def _check_parquet(folder: Path, *, read_all: bool = False) -> None:
             ) from error
         if not rows:
             raise DataError(f"{path}: has no examples. Fill it, or remove the file.")
+    _check_same_names(names_of_file)
+
+
+def _stored_names(metadata: Any) -> dict[str, tuple[str, ...]]:
+    """Return the names of each class-label column in the metadata of a Parquet file.
+
+    None where the library does not understand them: it says so when it reads the file.
+    """
+    import datasets
+
+    schema = metadata.schema.to_arrow_schema()
+    try:
+        return class_names_of(datasets.Features.from_arrow_schema(schema))
+    except (ValueError, TypeError, KeyError):
+        return {}
+
+
+def _check_same_names(names_of_file: Mapping[Path, ClassNames]) -> None:
+    """Raise DataError if files differ in the names of a column: the library takes the first file's."""
+    first_of_column: dict[str, Path] = {}
+    for path, names in names_of_file.items():
+        for column, own in names.items():
+            first = first_of_column.setdefault(column, path)
+            for number, pair in enumerate(zip_longest(own, names_of_file[first][column])):
+                if pair[0] != pair[1]:
+                    raise DataError(
+                        f"{path}: class {number} of column {column!r} is {pair[0]!r}, and {pair[1]!r} "
+                        f"in {first.name}. Save all files with the same ClassLabel."
+                    )
 
 
 def _innermost(error: BaseException) -> str:

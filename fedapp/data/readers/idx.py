@@ -6,14 +6,20 @@ import gzip
 import math
 import re
 import zlib
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import Source, Split, choose_splits
+from fedapp.data.readers.source import (
+    Source,
+    Split,
+    choose_splits,
+    chosen_sets,
+    several_sets,
+    visible_files,
+)
 from fedapp.errors import DataError
 
 NAME = re.compile(r"(?P<stem>.*)(?P<part>images|labels)[-.]idx[13][-.]ubyte(?:\.gz)?")
@@ -22,7 +28,7 @@ UNSIGNED_BYTES = 0x08
 
 def is_idx_folder(folder: Path) -> bool:
     """Return whether the folder, or a folder in it, holds IDX files."""
-    return any(NAME.fullmatch(path.name) for path in folder.rglob("*ubyte*"))
+    return any(NAME.fullmatch(path.name) for path in visible_files(folder))
 
 
 def read_idx_folder(config: DataConfig, folder: Path, *, test_required: bool) -> Source:
@@ -61,7 +67,7 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
     start = 4 + 4 * rank
     if len(data) < start or data[:3] != bytes([0, 0, UNSIGNED_BYTES]):
         raise DataError(f"{path}: not an IDX file of unsigned bytes.")
-    shape = tuple(np.frombuffer(data, ">i4", rank, 4).tolist())
+    shape = tuple(np.frombuffer(data, ">u4", rank, 4).tolist())
     if len(data) != start + math.prod(shape):
         raise DataError(
             f"{path}: truncated: {len(data)} bytes instead of {start + math.prod(shape)}. "
@@ -77,26 +83,12 @@ Files = dict[str, Path]
 def _sets(config: DataConfig, folder: Path) -> dict[str, Files]:
     """Return the files of each set that `dataset-subset` chooses, by the path that its files share."""
     files_of_set: dict[str, Files] = {}
-    for path in sorted(folder.rglob("*ubyte*"), reverse=True):  # the unpacked file comes last
+    for path in sorted(visible_files(folder), reverse=True):  # the unpacked file comes last
         match = NAME.fullmatch(path.name)
         if match is not None:
             name = (path.parent.relative_to(folder) / match["stem"]).as_posix()
             files_of_set.setdefault(name, {})[match["part"]] = path
-    chosen = _matching_names(config.dataset_subset, files_of_set)
-    if not chosen:
-        raise DataError(
-            f"dataset-subset = {config.dataset_subset!r}: is no part of the name of a set in "
-            f"{folder}, which holds: {', '.join(sorted(files_of_set))}."
-        )
-    return {name: files_of_set[name] for name in chosen}
-
-
-def _matching_names(subset: str, names: Iterable[str]) -> list[str]:
-    """Return the names that contain ``subset`` as whole words, or if none does, anywhere."""
-    names = list(names)
-    words = re.compile(rf"(?<![^/-]){re.escape(subset)}(?![^/-])")
-    complete = [name for name in names if subset and words.search(name)]
-    return complete or [name for name in names if subset in name]
+    return {name: files_of_set[name] for name in chosen_sets(config, folder, files_of_set)}
 
 
 def _files(config: DataConfig, sets: dict[str, Files], words: tuple[str, ...]) -> Files:
@@ -108,10 +100,7 @@ def _files(config: DataConfig, sets: dict[str, Files], words: tuple[str, ...]) -
     }
     complete = [name for name, files in candidates.items() if len(files) > 1]
     if len(complete) > 1:
-        raise DataError(
-            f"dataset-subset = {config.dataset_subset!r}: {config.dataset} holds several sets: "
-            f"{', '.join(sorted(complete))}. Set dataset-subset to a part of only one name."
-        )
+        raise several_sets(config, complete)
     if candidates and not complete:
         single = next(iter(next(iter(candidates.values())).values()))
         raise DataError(f"{single}: the file of images or labels beside it is missing.")

@@ -10,20 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import Source, visible_paths
+from fedapp.data.readers.source import Source, visible_files
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
 
 SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
+    {".png", ".jpg", ".jpeg", ".jpe", ".jfif", ".jp2", ".webp", ".avif", ".bmp", ".gif"}
+    | {".tif", ".tiff", ".tga", ".ppm", ".pgm", ".pbm"}
 )
+TABLES = frozenset({".parquet", ".csv", ".json", ".jsonl"})
+"""Suffixes of images, and of the files that are read if there are as many of them as images."""
 
 
 def is_image_folder(config: DataConfig, folder: Path) -> bool:
-    """Return whether the training split is a folder of class folders that hold only images."""
-    files = _files(folder / config.train_split)
-    classes = _visible_folders(folder / config.train_split)
-    return bool(classes and files) and all(path.suffix.lower() in SUFFIXES for path in files)
+    """Return whether the training split has class folders and, beside images, only stray files.
+
+    A "metadata" file gives images other labels than their folders: `datasets` reads it.
+    """
+    split = folder / config.train_split
+    files = [*visible_files(split)] if _visible_folders(split) else []
+    images = sum(path.suffix.lower() in SUFFIXES for path in files)
+    tables = [path for path in files if path.suffix.lower() in TABLES]
+    return images > len(tables) and all(path.stem != "metadata" for path in tables)
 
 
 def read_image_folder(config: DataConfig, folder: Path, *, test_required: bool) -> Source:
@@ -64,11 +72,6 @@ def _visible_folders(parent: Path) -> list[Path]:
     )
 
 
-def _files(parent: Path) -> list[Path]:
-    """Return the files in ``parent`` at any depth, without those that are hidden or in hidden folders."""
-    return [path for path in visible_paths(parent) if path.is_file()] if parent.is_dir() else []
-
-
 def _table(split: Path, names: list[str]) -> Any:
     import pyarrow as pa
 
@@ -76,7 +79,7 @@ def _table(split: Path, names: list[str]) -> Any:
         (str(path), names.index(folder.name))
         for folder in _visible_folders(split)
         if folder.name in names
-        for path in _files(folder)
+        for path in visible_files(folder)
         if path.suffix.lower() in SUFFIXES
     ]
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])

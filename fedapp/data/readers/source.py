@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -78,12 +79,48 @@ def visible_paths(folder: Path, above: frozenset[Path] = frozenset()) -> Iterato
             yield from visible_paths(path, above)
 
 
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files among ``visible_paths``."""
+    return (path for path in visible_paths(folder) if path.is_file())
+
+
+def chosen_sets(config: DataConfig, folder: Path, names: Collection[str]) -> list[str]:
+    """Return the names, of the sets that ``folder`` holds, that `dataset-subset` is a part of.
+
+    Names that have it as whole words come before others.
+
+    Raises
+    ------
+    DataError
+        There is none.
+    """
+    subset = config.dataset_subset
+    words = re.compile(rf"(?<![^/-]){re.escape(subset)}(?![^/-])")
+    complete = [name for name in names if subset and words.search(name)]
+    chosen = complete or [name for name in names if subset in name]
+    if not chosen:
+        raise DataError(
+            f"dataset-subset = {subset!r}: is no part of the name of a set in {folder}, which holds: "
+            f"{', '.join(sorted(names))}."
+        )
+    return chosen
+
+
+def several_sets(config: DataConfig, names: Iterable[str]) -> DataError:
+    """Return the error on several sets of which `dataset-subset` has to choose one."""
+    return DataError(
+        f"dataset-subset = {config.dataset_subset!r}: {config.dataset} holds several sets: "
+        f"{', '.join(sorted(names))}. Set dataset-subset to a part of only one name."
+    )
+
+
 def choose_splits(
     config: DataConfig, available: Mapping[str, T], *, test_required: bool
 ) -> tuple[T, T | None]:
     """Return the training and the test split among the ``available`` ones.
 
-    The test split is None where there is none and ``test_required`` is false or `test-fraction` is set.
+    The test split is None where there is none, or `test-split` names the training split, and
+    ``test_required`` is false or `test-fraction` is set.
 
     Raises
     ------
@@ -91,17 +128,17 @@ def choose_splits(
         A split is missing or has no examples.
     """
     train = _pick(config, "train-split", config.train_split, available)
-    if config.test_split in available or (test_required and not config.test_fraction):
+    has_test = config.test_split in available and config.test_split != config.train_split
+    if has_test or (test_required and not config.test_fraction):
         return train, _pick(config, "test-split", config.test_split, available)
     return train, None
 
 
 def _pick(config: DataConfig, key: str, name: str, available: Mapping[str, T]) -> T:
     if name not in available:
-        hint = ", or test-fraction=0.2 to hold out a part" if key == "test-split" else ""
         raise DataError(
             f"{key} = {name!r}: dataset {config.dataset!r} has no such split. "
-            f"It has: {', '.join(available) or 'none'}. Set {key} to one of them{hint}."
+            f"It has: {', '.join(available) or 'none'}. {_advice(config, key, available)}"
         )
     if not len(available[name]):
         raise DataError(
@@ -109,3 +146,12 @@ def _pick(config: DataConfig, key: str, name: str, available: Mapping[str, T]) -
             f"Set {key} to another one, or fill it."
         )
     return available[name]
+
+
+def _advice(config: DataConfig, key: str, available: Collection[str]) -> str:
+    """Return what to do about a split that is missing; the training split is none to test on."""
+    if key == "train-split":
+        return "Set train-split to one of them."
+    others = [name for name in available if name != config.train_split]
+    splits = f"test-split to {' or '.join(others)}, or " if others else ""
+    return f"Set {splits}test-fraction=0.2 to hold out a part."

@@ -291,11 +291,15 @@ def open_image(source: Any, where: str) -> Image.Image:
     Raises
     ------
     DataError
-        It cannot be read, or has more than 8 bits a channel.
+        It cannot be read, or has too many pixels or more than 8 bits a channel.
     """
     try:
         image = Image.open(source)
         image.load()
+    except Image.DecompressionBombError as error:
+        raise DataError(
+            f"{where}: has too many pixels: {error} Resize it, or leave it out."
+        ) from error
     except (OSError, SyntaxError, ValueError) as error:
         raise DataError(
             f"{where}: not a readable image, such as PNG or JPEG: {error}. Replace it, or leave it out."

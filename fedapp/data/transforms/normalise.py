@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import ClassVar, Literal
 
 import torch
@@ -39,9 +40,11 @@ class Normalise(Transform):
     @classmethod
     def _numbers(cls, value: str) -> str:
         try:
-            _numbers(value)
-        except ValueError as error:
-            raise ValueError("must be numbers with commas between them, or empty.") from error
+            finite = all(map(math.isfinite, _numbers(value)))
+        except ValueError:
+            finite = False
+        if not finite:
+            raise ValueError("must be finite numbers with commas between them, or empty.")
         return value
 
     @model_validator(mode="after")
