@@ -381,14 +381,20 @@ def test_of_several_saved_sets_one_is_chosen_by_its_folder(tmp_path):
 
 
 def test_parquet_files_with_other_numbers_of_classes_are_refused(tmp_path):
-    for split, names in (("train", ["cat", "dog"]), ("test", ["dog", "fox"])):
-        features = {"x": datasets.Value("float32"), "label": datasets.ClassLabel(names=names)}
+    def write(split: str, *names: str) -> None:
+        features = {"x": datasets.Value("float32"), "label": datasets.ClassLabel(names=[*names])}
         write_parquet(tmp_path / "set", {split: {"x": [1.0, 2.0], "label": [0, 1]}}, features)
+
+    write("train", "cat", "dog")
+    write("test", "dog", "fox")
+    write("validation", "emu", "fox")  # is not used
     with pytest.raises(
         DataError,
-        match=r"train\.parquet: class 0 of column 'label' is 'cat', and 'dog' in test\.par",
+        match=r"test\.parquet: class 0 of column 'label' is 'dog', and 'cat' in train\.parquet",
     ):
         load(tmp_path / "set")
+    write("test", "cat", "dog")
+    assert load(tmp_path / "set").task.labels == ("cat", "dog")
 
 
 def test_a_damaged_folder_of_save_to_disk_is_named(tmp_path):

@@ -5,7 +5,7 @@ The library takes seconds to import, so it is imported only where something has 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,8 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
         datasets.enable_progress_bars()
     if tables is not None:
         return source_from_tables(config, tables, {}, test_required=test_required)
+    files = {str(split): each for split, each in (builder.config.data_files or {}).items()}
+    _check_same_names(config, files)
     return _source(config, splits, test_required=test_required)
 
 
@@ -211,13 +213,11 @@ def _check_parquet(folder: Path, *, read_all: bool = False) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names_of_file: dict[Path, ClassNames] = {}
     for path in visible_files(folder):
         if path.suffix != ".parquet":
             continue
         try:
-            metadata = pq.read_metadata(path)
-            rows, names_of_file[path] = metadata.num_rows, _stored_names(metadata)
+            rows = pq.read_metadata(path).num_rows
             if read_all:
                 for _ in pq.ParquetFile(path).iter_batches():
                     pass
@@ -228,25 +228,24 @@ def _check_parquet(folder: Path, *, read_all: bool = False) -> None:
             ) from error
         if not rows:
             raise DataError(f"{path}: has no examples. Fill it, or remove the file.")
-    _check_same_names(names_of_file)
 
 
-def _stored_names(metadata: Any) -> dict[str, tuple[str, ...]]:
-    """Return the names of each class-label column in the metadata of a Parquet file.
+def _check_same_names(config: DataConfig, files: Mapping[str, Sequence[str]]) -> None:
+    """Raise DataError if Parquet files differ in the names of a column: the library takes the first's.
 
-    None where the library does not understand them: it says so when it reads the file.
+    ``files``: those of each split.
     """
     import datasets
+    import pyarrow.parquet as pq
 
-    schema = metadata.schema.to_arrow_schema()
-    try:
-        return class_names_of(datasets.Features.from_arrow_schema(schema))
-    except (ValueError, TypeError, KeyError):
-        return {}
-
-
-def _check_same_names(names_of_file: Mapping[Path, ClassNames]) -> None:
-    """Raise DataError if files differ in the names of a column: the library takes the first file's."""
+    used = [
+        file for split in (config.train_split, config.test_split) for file in files.get(split, ())
+    ]
+    names_of_file = {
+        Path(file): class_names_of(datasets.Features.from_arrow_schema(pq.read_schema(file)))
+        for file in used
+        if file.endswith(".parquet")
+    }
     first_of_column: dict[str, Path] = {}
     for path, names in names_of_file.items():
         for column, own in names.items():
