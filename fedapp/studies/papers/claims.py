@@ -324,8 +324,7 @@ def similarity(runs: Sequence[RunResult]) -> dict[str, float]:
     Seo et al. 2024, Figure 13.
     """
     by_layer: dict[str, list[float]] = {}
-    for row in (row for run in runs for row in run.agreement):
-        for layer, value in row.get("similarity", {}).items():
-            if value is not None:
-                by_layer.setdefault(layer, []).append(value)
+    for run in runs:
+        for (layer, _), value in _similarity_by_round(run).items():
+            by_layer.setdefault(layer, []).append(value)
     return {layer: float(np.mean(values)) for layer, values in by_layer.items()}
