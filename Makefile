@@ -12,8 +12,8 @@ BIN    := $(VENV)/bin
 
 # What a run needs; then what the tests and the other developers' tools need.
 $(VENV)/.installed: pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	    { echo "$(PYTHON) is too old: Python 3.11 or later is needed. Try: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	    { echo "$(PYTHON) is none of Python 3.11 to 3.13. Try: make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || \
 	    { test -n "$(STORE)" && $(PYTHON) -m venv "$(STORE)" && ln -sfn "$(STORE)" $(VENV); } || \
 	    $(PYTHON) -m venv $(VENV)

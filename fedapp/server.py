@@ -87,8 +87,8 @@ def run(
     theta = _initial_theta(config, dataset)
     prepared_sampler(config)
     directory, run_info = _open(config, node_data)
-    if config.resume and config.num_clients and isinstance(grid, LocalGrid):
-        _check_resumed_nodes(grid, run_info, directory)
+    if config.resume and isinstance(grid, LocalGrid):
+        _check_resumed_nodes(grid, config, run_info, directory)
     with locked(directory, new=not config.resume), logged(directory):
         log(INFO, "Run directory: %s", directory.path)
         if isinstance(grid, LocalGrid) and grid.location:
@@ -140,11 +140,17 @@ def _check_nodes(grid: LocalGrid, config: RunConfig) -> None:
 
 
 def _check_resumed_nodes(
-    grid: LocalGrid, run_info: Mapping[str, Any], directory: RunDirectory
+    grid: LocalGrid, config: RunConfig, run_info: Mapping[str, Any], directory: RunDirectory
 ) -> None:
-    """Refuse another number of nodes than the run has, with which its numbers would differ."""
+    """Refuse a run of devices, and another number of nodes, with which its numbers would differ."""
+    if not config.num_clients and run_info.get("engine") == "flower":
+        raise ConfigError(
+            f"num-clients = 0: the clients of the run in {directory.path} are Flower's nodes, with data "
+            "of their own, and `fedapp run` does not reach them. Resume with: flwr run . CONNECTION "
+            f"--run-config {directory.path / 'resume.toml'} --stream"
+        )
     nodes, before = len(grid.contexts), run_info.get("nodes")
-    if before not in (None, nodes):
+    if config.num_clients and before not in (None, nodes):
         raise ConfigError(
             f"{grid.option} {nodes}: the run in {directory.path} has {before} nodes, and a resumed run "
             "has as many, so that it gives the same numbers. Resume with `fedapp run --resume "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import cached_property
 from logging import INFO, WARNING
 from typing import Any
@@ -112,11 +112,10 @@ class FederatedStrategy(Strategy):
             theta = to_tensors(initial_arrays)
             self.state = ServerState(0, theta, self.algorithm.start(theta))
         result = Result()
-        try:
+        with ExitStack() as stack:
+            for callback in reversed(self.callbacks):
+                stack.callback(callback.close)
             self._run(grid, result, num_rounds)
-        finally:
-            for callback in self.callbacks:
-                callback.close()
         result.arrays = self._arrays()
         return result
 

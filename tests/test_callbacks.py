@@ -5,14 +5,19 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from in_process import SMALL
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedapp.federation.callback import ServerState
+from fedapp.client_app import app as client_app
+from fedapp.config.read import read_config
+from fedapp.engines.in_process import InlineGrid
+from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs import callbacks
 from fedapp.runs.callbacks import Checkpoints, ProgressReport, TensorBoardWriter
 from fedapp.runs.directory import RunDirectory
+from fedapp.server import run as run_server
 
 
 def result(round_, seconds=0.5, **numbers):
@@ -40,6 +45,25 @@ def test_tensorboard_shows_every_number_and_forgets_what_a_resume_does_again(tmp
     resumed.on_round(result(2, test_accuracy=0.375), ServerState(2, {}))
     resumed.close()
     assert scalars(tmp_path, "test_accuracy") == [(1, 0.25), (2, 0.375)]
+
+
+def test_every_callback_is_closed_also_after_one_that_fails(tmp_path):
+    closed = []
+
+    class Tracker(Callback):
+        def __init__(self, name):
+            self.name = name
+
+        def close(self):
+            closed.append(self.name)
+            if self.name == "first":
+                raise OSError("disk full")
+
+    values = {**SMALL, "num-server-rounds": 1, "run-dir": str(tmp_path / "run")}
+    trackers = [Tracker("first"), Tracker("second")]
+    with pytest.raises(OSError, match="disk full"):
+        run_server(InlineGrid(client_app, values, [{}]), read_config(values), trackers)
+    assert closed == ["first", "second"]
 
 
 @pytest.mark.parametrize(

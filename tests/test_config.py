@@ -94,6 +94,13 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     # combinations that make no sense
     ({"nesterov": True}, ["nesterov = true", "momentum=0.9"]),
     ({"update": "model", "server-learning-rate": 0.5}, ["server-learning-rate = 0.5", "Option I"]),
+    *(
+        (
+            {"update": "model", "algorithm": name},
+            ["update = 'model': has no effect", f"{name!r} send"],
+        )
+        for name in ("fednova", "fedpa", "fedsgd", "dp-fedavg", "local-dp")
+    ),
     ({"local-steps": 10, "local-epochs": 2}, ["local-steps = 10", "local-epochs = 2"]),
     ({"local-epochs-decay": 0.0}, ["local-epochs-decay = 0.0", "greater than 0"]),
     ({"local-epochs-decay": 1.5}, ["local-epochs-decay = 1.5", "less than or equal to 1"]),
@@ -453,8 +460,14 @@ def test_option_two_takes_the_algorithms_own_server_learning_rate_or_one() -> No
     assert read_config(two).server_learning_rate == 0.01
     assert read_config(read_config(two).to_run_config()) == read_config(two)
     assert read_config({**two, "server-learning-rate": 1.0}).server_learning_rate == 1.0
-    with pytest.raises(ConfigError, match=r"so only 0\.01 or 1 is allowed"):
-        read_config({**two, "server-learning-rate": 0.1})
+    with pytest.raises(ConfigError, match=r"so only 1 is allowed"):
+        read_config({**two, "algorithm": "fedmedian", "server-learning-rate": 0.1})
+
+
+@pytest.mark.parametrize("name", ["fedadam", "fedavgm", "scaffold", "feddyn"])
+def test_option_two_takes_any_rate_where_the_algorithm_applies_it(name: str) -> None:
+    config = read_config({"algorithm": name, "update": "model", "server-learning-rate": 0.3})
+    assert config.server_learning_rate == 0.3
 
 
 def test_whole_numbers_are_numbers() -> None:

@@ -224,7 +224,13 @@ CASES = [
         {},
         r"client-key = 'user': this column holds double.*Name another column",
     ),
-    ("hold out all", pets, {"test_split": "x", "test_fraction": 0.99}, None),
+    (
+        "a named test split that is missing, and a part to hold out",
+        pets,
+        {"test_split": "tset", "test_fraction": 0.2},
+        r"test-split = 'tset'.* Set test-split to test, or leave it out to hold out a part\.$",
+    ),
+    ("hold out all", pets, {"test_split": "train", "test_fraction": 0.99}, None),
     (
         "nothing left to test",
         lambda f: write_parquet(f, {"train": image_splits(train=1)["train"]}, image_features()),

@@ -18,7 +18,7 @@ from fedapp.config.run_config import Scalar
 from fedapp.data.embedded.quadratic import MATRIX, SMOOTHNESS, STRONG_CONVEXITY
 from fedapp.studies.papers.quadratic_rates import METHODS, measured, on_the_server, promised, trace
 from fedapp.training.round_plan import RoundPlan
-from tests.conftest import largest_difference
+from tests.conftest import largest_difference, metrics_of
 from tests.test_algorithms import run_to
 
 DIGITS: dict[str, Any] = {
@@ -50,6 +50,12 @@ METHODS_AS_SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
     },
     "Parallel SGD": {**RANDOM_BATCHES, "local-steps": 1, "batch-size": 50},
     "Local SGD": {**RANDOM_BATCHES, "local-steps": 10, "batch-size": 50, "update": "model"},
+    "SGD, applied naively": {
+        "fraction-train": 0.0,
+        "local-steps": 1,
+        "batch-size": 10,
+        "batch-sampling": "uniform",
+    },
     "FedSGD": {"algorithm": "fedsgd", **ONE_STEP},
     "Large-batch synchronous SGD": {**ONE_STEP, **ALL_CLIENTS},
     "FedAvg, Option I": {"update": "delta"},
@@ -106,6 +112,14 @@ def test_fedsgd_divides_its_work_as_it_likes(tmp_path: Path) -> None:
     whole = play(tmp_path, "FedSGD")
     parts = run_to(tmp_path / "parts", {**DIGITS, "algorithm": "fedsgd", "batch-size": 100})
     assert largest_difference(whole, parts) < EXACT
+
+
+def test_naive_sgd_is_a_step_of_one_client_and_of_one_client_sgd(tmp_path: Path) -> None:
+    naive = "SGD, applied naively"
+    play(tmp_path / "four", naive)
+    assert [len(r["clients"]) for r in metrics_of(tmp_path / "four" / naive)[1:]] == [1, 1]
+    central = play(tmp_path, "Centralised SGD, a round an update", batch_size=10)
+    assert largest_difference(central, play(tmp_path, naive, num_clients=1)) == 0.0
 
 
 def test_parallel_sgd_is_local_sgd_with_one_step(tmp_path: Path) -> None:

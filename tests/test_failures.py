@@ -315,12 +315,11 @@ OWN_UPDATES = ("fednova", "fedsgd", "fedpa", "local-dp", "dp-fedavg")
 
 @pytest.mark.parametrize("name", OWN_UPDATES)
 def test_the_norm_of_an_algorithms_own_update_is_not_taken_from_the_model(name, tmp_path):
-    """What it sends is no model, also with update = "model": theta must not be subtracted from it."""
+    """What it sends is no model: theta must not be subtracted from it."""
     quiet = {f"{name}.noise": 0.0} if "dp" in name.split("-") else {}
     folder = run(
         tmp_path / "run",
         algorithm=name,
-        update="model",
         weighting="uniform",
         learning_rate=0.001,
         max_update_norm=0.5,

@@ -57,6 +57,16 @@ def asked_with(server: Path, *folders: Path, **settings: Scalar) -> list[str]:
     return [asked(read_node_data(config, node).describe(), task) for node in nodes]
 
 
+def test_a_node_gives_no_hash_of_its_own_data(tmp_path: Path) -> None:
+    """With it the server could test any guess of them, also of private runs."""
+    folder = spoken(tmp_path / "own", "a" * 200)
+    config = read_config({"dataset": str(folder), "num-clients": 0})
+    own = read_node_data(config, OwnClient(0, str(folder)))
+    shared = read_node_data(config, OwnClient(0, num_partitions=2))
+    assert own.describe()["fingerprint"] == ""
+    assert shared.describe()["fingerprint"] == shared.dataset.fingerprint != ""
+
+
 def asked(answer: dict[str, object], task: Task = DIGITS.task) -> str:
     """Return why a node that answers so is refused, or nothing."""
     record = RecordDict({"holdings": ConfigRecord(answer)})  # type: ignore[arg-type]

@@ -322,8 +322,10 @@ def test_data_is_local_where_there_is_a_copy_and_else_from_the_hub(tmp_path: Pat
     assert locate("mnist", tmp_path, None, tmp_path) == str(tmp_path / "mnist")
     assert locate("cifar10", tmp_path, None, tmp_path) == "uoft-cs/cifar10"
     assert locate("digits", None, Cut(train=1, test=1), tmp_path) == "digits"
-    with pytest.raises(ConfigError, match=r"needs a local copy.*--data"):
+    with pytest.raises(ConfigError, match=r"a local copy is needed: .*uoft-cs/cifar10.*--data"):
         locate("cifar10", None, Cut(train=1, test=1), tmp_path)
+    with pytest.raises(ConfigError, match=r"the hub does not have it.*docs/results/data\.md"):
+        locate("shakespeare", tmp_path, None, tmp_path)
 
 
 def write_split(folder: Path, values: list[int], *, shards: int = 0) -> Path:

@@ -65,12 +65,13 @@ def test_who_took_part(tmp_path):
     folder = made_run(tmp_path / "run", [0.1, 0.2, 0.3, 0.4], num_clients=20)
     rewrite(
         folder,
-        clients=[[0, 1], [0, 2], [0, 3]],
+        clients=[[0, 1], [0, 2], [0, 3, 4]],
+        surplus=[[], [], [4]],
         failures=[{}, {"2": "gone"}, {}],
         faults=[{}, {"raised": 1}, {}],
     )
     facts = by_name(report_of(folder)[1].tables[1])
-    assert facts["clients a round"].startswith("2 of 20")
+    assert facts["clients a round"].startswith("2.33 of 20")
     assert facts["clients that trained"].startswith("3 of 20")  # 0, 1 and 3
     assert facts["rounds of a client"].startswith("1 to 3of those that trained; the median client")
     assert facts["rounds of a client"].endswith("in 1")

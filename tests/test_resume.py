@@ -16,7 +16,9 @@ from data_files import image_features, image_splits, write_parquet
 from in_process import SMALL, TWENTY, metrics, run
 
 from fedapp import server
+from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
+from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
 from fedapp.runs.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint
@@ -273,6 +275,20 @@ def test_a_run_that_is_resumed_by_its_file_has_as_many_nodes_too(tmp_path):
     with pytest.raises(ConfigError, match=r"--nodes 1: the run in .* has 3 nodes.*--resume"):
         run(folder, nodes=1, num_server_rounds=3, resume=True)
     assert metrics(folder) == before
+
+
+def test_a_run_of_devices_is_not_resumed_without_them(tmp_path):
+    """They would be replaced by nodes that share the server's data."""
+    folder, parts = tmp_path / "run", [{"partition-id": k, "num-partitions": 2} for k in range(2)]
+    values = {**SMALL, "num-clients": 0, "num-server-rounds": 2, "run-dir": str(folder)}
+    server.run(InlineGrid(client_app, values, parts), read_config(values))
+    stored = json.loads((folder / "config.json").read_text())
+    stored["found"]["engine"] = "flower"
+    (folder / "config.json").write_text(json.dumps(stored))
+    values |= {"num-server-rounds": 3, "resume": True}
+    with pytest.raises(ConfigError, match=r"the clients of the run.*with: flwr run . CONNECTION"):
+        server.run(InlineGrid(client_app, values, parts), read_config(values))
+    assert metrics(folder)[-1]["round"] == 2
 
 
 def test_the_file_that_resumes_a_run_is_toml_whatever_its_folder_is_called(tmp_path):

@@ -22,7 +22,7 @@ from fedapp.config.own_components import OwnComponents, chosen_values, own_compo
 from fedapp.config.registry import FAMILIES, Component, Family
 from fedapp.config.run_config import RunConfig
 from fedapp.config.settings import Scalar, kebab, no_effect, shown, snake
-from fedapp.config.training import ALGORITHM_DEFAULTS
+from fedapp.config.training import ALGORITHM_DEFAULTS, OWN_UPDATE
 from fedapp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -215,9 +215,12 @@ def _option_problems_of(config: RunConfig, own: OwnComponents) -> Iterator[str]:
 
 def _config_errors(config: RunConfig) -> Iterator[str]:
     algorithm = cast("Algorithm", config.component("algorithm"))
-    yield from config.option_two_errors(algorithm.default_server_learning_rate)
+    if algorithm.takes_mean_model:
+        yield from config.option_two_errors(algorithm.default_server_learning_rate)
     if algorithm.one_gradient:
         yield from config.one_gradient_errors()
+    if algorithm.custom_update:
+        yield from config.unused(OWN_UPDATE)
     for family in FAMILIES:
         for component in config.components(family.key):
             yield from component.config_errors(config)

@@ -23,6 +23,9 @@ ALL_DATA = Case(
 )
 ONE_GRADIENT = Case("the clients of {algorithm!r} take no steps. Set algorithm='fedavg'")
 """A client computes one gradient at theta, in batches: no setting of local steps is used."""
+OWN_UPDATE = Case(
+    "the clients of {algorithm!r} send neither theta_k - theta nor theta_k. Set algorithm='fedavg'"
+)
 ALGORITHM_DEFAULTS = ("sampler", "weighting", "server_learning_rate")
 """Fields whose default means the algorithm's own value, its attribute ``default_<field>``."""
 
@@ -90,7 +93,7 @@ class ServerConfig(ConfigGroup):
         description="'examples': n_k / sum n (FedAvg); 'uniform': naive averaging. 'auto': the "
         "algorithm's own.",
     )
-    update: Literal["delta", "model"] = Field(
+    update: Annotated[Literal["delta", "model"], UnusedIf(OWN_UPDATE)] = Field(
         "delta",
         description="'delta': clients send theta_k - theta (Option I); 'model': theta_k (II).",
     )

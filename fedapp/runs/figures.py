@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from fedapp.analysis.curves import least
 from fedapp.errors import DataError
 from fedapp.federation.callback import RoundMetrics
-from fedapp.runs.directory import read_stored
+from fedapp.runs.directory import RunDirectory, read_settings
 from fedapp.runs.metrics import read_metrics
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -209,8 +209,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     """
     runs = {}
     for folder in folders:
-        read_stored(folder)
-        records = read_metrics(folder / "metrics.jsonl")
+        read_settings(folder)
+        records = read_metrics(RunDirectory(folder).metrics)
         if not any("similarity" in record for record in records):
             raise DataError(
                 f"{folder}: its metrics.jsonl has no similarity of updates. Run it again with "

@@ -49,6 +49,12 @@ def wall_seconds(record: RoundMetrics) -> float:
     return float(seconds.get("round", seconds.get("evaluate", 0.0)))
 
 
+def trained_clients(record: RoundMetrics) -> list[int]:
+    """Return the clients whose updates were used, of a round after 0."""
+    unused = {*map(int, record.get("failures", {})), *record.get("surplus", ())}
+    return [client for client in map(int, record["clients"]) if client not in unused]
+
+
 def total(records: Sequence[RoundMetrics], key: str) -> float:
     """Return the sum of a number over the rounds that have it."""
     return float(sum(record.get(key) or 0 for record in records))

@@ -14,8 +14,15 @@ from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import RoundMetrics
 from fedapp.federation.samplers.sampler import prepared_sampler
 from fedapp.runs.figures import BLUE, ORANGE, new_figure, save
+from fedapp.runs.metrics import trained_clients
 
-KINDS = {"not available": "white", "available": "#B5D5EA", "trained": BLUE, "failed": ORANGE}
+KINDS = {
+    "not available": "white",
+    "available": "#B5D5EA",
+    "trained": BLUE,
+    "failed": ORANGE,
+    "surplus": "#8A8A8A",
+}
 MAX_CLIENTS = 400
 """Rows of the picture; of more clients the first are drawn."""
 
@@ -29,15 +36,10 @@ def draw_participation(
     sampler = prepared_sampler(config)
     cells = np.zeros((min(len(clients), MAX_CLIENTS), len(trained)), dtype=np.int64)
     for column, record in enumerate(trained):
-        failed = {int(client) for client in record.get("failures", {})}
-        for kind, members in enumerate(
-            (
-                sampler.available(config.seed, record["round"], clients),
-                set(record["clients"]) - failed,
-                failed,
-            ),
-            start=1,
-        ):
+        failed = [int(client) for client in record.get("failures", {})]
+        available = sampler.available(config.seed, record["round"], clients)
+        groups = (available, trained_clients(record), failed, record.get("surplus", ()))
+        for kind, members in enumerate(groups, start=1):
             cells[[client for client in members if client < len(cells)], column] = kind
     figure = new_figure(9.2, 1.6 + 0.012 * max(len(cells), 100))
     axes = figure.subplots()

@@ -17,6 +17,7 @@ from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.figures import curve_panels
 from fedapp.runs.formatting import duration, number, percent, rounds, setting, size
+from fedapp.runs.metrics import trained_clients
 from fedapp.runs.page import inline_svg, page, picture, render
 from fedapp.training.algorithm import Algorithm
 
@@ -116,8 +117,10 @@ def numbers(summary: Mapping[str, Any], config: RunConfig) -> Iterator[Fact]:
         epsilon = "∞" if summary["epsilon"] is None else number(summary["epsilon"], 4)
         meaning = f"the privacy spent; neighbours: {summary['adjacency']}"
         yield Fact("epsilon, delta", f"{epsilon}, {summary['delta']:.3g}", meaning)
-    yield Fact("sent to nodes", size(summary["bytes_down"]), "all arrays in all rounds")
-    yield Fact("sent by nodes", size(summary["bytes_up"]), "all arrays in all rounds")
+    yield Fact("sent to nodes", size(summary["bytes_down"]), "the arrays of all train requests")
+    yield Fact(
+        "sent by nodes", size(summary["bytes_up"]), "the arrays of the replies that were used"
+    )
     if (median := summary["seconds_a_round_median"]) is not None:
         total, median = seconds(summary["seconds"]), seconds(median)
         yield Fact("time", total, f"wall clock, all rounds; the median round took {median}")
@@ -139,12 +142,7 @@ def participants(trained: Sequence[RoundMetrics], config: RunConfig) -> Iterator
     yield Fact(
         "clients a round", f"{number(statistics.mean(sampled))}{of_all}", "sampled, on average"
     )
-    often = Counter(
-        int(client)
-        for record in trained
-        for client in record["clients"]
-        if str(client) not in record.get("failures", {})
-    )
+    often = Counter(client for record in trained for client in trained_clients(record))
     yield Fact("clients that trained", f"{len(often):,}{of_all}", "in at least one round")
     if often:
         times = sorted(often.values())

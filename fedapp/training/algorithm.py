@@ -131,10 +131,7 @@ class Algorithm(Component):
     """A node's reply: the weighted mean of its cohort's updates, or each client's update."""
 
     custom_update: ClassVar[bool] = False
-    """Whether clients send ``ClientExtras.update``, whatever the key ``update`` is.
-
-    The server rule treats it as an update: ``plan.update`` is "delta".
-    """
+    """Whether clients send ``ClientExtras.update``; the key `update` must be "delta"."""
 
     default_weighting: ClassVar[Literal["examples", "uniform"]] = "examples"
     """The meaning of ``weighting = "auto"``."""
@@ -254,6 +251,11 @@ class Algorithm(Component):
         Called with ``reply = "each"``, and with ``record-updates``, where this must be the mean.
         """
         return weighted_mean(updates, weights)
+
+    @property
+    def takes_mean_model(self) -> bool:
+        """Whether theta becomes the mean model with Option II, whatever the server learning rate is."""
+        return type(self).apply is Algorithm.apply
 
     def apply(
         self,

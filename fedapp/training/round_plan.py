@@ -74,7 +74,7 @@ class RoundPlan:
             clip_norm=config.clip_norm,
             growing=config.batch_size_growth > 1,
             one_gradient=algorithm.one_gradient,
-            update="delta" if algorithm.custom_update else config.update,
+            update=config.update,
             weighting="examples" if config.weighting == "examples" else "uniform",
             reply="each" if config.record_updates else algorithm.reply,
             round=round_,

@@ -68,7 +68,7 @@ RULES: tuple[dict[str, Any], ...] = (
     {"trainer": "sequential", "clients-together": 5},
     {"trainer": "sequential", "program": "compile"},
     {"update": "model", "server-learning-rate": 0.5},
-    {"update": "model", "algorithm": "fedadam", "server-learning-rate": 0.1},
+    {"update": "model", "algorithm": "fedmedian", "server-learning-rate": 0.1},
     # an embedded data set is not read
     *(
         {key: value}

@@ -120,7 +120,7 @@ def choose_splits(
     """Return the training and the test split among the ``available`` ones.
 
     The test split is None where there is none, or `test-split` names the training split, and
-    ``test_required`` is false or `test-fraction` is set.
+    ``test_required`` is false, or `test-fraction` is set and `test-split` is not.
 
     Raises
     ------
@@ -129,7 +129,9 @@ def choose_splits(
     """
     train = _pick(config, "train-split", config.train_split, available)
     has_test = config.test_split in available and config.test_split != config.train_split
-    if has_test or (test_required and not config.test_fraction):
+    unset = (DataConfig.model_fields["test_split"].default, config.train_split)
+    named = config.test_split not in unset
+    if has_test or (test_required and (named or not config.test_fraction)):
         return train, _pick(config, "test-split", config.test_split, available)
     return train, None
 
@@ -153,5 +155,7 @@ def _advice(config: DataConfig, key: str, available: Collection[str]) -> str:
     if key == "train-split":
         return "Set train-split to one of them."
     others = [name for name in available if name != config.train_split]
-    splits = f"test-split to {' or '.join(others)}, or " if others else ""
-    return f"Set {splits}test-fraction=0.2 to hold out a part."
+    splits = f"Set test-split to {' or '.join(others)}, or " if others else ""
+    part = "leave it out" if config.test_fraction else "set test-fraction=0.2"
+    advice = f"{splits}{part} to hold out a part."
+    return advice[0].upper() + advice[1:]

@@ -11,8 +11,8 @@ from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
 from fedapp.studies.papers.schema import Cut
 
-HUB = {"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10", "shakespeare": "flwrlabs/shakespeare"}
-"""Names of the papers' data sets on the Hugging Face hub."""
+HUB = {"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10", "shakespeare": ""}
+"""Names of the papers' data sets on the Hugging Face hub; "" where it has another edition."""
 
 
 def locate(dataset: str, data: Path | None, cut: Cut | None, cuts: Path) -> str:
@@ -23,20 +23,28 @@ def locate(dataset: str, data: Path | None, cut: Cut | None, cuts: Path) -> str:
     Raises
     ------
     ConfigError
-        There is a ``cut``, but no local copy of the data in Parquet files.
+        There is a ``cut``, or the hub does not have the data, and no local copy in Parquet files.
     """
     if dataset not in HUB:
         return dataset
     folder = None if data is None else data.expanduser().absolute() / dataset
     if folder is None or not folder.is_dir():
-        if cut is None:
+        if cut is None and HUB[dataset]:
             return HUB[dataset]
+        because = (
+            f"this scale uses {cut.train} of its examples" if cut else "the hub does not have it"
+        )
         raise ConfigError(
-            f"dataset = {dataset!r}: this scale uses {cut.train} of its examples, which needs a local "
-            f"copy: the Parquet files of {HUB[dataset]} in DIR/{dataset}. Name DIR with --data, or in "
-            "the environment variable FEDAPP_DATA."
+            f"dataset = {dataset!r}: {because}, so a local copy is needed: the Parquet files of "
+            f"{origin(dataset)} in DIR/{dataset}. Name DIR with --data, or in the environment variable "
+            "FEDAPP_DATA."
         )
     return str(folder) if cut is None else str(_cut(folder, cut, cuts))
+
+
+def origin(dataset: str) -> str:
+    """Return where a data set of the papers comes from, for a message."""
+    return HUB[dataset] or "this project's edition (docs/results/data.md)"
 
 
 def _cut(folder: Path, cut: Cut, cuts: Path) -> Path:
@@ -75,7 +83,7 @@ def _files(folder: Path, split: str) -> list[Path]:
         raise ConfigError(
             f"--data {str(folder.parent)!r}: {str(folder)!r} has no Parquet files of the {split} split "
             f"({split}.parquet or {split}-00000-of-00001.parquet), of which this scale uses the first "
-            f"examples. Put those of {HUB[folder.name]} there, or take --scale full, which reads any "
+            f"examples. Put those of {origin(folder.name)} there, or take --scale full, which reads any "
             "format."
         )
     return files

@@ -62,6 +62,6 @@ def data_folder(given: Path | None) -> Path | None:
     if folder is not None and not folder.expanduser().is_dir():
         raise ConfigError(
             f"{origin} {folder}: there is no such folder. Name one with mnist, cifar10 or "
-            "shakespeare, or leave it out: full scale then downloads the data from the hub."
+            "shakespeare, or leave it out: full scale then downloads MNIST and CIFAR-10 from the hub."
         )
     return folder

@@ -59,7 +59,7 @@ def draw_descents(examples: int = 200, steps: int = 60) -> Drawing:
     _mark(axes, START, "s", "start")
     best = np.linalg.lstsq(inputs, targets, rcond=None)[0].astype(np.float64)
     _mark(axes, best, "*", "optimum")
-    _finish(axes, "Paths of 60 steps, η = 0.25, on a least-squares loss")
+    _finish(axes, f"Paths of {steps} steps, η = 0.25, on a least-squares loss")
     axes.legend(fontsize=8, framealpha=0.8, edgecolor="none")
     return figure
 
