@@ -149,7 +149,7 @@ def main(
         f"{'nodes':>6}{'start, s':>10}{'idle, %':>11}{'first round, s':>16}{'others, s':>11}",
         end="",
     )
-    print("".join(f"{part + ', MB':>15}" for part in COLUMNS))
+    print("".join(f"{part + ', MiB':>15}" for part in COLUMNS))
     for count in nodes or NODES:
         with tempfile.TemporaryDirectory() as folder:
             found = measure(count, rounds, Path(folder))

@@ -220,7 +220,7 @@ def main(
 ) -> None:
     """Print a row for every model and number of nodes, without faults and with."""
     print(f"{'model':>10}{'nodes':>8}{'faulty':>8}{'accept, s':>11}{'round, s':>10}", end="")
-    print(f"{'ms a reply':>12}{'received, MB':>14}{'peak, MB':>10}")
+    print(f"{'ms a reply':>12}{'received, MiB':>14}{'peak, MiB':>10}")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "data").mkdir()
         write_mnist(Path(folder) / "data")

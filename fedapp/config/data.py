@@ -41,7 +41,7 @@ class DataConfig(ConfigGroup):
         "test", min_length=1, description="Name of the test split."
     )
     input_key: Annotated[str, UnusedIf(EMBEDDED, IDX, CIFAR, INPUT_KEYS)] = Field(
-        "", description="Input column. Empty: the first image or text column."
+        "", description="Input column. Empty: the first image column, or else text column."
     )
     input_keys: Annotated[str, UnusedIf(EMBEDDED, IDX, CIFAR, CLASS_FOLDERS)] = Field(
         "",

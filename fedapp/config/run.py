@@ -64,7 +64,11 @@ class EvaluationConfig(ConfigGroup):
     evaluation: Literal["server", "clients", "both"] = Field(
         "server", description="Where the global model is evaluated."
     )
-    eval_every: int = Field(1, ge=0, description="Rounds between evaluations. 0: only at the end.")
+    eval_every: int = Field(
+        1,
+        ge=0,
+        description="Rounds between evaluations. 0: before the first and after the last only.",
+    )
     eval_train_examples: int = Field(
         0,
         ge=0,
