@@ -12,7 +12,7 @@ from fedapp.studies.papers.pages.index import summary, totals
 from fedapp.studies.papers.pages.markdown import span, table, wrapped
 from fedapp.studies.papers.pages.page import page
 from fedapp.studies.papers.pages.tables import Entry, entries, table_section
-from fedapp.studies.papers.results import CellResult, Results, thin
+from fedapp.studies.papers.results import POINTS, CellResult, Results, thin
 from fedapp.studies.papers.schema import Comparison, Figure, ScaleName
 from fedapp.studies.sweep.record import RunRecord
 from tests.paper_results import (
@@ -222,8 +222,8 @@ def test_curves_are_thinned_and_keep_their_ends_and_their_best() -> None:
         train_loss=[None] * 1000,
         gradients=[0] * 1000,
     )
-    curve = thin(record, 50)
-    assert len(curve.rounds) <= 51
+    curve = thin(record)
+    assert len(curve.rounds) <= POINTS + 1
     assert {0, 500, 999} <= set(curve.rounds)
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import re
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,14 +58,6 @@ def record(last: int, seed: int = 0, **more) -> RunRecord:
     return RunRecord(**{**own, "rounds": rounds, **values, **more})
 
 
-def write_json(folder: Path, records: Iterable[RunRecord]) -> None:
-    """Write records as earlier versions did."""
-    (folder / "records").mkdir(parents=True)
-    for each in records:
-        content = gzip.compress(each.model_dump_json().encode(), mtime=0)
-        (folder / "records" / f"{each.run}.json.gz").write_bytes(content)
-
-
 def test_a_table_has_a_column_for_each_field() -> None:
     assert set(COLUMNS.names) == {*RunRecord.model_fields, "device", "commit"}
 
@@ -84,8 +74,7 @@ def test_a_record_comes_back_whole(execution: dict, tmp_path: Path) -> None:
     assert found == whole.model_copy(update={"execution": known})
 
 
-def test_records_of_earlier_versions_are_read_and_come_back_equal(tmp_path: Path) -> None:
-    """A file as it was, without the fields of later versions."""
+def test_a_record_without_the_fields_of_later_versions_comes_back_equal(tmp_path: Path) -> None:
     old = (
         '{"run":"0135d81430577703","settings":{"num-clients":100,"fraction-train":0.1,"seed":1},'
         '"status":"complete","problem":"","rounds":[0,1],"accuracy":[0.0863,null],"loss":[2.30345,1],'
@@ -93,10 +82,6 @@ def test_records_of_earlier_versions_are_read_and_come_back_equal(tmp_path: Path
         '"bytes_up":797136,"seconds":12.5,"agreement":[],"execution":{"device":"cpu","flwr":"1.42.0"}}'
     )
     whole = RunRecord.model_validate_json(old)
-    (tmp_path / "old" / "records").mkdir(parents=True)
-    path = tmp_path / "old" / "records" / f"{whole.run}.json.gz"
-    path.write_bytes(gzip.compress(old.encode()))
-    assert read_records(tmp_path / "old") == {whole.run: whole}
     update_table(tmp_path / "x.parquet", [whole])
     again = read_table(tmp_path / "x.parquet")[whole.run]
     assert again.model_dump_json(exclude_defaults=True) == whole.model_dump_json(
@@ -137,7 +122,6 @@ def test_a_run_that_failed_is_not_published_nor_taken(tmp_path: Path) -> None:
     """Where it was published, retrying it would give the old failure for ever."""
     failed = record(3, status="failed")
     update_table(tmp_path / "x.parquet", [failed, record(2)])
-    write_json(tmp_path, [failed])  # as earlier versions did
     assert read_records(tmp_path) == {failed.run: record(2)}
 
 
@@ -188,15 +172,6 @@ def test_a_table_of_something_else_is_named(tmp_path: Path) -> None:
     update_table(path, [record(1)])
     pq.write_table(pq.read_table(path).drop_columns(["settings"]), path)
     with pytest.raises(CheckpointError, match=r"x\.parquet is damaged or no table of records: "):
-        read_records(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"not gzip", b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff"])
-def test_a_damaged_record_is_named(tmp_path: Path, content: bytes) -> None:
-    write_json(tmp_path, [record(1)])
-    path = next((tmp_path / "records").iterdir())
-    path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=path.name):
         read_records(tmp_path)
 
 

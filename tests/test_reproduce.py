@@ -31,7 +31,6 @@ from fedapp.studies.sweep.search import Cell, replay, search
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.table import read_records, update_table
 from tests.paper_results import EXPERIMENTS, TABLES, cell, run_result, setup, table_results
-from tests.test_records import write_json
 
 
 def test_items_are_chosen_by_name_or_by_its_start() -> None:
@@ -356,10 +355,10 @@ def merged(tmp_path: Path, *recorded: Path) -> dict[str, RunRecord]:
     return read_records(tmp_path / "to")
 
 
-def test_records_of_an_earlier_version_become_rows_and_results(tmp_path: Path) -> None:
+def test_records_of_another_folder_become_rows_and_results(tmp_path: Path) -> None:
     runs = recorded_runs(1.0)
     assert len(runs) == 4
-    write_json(tmp_path / "old", runs)
+    update_table(tmp_path / "old" / "seo.parquet", runs)
     assert merged(tmp_path, tmp_path / "old") == {each.run: each for each in runs}
     assert [path.name for path in (tmp_path / "to").glob("*.parquet")] == ["seo.parquet"]
     [stored] = [read_results(tmp_path / "to", "seo-fig5", "smoke")]

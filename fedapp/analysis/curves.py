@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def monotone(values: Sequence[float]) -> list[float]:
-    """Return the best value over all prior rounds, for every round; nan is ignored."""
-    filled = np.where(np.isnan(values), -np.inf, np.asarray(values, dtype=float))
+def monotone(values: Sequence[float | None]) -> list[float]:
+    """Return the best value over all prior rounds, for every round; None and nan are ignored."""
+    array = np.asarray(values, dtype=float)
+    filled = np.where(np.isnan(array), -np.inf, array)
     return [float(v) for v in np.maximum.accumulate(filled)] if len(filled) else []
 
 
@@ -34,7 +35,7 @@ def envelope(
 
 
 def rounds_to_target(
-    rounds: Sequence[float], values: Sequence[float], target: float
+    rounds: Sequence[float], values: Sequence[float | None], target: float
 ) -> float | None:
     """Return where the monotone curve crosses ``target``, by linear interpolation, or None.
 
@@ -105,18 +106,18 @@ def fluctuation(accuracy: Sequence[float | None]) -> float:
 
 
 def beyond_plateau(
-    accuracy: Sequence[float | None], losses: Sequence[float | None], margin: float = 0.001
+    accuracy: Sequence[float | None], losses: Sequence[float | None]
 ) -> float | None:
     """Return the last training loss over that of the round in which the test accuracy plateaus.
 
-    That is the first round within ``margin`` of the best. Below 1, the training loss falls "even beyond
+    That is the first round within 0.001 of the best. Below 1, the training loss falls "even beyond
     the point where test-set accuracy plateaus" (McMahan et al. 2017, section 3). None without losses, or
     where one of the two is not finite or 0.
     """
     scored = [-np.inf if value is None else value for value in accuracy]
     if not scored or len(losses) != len(scored) or not np.isfinite(max(scored)):
         return None
-    first = next(i for i, value in enumerate(scored) if value >= max(scored) - margin)
+    first = next(i for i, value in enumerate(scored) if value >= max(scored) - 0.001)
     at_plateau, last = losses[first], losses[-1]
     return last / at_plateau if at_plateau and last is not None else None
 

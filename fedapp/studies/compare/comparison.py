@@ -204,12 +204,6 @@ def curve_of(records: Sequence[RoundMetrics], key: str) -> Curve:
     return Curve([round_ for round_, _ in points], finite)
 
 
-def needed_rounds(curve: Curve, target: float) -> float | None:
-    """Return the rounds to a target accuracy (McMahan et al. 2017, section 3), or None."""
-    values = [math.nan if value is None else value for value in curve.values]
-    return rounds_to_target(curve.rounds, values, target)
-
-
 def _numbers(
     run: StoredRun,
     name: str,
@@ -224,6 +218,7 @@ def _numbers(
     own = next(iter(curves), "")
     best = curves[own].best(METRICS[own]) if own else None
     trained = [record for record in run.records if record["round"] > 0]
+    scored = curves.get(ACCURACY)
     return ComparedRun(
         name=name,
         path=str(run.directory.path),
@@ -236,8 +231,8 @@ def _numbers(
         final=curves[own].values[-1] if own else None,
         best=best[0] if best else None,
         best_round=best[1] if best else None,
-        rounds_to_target=needed_rounds(curves[ACCURACY], target)
-        if target and ACCURACY in curves
+        rounds_to_target=rounds_to_target(scored.rounds, scored.values, target)
+        if target and scored
         else None,
         bytes_down=int(total(trained, "bytes_down")),
         bytes_up=int(total(trained, "bytes_up")),

@@ -82,8 +82,8 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 def differing_settings(runs: Sequence[StoredRun]) -> dict[str, list[Scalar | None]]:
     """Return the settings in which runs differ: components, each with its parameters, others, execution.
 
-    A key that an earlier version did not have
-    is not compared, nor a parameter of a component that only some runs have, at its default.
+    A key that an earlier version did not have is not compared, nor a parameter of a component that only
+    some runs have, at its default.
     """
     every = [_settings_of(run) for run in runs]
     values = {key: [settings.get(key) for settings in every] for key in _ordered_keys(runs, every)}

@@ -272,7 +272,6 @@ def _line_cell(experiment: Figure, setup: Setup, panel: Panel, line: Line) -> Ce
         target=target,
         seeds=setup.seeds,
         rates=rates,
-        options=setup.options(line.options),
         measure="rounds" if target else "accuracy",
         window=setup.scale.window or experiment.window,
         draw=rounds,

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.studies.papers.noise import SEEDS, Interval, Numbers, Signs, contrast
-from fedapp.studies.papers.results import CellResult, Curve, RunResult
+from fedapp.studies.papers.results import CellResult, RunResult
 from fedapp.studies.papers.schema import Base, Part
 
 Measure = Literal[
@@ -264,7 +264,7 @@ def _number(claim: Claim, run: RunResult, level: float, pace: float) -> float | 
     if run.curve is None:
         return None
     if claim.of == "rounds_to_level":
-        return _rounds_to(level, run.curve)
+        return rounds_to_target(run.curve.rounds, run.curve.accuracy, level)
     values = run.curve.accuracy if claim.of == "accuracy" else run.curve.train_loss
     low, high = claim.window or (run.curve.rounds[-1] * pace,) * 2
     in_window = [
@@ -273,11 +273,6 @@ def _number(claim: Claim, run: RunResult, level: float, pace: float) -> float | 
         if value is not None and low <= round_ * pace <= high
     ]
     return float(np.mean(in_window)) if in_window else None
-
-
-def _rounds_to(level: float, curve: Curve) -> float | None:
-    accuracy = [float("nan") if value is None else value for value in curve.accuracy]
-    return rounds_to_target(curve.rounds, accuracy, level)
 
 
 def _least_similar(first: CellResult, second: CellResult) -> str | None:

@@ -166,12 +166,8 @@ def _epochs(cell: Cell, config: RunConfig) -> float:
 
 
 def _data(config: RunConfig) -> str:
-    split_settings = f"{config.dataset} in words"
-    return (
-        split_settings
-        if config.text_unit == "words" and split_settings in SIZES
-        else config.dataset
-    )
+    words = f"{config.dataset} in words"
+    return words if config.text_unit == "words" and words in SIZES else config.dataset
 
 
 @functools.cache

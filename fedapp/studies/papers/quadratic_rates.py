@@ -1,14 +1,12 @@
 """Convergence of gradient descent, heavy ball and Nesterov on a quadratic, beside their bounds.
 
-``python -m fedapp.studies.papers.quadratic_rates PICTURE`` runs them, as federated rounds over ten
-clients that differ, and draws f(x_t) - f* beside the bounds.
+As federated rounds over ten clients that differ.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from logging import WARNING
 from pathlib import Path
@@ -35,13 +33,12 @@ from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs.figures import COLORS, GREY, LIGHT, new_figure
 from fedapp.server import run
-from fedapp.studies.papers.figures.style import reduce_colors
 
 Array = NDArray[np.float64]
 METHODS = tuple(
     make(STRONG_CONVEXITY, SMOOTHNESS) for make in (gradient_descent, heavy_ball, accelerated)
 )
-COLOURS = (GREY, *COLORS[:2])
+COLORS_OF_METHODS = (GREY, *COLORS[:2])
 
 
 class Trace(Callback):
@@ -129,21 +126,14 @@ def promised(method: Method, steps: int) -> Array:
     return bound(method, float(excess(start)[0]), distance, STRONG_CONVEXITY, steps)
 
 
-def draw(path: Path) -> None:
-    """Draw the figure into ``path``."""
-    rates_figure().savefig(path, dpi=150)
-    if path.suffix == ".png":
-        reduce_colors(path)
-
-
 def rates_figure(steps: int = 16) -> Figure:
     """Draw measured gaps (points) and bounds (lines) over ``steps`` rounds."""
     figure = new_figure(7.2, 4.2)
     axes = figure.subplots()
-    for method, colour in zip(METHODS, COLOURS, strict=True):
+    for method, color in zip(METHODS, COLORS_OF_METHODS, strict=True):
         label = f"{method.name}: η = {method.step:.3f}, β = {method.momentum:.3f}"
-        axes.semilogy(promised(method, steps), color=colour, linewidth=1.4)
-        axes.semilogy(measured(method, steps), "o", color=colour, markersize=4, label=label)
+        axes.semilogy(promised(method, steps), color=color, linewidth=1.4)
+        axes.semilogy(measured(method, steps), "o", color=color, markersize=4, label=label)
     axes.set_xlabel("communication round t (one full-batch local step)")
     axes.set_ylabel("$f(x_t) - f^*$")
     axes.set_ylim(1e-16, 3)
@@ -158,12 +148,3 @@ def rates_figure(steps: int = 16) -> Figure:
     axes.grid(visible=True, color=LIGHT, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Draw the picture into the file that the first argument names."""
-    draw(Path(arguments[0] if arguments else "quadratic-rates.png"))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -36,7 +36,7 @@ from fedapp.studies.sweep.plans import Plan, failure, records_of, run_plans
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Cell, SearchResult, replay, search
 from fedapp.studies.sweep.store import Store, as_folder
-from fedapp.studies.sweep.table import EARLIER, read_records, update_table
+from fedapp.studies.sweep.table import read_records, update_table
 
 
 def reproduce(names: Sequence[str], options: ReproduceOptions, console: Console) -> str:
@@ -168,7 +168,7 @@ def _recorded(folders: Sequence[Path]) -> dict[str, RunRecord]:
     """Return the records beside the results in ``folders``."""
     folders = [folder.expanduser() for folder in folders]
     for folder in folders:
-        if not any(file for pattern in ("*.parquet", EARLIER) for file in folder.glob(pattern)):
+        if not any(folder.glob("*.parquet")):
             raise ConfigError(
                 f"--from {folder}: it has no table of records (*.parquet). Name a folder of results, "
                 "for instance docs/results."

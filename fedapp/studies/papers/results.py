@@ -212,11 +212,8 @@ def _envelope(groups: Sequence[Sequence[RunRecord]], key: str) -> Envelope:
     """Return the envelope of the groups' means over seeds, each made monotone."""
     sign, curves = (1.0 if key == "accuracy" else -1.0), []
     for records in groups:
-        series = [
-            (r.rounds, [np.nan if v is None else sign * v for v in getattr(r, key)])
-            for r in records
-        ]
-        rounds, mean, _, _ = band([(x, monotone(y)) for x, y in series if y])
+        series = [(r.rounds, sign * np.asarray(getattr(r, key), dtype=float)) for r in records]
+        rounds, mean, _, _ = band([(x, monotone(y.tolist())) for x, y in series if len(y)])
         curves.append(([int(round_) for round_ in rounds], mean))
     rounds_, best = envelope(curves)
     indices = sorted(_spaced(len(best), POINTS))
@@ -296,10 +293,10 @@ def _tried(candidate: Candidate, cell: Cell) -> CandidateResult:
     )
 
 
-def thin(record: RunRecord, points: int = POINTS) -> Curve:
-    """Return about ``points`` evenly spaced rounds of a curve, with the best and the last."""
+def thin(record: RunRecord) -> Curve:
+    """Return about ``POINTS`` evenly spaced rounds of a curve, with the best and the last."""
     count = len(record.rounds)
-    chosen = _spaced(count, points)
+    chosen = _spaced(count, POINTS)
     scored = [value or 0.0 for value in record.accuracy]
     if scored:
         chosen.add(max(range(count), key=scored.__getitem__))
@@ -316,17 +313,15 @@ def thin(record: RunRecord, points: int = POINTS) -> Curve:
     )
 
 
-def thin_rows(rows: Sequence[dict[str, Any]], points: int = POINTS) -> list[dict[str, Any]]:
-    """Return at most ``points`` evenly spaced rows, with rounded numbers."""
-    indices = sorted({int(i) for i in np.linspace(0, len(rows) - 1, min(points, len(rows)))})
-    return [
-        {key: _shortened(value) for key, value in rows[index].items()} for index in indices if rows
-    ]
+def thin_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return at most ``POINTS`` evenly spaced rows, with rounded numbers."""
+    indices = sorted(_spaced(len(rows), POINTS))
+    return [{key: _shortened(value) for key, value in rows[index].items()} for index in indices]
 
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _shortened(experiment) for key, experiment in value.items()}
+        return {key: _shortened(each) for key, each in value.items()}
     return _round(value) if isinstance(value, float) else value
 
 

@@ -227,14 +227,10 @@ class Comparison(Base):
 
 
 class Line(Part):
-    """A line of a figure; ``color`` and ``dash`` are indices into the palette and the dashes.
-
-    ``options`` as in a table's row.
-    """
+    """A line of a figure; ``color`` and ``dash`` are indices into the palette and the dashes."""
 
     label: str
     settings: dict[str, Scalar] = {}
-    options: dict[str, tuple[Scalar, ...]] = {}
     rounds: int | None = None
     target: float | None = None
     learning_rate_search: dict[str, Any] = Field({}, alias="tuning")

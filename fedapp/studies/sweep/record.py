@@ -119,8 +119,7 @@ class RunRecord(BaseModel):
 
     def rounds_to(self, target: float) -> float | None:
         """Return the rounds to ``target`` (McMahan et al. 2017, section 3), or None."""
-        values = [math.nan if value is None else value for value in self.accuracy]
-        return rounds_to_target(self.rounds, values, target)
+        return rounds_to_target(self.rounds, self.accuracy, target)
 
 
 def _first(accuracy: Sequence[float | None], target: float) -> int:

@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-import gzip
 import io
 import json
-import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock
-from pydantic import ValidationError
 
 from fedapp.errors import CheckpointError
 from fedapp.files import write_atomically
@@ -49,12 +46,10 @@ FORMAT = {
 }
 """Options of the writer. Without pandas metadata and times, the same rows give the same bytes; the
 footer names the version of pyarrow, and another version of zstd may compress otherwise."""
-EARLIER = "records/*.json.gz"
-"""The files of earlier versions, one for each record."""
 
 
 def read_records(*folders: Path) -> dict[str, RunRecord]:
-    """Return the records in the folders by name of the run, those of earlier versions included.
+    """Return the records in the folders by name of the run.
 
     Of two records of a run the longer counts; of equally long ones the last.
 
@@ -65,8 +60,6 @@ def read_records(*folders: Path) -> dict[str, RunRecord]:
     """
     records: dict[str, RunRecord] = {}
     for folder in folders:
-        for path in sorted(folder.glob(EARLIER)):
-            records = merge(records, [_read_json(path)])
         for path in sorted(folder.glob("*.parquet")):
             records = merge(records, read_table(path).values())
     return records
@@ -139,15 +132,6 @@ def _record(row: dict[str, Any]) -> RunRecord:
     first, last = ({key: v} if (v := values.pop(key)) is not None else {} for key in OF_EXECUTION)
     values["execution"] = {**first, **values["execution"], **last}
     return RunRecord.model_validate(values)
-
-
-def _read_json(path: Path) -> RunRecord:
-    try:
-        return RunRecord.model_validate_json(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, zlib.error, ValidationError) as error:
-        raise CheckpointError(
-            f"{path} is damaged: {_first_line(error)}. Delete the file, and the run is repeated."
-        ) from error
 
 
 def _first_line(error: Exception) -> str:

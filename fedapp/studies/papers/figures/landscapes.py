@@ -100,10 +100,10 @@ def _draw_pair(axes: Axes, kind: str) -> None:
     total = sum(a for a, _ in pairs)
     best = np.linalg.solve(total, sum((a @ w for a, w in pairs), start=np.zeros(2)))
     theta, means = START, [START]
-    for context in range(ROUNDS):
+    for round_ in range(ROUNDS):
         paths = [local_path(theta, curvature, optimum) for curvature, optimum in pairs]
         for number, path in enumerate(paths):
-            label = f"client {number + 1}'s steps" if context == 0 else None
+            label = f"client {number + 1}'s steps" if round_ == 0 else None
             axes.plot(
                 *path.T, color=COLORS[number], linewidth=1.2, linestyle=DASHES[1], label=label
             )
