@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,13 +19,14 @@ MAX_GROUPS = 1000
 
 
 def code_groups(
-    splits: list[Split], *, client: str = "", required: bool = False
+    splits: Sequence[Split], *, client: str = "", required: bool = False
 ) -> tuple[list[dict[str, NDArray[np.int32]]], dict[str, tuple[str, ...]], dict[str, str]]:
     """Return each split's columns as integer codes, the value of each code, and why columns are left out.
 
     A code is the position among the sorted distinct values of all splits, so that an author has the same
     code in each. Columns with empty values or with nearly as many values as rows, and columns that some
-    split lacks, are left out. The column ``client`` may have any number of values, and whole floats.
+    split lacks, are left out. The column ``client`` may have any number of values, and whole floats, and
+    is also under "client_id".
 
     Raises
     ------
@@ -53,6 +54,9 @@ def code_groups(
         for codes_of_split, column in zip(codes, columns, strict=True):
             indices = pc.index_in(column, value_set=values).to_numpy()
             codes_of_split[name] = np.asarray(indices, np.int32)
+    if client in names:
+        names["client_id"] = names[client]
+        codes = [{**each, "client_id": each[client]} for each in codes]
     return codes, names, left_out
 
 

@@ -173,7 +173,7 @@ def build_dataset(config: DataConfig, source: Source) -> Dataset:
         return build_next_symbol(config, source)
     num_classes = checked_classes(config, source)
     source = hold_out_random(config, source)
-    splits = [source.train, source.test] if source.test else [source.train]
+    splits = source.splits
     read = encode_labelled if source.train.is_text else _images
     task, inputs = read(config, splits)
     groups, names, left_out = code_groups(splits)
@@ -199,16 +199,13 @@ def _images(config: DataConfig, splits: list[Split]) -> tuple[Task, list[NDArray
 
 
 def _build_table(config: DataConfig, source: Source, table: Table) -> Dataset:
-    """Return a table that is not coded; "client_id" is the client of a row, where a column names it."""
+    """Return a table that is not coded."""
     if table.num_classes:
         table = dataclasses.replace(table, num_classes=checked_classes(config, source))
     source = hold_out_random(config, source)
-    splits = [source.train, source.test] if source.test else [source.train]
+    splits = source.splits
     client = client_column(config, source.train)
     groups, names, left_out = code_groups(splits, client=client, required=bool(config.client_key))
-    if client in names:
-        groups = [{**codes, "client_id": codes[client]} for codes in groups]
-        names = {**names, "client_id": names[client]}
     examples = [
         Examples(split.inputs, labels_of(split), codes, names, left_out)
         for split, codes in zip(splits, groups, strict=True)

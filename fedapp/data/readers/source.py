@@ -64,6 +64,11 @@ class Source:
     class_names: tuple[str, ...] = ()
     table: Table | None = None
 
+    @property
+    def splits(self) -> list[Split]:
+        """The training split and, if there is one, the test split."""
+        return [self.train, self.test] if self.test else [self.train]
+
 
 def visible_paths(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
     """Yield all paths in ``folder`` at any depth, sorted; links are followed, hidden names left out.

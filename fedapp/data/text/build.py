@@ -116,15 +116,11 @@ class Lines:
 
 
 def _lines(source: Source, client: str) -> list[Lines]:
-    """Return the training split and the test split, if there is one; "client_id" is the client's code."""
-    splits = [source.train, source.test] if source.test else [source.train]
-    groups, names, _ = code_groups(splits, client=client, required=True)
-    if client:
-        groups = [{**codes, "client_id": codes[client]} for codes in groups]
-        names = {**names, "client_id": names[client]}
+    """Return the training split and the test split, if there is one."""
+    groups, names, _ = code_groups(source.splits, client=client, required=True)
     return [
         Lines(split.inputs.to_pylist(), _owners(codes, len(split)), codes, names)
-        for split, codes in zip(splits, groups, strict=True)
+        for split, codes in zip(source.splits, groups, strict=True)
     ]
 
 
