@@ -27,6 +27,9 @@ from fedapp.federation.sampling import poisson_sample
 from fedapp.runs.checkpoint import drop_checkpoints
 from fedapp.seeds import generator
 from fedapp.server import run as run_server
+from fedapp.studies.sweep.execute import execute_run
+from fedapp.studies.sweep.identity import Request
+from fedapp.studies.sweep.store import Store
 from fedapp.training.algorithm import ClientContext, ClientExtras, ServerStep
 from fedapp.training.round_plan import RoundPlan
 from strategies._noise import clipped, norm_of
@@ -509,6 +512,21 @@ def test_max_epsilon_ends_a_run_before_the_round_that_would_pass_it(run: Run, ca
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 3
     again = run(**UNIFORM, **private, num_server_rounds=9, eval_every=0, resume=True)
     assert metrics_of(again) == records
+
+
+def test_a_run_of_a_sweep_that_spent_its_epsilon_is_done(tmp_path: Path) -> None:
+    """The second turn, which can do no round, says so; it is not tried again for ever."""
+    bound = {"dp-fedavg.max-epsilon": epsilon(1.0, 0.5, 2, 6**-1.1) * 1.001}
+    given = {**SMALL, **UNIFORM, **SEED, **bound, "algorithm": "dp-fedavg"}
+    del given["num-server-rounds"]
+    request = Request.of(given, 9)
+    store = Store(tmp_path)
+    assert execute_run(request, store, lambda *_: False) is None
+    record = execute_run(request, store, lambda *_: False)
+    assert record is not None
+    assert (record.status, record.last_round) == ("complete", 2)
+    assert record.problem == "max-epsilon ended it after round 2"
+    assert store.find(request) == record
 
 
 def test_max_epsilon_of_local_noise_is_each_clients(run: Run) -> None:

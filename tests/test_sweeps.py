@@ -25,7 +25,7 @@ from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import reproduce
 from fedapp.studies.sweep.command import sweep_settings
 from fedapp.studies.sweep.execute import execute_run
-from fedapp.studies.sweep.grid import Row, expand, make_rows, split_grid, write_rows
+from fedapp.studies.sweep.grid import Row, expand, make_rows, show, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, Request
 from fedapp.studies.sweep.plans import retry_failures, run_plans
 from fedapp.studies.sweep.record import RunRecord, problem_of, read_run
@@ -136,6 +136,7 @@ def test_a_record_satisfies_what_it_reached() -> None:
     assert found.satisfies(Request.of(BASE, 100, target=0.7))
     assert not found.satisfies(Request.of(BASE, 100, target=0.71))
     assert record([0.1], status="diverged").satisfies(Request.of(BASE, 100))
+    assert record([0.1], problem="max-epsilon ended it").satisfies(Request.of(BASE, 100))
 
 
 def test_a_record_is_cut_to_what_is_asked_for() -> None:
@@ -144,6 +145,18 @@ def test_a_record_is_cut_to_what_is_asked_for() -> None:
     assert found.until(Request.of(BASE, 2)).status == "complete"
     assert found.until(Request.of(BASE, 9, target=0.5)).accuracy == [0.1, 0.5]
     assert found.until(Request.of(BASE, 9)) == found
+
+
+@pytest.mark.parametrize("status", ["failed", "diverged"])
+def test_what_is_done_stays_done_when_a_longer_run_fails(status: str) -> None:
+    """The problem came after the rounds that are asked for; before them, or in the last, it counts."""
+    later = record([0.1, 0.5, 0.7], status=status, problem="round 3: the test loss is not finite")
+    assert later.until(Request.of(BASE, 2)).status == "complete"
+    assert later.until(Request.of(BASE, 2)).final_accuracy() == 0.7
+    assert later.until(Request.of(BASE, 9, target=0.7)).status == "complete"
+    assert later.until(Request.of(BASE, 3)) == later
+    last = later.model_copy(update={"problem": "round 2: the test loss is not finite"})
+    assert last.until(Request.of(BASE, 2)) == last
 
 
 def metrics_of(folder: Path, rounds: int) -> Path:
@@ -568,6 +581,16 @@ def test_rows_with_a_target_are_sorted_by_rounds() -> None:
     assert Row({"x": 1}, [fast, never], 1.0).needed is None
 
 
+def test_a_regression_is_sorted_by_its_test_loss() -> None:
+    points = [{"learning-rate": rate} for rate in (0.1, 0.2, 0.3)]
+    records = [record([None] * 2).model_copy(update={"loss": [9.0, x]}) for x in (4.0, 1.0, 2.5)]
+    rows = make_rows(points, records, [0.0] * 3)
+    assert [row.point["learning-rate"] for row in rows] == [0.2, 0.3, 0.1]
+    assert rows[0].cells()[1:3] == ["1.0000", "1.0000 - 1.0000"]
+    assert (rows[0].flat()["loss"], rows[0].flat()["accuracy"]) == (1.0, None)
+    assert [column.header for column in show(rows).columns][:2] == ["learning-rate", "test loss"]
+
+
 def test_runs_without_an_accuracy_have_none_and_come_last(tmp_path: Path) -> None:
     points = [{"learning-rate": rate} for rate in (0.1, 0.2, 0.3)]
     wild = record([0.1, None], status="diverged", problem="nan")
@@ -580,7 +603,7 @@ def test_runs_without_an_accuracy_have_none_and_come_last(tmp_path: Path) -> Non
     assert [row["accuracy"] for row in flat] == [0.1, None, None]
     assert [row["status"] for row in flat] == ["complete", "diverged", "failed"]
     assert [row["best-accuracy"] for row in flat] == [0.1, 0.1, None]
-    assert files[1].read_text().splitlines()[3].startswith("0.2,1,,,,,0,,0.0,failed,")
+    assert files[1].read_text().splitlines()[3].startswith("0.2,1,,,,,,0,,0.0,failed,")
 
 
 def test_a_mean_over_seeds_is_not_made_of_those_that_survived() -> None:
@@ -662,7 +685,8 @@ def failed_from(round_: int, request: Request, store: Store) -> RunDirectory:
     stored = json.loads(directory.config.read_text())
     stored["found"] |= {"threads": 64, "device": "cuda:7"}
     directory.config.write_text(json.dumps(stored))
-    store.keep(early.model_copy(update={"status": "failed", "problem": "OSError: gone"}))
+    problem = f"round {round_}: OSError: gone"
+    store.keep(early.model_copy(update={"status": "failed", "problem": problem}))
     return directory
 
 

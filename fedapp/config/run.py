@@ -16,6 +16,11 @@ SEQUENTIAL = Case(
     lambda config: config.trainer == "sequential",
 )
 
+BY_CLIENTS = Case(
+    "evaluation is 'clients'. Set evaluation='both'",
+    lambda config: config.evaluation == "clients",
+)
+
 
 class ExecutionConfig(ConfigGroup):
     """The seed, and what executes the run."""
@@ -69,7 +74,7 @@ class EvaluationConfig(ConfigGroup):
         ge=0,
         description="Rounds between evaluations. 0: before the first and after the last only.",
     )
-    eval_train_examples: int = Field(
+    eval_train_examples: Annotated[int, UnusedIf(BY_CLIENTS)] = Field(
         0,
         ge=0,
         description="Size of a fixed sample of training examples to evaluate on. 0: none.",

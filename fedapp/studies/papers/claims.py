@@ -266,6 +266,8 @@ def _number(claim: Claim, run: RunResult, level: float, pace: float) -> float | 
     if claim.of == "rounds_to_level":
         return rounds_to_target(run.curve.rounds, run.curve.accuracy, level)
     values = run.curve.accuracy if claim.of == "accuracy" else run.curve.train_loss
+    if not run.curve.rounds:
+        return None
     low, high = claim.window or (run.curve.rounds[-1] * pace,) * 2
     in_window = [
         value

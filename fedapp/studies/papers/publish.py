@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ def results_from(
         for label, cell in cells.items()
     }
     records = [record for outcome in outcomes.values() for record in _records(outcome)]
-    chosen = "".join(f" --set {key}={value}" for key, value in sorted(options.overrides.items()))
+    overrides = sorted(options.overrides.items())
+    chosen = "".join(f" --set {shlex.quote(f'{key}={value}')}" for key, value in overrides)
     command = f"fedapp reproduce {name} --scale {options.scale}{chosen}"
     datasets = {label: str(cell.settings["dataset"]) for label, cell in cells.items() if cell}
     numbers = _numbers(name, experiment, cell_results, datasets, setup, options)

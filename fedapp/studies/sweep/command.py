@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedapp.config.read import parse_settings
+from fedapp.config.read import callback_settings, parse_settings
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.grid import expand, make_rows, request_for, show, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, LENGTH
@@ -49,7 +49,9 @@ def sweep_settings(
             raise ConfigError(
                 f"{key}: a sweep names its runs itself, in the folder --runs. Leave the key out."
             )
-    for key in EXECUTION.difference(LENGTH).intersection(grid):
+    first = {key: values[0] for key, values in grid.items()}
+    unnamed = EXECUTION.difference(LENGTH) | callback_settings({**base, **first}).keys()
+    for key in unnamed.intersection(grid):
         raise ConfigError(
             f"{key}: is not part of the identity of a run, and all its values would be one run. Give "
             f"it one value, as in {key}={grid[key][0]}, or compare `fedapp run` with each."

@@ -47,9 +47,11 @@ class StopRun(Callback):
 
     def __init__(self, should_stop: ShouldStop) -> None:
         self.should_stop = should_stop
+        self.rounds = 0
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Return whether the run ends after this round."""
+        self.rounds += 1
         stopped = self.should_stop(result.round, result.metrics.get("test_accuracy"))
         return stopped or problem_of(result.metrics)[0] != "complete"
 
@@ -173,5 +175,9 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
     stops = [StopAtTarget(request.target)] if request.target else []
     grid = InlineGrid(client_app, values, [{}])
     grid.trainer_by_length = False  # a longer run continues a shorter one to the same numbers
-    run(grid, read_config(values), [StopRun(should_stop), *stops])
-    return read_run(request, folder)
+    stop = StopRun(should_stop)
+    run(grid, read_config(values), [stop, *stops])
+    record = read_run(request, folder)
+    if stop.rounds or record.satisfies(request):
+        return record
+    return record.model_copy(update={"problem": f"max-epsilon ended it after round {done}"})

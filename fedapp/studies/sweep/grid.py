@@ -105,14 +105,26 @@ class Row:
 
     @property
     def accuracies(self) -> list[float]:
-        """The last test accuracy of each complete run."""
-        return [record.final_accuracy() for record in self._whole]
+        """The last test accuracy of each complete run that has one."""
+        return [record.final_accuracy() for record in self._whole if record.has_accuracy]
+
+    @property
+    def losses(self) -> list[float]:
+        """The last test loss of each complete run that has one."""
+        return [loss for record in self._whole if (loss := record.final_loss) is not None]
 
     @property
     def mean(self) -> float | None:
-        """The mean accuracy over the seeds; None if a run failed or diverged."""
-        whole = self.accuracies if self.status == "complete" else []
-        return sum(whole) / len(whole) if whole else None
+        """The mean accuracy over the seeds; None if a run failed or diverged, or has none."""
+        return self._mean(self.accuracies)
+
+    @property
+    def loss(self) -> float | None:
+        """The mean test loss over the seeds; None if a run failed or diverged, or has none."""
+        return self._mean(self.losses)
+
+    def _mean(self, values: Sequence[float]) -> float | None:
+        return sum(values) / len(values) if values and self.status == "complete" else None
 
     @property
     def needed(self) -> float | None:
@@ -126,16 +138,16 @@ class Row:
         return [record for record in self.records if record.status == "complete"]
 
     def sorting(self) -> tuple[bool, float, float]:
-        """Return the sort key: rounds to the target if there is one, then accuracy.
+        """Return the sort key: rounds to the target if there is one, then accuracy, or else the loss.
 
         Rows with a run that failed or diverged come last.
         """
-        needed, mean = self.needed, self.mean
-        return (mean is None, math.inf if needed is None else needed, -(mean or 0.0))
+        needed, value = self.needed, self.loss if self.mean is None else -self.mean
+        return (value is None, math.inf if needed is None else needed, value or 0.0)
 
     def flat(self) -> dict[str, Any]:
         """Return the row as a flat dictionary; None for missing numbers."""
-        best = [record.best_accuracy for record in self.records if record.rounds]
+        best = [record.best_accuracy for record in self.records if record.has_accuracy]
         return {
             **self.point,
             "runs": len(self.records),
@@ -143,6 +155,7 @@ class Row:
             "accuracy-min": min(self.accuracies, default=None),
             "accuracy-max": max(self.accuracies, default=None),
             "best-accuracy": max(best, default=None),
+            "loss": None if self.loss is None else float(f"{self.loss:.5g}"),
             "rounds": max(record.last_round for record in self.records),
             "rounds-to-target": self.needed,
             "seconds": round(sum(record.seconds for record in self.records), 1),
@@ -155,12 +168,14 @@ class Row:
         flat = self.flat()
         count = len(self.records) - len(self._whole)
         of_all = f" ({count} of {len(self.records)})" if len(self.records) > 1 else ""
-        accuracy = self.status + of_all if self.mean is None else f"{self.mean:.4f}"
-        low, high, needed = (flat[k] for k in ("accuracy-min", "accuracy-max", "rounds-to-target"))
+        value, ends = self.mean, self.accuracies
+        if not ends:
+            value, ends = self.loss, self.losses
+        needed = flat["rounds-to-target"]
         return [
             *(str(flat[key]) for key in self.point),
-            accuracy,
-            "-" if low is None else f"{low:.4f} - {high:.4f}",
+            self.status + of_all if value is None else f"{value:.4f}",
+            f"{min(ends):.4f} - {max(ends):.4f}" if ends else "-",
             str(flat["rounds"]),
             "-" if needed is None else f"{needed:.1f}",
             f"{flat['seconds']:.0f}",
@@ -194,7 +209,9 @@ def make_rows(
 def show(rows: Sequence[Row]) -> Table:
     """Return the table for the terminal."""
     keys = list(rows[0].point) if rows else []
-    table = Table(*keys, "test accuracy", "min - max", "rounds", "to target", "seconds", box=None)
+    loss_alone = all(row.mean is None for row in rows) and any(row.loss is not None for row in rows)
+    shown = "test loss" if loss_alone else "test accuracy"
+    table = Table(*keys, shown, "min - max", "rounds", "to target", "seconds", box=None)
     for row in rows:
         table.add_row(*row.cells(), style="" if row.status == "complete" else "dim")
     return table

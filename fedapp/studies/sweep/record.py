@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from itertools import accumulate, compress
 from pathlib import Path
@@ -91,7 +92,7 @@ class RunRecord(BaseModel):
         """
         reached = _first(self.accuracy, request.target)
         count = sum(round_ <= request.rounds for round_ in self.rounds[: reached + 1])
-        if count >= len(self.rounds):
+        if count >= len(self.rounds) and not self._went_on(request, reached):
             return self
         cut = {key: getattr(self, key)[:count] for key in CURVES}
         for key in TOTALS:
@@ -101,9 +102,17 @@ class RunRecord(BaseModel):
         cut["agreement"] = [row for row in self.agreement if row["round"] <= last]
         return self.model_copy(update={**cut, "status": "complete", "problem": ""})
 
+    def _went_on(self, request: Request, reached: int) -> bool:
+        """Return whether the problem came after the rounds of ``request``, when they were continued."""
+        if not (self.problem and self.rounds):
+            return False
+        whole = self.last_round >= request.rounds or reached < len(self.accuracy)
+        found = re.match(r"round (\d+): ", self.problem)
+        return whole and (found is None or int(found[1]) > self.last_round)
+
     def satisfies(self, request: Request) -> bool:
-        """Return whether the run has the rounds of ``request``, or failed or diverged."""
-        if self.status != "complete" or self.last_round >= request.rounds:
+        """Return whether the run has the rounds of ``request``, or failed, diverged or ended before."""
+        if self.status != "complete" or self.problem or self.last_round >= request.rounds:
             return True
         return bool(request.target) and self.best_accuracy >= request.target
 
@@ -116,6 +125,16 @@ class RunRecord(BaseModel):
         """Return the mean test accuracy of the last ``window`` evaluated rounds; 0 if it diverged."""
         last = [value for value in self.accuracy[-window:] if value is not None]
         return sum(last) / len(last) if last and self.status == "complete" else 0.0
+
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether an accuracy was measured; a regression and a quadratic have a test loss alone."""
+        return any(value is not None for value in self.accuracy)
+
+    @property
+    def final_loss(self) -> float | None:
+        """The last test loss, or None."""
+        return self.loss[-1] if self.loss else None
 
     def rounds_to(self, target: float) -> float | None:
         """Return the rounds to ``target`` (McMahan et al. 2017, section 3), or None."""

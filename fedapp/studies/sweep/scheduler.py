@@ -234,7 +234,8 @@ class Schedule:
         if record.problem:
             self.failed[record.run] = record.problem
         if not self.console.is_terminal or record.problem:
-            outcome = record.problem or f"best accuracy {record.best_accuracy:.4f}"
+            best = f"best accuracy {record.best_accuracy:.4f}" if record.has_accuracy else ""
+            outcome = record.problem or best or f"test loss {record.final_loss}"
             rate = dict(event.request.settings).get("learning-rate")
             text = "" if rate is None else f"η = {rate}, "
             text += f"{record.last_round} rounds, {record.seconds:.1f} s, {outcome}"
