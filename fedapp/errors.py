@@ -37,8 +37,9 @@ class RunError(FedappError):
 
 
 def one_line(text: object) -> str:
-    """Return text from a node as one line of at most REASON_LENGTH characters."""
-    return " ".join(str(text).split())[:REASON_LENGTH] or "no reason"
+    """Return text from a node as one line of at most REASON_LENGTH characters that can be printed."""
+    line = " ".join(str(text).split())[:REASON_LENGTH]
+    return "".join(each for each in line if each.isprintable()) or "no reason"
 
 
 def reason_of(error: Exception) -> str:

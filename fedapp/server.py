@@ -34,7 +34,15 @@ from fedapp.runs.callbacks import (
     has_reached,
 )
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
-from fedapp.runs.directory import RunDirectory, create, joined, open_states, reopen, write_config
+from fedapp.runs.directory import (
+    RunDirectory,
+    create,
+    joined,
+    open_states,
+    reopen,
+    resume_command,
+    write_config,
+)
 from fedapp.runs.final_outputs import FinalOutputs
 from fedapp.runs.initial_model import load_initial_model, weights_digest
 from fedapp.runs.lock import locked, logged
@@ -105,7 +113,7 @@ def run(
         try:
             strategy.start(grid, to_arrays(strategy.state.theta), last)
         except KeyboardInterrupt:
-            log(INFO, "Stopped. Resume with: fedapp run --resume %s", directory.path)
+            log(INFO, "Stopped. Resume with: %s", resume_command(directory.path))
             raise
         log(INFO, "Run directory: %s", directory.path)
     return directory
@@ -146,15 +154,15 @@ def _check_resumed_nodes(
     if not config.num_clients and run_info.get("engine") == "flower":
         raise ConfigError(
             f"num-clients = 0: the clients of the run in {directory.path} are Flower's nodes, with data "
-            "of their own, and `fedapp run` does not reach them. Resume with: flwr run . CONNECTION "
-            f"--run-config {directory.path / 'resume.toml'} --stream"
+            "of their own, and `fedapp run` does not reach them. Resume with: "
+            f"{resume_command(directory.path)}"
         )
     nodes, before = len(grid.contexts), run_info.get("nodes")
     if config.num_clients and before not in (None, nodes):
         raise ConfigError(
             f"{grid.option} {nodes}: the run in {directory.path} has {before} nodes, and a resumed run "
-            "has as many, so that it gives the same numbers. Resume with `fedapp run --resume "
-            f"{directory.path}`."
+            "has as many, so that it gives the same numbers. Resume with: "
+            f"{resume_command(directory.path)}"
         )
 
 
@@ -169,6 +177,8 @@ def _prepare(
     state: ServerState | None,
 ) -> FederatedStrategy:
     """Wait for nodes, write a new run's first files, and return the strategy."""
+    if state:
+        nodes.remember(state.sizes)
     available = nodes.wait(grid)
     if node_data.dataset.table is not None:
         node_data = node_data.coded(_statistics(nodes, available, node_data.dataset))
@@ -178,6 +188,9 @@ def _prepare(
     sizes = list(nodes.sizes(nodes.clients).values()) if partition is None else partition.sizes
     require_batches(config, task, sizes)
     algorithm = make_algorithm(config, task)
+    client_states = _client_states(
+        grid, config, directory, algorithm, 0 if state is None else state.round
+    )
     if state is None:
         state = ServerState(0, theta, algorithm.start(theta))
         engine = grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
@@ -197,7 +210,7 @@ def _prepare(
         nodes,
         make_score(config, node_data.dataset),
         state=state,
-        client_states=_client_states(grid, config, directory, algorithm, state.round),
+        client_states=client_states,
         ledger=_ledger(config, algorithm, directory, run_info, state.round),
         population=run_info.get("clients"),
     )

@@ -228,7 +228,7 @@ class FederatedStrategy(Strategy):
         log_faults(collected.faults, self.config.on_failure)
         self._encoded = None
         problem, further = self._apply(collected.aggregate)
-        self.nodes.query_again_after(collected.faults)  # which takes them out of the total weight
+        self.nodes.query_again_after(collected.faults)
         if problem:
             self._stop_or_warn(problem)
         return TrainingResult(self._requests, collected, problem, self._delivery.late, further)
@@ -257,7 +257,7 @@ class FederatedStrategy(Strategy):
         if problem := too_few(aggregate, self.config.min_replies, self.algorithm):
             return problem, {}
         plan, further = self._requests.plan, dict[str, Any]()
-        if self.config.record_updates and aggregate.client_metrics:
+        if self.config.record_updates and aggregate.num_weighted:
             further |= similarity_metrics(aggregate, self.state.theta, plan.update)
         step = ServerStep(
             plan=plan,

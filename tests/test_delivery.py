@@ -2,6 +2,7 @@
 
 import itertools
 
+import httpx
 import pytest
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
@@ -70,6 +71,28 @@ def ask(*nodes):
 def federation(takes, **options):
     clock = Clock()
     return Delivery(clock), SlowGrid(clock, takes, **options), clock
+
+
+def test_nobody_whose_reply_was_fetched_is_busy_when_the_caller_stops():
+    """With over-selection it stops at the first m of the replies that have come together."""
+    delivery, grid, _ = federation({1: 1, 2: 1, 3: 9})
+    replies = delivery.exchange(grid, ask(1, 2, 3), 5)
+    assert next(replies)[0] == 0
+    replies.close()
+    assert delivery.busy([1, 2, 3]) == {3}
+
+
+def test_messages_that_a_failing_superlink_does_not_take_are_lost():
+    """As one of which a database is locked: the round goes on, and the nodes are named."""
+
+    class Failing(SlowGrid):
+        def push_messages(self, messages):
+            answer = httpx.Response(500, request=httpx.Request("POST", "http://link"))
+            answer.raise_for_status()
+
+    clock = Clock()
+    found = dict(Delivery(clock).exchange(Failing(clock, {}), ask(1, 2), 5))
+    assert {index: fault.kind for index, fault in found.items()} == {0: "lost", 1: "lost"}
 
 
 def test_replies_that_are_there_together_come_in_the_order_of_their_messages():

@@ -57,6 +57,13 @@ def test_replies_are_given_in_the_order_of_the_orders(come: list[int], yielded: 
     assert [each.client_metrics[0].client for each in found] == yielded
 
 
+def test_single_updates_that_all_have_weight_0_have_no_mean() -> None:
+    """A Poisson round is applied also then, with the noise alone."""
+    each = {0: {"w": torch.tensor(1.0)}}
+    aggregate = aggregated(TrainReply({}, {}, each, (report(0, weight=0.0),)))
+    assert aggregate.mean(FedAvg()) == ({}, {})
+
+
 def test_a_reply_that_is_lost_holds_up_no_other() -> None:
     replies = iter([(1, reply(report(1))), (0, None), (2, reply(report(2)))])
     found = in_order(replies, 3)

@@ -330,6 +330,19 @@ def test_nodes_that_were_queried_ahead_are_not_queried_again() -> None:
     assert grid.asked == [1, 2]
 
 
+def test_clients_that_left_are_part_of_the_total_weight() -> None:
+    """SCAFFOLD's c is a mean over all clients that the run has had, also over those before a resume."""
+    nodes, grid = registered(examples=7)
+    size = len(DIGITS.train)
+    assert nodes.connected(grid, 1.0) == [1, 2]
+    assert nodes.total_weight == size + 7
+    del grid.starts[2]
+    assert nodes.connected(grid, 1.0) == [1]
+    assert (list(nodes.clients), nodes.total_weight) == ([0], size + 7)
+    nodes.remember({5: 100, 1: 3})  # client 1 has 7 since
+    assert nodes.total_weight == size + 7 + 100
+
+
 def test_an_answer_to_a_query_sent_ahead_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Node 2 answers at the third look."""
     nodes, grid = sent_ahead()

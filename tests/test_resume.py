@@ -296,6 +296,15 @@ def test_the_file_that_resumes_a_run_is_toml_whatever_its_folder_is_called(tmp_p
     assert tomllib.loads((folder / "resume.toml").read_text())["run-dir"] == str(folder)
 
 
+def test_a_checkpoint_has_the_clients_that_were_used(tmp_path):
+    """Without sizes, as 0.2.0 wrote them, it is read as well."""
+    theta = {"weight": torch.ones(2)}
+    for sizes in ({3: 70, 5: 90}, {}):
+        save_checkpoint(tmp_path, ServerState(1, theta, {}, {5: 1, 3: 1}, sizes))
+        state = load_checkpoint(tmp_path)
+        assert (state.last_used_round, state.sizes) == ({3: 1, 5: 1}, sizes)
+
+
 def test_a_server_state_that_is_theta_itself_can_be_written(tmp_path):
     theta = {"weight": torch.ones(2, 3)}
     save_checkpoint(tmp_path, ServerState(1, theta, dict(theta)))

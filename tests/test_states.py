@@ -83,6 +83,16 @@ def test_a_round_reads_the_newest_earlier_one(tmp_path: Path) -> None:
     assert (line.read(5), line.read(9)) == (2.0, 5.0)
 
 
+def test_a_state_that_the_server_counts_with_must_be_there(tmp_path: Path) -> None:
+    """A client that began anew would no longer be the one that is in the server's mean."""
+    line = Timeline(tmp_path)
+    line.write(2, 2.0)
+    for path in (tmp_path / "7").iterdir():
+        path.unlink()
+    with pytest.raises(CheckpointError, match=r"client 7: its state of round 2.*state-path"):
+        line.read(3)
+
+
 def test_a_resume_rolls_back(tmp_path: Path) -> None:
     """Checkpoints of rounds 0 and 4; turns in 3 and 6; resumed from 4, the turn of 6 is dead.
 

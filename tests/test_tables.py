@@ -22,6 +22,7 @@ from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.table import Statistics, Summary
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, DataError, RunError
+from fedapp.federation.table_statistics import TableStatistics
 from fedapp.runs.status import status
 from fedapp.server import run as run_server
 
@@ -464,9 +465,23 @@ def test_malformed_statistics_are_refused(tmp_path):
         json.dumps({**good, "label": {"names": [], "classes": 0}}),
         json.dumps(good).replace('"mean": ', '"mean": NaN, "old": '),
         json.dumps(good).replace('"squares": ', '"squares": -'),
+        json.dumps(good).replace('"mean": ', '"mean": 1e200, "old": '),
+        json.dumps(good).replace('"count": ', '"count": 1' + 400 * "0"),
+        json.dumps({**good, "label": {"names": [], "classes": 10**9}}),
+        100_000 * "[",
     ):
         with pytest.raises(DataError, match="the statistics of its table are malformed"):
             Summary.read(table, wrong)
+
+
+def test_statistics_of_more_examples_than_a_node_has_are_refused(tmp_path):
+    """With 2^60 it would decide the mean of all nodes."""
+    data = load_node_data(read_config({}), str(clusters(tmp_path / "set")))
+    statistics, answer = TableStatistics(data.table), summary_of(data).to_json()
+    assert not list(statistics.mismatches(1, {"table": answer, "examples": len(data.train)}))
+    with pytest.raises(DataError, match="count more values than it has examples"):
+        list(statistics.mismatches(2, {"table": answer, "examples": len(data.train) - 1}))
+    assert statistics.pool([1], summary_of(data)).columns.keys() == {"x", "y"}
 
 
 def test_private_nodes_send_no_statistics_and_use_those_given(tmp_path):

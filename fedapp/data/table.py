@@ -21,6 +21,8 @@ from fedapp.errors import DataError, one_line
 MISSING = ""
 """The category of a missing value."""
 
+MAX_COUNT, MAX_MEAN = 2**53, 1e100
+"""Bounds of what a node may say of a column of numbers, so that sums over nodes are finite."""
 MAX_CATEGORIES = 10_000
 """Bound on the values of one column, since each becomes a number of every example."""
 
@@ -135,8 +137,10 @@ class Summary:
             num_classes = int(label["classes"])
             if (num_classes > 0) != (table.num_classes > 0):
                 raise ValueError("it has another task")
+            if num_classes > MAX_CATEGORIES:
+                raise ValueError(f"{num_classes} classes, and at most {MAX_CATEGORIES} are allowed")
             return cls(columns, _names(label["names"]), num_classes)
-        except (ValueError, KeyError, TypeError, OverflowError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise DataError(
                 f"the statistics of its table are malformed: {one_line(error)}"
             ) from error
@@ -325,7 +329,8 @@ def _coding(name: str, stored: Mapping[str, Any]) -> Scaling | Categories:
 
 def _numbers(stored: Mapping[str, Any]) -> Numbers:
     numbers = Numbers(int(stored["count"]), float(stored["mean"]), float(stored["squares"]))
-    if numbers.count < 0 or not math.isfinite(numbers.mean) or not 0 <= numbers.squares < math.inf:
+    within = abs(numbers.mean) <= MAX_MEAN and 0 <= numbers.squares <= MAX_MEAN**2
+    if not (0 <= numbers.count <= MAX_COUNT and within):
         raise ValueError(f"{numbers}")
     return numbers
 

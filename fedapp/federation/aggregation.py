@@ -58,7 +58,7 @@ class RunningAggregate:
     def mean(self, algorithm: Algorithm) -> tuple[Tensors, Tensors]:
         """Return the aggregated update and the mean of the uploads; both empty without clients."""
         uploads = self._uploads.mean() if self._uploads.total_weight > 0 else {}
-        if not self._each:
+        if not self._each or not self.weight:
             return self._mean.mean() if self._mean.total_weight > 0 else {}, uploads
         return algorithm.aggregate(*self.client_updates()), uploads
 
@@ -245,6 +245,7 @@ def apply_server_rule(
         return f"algorithm = {algorithm.name!r} makes nan or infinite values of these updates"
     state.theta, state.algorithm = theta, own
     if algorithm.keeps_state:
-        clients = [metrics.client for metrics in aggregate.client_metrics]
-        state.last_used_round |= dict.fromkeys(clients, step.plan.round)
+        used = [metrics for metrics in aggregate.client_metrics if metrics.steps]
+        state.last_used_round |= {metrics.client: step.plan.round for metrics in used}
+        state.sizes |= {metrics.client: metrics.examples for metrics in used}
     return ""

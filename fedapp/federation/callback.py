@@ -22,14 +22,15 @@ RoundMetrics = dict[str, Any]
 class ServerState:
     """What the server carries from round to round; a checkpoint holds exactly this.
 
-    ``last_used_round`` is, by client, the last round whose reply the server used. It is filled only
-    if the algorithm's clients keep a state.
+    ``last_used_round`` is, by client, the last round whose reply the server used, and ``sizes`` n_k
+    then. They are filled only if the algorithm's clients keep a state.
     """
 
     round: int
     theta: Tensors
     algorithm: Tensors = field(default_factory=dict)
     last_used_round: dict[int, int] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
 
 
 class Ledger:

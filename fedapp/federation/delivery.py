@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from logging import WARNING
+from operator import itemgetter
 from threading import Thread
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -41,8 +42,8 @@ MAX_FETCHES = 16
 FETCH_SECONDS = 0.5
 """Wait for a batch of fetches; those that take longer go on in their threads."""
 
-REPEATABLE = ("/pull-object", "/confirm-message-received")
-"""How the addresses end that may be asked twice, and are asked for each reply."""
+REPEATABLE = ("/get-nodes", "/pull-object", "/confirm-message-received")
+"""How the addresses end that may be asked twice, and are asked every round or for each reply."""
 
 Fetched = list[tuple[str, Message]] | Fault
 """The replies that have arrived, by the ids of their messages, or why they cannot be read."""
@@ -199,10 +200,8 @@ class Delivery:
             while index_of and (spent := self._clock() - began) < limit:
                 if isinstance(grid, SupportsWait):
                     grid.wait_for_replies(list(index_of), limit - spent)
-                replies = self._pull(grid, list(index_of))
-                for key, reply in sorted(replies, key=lambda pair: index_of[pair[0]]):
-                    del self._pending[key]
-                    yield index_of.pop(key), reply
+                replies = self._take(grid, index_of)
+                yield from replies
                 if not replies and not isinstance(grid, SupportsWait):
                     time.sleep(min(max(0.05 * spent, 0.01), MAX_POLL_SECONDS, limit - spent))
             if max_wait is None and is_deployment(grid):
@@ -212,10 +211,20 @@ class Delivery:
                 for key in grid.cancel_messages(index_of):
                     del self._pending[key]
 
+    def _take(self, grid: Grid, index_of: dict[str, int]) -> list[tuple[int, Message | Fault]]:
+        """Return (index, reply) of the replies that have arrived, none of which is pending any more.
+
+        The caller may stop at any of them.
+        """
+        replies = self._pull(grid, list(index_of))
+        for key, _ in replies:
+            del self._pending[key]
+        return sorted(((index_of.pop(key), each) for key, each in replies), key=itemgetter(0))
+
     def send(self, grid: Grid, messages: Sequence[Message], seconds: float) -> dict[str, int]:
         """Send messages that expire after ``seconds``; return the index of each accepted one by id."""
         began = self._clock()
-        accepted = set(grid.push_messages(messages))
+        accepted = set(push(grid, messages))
         self._add_transfer(grid, began)
         index_of = {}
         for index, message in enumerate(messages):
@@ -290,6 +299,17 @@ class Delivery:
     def _add_transfer(self, grid: Grid, began: float) -> None:
         if is_deployment(grid):
             self.transfer += self._clock() - began
+
+
+def push(grid: Grid, messages: Sequence[Message]) -> Iterable[str]:
+    """Return the ids of the messages that the grid has taken: none if its SuperLink fails."""
+    try:
+        return grid.push_messages(messages)
+    except httpx.HTTPStatusError as error:
+        if not error.response.is_server_error:
+            raise
+        log(WARNING, "The SuperLink failed to take %d messages: %r", len(messages), error)
+        return ()
 
 
 def fetch(grid: Grid, keys: Sequence[str]) -> Fetched:

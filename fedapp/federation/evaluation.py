@@ -84,7 +84,8 @@ class ClientEvaluation:
         messages = self.messages(grid, clients, state, to_arrays(state.theta), "train")
         size = sum(size_of(message.content) for message in messages)
         replies = self._delivery.exchange(grid, messages, self.config.round_deadline)
-        return {client: score.loss for client, score in self.scores(replies).items()}, size
+        scores = self.scores(replies).items()
+        return {client: score.loss for client, score in scores if score.count}, size
 
     def assign(self, grid: Grid, clients: Sequence[int]) -> list[Cohort]:
         """Return the cohorts of ``clients``, without those of nodes that are busy or disconnected."""

@@ -53,7 +53,7 @@ class ReplyError(Exception):
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)
-        self.fault = Fault(kind, reason)
+        self.fault = Fault(kind, one_line(reason))
 
 
 def count(faults: Mapping[int, Fault]) -> dict[str, int]:

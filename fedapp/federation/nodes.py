@@ -74,6 +74,7 @@ class Nodes:
         self._virtual_sizes = sizes
         self._virtual_examples = 0 if sizes is None else int(sizes.sum())
         self._sizes: dict[int, int] = {}
+        self._known: dict[int, int] = {}
         self._node_of: dict[int, int] = {}
         self._accepted: set[int] = set()
         self._next_query: dict[int, float] = {}
@@ -103,10 +104,17 @@ class Nodes:
 
     @property
     def total_weight(self) -> float:
-        """Total weight of all known clients: n with weighting by examples, K with uniform weighting."""
+        """Total weight of all clients: n with weighting by examples, K with uniform weighting.
+
+        If nodes are clients, of those that have been accepted since the run began, connected or not.
+        """
         if self.config.weighting == "uniform":
-            return float(len(self.clients))
-        return float(self._virtual_examples if self.virtual else sum(self._sizes.values()))
+            return float(len(self.clients) if self.virtual else len(self._known))
+        return float(self._virtual_examples if self.virtual else sum(self._known.values()))
+
+    def remember(self, sizes: Mapping[int, int]) -> None:
+        """Add clients that were accepted before the run was resumed, with their n_k."""
+        self._known = {**sizes, **self._known}
 
     def node_of(self, client: int) -> int:
         """Return the node that is ``client`` (``num-clients = 0`` only)."""
@@ -294,6 +302,7 @@ class Nodes:
             other = self.name_of(self._node_of[client])
             return f"client-id = {client}: node {other} is that client already"
         self._node_of[client], self._sizes[client] = node, examples
+        self._known[client] = examples
         return ""
 
     def _mismatches(self, node: int, answer: Mapping[str, Any]) -> Iterator[str]:

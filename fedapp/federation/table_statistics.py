@@ -8,7 +8,8 @@ from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
-from fedapp.data.table import Statistics, Summary, Table, unknown_labels
+from fedapp.data.table import Numbers, Statistics, Summary, Table, unknown_labels
+from fedapp.errors import DataError
 
 
 class TableStatistics:
@@ -38,7 +39,11 @@ class TableStatistics:
         """
         if self.table is None or (self.pooled is not None and "table" not in answer):
             return
-        summary = self._summaries[node] = Summary.read(self.table, answer.get("table", ""))
+        summary = Summary.read(self.table, answer.get("table", ""))
+        numbers = [each for each in summary.columns.values() if isinstance(each, Numbers)]
+        if any(each.count > answer.get("examples", 0) for each in numbers):
+            raise DataError("the statistics of its table count more values than it has examples")
+        self._summaries[node] = summary
         if self.pooled is None:
             return
         if unknown := unknown_labels(self.pooled, summary.labels, summary.num_classes):

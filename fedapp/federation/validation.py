@@ -24,7 +24,7 @@ from fedapp.training.tensors import add, all_finite
 ROUNDING = 1e-3
 """Relative rounding error by which a mean may exceed the largest of its numbers."""
 
-MAX_COUNT = 2**53
+MAX_COUNT, MAX_SECONDS = 2**53, 1e9
 """Larger counts are impossible, and not exact as a float."""
 
 
@@ -108,7 +108,7 @@ def check_client_metrics(metrics: ClientMetrics, expected: Expected) -> None:
             f"but holds {size}",
         )
     most = expected.steps.get(metrics.client, MAX_COUNT)
-    if not (0 <= metrics.steps <= most and 0 <= metrics.seconds < math.inf):
+    if not (0 <= metrics.steps <= most and 0 <= metrics.seconds <= MAX_SECONDS):
         raise ReplyError(
             "malformed",
             f"client {metrics.client} has steps {metrics.steps} (at most {most}) "

@@ -1,7 +1,8 @@
 """Checkpoints: a safetensors file and a JSON file that describes it; nothing is pickled.
 
 ``checkpoints/round-000010.safetensors`` holds ``theta/<name>`` and ``algorithm/<name>``, and if clients
-keep a state, ``counted/clients`` [k] and ``counted/rounds`` [k] with each client's last used round.
+keep a state, ``counted/clients`` [k], ``counted/rounds`` [k] with each client's last used round, and
+``counted/sizes`` [k] with its n_k.
 ``round-000010.json`` holds the round, the format and the tensors' SHA-256. It is written last, and a
 checkpoint without it is ignored.
 """
@@ -25,7 +26,8 @@ from fedapp.files import json_problem, write_atomically, write_json
 from fedapp.training.tensors import Tensors, contiguous_copies, part, prefixed
 
 FORMAT = 1
-LAST_USED_KEYS = ("counted/clients", "counted/rounds")
+LAST_USED_KEYS = ("counted/clients", "counted/rounds", "counted/sizes")
+"""The last is missing in checkpoints of 0.2.0."""
 NUM_STORED = 2
 """Checkpoints that are stored: the last, and the previous one in case the last is damaged."""
 
@@ -135,13 +137,13 @@ def _read(description: Path) -> ServerState:
         tensors = safetensors.torch.load(content)
     except (SafetensorError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error}") from error
-    clients, rounds = (tensors.get(name) for name in LAST_USED_KEYS)
-    last_used_round = {} if clients is None or rounds is None else zip(clients, rounds, strict=True)
+    clients, rounds, sizes = (tensors[k].tolist() if k in tensors else () for k in LAST_USED_KEYS)
     return ServerState(
         round_,
         part("theta", tensors),
         part("algorithm", tensors),
-        {int(client): int(last) for client, last in last_used_round},
+        dict(zip(clients, rounds, strict=True)),
+        dict(zip(clients, sizes, strict=False)),
     )
 
 
@@ -173,7 +175,9 @@ def mismatch(tensors: Tensors, theta: Tensors) -> str:
 
 
 def _last_used_tensors(state: ServerState) -> Tensors:
-    """Return the clients with a last used round, ascending, and these rounds."""
+    """Return the clients with a last used round, ascending, these rounds, and n_k if it is known."""
     clients = sorted(state.last_used_round)
     rounds = [state.last_used_round[client] for client in clients]
-    return {n: torch.tensor(v) for n, v in zip(LAST_USED_KEYS, (clients, rounds), strict=True) if v}
+    sizes = [state.sizes[client] for client in clients] if state.sizes.keys() >= {*clients} else []
+    columns = zip(LAST_USED_KEYS, (clients, rounds, sizes), strict=True)
+    return {name: torch.tensor(values) for name, values in columns if values}

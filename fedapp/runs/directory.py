@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import shlex
 import subprocess
 import uuid
 from collections.abc import Callable, Mapping
@@ -284,6 +285,14 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
     if changed := changed_code(directory.path, given, run_info):
         raise CheckpointError(changed)
     return directory, run_info
+
+
+def resume_command(folder: Path) -> str:
+    """Return the command that resumes the run in ``folder``, of the engine that it is in."""
+    if read_settings(folder)[1].get("engine") == "flower":
+        settings = shlex.quote(str(folder / "resume.toml"))
+        return f"flwr run . CONNECTION --run-config {settings} --stream"
+    return f"fedapp run --resume {shlex.quote(str(folder))}"
 
 
 def open_states(

@@ -21,7 +21,7 @@ from fedapp.analysis.loss_landscape import (
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Examples, load_dataset, load_transform
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.directory import RunDirectory, read_stored, resume_command
 from fedapp.runs.initial_model import read_weights
 from fedapp.runs.metrics import read_metrics
 from fedapp.runs.stored_run import round_of_model
@@ -168,7 +168,7 @@ def _final_model(directory: RunDirectory) -> dict[str, Tensor]:
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{directory.path} has no {directory.model.name}: the run has not ended. Resume it: "
-            f"fedapp run --resume {directory.path}"
+            f"{resume_command(directory.path)}"
         ) from error
     except OSError as error:
         raise CheckpointError(f"{directory.model} cannot be read: {error}") from error

@@ -14,7 +14,7 @@ from fedapp.errors import RunError, reason_of
 from fedapp.federation.callback import Callback, RunCallback, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs.callbacks import Checkpoints
-from fedapp.runs.directory import RunDirectory
+from fedapp.runs.directory import RunDirectory, resume_command
 
 
 class OwnCallbacks(Callback):
@@ -68,6 +68,6 @@ class OwnCallbacks(Callback):
             raise RunError(
                 f"callback {name!r}: {method} raises {reason_of(problem).removesuffix('.')}. A "
                 f"checkpoint of round {state.round} is written. Correct the callback and continue with: "
-                f"fedapp run --resume {self.directory.path} (callbacks='' leaves all out)"
+                f"{resume_command(self.directory.path)} (callbacks='' leaves all out)"
             ) from problem
         return returned

@@ -13,7 +13,7 @@ from fedapp.data.dataset import Task
 from fedapp.data.table import Statistics
 from fedapp.errors import CheckpointError
 from fedapp.runs.checkpoint import mismatch
-from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.directory import RunDirectory, read_stored, resume_command
 from fedapp.runs.initial_model import read_weights
 from fedapp.runs.saved_task import read_saved_task, read_statistics
 from fedapp.training.build import make_module, require_whole_model
@@ -57,7 +57,7 @@ def load_model(folder: Path) -> SavedModel:
     if not directory.model.is_file():
         raise CheckpointError(
             f"{directory.model}: there is no such file, because the run has not ended. Continue it "
-            f"first: fedapp run --resume {directory.path}"
+            f"first: {resume_command(directory.path)}"
         )
     weights = read_weights(directory.model)
     if problem := mismatch(weights, dict(module.named_parameters())):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.federation.callback import RoundMetrics
-from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.directory import RunDirectory, read_stored, resume_command
 from fedapp.runs.lock import END_MESSAGE
 from fedapp.runs.metrics import read_metrics
 from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
@@ -105,7 +105,7 @@ def _rounds(run: StoredRun, trained: Sequence[RoundMetrics]) -> str:
 def _accuracy(records: Sequence[RoundMetrics]) -> list[tuple[str, str]]:
     scored = [record for record in records if record.get("test_accuracy") is not None]
     if not scored:
-        errors = [record["test_rmse"] for record in records if "test_rmse" in record]
+        errors = [e for record in records if (e := record.get("test_rmse")) is not None]
         return [("RMSE", f"{errors[-1]:.6g}")] if errors else []
     best = max(scored, key=lambda record: record["test_accuracy"])
     last = scored[-1]["test_accuracy"]
@@ -150,9 +150,7 @@ def _resume(run: StoredRun) -> str:
         return f"finished: target-accuracy = {run.target} is reached"
     if finished and round_ < run.planned:
         return f"finished: max-epsilon or a callback ended it after round {round_}, as its log says"
-    command = f"fedapp run --resume {path}"
-    if run.run_info.get("engine") == "flower":
-        command = f"flwr run . CONNECTION --run-config {path / 'resume.toml'} --stream"
+    command = resume_command(path)
     if finished:
         return f"finished; for more, raise num-server-rounds: {command}"
     return f"from round {round_}: {command}"

@@ -78,9 +78,14 @@ class ClientStates:
         Raises
         ------
         CheckpointError
-            The file is damaged, or holds other tensors than ``like``.
+            The file is damaged, holds other tensors than ``like``, or is gone.
         """
         used = self._used(client)
+        if not used and 0 < (last := self.location.last_used_round.get(client, 0)) < self.round:
+            raise CheckpointError(
+                f"client {client}: its state of round {last}, which the server counts with, is not in "
+                f"{self.folder}. Start the node where the folder is (state-path), or restore it."
+            )
         if not used:
             return None
         tensors = _read(max(used).path)
@@ -122,9 +127,10 @@ class ClientStates:
             max((e for e in (*used, *now) if e.round <= point), default=None)
             for point in (*self.location.checkpoints, self.round - 1, self.round)
         }
-        if self._is_late(client):
+        there = self._entries(client)  # once: a later client update may be writing
+        if any((entry.attempt, entry.round) > self._now for entry in there):
             return
-        for entry in (*self._entries(client), *self._partial(client)):
+        for entry in (*there, *self._partial(client)):
             if entry not in wanted:
                 entry.path.unlink(missing_ok=True)
 
