@@ -32,7 +32,7 @@ from fedapp.federation.messages import (
     encode_reply,
     encode_scores,
 )
-from fedapp.federation.shared_evaluation import decode_part, encode_sums, is_part
+from fedapp.federation.shared_evaluation import decode_part, encode_sums, is_part, part_sums
 from fedapp.federation.table_statistics import statistics_in
 from fedapp.machine import cores, keep_memory
 from fedapp.training.algorithm import ClientContext
@@ -97,9 +97,9 @@ def evaluate(message: Message, context: Context) -> Message:
     """
     setup = node_setup_of(context, message)
     if is_part(message.content):
-        parameters, batches, threads = decode_part(message.content)
-        _set_threads(threads)
-        sums = _CACHE.score(setup).batch_sums(parameters, batches)
+        parameters, part = decode_part(message.content)
+        _set_threads(part.threads)
+        sums = part_sums(_CACHE.score(setup), parameters, part)
         return Message(encode_sums(sums), reply_to=message)
     config, node_data = load_node_setup(setup)
     request, theta = decode_evaluate_request(message.content)

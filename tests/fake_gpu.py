@@ -106,6 +106,7 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
         patch.setattr(nn.Module, "_apply", _moved)
         patch.setattr("fedapp.training.batched.compiled_step.cuda_graph", _graph_of(watch))
         patch.setattr("fedapp.training.networks._effects_of_forward", lambda *_: (set(), False))
+        patch.setattr("fedapp.training.networks._mixes_examples", lambda *_: False)
         patch.setattr("fedapp.training.build.choose_device", lambda config: GPU)
         patch.setattr("fedapp.training.build.choose_program", lambda config, device: "capture")
         with FakeTensorMode(allow_non_fake_inputs=True), watch:

@@ -14,11 +14,13 @@ import huggingface_hub.constants
 import numpy as np
 import pytest
 from data_files import image_features, image_splits
+from PIL import Image
 from test_data_sources import load
 
 from fedapp.config.read import read_config
 from fedapp.data import load_dataset, load_node_data
 from fedapp.data.readers.idx import read_idx
+from fedapp.data.readers.tables import open_image
 from fedapp.errors import ConfigError, DataError
 
 RECORDS = np.random.default_rng(1).integers(0, 256, (4, 3072), dtype=np.uint8)
@@ -253,3 +255,16 @@ def test_codes_keep_their_zeros_in_other_forms_of_csv_files(tmp_path, kind):
     data = load(folder, input_keys="zip")
     assert data.task.columns == ("zip=08001", "zip=K1A")
     assert data.test.inputs.tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize("turn", [1, 3, 6])
+def test_a_photo_is_turned_as_its_exif_data_say(tmp_path, turn):
+    """As viewers show it: a black left half, whatever way the camera was held."""
+    pixels = np.full((16, 16), 255, np.uint8)
+    pixels[:, :8] = 0
+    stored = {1: pixels, 3: np.rot90(pixels, 2), 6: np.rot90(pixels)}[turn]
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    Image.fromarray(stored).save(tmp_path / "photo.jpg", quality=95, exif=exif)
+    seen = np.asarray(open_image(tmp_path / "photo.jpg", "photo"))
+    assert np.abs(seen.astype(int) - pixels).max() < 40

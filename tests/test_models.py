@@ -21,6 +21,7 @@ from fedapp.models.lstm import CharLSTM, WordLSTM
 from fedapp.models.mlp import Linear, TwoNN
 from fedapp.models.model import Model, initialise
 from fedapp.models.peephole import PeepholeLSTM
+from fedapp.models.quadratic import Quadratic
 from fedapp.models.resnet import ResNet18GN
 from fedapp.training.build import initial_parameters
 from fedapp.training.networks import layer_with_statistics, running_statistics
@@ -466,3 +467,11 @@ def test_too_small_images():
 def test_every_family_refuses_what_it_does_not_fit(model, task):
     with pytest.raises(ConfigError, match=f"model = '{model.name}'.*Set model to one that fits"):
         model.build(task)
+
+
+@pytest.mark.parametrize("model", [Linear(), Quadratic()], ids=["regression", "quadratic"])
+def test_what_has_no_accuracy_is_counted_where_its_loss_is(model: Model) -> None:
+    """On a GPU the sums of a batch are stacked with the loss."""
+    targets = torch.zeros(3, device="meta")
+    correct, count = model.num_correct(targets, targets)
+    assert correct.device == count.device == targets.device

@@ -22,7 +22,7 @@ def own(inputs: object, targets: object, task: Task | None = None) -> Dataset:
     "dataset",
     [
         own(VECTORS, [0, 1, 2, 0]),
-        own(VECTORS.astype(np.uint8), [0.5, 7, -1, 0]),
+        own(VECTORS.astype(np.uint8), [0.5, 7, -1, 0], Task("vector", (2,), 1, regression=True)),
         own(TOKENS, [[1, -1], [0, 1]], Task("tokens", (2,), 3, num_symbols=3)),
     ],
     ids=["classes", "regression", "tokens"],
@@ -39,6 +39,7 @@ def test_what_fits_is_taken_as_it_is(dataset):
         (own(VECTORS[:, :1], [0] * 4), r"inputs of shape \(4, 1\).*\(4, 2\)"),
         (own(VECTORS.astype(int), [0] * 4), r"inputs of type int64; they must be floats, or uint8"),
         (own(VECTORS.astype(np.uint16), [0] * 4), r"inputs of type uint16"),
+        (own(VECTORS, [0.5, 7, -1, 0]), r"targets that are floats; .* has regression=True"),
         (own(VECTORS / [1, np.nan], [0] * 4), r"numbers that are not finite"),
         (own(VECTORS, [0, 1, 2, np.inf]), r"numbers that are not finite"),
         (own(VECTORS, [0, 1, 2, 3]), r"labels from 0 to 3; they must be from 0 to .* = 2 "),

@@ -103,6 +103,20 @@ class Tied(nn.Module):
         return self.head(self.two(self.one(x.flatten(1)).relu()))
 """
 
+WIRED = """
+import torch
+from torch import nn
+
+class Wired(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.inputs = torch.randperm(64)[:24].tolist()
+        self.head = nn.Linear(24, num_classes)
+
+    def forward(self, x):
+        return self.head(x.flatten(1)[:, self.inputs])
+"""
+
 EVALUATED = """
 from torch import nn
 
@@ -131,6 +145,7 @@ FULL_BATCH: dict[str, Scalar] = {"algorithm": "fedsgd", "batch_size": 0}
     ("text", "given"),
     [
         (FIXED, {}),
+        (WIRED, {}),
         (UNUSED, {}),
         (TIED, {}),
         (FROZEN, {}),
@@ -141,6 +156,7 @@ FULL_BATCH: dict[str, Scalar] = {"algorithm": "fedsgd", "batch_size": 0}
     ],
     ids=[
         "random buffer",
+        "random wiring",
         "unused layer",
         "tied",
         "frozen",
@@ -226,9 +242,18 @@ def test_a_network_without_parameters_is_refused(tmp_path: Path) -> None:
         run(tmp_path / "run", **settings)
 
 
-def test_networks_that_draw_without_a_layer_train_one_by_one(tmp_path: Path) -> None:
-    drawing = "nn.functional.dropout(x.flatten(1), 0.5, self.training)"
-    settings = own(tmp_path, EVALUATED.format(first="None", inputs=drawing))
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        "nn.functional.dropout(x.flatten(1), 0.5, self.training)",
+        "x.flatten(1) - x.flatten(1).mean(0) if self.training else x.flatten(1)",
+    ],
+    ids=["draws", "mixes"],
+)
+def test_networks_that_draw_or_mix_without_a_layer_train_one_by_one(
+    tmp_path: Path, inputs: str
+) -> None:
+    settings = own(tmp_path, EVALUATED.format(first="None", inputs=inputs))
     with pytest.raises(ConfigError, match=r"trainer = 'batched'.*has a Network, which draws"):
         run(tmp_path / "run", trainer="batched", **settings)
 

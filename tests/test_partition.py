@@ -151,6 +151,10 @@ def test_the_targets_of_a_regression_are_no_labels(partitioner):
 
 
 def test_shards_of_a_regression_are_sorted_by_its_targets():
+    """Test targets are others, so that each client has all of them."""
     targets = np.array([0.5, -1.5, 2.5, 0.0])
-    partition = Shards(per_client=1).split(Examples(targets, targets), 2, 0)
+    train, test = Examples(targets, targets), Examples(targets + 0.1, targets + 0.1)
+    shards = Shards(per_client=1)
+    partition = shards.split(train, 2, 0)
     assert {tuple(partition.client(k)) for k in range(2)} == {(1, 3), (0, 2)}
+    assert shards.split_test(test, train, partition, 0) is None

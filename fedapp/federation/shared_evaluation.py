@@ -6,9 +6,10 @@ the batches: the scores are those of the server alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from logging import WARNING
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -17,7 +18,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedapp.config.run_config import RunConfig
-from fedapp.errors import one_line
+from fedapp.errors import ConfigError, one_line
 from fedapp.federation.arrays import to_tensors
 from fedapp.federation.callback import RoundMetrics, ServerState
 from fedapp.federation.delivery import Delivery, messages_to
@@ -38,9 +39,19 @@ class SharesEvaluation(Protocol):
     shares_evaluation: bool
 
 
-def encode_part(theta: ArrayRecord, batches: Sequence[int], threads: int) -> RecordDict:
+@dataclass(frozen=True)
+class Part:
+    """The ``batches``, of the ``total`` of the server's evaluation, that a node evaluates."""
+
+    batches: Sequence[int]
+    total: int
+    threads: int
+
+
+def encode_part(theta: ArrayRecord, part: Part) -> RecordDict:
     """Return the content of an EVALUATE message for batches of the server's evaluation."""
-    config = ConfigRecord({"batches": list(batches), "threads": threads})
+    config = ConfigRecord({"batches": list(part.batches)})
+    config["total"], config["threads"] = part.total, part.threads
     return RecordDict({"arrays": theta, PART: config})
 
 
@@ -49,11 +60,27 @@ def is_part(content: RecordDict) -> bool:
     return PART in content.config_records
 
 
-def decode_part(content: RecordDict) -> tuple[Tensors, list[int], int]:
-    """Return theta, the batches and the number of threads."""
-    config = content.config_records[PART]
-    theta = to_tensors(content.array_records["arrays"])
-    return theta, cast("list[int]", config["batches"]), cast("int", config["threads"])
+def decode_part(content: RecordDict) -> tuple[Tensors, Part]:
+    """Return theta and what to evaluate."""
+    config = cast("dict[str, Any]", content.config_records[PART])
+    part = Part(config["batches"], config["total"], config["threads"])
+    return to_tensors(content.array_records["arrays"]), part
+
+
+def part_sums(score: ServerScore, theta: Mapping[str, Tensor], part: Part) -> Tensor:
+    """Return the sums of the batches that a node evaluates [b, 3].
+
+    Raises
+    ------
+    ConfigError
+        The node divides the examples into other batches than the server, as a CPU and a GPU do.
+    """
+    if score.num_batches != part.total:
+        raise ConfigError(
+            f"this node has {score.num_batches} batches of the server's {part.total}: its device is of "
+            "another kind. Give all nodes a GPU or none (--gpus-per-worker, device)."
+        )
+    return score.batch_sums(theta, part.batches)
 
 
 def encode_sums(sums: Tensor) -> RecordDict:
@@ -97,7 +124,8 @@ def server_scores(
     if len(asked) < 2:
         return score(state.theta)
     parts = [range(first, score.num_batches, len(asked)) for first in range(len(asked))]
-    contents = [nodes.tables.add_to(encode_part(arrays, part, config.threads)) for part in parts]
+    orders = [Part(part, score.num_batches, config.threads) for part in parts]
+    contents = [nodes.tables.add_to(encode_part(arrays, order)) for order in orders]
     deadline, round_ = config.round_deadline, state.round + 1
     messages = messages_to(asked, contents, MessageType.EVALUATE, round_, deadline)
     sums = torch.full((score.num_batches, len(COLUMNS)), torch.nan, dtype=torch.float64)

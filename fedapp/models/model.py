@@ -119,7 +119,8 @@ class Model(Component, ABC):
         The former is nan for a regression with the base's loss.
         """
         if self.predicts_numbers(targets):
-            return torch.full((), torch.nan, dtype=torch.float64), torch.tensor(len(targets))
+            count = torch.tensor(len(targets), device=targets.device)
+            return torch.full_like(count, torch.nan, dtype=torch.float64), count
         counted = targets != IGNORE
         return ((outputs.argmax(1) == targets) & counted).sum(), counted.sum()
 

@@ -33,7 +33,8 @@ class Quadratic(Model):
 
     def num_correct(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return nan, and the number of examples."""
-        return torch.full((), torch.nan, dtype=torch.float64), torch.tensor(len(targets))
+        count = torch.tensor(len(targets), device=targets.device)
+        return torch.full_like(count, torch.nan, dtype=torch.float64), count
 
 
 class Point(nn.Module):

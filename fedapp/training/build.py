@@ -263,7 +263,7 @@ def make_trainer(config: RunConfig, task: Task) -> Trainer:
         mode = choose_program(config, device)
         batching = choose_batching(config, device, mode)
         others = dict(module.named_buffers()).keys() - running_statistics(module).keys()
-        seed = config.seed if others else 0
+        seed = config.seed if others or type(model).own_code else 0
         kinds = (device, dtype, batching, mode, config.threads, seed)
         return _batched(model, algorithm, transform, task, *kinds)
     return SequentialTrainer(module, model, algorithm, transform, device, dtype, task.num_classes)
@@ -285,7 +285,8 @@ def _batched(
     """Return a trainer, cached by all that its compiled steps depend on, so that runs of a grid share it.
 
     Inductor compiles for the number of threads at that time. ``seed`` gives the initial values, of which
-    only buffers are used: 0 without others than running statistics, which begin with the same values.
+    only buffers are used: 0 without others than running statistics, which begin with the same values. A
+    model of one's own may draw more than buffers, as which inputs it connects.
     """
     shape = transform.output_shape(task.input_shape)
     module = initialise(model, replace(task, input_shape=shape), seed=seed)

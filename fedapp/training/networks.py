@@ -109,7 +109,7 @@ def unbatchable_layer(module: nn.Module, example: Tensor) -> str:
     """Return the class name of a layer that mixes a batch's examples or draws at random, or "".
 
     In a step of several clients such a layer would draw for all of them together, and include the
-    padding of partial batches. The name is the network's own where it draws without a layer for it.
+    padding of partial batches. The name is the network's own where it does so without such a layer.
     """
     for layer in module.train().modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (
@@ -119,9 +119,11 @@ def unbatchable_layer(module: nn.Module, example: Tensor) -> str:
     if statistics := layer_with_statistics(module):
         return statistics
     _, draws = _effects_of_forward(module, example)
+    if not draws:
+        return type(module).__name__ if _mixes_examples(module, example) else ""
     kinds = (nn.modules.dropout._DropoutNd, nn.RReLU)
     layers = (layer for layer in module.modules() if isinstance(layer, kinds))
-    return type(next(layers, module)).__name__ if draws else ""
+    return type(next(layers, module)).__name__
 
 
 def _effects_of_forward(module: nn.Module, example: Tensor) -> tuple[set[str], bool]:
@@ -139,6 +141,19 @@ def _effects_of_forward(module: nn.Module, example: Tensor) -> tuple[set[str], b
         name for name, buffer in copies.items() if given[name] is not buffer or buffer._version
     }
     return changed, draws
+
+
+def _mixes_examples(module: nn.Module, example: Tensor) -> bool:
+    """Return whether an example's outputs depend on the other one of a batch of two, in training mode."""
+    two = torch.stack([torch.zeros_like(example[0]), torch.ones_like(example[0])])
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        together = functional_call(module.train(), buffers, (two,))
+        try:
+            alone = functional_call(module, buffers, (two[:1],))
+        except Exception:
+            return False  # it needs several; what it makes of them cannot be told
+    return not torch.allclose(together[:1], alone, rtol=1e-3, atol=1e-4)
 
 
 def has_recurrent_cells(module: nn.Module) -> bool:

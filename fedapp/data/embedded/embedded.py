@@ -54,6 +54,12 @@ def _problems(task: Task, examples: Examples) -> Iterator[str]:
         yield "numbers that are not finite. Fill in what is missing, or leave the examples out"
     if tokens and not 0 <= inputs.min() <= inputs.max() < symbols:
         yield f"symbols from {inputs.min()} to {inputs.max()}; there are {symbols}"
+    if (
+        targets.dtype.kind == "f"
+        and targets.ndim == 1
+        and not (task.regression or task.kind == "quadratic")
+    ):
+        yield "targets that are floats; the task of a regression has regression=True, num_classes=1"
     lowest = IGNORE if targets.ndim > 1 else 0
     if (
         targets.dtype.kind != "f"

@@ -70,10 +70,14 @@ class Shards(Partitioning):
     def split_test(
         self, test: Examples, train: Examples, partition: Partition, seed: int
     ) -> Partition | None:
-        """Return the test examples, each label divided as the training examples with it are."""
-        if len(test) < partition.num_clients * self.per_client:
+        """Return the test examples, each label divided as the training examples with it are.
+
+        None for a regression, whose targets are hardly ever the same.
+        """
+        labels = labels_of(test)
+        if labels.dtype.kind == "f" or len(test) < partition.num_clients * self.per_client:
             return None
-        return by_label(labels_of(test), labels_of(train), partition)
+        return by_label(labels, labels_of(train), partition)
 
     def _unequal(
         self, labels: NDArray[Any], num_clients: int, rng: np.random.Generator

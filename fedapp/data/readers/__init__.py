@@ -18,6 +18,9 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 CSV_FORMAT = b"csv 2"
 """Version of the reading of CSV files; raise it when it changes, so that they are read again."""
+PHOTO_FORMAT = b"photo 2"
+"""Version of the decoding of files that may say how they are turned; raise it when it changes."""
+PHOTOS = (".jpg", ".jpeg", ".tif", ".tiff", ".webp")
 SAVED_FORMAT = b"saved 2"
 """Version of the reading of what save_to_disk wrote; raise it when it changes."""
 
@@ -100,6 +103,8 @@ def _folder_hash(folder: Path) -> str:
     paths = list(visible_paths(folder))
     if any({".csv", ".tsv"}.intersection(path.suffixes) for path in paths):
         total.update(CSV_FORMAT)
+    if any(path.suffix.lower() in PHOTOS for path in paths):
+        total.update(PHOTO_FORMAT)
     if any(path.name == "dataset_info.json" for path in paths):
         total.update(SAVED_FORMAT)
     filled = {path.parent for path in paths}

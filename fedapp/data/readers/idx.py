@@ -114,4 +114,6 @@ def _split(files: Files) -> Split:
             f"{files['labels']}: {labels.shape} labels do not belong to {images.shape} images in "
             f"{files['images'].name}."
         )
+    if not len(images):
+        raise DataError(f"{files['images']}: has no images. Copy or download it again.")
     return Split(images[:, None], labels.astype(np.int64))

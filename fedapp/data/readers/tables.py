@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.ExifTags import Base
+from PIL.ImageOps import exif_transpose
 
 from fedapp.config.data import DataConfig
 from fedapp.data.readers.numbers import (
@@ -139,7 +141,9 @@ def _source_of_table(
         for split, table in splits.items()
     }
     targets = labels[config.train_split]
-    num_classes = 0 if targets.dtype.kind == "f" else len(label_names) or int(targets.max()) + 1
+    num_classes = (
+        0 if targets.dtype.kind == "f" else len(label_names) or max(int(targets.max()) + 1, 1)
+    )
     return Source(
         train=parts[config.train_split],
         test=parts.get(config.test_split),
@@ -286,7 +290,7 @@ def _decode(record: Any, where: str, mode: str) -> Image.Image:
 
 
 def open_image(source: Any, where: str) -> Image.Image:
-    """Return the image in a file or a path; ``where`` begins an error.
+    """Return the image in a file or a path, turned as its EXIF data say; ``where`` begins an error.
 
     Raises
     ------
@@ -294,8 +298,10 @@ def open_image(source: Any, where: str) -> Image.Image:
         It cannot be read, or has too many pixels or more than 8 bits a channel.
     """
     try:
-        image = Image.open(source)
+        image: Image.Image = Image.open(source)
         image.load()
+        if image.getexif().get(Base.Orientation, 1) != 1:
+            image = exif_transpose(image)
     except Image.DecompressionBombError as error:
         raise DataError(
             f"{where}: has too many pixels: {error} Resize it, or leave it out."
