@@ -178,7 +178,7 @@ def _prepare(
 ) -> FederatedStrategy:
     """Wait for nodes, write a new run's first files, and return the strategy."""
     if state:
-        nodes.remember(state.sizes)
+        nodes.add_known(state.sizes)
     available = nodes.wait(grid)
     if node_data.dataset.table is not None:
         node_data = node_data.coded(_statistics(nodes, available, node_data.dataset))

@@ -100,7 +100,7 @@ def test_one_speed_up_is_compared_with_another() -> None:
 
 def test_rates_are_selected_once_whatever_the_seeds() -> None:
     found = measured("factor", result(1, rate=0.4), result(1, rate=0.1), of="rate", high=10.0)
-    assert (found.measured, found.verdict) == (pytest.approx(4.0), "one seed")
+    assert (found.measured, found.verdict) == (pytest.approx(4.0), "one search")
 
 
 def test_a_collapsed_cell_says_nothing_of_the_noise_of_others() -> None:

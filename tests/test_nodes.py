@@ -339,7 +339,7 @@ def test_clients_that_left_are_part_of_the_total_weight() -> None:
     del grid.starts[2]
     assert nodes.connected(grid, 1.0) == [1]
     assert (list(nodes.clients), nodes.total_weight) == ([0], size + 7)
-    nodes.remember({5: 100, 1: 3})  # client 1 has 7 since
+    nodes.add_known({5: 100, 1: 3})  # client 1 has 7 since
     assert nodes.total_weight == size + 7 + 100
 
 

@@ -91,7 +91,8 @@ def candidates_of(stored: CellResult, tried: CandidateResult) -> list[RunRecord]
     stated = [r for r in like if all(r.settings.get(k) == v for k, v in tried.settings.items())]
     # A record does not state what is the default.
     silent = [r for r in like if all(r.settings.get(k, v) == v for k, v in tried.settings.items())]
-    return [record.until(Request((), tried.rounds)) for record in stated or silent]
+    rounds = 10**9 if tried.problem else tried.rounds  # the problem may be of a later round
+    return [record.until(Request((), rounds)) for record in stated or silent]
 
 
 @pytest.mark.parametrize("results", PUBLISHED, ids=lambda r: f"{r.experiment}-{r.scale}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -32,18 +31,6 @@ def test_results_hold_one_format_of_each_and_no_smoke() -> None:
     names = {path.relative_to(RESULTS) for path in RESULTS.rglob("*") if path.is_file()}
     assert {name.suffix for name in names} <= {".md", ".json", ".png", ".parquet", ""}
     assert not [name for name in names if name.stem == "smoke"]
-
-
-def test_the_readme_counts_as_the_index_does() -> None:
-    index = (RESULTS / "index.md").read_text()
-    rows = re.findall(r"\| ([^|]*) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|", index)
-    (_, _, plain, *_), (_, variant, *_), (_, run, near, fast, slow, not_reached, not_run) = rows
-    readme = " ".join((DOCS.parent / "README.md").read_text().split())
-    assert (
-        f"{run} were run: {near} are within 25 % both ways, {fast} are faster, {slow} slower, and "
-        f"{not_reached} did not reach the target; {not_run} were not run. {variant} of those"
-    ) in readme
-    assert f"nothing else, {plain} are within 25 %." in readme
 
 
 @pytest.mark.slow

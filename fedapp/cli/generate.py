@@ -27,6 +27,7 @@ from fedapp.studies.papers.options import data_folder
 from fedapp.studies.papers.pages.index import index
 from fedapp.studies.papers.pages.page import page_of
 from fedapp.studies.papers.publish import redraw
+from fedapp.studies.papers.schema import Table
 from fedapp.studies.papers.stored import results_of
 from fedapp.studies.sweep.table import read_records
 
@@ -143,8 +144,8 @@ def result_pages(folder: Path) -> dict[Path, str]:
     """Return the current pages of all results in ``folder``."""
     records = read_records(folder)
     pages = {folder / "index.md": index(folder, records)} if folder.is_dir() else {}
-    for name in all_experiments():
-        if any(results_of(folder, name, records)):
+    for name, experiment in all_experiments().items():
+        if isinstance(experiment, Table) or any(results_of(folder, name, records)):
             pages[folder / name / "index.md"] = page_of(folder, name, records)
     return pages
 
@@ -166,6 +167,7 @@ def main(arguments: list[str]) -> int:
         if text != before:
             stale.append(path.relative_to(ROOT))
             if "--check" not in arguments:
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(text)
     verb = "out of date, run `make generate`" if "--check" in arguments else "written"
     for path in stale:

@@ -112,7 +112,7 @@ class Nodes:
             return float(len(self.clients) if self.virtual else len(self._known))
         return float(self._virtual_examples if self.virtual else sum(self._known.values()))
 
-    def remember(self, sizes: Mapping[int, int]) -> None:
+    def add_known(self, sizes: Mapping[int, int]) -> None:
         """Add clients that were accepted before the run was resumed, with their n_k."""
         self._known = {**sizes, **self._known}
 

@@ -124,8 +124,10 @@ def server_scores(
     if len(asked) < 2:
         return score(state.theta)
     parts = [range(first, score.num_batches, len(asked)) for first in range(len(asked))]
-    orders = [Part(part, score.num_batches, config.threads) for part in parts]
-    contents = [nodes.tables.add_to(encode_part(arrays, order)) for order in orders]
+    contents = [
+        nodes.tables.add_to(encode_part(arrays, Part(part, score.num_batches, config.threads)))
+        for part in parts
+    ]
     deadline, round_ = config.round_deadline, state.round + 1
     messages = messages_to(asked, contents, MessageType.EVALUATE, round_, deadline)
     sums = torch.full((score.num_batches, len(COLUMNS)), torch.nan, dtype=torch.float64)

@@ -148,12 +148,12 @@ def _mixes_examples(module: nn.Module, example: Tensor) -> bool:
     two = torch.stack([torch.zeros_like(example[0]), torch.ones_like(example[0])])
     buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        together = functional_call(module.train(), buffers, (two,))
+        of_two = functional_call(module.train(), buffers, (two,))
         try:
-            alone = functional_call(module, buffers, (two[:1],))
+            of_first = functional_call(module, buffers, (two[:1],))
         except Exception:
             return False  # it needs several; what it makes of them cannot be told
-    return not torch.allclose(together[:1], alone, rtol=1e-3, atol=1e-4)
+    return not torch.allclose(of_two[:1], of_first, rtol=1e-3, atol=1e-4)
 
 
 def has_recurrent_cells(module: nn.Module) -> bool:

@@ -109,6 +109,11 @@ class Claim(Part):
         return not of_updates and self.of in ("final", "best", "accuracy")
 
     @property
+    def is_of_curve_end(self) -> bool:
+        """Whether the number is of the end of a run, or of the best that it came to."""
+        return self.of in ("final", "best", "least_loss", "training_loss")
+
+    @property
     def needs_curves(self) -> bool:
         """Whether the number is computed from the runs' curves."""
         return self.of in get_args(OfCurve)

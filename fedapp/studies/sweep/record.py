@@ -107,8 +107,8 @@ class RunRecord(BaseModel):
         if not (self.problem and self.rounds):
             return False
         whole = self.last_round >= request.rounds or reached < len(self.accuracy)
-        found = re.match(r"round (\d+): ", self.problem)
-        return whole and (found is None or int(found[1]) > self.last_round)
+        match = re.match(r"round (\d+): ", self.problem)
+        return whole and (match is None or int(match[1]) > self.last_round)
 
     def satisfies(self, request: Request) -> bool:
         """Return whether the run has the rounds of ``request``, or failed, diverged or ended before."""

@@ -25,7 +25,7 @@ PALETTE = 256
 """Colours of a figure."""
 SMALLER: dict[ScaleName, str] = {
     "smoke": "smoke scale: small stand-ins for data and networks, not the paper's",
-    "narrow": "narrow scale: the paper's data and optimisation, a smaller network",
+    "narrow": "narrow scale: the paper's images, K, E, B and η, a smaller network",
     "cpu": "processor scale: less than the paper's; the page says what",
 }
 

@@ -27,6 +27,7 @@ Verdict = Literal[
     "open",
     "undecidable",
     "one seed",
+    "one search",
     "one rate",
     "cut short",
     "full scale only",
@@ -38,6 +39,7 @@ NOT_JUDGED: Mapping[Verdict, str] = {
     "one seed": "the claim is open, because its cells have one seed in common and no comparable one (of "
     "the same table or figure, or else of the same network, data and partition) has three that differ, "
     "so that its noise is unknown",
+    "one search": "the claim is open, because it compares rates, of which each was selected once",
     "one rate": "the claim compares the best rates, and only one rate was tried",
     "cut short": "the claim is about the ends of curves, and these have fewer rounds than at full scale",
     "full scale only": "a single accuracy depends on the data and network, which are the paper's at "
@@ -48,6 +50,7 @@ NOT_JUDGED: Mapping[Verdict, str] = {
 OF_FAMILY = ("model", "dataset", "fraction-train")
 """Settings on which the noise over seeds depends, with those of the partition."""
 JUDGED: tuple[Verdict, ...] = ("holds", "fails", "open", "undecidable")
+OPEN: tuple[Verdict, ...] = ("open", "one seed", "one search")
 DECIDED = (
     "Accuracies are in percent, their differences in points. The interval is the mean over the seeds "
     "± t s / √n with 95 % confidence (of ratios that of their logarithms), and of accuracies at least {} "
@@ -78,6 +81,16 @@ class Checked:
     interval: Interval | None
     verdict: Verdict
 
+    @property
+    def is_open_against(self) -> bool:
+        """Whether the claim is open, and its number is outside the bounds."""
+        if self.verdict not in OPEN or self.measured is None:
+            return False
+        low, high = self.claim.low, self.claim.high
+        return (low is not None and self.measured < low) or (
+            high is not None and self.measured > high
+        )
+
 
 def check(
     claim: Claim,
@@ -98,12 +111,19 @@ def check(
     own = [cells.get(name, CellResult()) for name in names]
     if not all(cell.runs for cell in own):
         return Checked(claim, None, None, "not run")
-    measured = measure(claim, own, pace, _comparable(names, cells, ran or {}), resolution)
+    ran = ran or {}
+    if claim.is_of_curve_end:  # runs that stop at a target end where it is
+        cells = {name: cell for name, cell in cells.items() if not _has_target(ran.get(name))}
+    measured = measure(claim, own, pace, _comparable(names, cells, ran), resolution)
     if measured is None:
         return Checked(claim, None, None, "no number")
     verdict = _verdict(claim, measured, scale)
-    lacking = missing_evidence if verdict in (*JUDGED, "one seed") else None
+    lacking = missing_evidence if verdict in (*JUDGED, *OPEN) else None
     return Checked(claim, measured.value, measured.interval, lacking or verdict)
+
+
+def _has_target(cell: Cell | None) -> bool:
+    return cell is not None and cell.measure == "rounds" and cell.target > 0
 
 
 def _comparable(
@@ -155,7 +175,7 @@ def _verdict(claim: Claim, measured: Measured, scale: ScaleName) -> Verdict:
     if claim.measure == "value" and claim.is_of_accuracy and scale != "full":
         return "full scale only"
     if measured.interval is None:
-        return "one seed"
+        return "one search" if claim.of == "rate" else "one seed"
     return judge(claim, measured.interval, measured.noise)
 
 
@@ -239,7 +259,10 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
     summary = [f"{counts[verdict]} {verdict}" for verdict in verdicts if counts[verdict]]
     why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if counts[verdict]]
     run_labels = RunLabels.of(experiment, results)
-    parts = [table(head, [_row(each, run_labels) for each in shown]), f"{', '.join(summary)}."]
+    against = sum(each.is_open_against for each in checked)
+    outside = f" Of the open ones the number of {against} is outside the bounds." if against else ""
+    parts = [table(head, [_row(each, run_labels) for each in shown])]
+    parts.append(f"{', '.join(summary)}.{outside}")
     fewer = _fewer(results, run_labels)
     parts += [f"So far with fewer seeds than planned: {fewer}."] if fewer else []
     parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []

@@ -15,30 +15,64 @@ from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
 from fedapp.studies.papers.claims import Claims, shares_of_rounds, similarity
 from fedapp.studies.papers.figures.sharpness import SYMBOLS, Point, points
 from fedapp.studies.papers.labels import RunLabels
+from fedapp.studies.papers.noise import CONFIDENCE, SEEDS, Interval, contrast
 from fedapp.studies.papers.pages.markdown import NOT_RUN, span, table
 from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import Comparison, Sharpness, SharpnessPanel, Updates
 
+BASE = "fedavg"
+"""The algorithm that the others are compared to."""
+
 
 def comparison_section(experiment: Comparison, results: Results) -> str:
-    """Return the table of algorithms, the best first."""
+    """Return the table of algorithms, the best first, and which differ from federated averaging."""
     ran = sorted(results.cells.items(), key=lambda pair: -_final(pair[1]))
+    gains = gains_over_base(results.cells)
     head = (
-        *("algorithm", "accuracy at the end", "seeds: min - max", "best of any round", "η"),
-        *("further", "inside", "tried", "wall time of a run"),
+        *("algorithm", "accuracy at the end", "seeds: min - max", f"less {BASE}'s, points"),
+        *("best of any round", "η", "further", "inside", "tried", "wall time of a run"),
     )
-    rows = [_algorithm_row(name, cell) for name, cell in ran]
-    left_out = [[name, f"left out: {why}", *[""] * 7] for name, why in experiment.leave_out.items()]
-    return table(head, [*rows, *left_out])
+    rows = [_algorithm_row(name, cell, gains.get(name)) for name, cell in ran]
+    left_out = [[name, f"left out: {why}", *[""] * 8] for name, why in experiment.leave_out.items()]
+    return "\n\n".join(filter(None, (table(head, [*rows, *left_out]), _differing(gains))))
+
+
+def gains_over_base(cells: Mapping[str, CellResult]) -> dict[str, Interval]:
+    """Return each algorithm's final accuracy less federated averaging's, seed by seed, in points."""
+    finals = {
+        name: {run.seed: 100 * run.final for run in cell.runs} for name, cell in cells.items()
+    }
+    base, gains = finals.pop(BASE, {}), dict[str, Interval]()
+    for name, own in finals.items():
+        if len(own.keys() & base.keys()) >= SEEDS:
+            value, half = contrast([own, base], {0: 1, 1: -1})
+            if half is not None:
+                gains[name] = Interval(value - half, value, value + half)
+    return gains
+
+
+def _differing(gains: Mapping[str, Interval]) -> str:
+    """Return which algorithms end above federated averaging, and which below."""
+    if not gains:
+        return ""
+    order = sorted(gains, key=lambda name: -gains[name].value)
+    above = [name for name in order if gains[name].low > 0]
+    below = [name for name in order if gains[name].high < 0]
+    chance = (1 - CONFIDENCE) * len(gains)
+    return (
+        f"Seed by seed, above {BASE} (the 95 % interval of the difference is above 0): "
+        f"{', '.join(above) or 'none'}. Below: {', '.join(below) or 'none'}. The others are open. Of "
+        f"{len(gains)} such intervals about {chance:.1g} would exclude 0 by chance."
+    )
 
 
 def _final(cell: CellResult) -> float:
     return cell.mean("final") if cell.runs else -1.0
 
 
-def _algorithm_row(name: str, cell: CellResult) -> list[str]:
+def _algorithm_row(name: str, cell: CellResult, gain: Interval | None) -> list[str]:
     if not cell.runs:
-        return [name, NOT_RUN, *[""] * 7]
+        return [name, NOT_RUN, *[""] * 8]
     low, high = cell.spread("final")
     further = [f"{k}={_value(v)}" for k, v in cell.chosen.items() if k != "learning-rate"]
     problems = [run.problem for run in cell.runs if run.problem]
@@ -46,6 +80,7 @@ def _algorithm_row(name: str, cell: CellResult) -> list[str]:
         name,
         percent(cell.mean("final")),
         f"{len(cell.runs)}: {span(percent(low), percent(high))}",
+        f"{gain.value:+.2f}; {gain.low:+.2f} to {gain.high:+.2f}" if gain else "",
         percent(cell.mean("best")),
         number(cell.rate),
         ", ".join([*further, *problems[:1]]),

@@ -11,7 +11,8 @@ from fedapp.runs.formatting import duration, percent
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import is_among
 from fedapp.studies.papers.claims import Claims
-from fedapp.studies.papers.pages.claims import check_scales, largest_judged
+from fedapp.studies.papers.noise import SEEDS
+from fedapp.studies.papers.pages.claims import OPEN, check_scales, largest_judged
 from fedapp.studies.papers.pages.markdown import NOT_RUN, table
 from fedapp.studies.papers.pages.tables import (
     STANDINGS,
@@ -62,8 +63,9 @@ def index(folder: Path, records: Mapping[str, RunRecord]) -> str:
     rows, pages = [], []
     for name, experiment in all_experiments().items():
         by_scale = list(results_of(folder, name, records))
-        link = f"[{experiment.title}]({name}/index.md)" if by_scale else experiment.title
-        pages += [f"{name}/index"] if by_scale else []
+        has_page = by_scale or (folder / name / "index.md").exists()
+        link = f"[{experiment.title}]({name}/index.md)" if has_page else experiment.title
+        pages += [f"{name}/index"] if has_page else []
         runs = [
             f"{r.scale}: {r.runs} runs, {duration(r.seconds)}" if r.runs else r.scale
             for r in by_scale
@@ -141,10 +143,13 @@ def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
         results.scale: sum(each.verdict == "fails" for each in checks[results.scale])
         for results in by_scale[1:]
     }
-    hold, fail, open_ = counts["holds"], counts["fails"], counts["open"] + counts["one seed"]
+    hold, fail, open_ = counts["holds"], counts["fails"], sum(counts[each] for each in OPEN)
     undecidable = counts["undecidable"]
     others = counts.total() - hold - fail - open_ - undecidable
-    text = f"{hold} hold, {fail} fail, {open_} open, {undecidable} undecidable, {others} not judged"
+    against = sum(each.is_open_against for each in largest_judged(checks))
+    outside = f" ({against} with numbers outside the bounds)" if against else ""
+    text = f"{hold} hold, {fail} fail, {open_} open{outside}, {undecidable} undecidable"
+    text += f", {others} not judged"
     smaller = [f"{fails} fail at {scale} scale" for scale, fails in failing.items() if fails]
     return "; ".join([text, *smaller])
 
@@ -157,7 +162,7 @@ def _comparison(results: Results) -> str:
 
 
 AS_READ = "the paper's settings, as read here"
-NEAREST = "with them where that was run, else as read here"
+NETWORKS = {"2nn": "2NN", "mnist-cnn": "CNN", "char-lstm": "LSTM", "cifar-tf": "CIFAR network"}
 
 
 Tables = Mapping[str, tuple[Table, Sequence[Results]]]
@@ -192,16 +197,22 @@ def has_picture(tables: Tables) -> bool:
 
 def totals(tables: Tables) -> str:
     """Return how the published rounds of all tables were reproduced, each cell counted once."""
-    cells = [entry for own in counted_cells(tables).values() for entry in own]
-    readings = {AS_READ: [entry for entry in cells if not entry.column.variant]}
-    for variant in dict.fromkeys(entry.column.variant for entry in cells if entry.column.variant):
-        readings[f"with {variant}"] = [e for e in cells if e.column.variant == variant]
-    if len(readings) > 1:
-        readings[NEAREST] = _varied_where_run(cells)
-    head = ("how", "run", *STANDINGS, "speed-ups")
-    rows = [[how, *_row(own)] for how, own in readings.items()]
-    published = len(readings[AS_READ])
+    readings: dict[str, dict[str, list[Entry]]] = {}
+    for name, own in counted_cells(tables).items():
+        for entry in own:
+            settings = {**tables[name][0].settings, **entry.row.settings, **entry.column.settings}
+            network = NETWORKS[str(settings["model"])]
+            how = f"with {entry.column.variant}" if entry.column.variant else AS_READ
+            readings.setdefault(how, {}).setdefault(network, []).append(entry)
+    rows = list[list[str]]()
+    for how, by_network in sorted(readings.items(), key=lambda pair: pair[0] != AS_READ):
+        each = [entry for own in by_network.values() for entry in own]
+        rows.append([how, "all", *_row(each)])
+        ran = {n: own for n, own in by_network.items() if any(entry.result.runs for entry in own)}
+        rows += [["", network, *_row(own)] for network, own in ran.items()]
+    published = sum(map(len, readings[AS_READ].values()))
     text = f"The tables publish {published} numbers of rounds, which were measured as follows:"
+    head = ("how", "network", "run", *STANDINGS, "with three seeds", "speed-ups")
     return f"{text}\n\n{table(head, rows)}"
 
 
@@ -212,14 +223,6 @@ def _nothing(name: str) -> Results:
 def _row(cells: Sequence[Entry]) -> list[str]:
     counts = standings(cells)
     ran = sum(counts.values()) - counts["not run"]
-    return [str(ran), *(str(counts[each]) for each in STANDINGS), describe_speedups(gains(cells))]
-
-
-def _varied_where_run(cells: Sequence[Entry]) -> list[Entry]:
-    """Return one entry for each published number: the variant's if it was run, else the table's."""
-    best: dict[tuple[int, str], Entry] = {}
-    for entry in cells:
-        key = id(entry.row), entry.column.published_as
-        if key not in best or (entry.column.variant and entry.result.runs):
-            best[key] = entry
-    return list(best.values())
+    three = sum(len(entry.result.runs) >= SEEDS for entry in cells)
+    numbers = [ran, *(counts[each] for each in STANDINGS), three]
+    return [*map(str, numbers), describe_speedups(gains(cells))]

@@ -71,6 +71,8 @@ def page(
         parts += _scale_section(experiment, results, checks)
         if records is not None and results.scale != "smoke":
             parts[-1] = " ".join(filter(None, (parts[-1], provenance(results, records))))
+    if isinstance(experiment, Table) and not shown:
+        parts += ["", "The published numbers:", "", published_table(experiment)]
     if text := scales_section(checks):
         parts += ["", "## Between the scales", "", text]
     if experiment.differs:
@@ -78,9 +80,14 @@ def page(
     return "\n".join(parts) + "\n"
 
 
+def published_table(experiment: Table) -> str:
+    """Return a table of which nothing was run."""
+    return table_section(experiment, Results(experiment="", scale="full", command="", cells={}))
+
+
 def _command(experiment: Experiment, results: Results) -> list[str]:
     """Return the description of the scale and the command."""
-    note = experiment.at(results.scale).note or "As in the paper."
+    note = experiment.at(results.scale).note or "As far as the paper says how it was done."
     return [note, "", "```bash", results.command, "```", ""]
 
 

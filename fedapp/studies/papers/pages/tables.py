@@ -237,8 +237,8 @@ def _measured(entry: Entry) -> str:
 
 def _details(cells: Sequence[Entry], run_labels: RunLabels) -> str:
     head = (
-        *("row", "published", "measured", "ratio", "speed-up published", "measured", "η"),
-        *("inside", "seeds: min - max", "u, weighted", "communication", "wall time"),
+        *("row", "published", "measured", "ratio", "speed-up published", "here", "η"),
+        *("inside the grid", "seeds: min - max", "u, weighted", "communication", "wall time"),
     )
     return table(head, [_detail(entry, run_labels) for entry in cells])
 
@@ -286,7 +286,16 @@ def _verdict(experiment: Table, cells: Sequence[Entry], results: Results) -> str
     if not counts or set(counts) == {"not run"}:
         return not_given or "Nothing was run at this scale."
     parts = [f"{describe_standings(counts)}; {_speedups(experiment, cells)}.", not_given]
-    return " ".join(part for part in [*parts, _outside(cells)] if part)
+    parts.append(_outside(cells))
+    if any(_shares_part(entry) for entry in cells):
+        parts.append("Speed-ups are of the seeds that both cells have, rounds of all.")
+    return " ".join(part for part in parts if part)
+
+
+def _shares_part(entry: Entry) -> bool:
+    """Return whether a cell and its baseline have some seeds in common, and not all."""
+    own, base = ({run.seed for run in cell.runs} for cell in (entry.result, entry.baseline))
+    return bool(own & base) and own != base
 
 
 def _speedups(experiment: Table, cells: Sequence[Entry]) -> str:
@@ -301,7 +310,8 @@ def _speedups(experiment: Table, cells: Sequence[Entry]) -> str:
 
 def _not_given(experiment: Table, cells: Sequence[Entry]) -> str:
     """Return how many cells without published rounds need fewer rounds than the baseline."""
-    own = [e for e in cells if e.published == "not given" and e.result.runs and e.baseline.runs]
+    given = [e for e in cells if e.published == "not given" and e.result.runs and e.baseline.runs]
+    own = [entry for entry in given if entry.result is not entry.baseline]
     if not own:
         return ""
     quicker = sum((e.speedup or 0.0) > 1 for e in own)
