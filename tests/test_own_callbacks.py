@@ -13,6 +13,7 @@ from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app as command_line
+from fedapp.config.read import read_config
 from fedapp.errors import CheckpointError, RunError
 from fedapp.node import node_setup_of
 from fedapp.runs.checkpoint import checkpoint_rounds
@@ -129,6 +130,14 @@ def test_a_callback_that_raises_ends_the_run_after_its_round_and_loses_nothing(
     found = json.loads((folder / "config.json").read_text())["found"]
     digest = hashlib.sha256(copy.read_bytes()).hexdigest()
     assert found["components"]["callbacks/fails"]["sha256"] == digest
+
+
+def test_workers_of_a_cluster_get_the_code_of_callbacks(app: Path) -> None:
+    """In a sweep each is the server of its runs."""
+    from fedapp.studies.sweep.cluster_workers import codes_of
+
+    config = read_config({"callbacks": "./rows.py,./other.py"})
+    assert [sorted(code.files) for code in codes_of(config)] == [["rows.py"], ["other.py"]]
 
 
 @pytest.mark.parametrize("method", ["on_start", "on_end", "close"])

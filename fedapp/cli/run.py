@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -162,4 +163,5 @@ def init(
 
     for path in create_app(folder):
         console.print(str(path), highlight=False, soft_wrap=True)
-    console.print(f"Run it: cd {folder}; fedapp run", highlight=False, soft_wrap=True)
+    start = f"cd {shlex.quote(str(folder))}; fedapp run"
+    console.print(f"Run it: {start}", highlight=False, soft_wrap=True)

@@ -84,7 +84,7 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
         writer.write()
     finally:
         console.print(summary(waiting_cells(work), _jobs(options)), highlight=False, soft_wrap=True)
-    return " ".join(dict.fromkeys(filter(None, writer.problems)))
+    return " ".join(dict.fromkeys(filter(None, writer.problems.values())))
 
 
 class _Writer:
@@ -92,7 +92,8 @@ class _Writer:
 
     def __init__(self, work: Work, console: Console) -> None:
         self.work, self.console = work, console
-        self.problems: list[str] = []
+        self.problems: dict[str, str] = {}
+        """The last message about each experiment that was written."""
         self.written = {
             name: len(results.cells[cell].runs)
             for name in work.plans
@@ -104,7 +105,8 @@ class _Writer:
         done = {name: seeds_done(self.work, name) for name in self.work.plans}
         new = [name for name in done if done[name] > self.written.get(name, 0)]
         if experiments := list(dict.fromkeys(split_name(name)[0] for name in new)):
-            self.problems.append(publish_done(self.work, experiments, self.console))
+            problem = publish_done(self.work, experiments, self.console)
+            self.problems |= dict.fromkeys(experiments, problem)
         else:
             write_records(self.work)
         self.written.update(done)

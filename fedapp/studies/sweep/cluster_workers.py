@@ -15,10 +15,13 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
+from fedapp.config.own_code import OwnCode
 from fedapp.config.read import read_config
+from fedapp.config.run_config import RunConfig
 from fedapp.engines.ray_actors import ActorPool, PoolActor
 from fedapp.engines.ray_cluster import Cluster, connected
 from fedapp.engines.ray_placement import WorkerRequest, place_workers
+from fedapp.errors import one_line, reason_of
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.workers import (
     REPORT_SECONDS,
@@ -46,9 +49,23 @@ class RunActor(PoolActor):
 
     def assign(self, named: Sequence[tuple[Request, str]]) -> None:
         """Start runs, given with their names, which train in one program."""
-        args = (named, self._root, self._events.put, self._stop, self._raylet)
-        self._thread = threading.Thread(target=execute, args=args, daemon=True)
+        self._thread = threading.Thread(target=self._execute, args=(named,), daemon=True)
         self._thread.start()
+
+    def _execute(self, named: Sequence[tuple[Request, str]]) -> None:
+        """Execute the runs; an error of all (the disk is full, say) is one of each that has not ended."""
+        left = [request for request, _ in named]
+
+        def put(event: WorkerEvent) -> None:
+            if event.done:
+                left.remove(event.request)
+            self._events.put(event)
+
+        try:
+            execute(named, self._root, put, self._stop, self._raylet)
+        except Exception as error:
+            for request in [*left]:
+                put(WorkerEvent(request, done=True, problem=one_line(reason_of(error))))
 
     def events(self) -> list[WorkerEvent]:
         """Return messages, after a short wait for the first one."""
@@ -104,6 +121,13 @@ class ClusterWorker:
         return f"its worker died {lost} times" if lost >= MAX_LOSSES else ""
 
 
+def codes_of(config: RunConfig) -> Iterator[OwnCode]:
+    """Yield the code of the run's own components, of its callbacks too: a worker is its server."""
+    yield from config.own_code().values()
+    codes = (type(callback).own_code for callback in config.components("callbacks"))
+    yield from (code for code in codes if code is not None)
+
+
 class ClusterWorkers:
     """Workers on a Ray cluster, for ``requests`` in the store at ``root``, which all nodes see.
 
@@ -119,7 +143,7 @@ class ClusterWorkers:
         self, cluster: Cluster, request: WorkerRequest, root: Path, requests: Sequence[Request]
     ) -> None:
         configs = [read_config(dict(each.settings)) for each in requests]
-        codes = {code.digest: code for each in configs for code in each.own_code().values()}
+        codes = {code.digest: code for config in configs for code in codes_of(config)}
         on_gpu = any(config.device != "cpu" for config in configs)
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(connected(cluster, codes.values()))
