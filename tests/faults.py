@@ -208,8 +208,8 @@ FAULTS = (
     Fault(
         "client states of the round before",
         AGGREGATION,
-        "dict.fromkeys(clients, step.plan.round)",
-        "dict.fromkeys(clients, step.plan.round - 1)",
+        "{metrics.client: step.plan.round for metrics in used}",
+        "{metrics.client: step.plan.round - 1 for metrics in used}",
         f"{LOOPS}[scaffold1-examples]",
     ),
     Fault(

@@ -133,7 +133,8 @@ class Federation:
             self.trainer, request, self.theta, extras, self.clients.__getitem__, states
         )
         assert not reply.failures
-        counted = {**self.location.last_used_round, **dict.fromkeys(cohort, self.round)}
+        trained = [metrics.client for metrics in reply.client_metrics if metrics.steps]
+        counted = {**self.location.last_used_round, **dict.fromkeys(trained, self.round)}
         self.location = replace(self.location, last_used_round=counted)
         total = len(self.clients)
         if self.config.weighting == "examples":

@@ -118,6 +118,7 @@ def test_nodes_that_train_on_another_device_are_named(
     there = SimpleNamespace(type=server)
     monkeypatch.setattr("fedapp.federation.nodes.choose_device", lambda config: there)
     nodes = Nodes(read_config({}), DIGITS.task, DIGITS.fingerprint, np.full(100, 5))
-    grid = RegisteredGrid({i: answer() | {"device": device} for i, device in enumerate(devices, 1)})
+    same = answer() | {"fingerprint": DIGITS.fingerprint}
+    grid = RegisteredGrid({i: same | {"device": device} for i, device in enumerate(devices, 1)})
     assert nodes.connected(grid, 1.0) == [1, 2]
     assert sum("and not all nodes and the server" in text for text in said) == warned

@@ -542,16 +542,18 @@ ADAPTIVE: dict[str, Any] = {
     "clip-rate": 0.5,
 }
 MOMENTS = {"beta1": 0.6, "beta2": 0.7, "tau": 0.01}
+DELTA: dict[str, Any] = {"update": "delta"}
+"""Of clients that send something else than Option I or II."""
 CASES: list[tuple[str, type[FedAvg], dict[str, Any], dict[str, Any]]] = [
     ("fedavg", FedAvg, {}, SOME),
-    ("fedsgd", FedSGD, {}, SOME | PLAIN | {"local_epochs": 1}),
+    ("fedsgd", FedSGD, {}, SOME | PLAIN | DELTA | {"local_epochs": 1}),
     ("fedavgm", FedAvgM, {"momentum": 0.6}, SOME),
     ("fedavgm", FedAvgM, {"momentum": 0.6, "nesterov": True}, SOME),
     ("fedadam", FedAdam, MOMENTS, SOME),
     ("fedyogi", FedYogi, MOMENTS, SOME),
     ("fedadagrad", FedAdagrad, {"beta1": 0.3, "tau": 0.01}, SOME),
     ("fedprox", FedProx, {"mu": 0.5}, SOME),
-    ("fednova", FedNova, {}, SOME),
+    ("fednova", FedNova, {}, SOME | DELTA),
     ("scaffold", Scaffold, {"option": "I"}, SOME),
     ("scaffold", Scaffold, {"option": "II"}, SOME),
     ("feddyn", FedDyn, {"alpha": 0.3}, SOME),
@@ -562,9 +564,9 @@ CASES: list[tuple[str, type[FedAvg], dict[str, Any], dict[str, Any]]] = [
     ("fedntd", FedNTD, {"beta": 0.6, "temperature": 3.0}, SOME),
     ("fedsam", FedSAM, {"rho": 0.3}, SOME),
     ("fedsol", FedSOL, {"rho": 1.0, "temperature": 2.0}, SOME),
-    ("fedpa", FedPA, {"samples": 2, "steps-per-sample": 2, "burn-in": 1, "rho": 0.5}, SOME),
-    ("dp-fedavg", DPFedAvg, ADAPTIVE | SEEDED | {"noise": 0.2}, SOME | NAIVE),
-    ("local-dp", LocalDP, SEEDED | {"clip": 0.3, "noise": 0.2}, SOME),
+    ("fedpa", FedPA, {"samples": 2, "steps-per-sample": 2, "burn-in": 1, "rho": 0.5}, SOME | DELTA),
+    ("dp-fedavg", DPFedAvg, ADAPTIVE | SEEDED | {"noise": 0.2}, SOME | NAIVE | DELTA),
+    ("local-dp", LocalDP, SEEDED | {"clip": 0.3, "noise": 0.2}, SOME | DELTA),
     ("fedmedian", FedMedian, {}, MOST),
     ("fedtrimmedavg", FedTrimmedAvg, {"beta": 0.2}, MOST),
     ("krum", Krum, {"num-malicious": 1}, MOST),
