@@ -260,7 +260,7 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
     why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if counts[verdict]]
     run_labels = RunLabels.of(experiment, results)
     against = sum(each.is_open_against for each in checked)
-    outside = f" Of the open ones the number of {against} is outside the bounds." if against else ""
+    outside = f" Of the open ones {against} have numbers outside the bounds." if against else ""
     parts = [table(head, [_row(each, run_labels) for each in shown])]
     parts.append(f"{', '.join(summary)}.{outside}")
     fewer = _fewer(results, run_labels)
