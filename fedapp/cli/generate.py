@@ -142,8 +142,10 @@ def targets() -> dict[Path, list[Callable[[str], str]]]:
 
 def result_pages(folder: Path) -> dict[Path, str]:
     """Return the current pages of all results in ``folder``."""
+    if not folder.is_dir():
+        return {}
     records = read_records(folder)
-    pages = {folder / "index.md": index(folder, records)} if folder.is_dir() else {}
+    pages = {folder / "index.md": index(folder, records)}
     for name, experiment in all_experiments().items():
         if isinstance(experiment, Table) or any(results_of(folder, name, records)):
             pages[folder / name / "index.md"] = page_of(folder, name, records)
