@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from flwr.common.logger import log
 from flwr.serverapp import Grid
+from numpy.typing import ArrayLike
 
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset
@@ -188,9 +189,8 @@ def _prepare(
     sizes = list(nodes.sizes(nodes.clients).values()) if partition is None else partition.sizes
     require_batches(config, task, sizes)
     algorithm = make_algorithm(config, task)
-    client_states = _client_states(
-        grid, config, directory, algorithm, 0 if state is None else state.round
-    )
+    round_ = state.round if state else 0
+    client_states = _client_states(grid, config, directory, algorithm, round_)
     if state is None:
         state = ServerState(0, theta, algorithm.start(theta))
         engine = grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
@@ -199,10 +199,7 @@ def _prepare(
         _write_first_files(directory, config, node_data, state)
     write_copies(directory.path, config)
     run_info |= digests(config)
-    by_length = not isinstance(grid, LocalGrid) or grid.trainer_by_length
-    executed = executed_config(config, node_data, sizes, run_info, by_length=by_length)
-    if executed.threads > max(config.threads, 1):
-        log(INFO, "Threads: %d, as measured", executed.threads)
+    executed = _executed(grid, config, node_data, sizes, run_info)
     write_config(directory, config, run_info)
     return FederatedStrategy(
         executed,
@@ -214,6 +211,21 @@ def _prepare(
         ledger=_ledger(config, algorithm, directory, run_info, state.round),
         population=run_info.get("clients"),
     )
+
+
+def _executed(
+    grid: Grid,
+    config: RunConfig,
+    node_data: NodeData,
+    sizes: ArrayLike,
+    run_info: dict[str, Any],
+) -> RunConfig:
+    """Return the configuration with what is chosen for it here, such as a measured number of threads."""
+    by_length = not isinstance(grid, LocalGrid) or grid.trainer_by_length
+    executed = executed_config(config, node_data, sizes, run_info, by_length=by_length)
+    if executed.threads > max(config.threads, 1):
+        log(INFO, "Threads: %d, as measured", executed.threads)
+    return executed
 
 
 def _client_states(

@@ -119,8 +119,7 @@ class Model(Component, ABC):
         The former is nan for a regression with the base's loss.
         """
         if self.predicts_numbers(targets):
-            count = torch.tensor(len(targets), device=targets.device)
-            return torch.full_like(count, torch.nan, dtype=torch.float64), count
+            return without_accuracy(targets)
         counted = targets != IGNORE
         return ((outputs.argmax(1) == targets) & counted).sum(), counted.sum()
 
@@ -222,6 +221,12 @@ def _require_parameters(model: Model, network: nn.Module) -> None:
             f"model = {model.name!r}: {type(network).__name__} has no parameters that require gradients, "
             "so there is nothing to train. Leave requires_grad=True for those to be trained."
         )
+
+
+def without_accuracy(targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return nan, and the number of targets: two scalars where the targets are."""
+    count = torch.tensor(len(targets), device=targets.device)
+    return torch.full_like(count, torch.nan, dtype=torch.float64), count
 
 
 def zero_examples(task: Task, count: int, dtype: torch.dtype = torch.float32) -> Tensor:

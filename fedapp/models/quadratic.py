@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedapp.data.dataset import Task
-from fedapp.models.model import Model
+from fedapp.models.model import Model, without_accuracy
 
 
 class Quadratic(Model):
@@ -33,8 +33,7 @@ class Quadratic(Model):
 
     def num_correct(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return nan, and the number of examples."""
-        count = torch.tensor(len(targets), device=targets.device)
-        return torch.full_like(count, torch.nan, dtype=torch.float64), count
+        return without_accuracy(targets)
 
 
 class Point(nn.Module):

@@ -80,12 +80,10 @@ class ClientStates:
         CheckpointError
             The file is damaged, holds other tensors than ``like``, or is gone.
         """
-        used = self._used(client) if like else []
-        if (
-            like
-            and not used
-            and 0 < (last := self.location.last_used_round.get(client, 0)) < self.round
-        ):
+        if not like:
+            return None
+        used, last = self._used(client), self.location.last_used_round.get(client, 0)
+        if not used and 0 < last < self.round:
             raise CheckpointError(
                 f"client {client}: its state of round {last}, which the server counts with, is not in "
                 f"{self.folder}. Start the node where the folder is (state-path), or restore it."

@@ -165,6 +165,11 @@ class Results(ResultModel):
     written: str = ""
 
 
+def nothing_run(name: str = "") -> Results:
+    """Return the results of an experiment of which nothing was run."""
+    return Results(experiment=name, scale="full", command="", cells={})
+
+
 def speed_up(baseline: CellResult, cell: CellResult) -> float | None:
     """Return the baseline's mean rounds over the cell's, of the seeds that both have.
 

@@ -25,7 +25,7 @@ from fedapp.studies.papers.pages.tables import (
     standings,
     variants_of,
 )
-from fedapp.studies.papers.results import Results
+from fedapp.studies.papers.results import Results, nothing_run
 from fedapp.studies.papers.schema import Comparison, Table
 from fedapp.studies.papers.stored import results_of
 from fedapp.studies.sweep.record import RunRecord
@@ -183,7 +183,7 @@ def counted_cells(tables: Tables) -> dict[str, list[Entry]]:
     return {
         name: [
             entry
-            for entry in entries(experiment, evidence(results) or _nothing(name))
+            for entry in entries(experiment, evidence(results) or nothing_run(name))
             if entry.is_numbered and not is_among(entry.published_name, experiment.elsewhere)
         ]
         for name, (experiment, results) in tables.items()
@@ -214,10 +214,6 @@ def totals(tables: Tables) -> str:
     text = f"The tables publish {published} numbers of rounds, which were measured as follows:"
     head = ("how", "network", "run", *STANDINGS, "with three seeds", "speed-ups")
     return f"{text}\n\n{table(head, rows)}"
-
-
-def _nothing(name: str) -> Results:
-    return Results(experiment=name, scale="full", command="", cells={})
 
 
 def _row(cells: Sequence[Entry]) -> list[str]:

@@ -25,7 +25,7 @@ from fedapp.studies.papers.pages.figure_tables import (
 from fedapp.studies.papers.pages.markdown import table, wrapped
 from fedapp.studies.papers.pages.notes import fill, finder
 from fedapp.studies.papers.pages.tables import table_section
-from fedapp.studies.papers.results import Results
+from fedapp.studies.papers.results import Results, nothing_run
 from fedapp.studies.papers.schema import Comparison, ScaleName, Sharpness, Table, Updates
 from fedapp.studies.papers.stored import results_of
 from fedapp.studies.sweep.record import RunRecord
@@ -72,17 +72,12 @@ def page(
         if records is not None and results.scale != "smoke":
             parts[-1] = " ".join(filter(None, (parts[-1], provenance(results, records))))
     if isinstance(experiment, Table) and not shown:
-        parts += ["", "The published numbers:", "", published_table(experiment)]
+        parts += ["", "The published numbers:", "", table_section(experiment, nothing_run())]
     if text := scales_section(checks):
         parts += ["", "## Between the scales", "", text]
     if experiment.differs:
         parts += ["", "## What differs, and why", "", experiment.differs.strip()]
     return "\n".join(parts) + "\n"
-
-
-def published_table(experiment: Table) -> str:
-    """Return a table of which nothing was run."""
-    return table_section(experiment, Results(experiment="", scale="full", command="", cells={}))
 
 
 def _command(experiment: Experiment, results: Results) -> list[str]:
