@@ -205,24 +205,32 @@ SEO = [
 """The items of Seo et al. that train networks."""
 
 
-@pytest.mark.parametrize("name", SEO)
-def test_at_the_narrow_scale_only_the_network_is_another(name: str) -> None:
+NARROW = {"seo-cnn.channels": 8, "seo-cnn.hidden": 64, "trainer": "batched"}
+OTHERS = {
+    "narrow": NARROW,
+    "normalised": {**NARROW, "transform": "normalise", "normalise.preset": "cifar10"},
+}
+"""What of the settings of Seo et al. is another at scales with all of the data."""
+
+
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [(name, scale) for name in SEO for scale in OTHERS if scale in EXPERIMENTS[name].scales],
+)
+def test_at_the_narrow_scales_only_network_and_images_are_others(name: str, scale: str) -> None:
     """K, E, B, η, the partition and the data are the full scale's, in every cell that runs."""
     experiment = EXPERIMENTS[name]
-    full, narrow = (
-        make_cells(experiment, setup(experiment, scale)) for scale in ("full", "narrow")
-    )
-    others = {"seo-cnn.channels": 8, "seo-cnn.hidden": 64, "trainer": "batched"}
+    full, narrow = (make_cells(experiment, setup(experiment, each)) for each in ("full", scale))
     for label, cell in narrow.items():
         if cell is None:
             assert "E = 50" in label
             continue
         as_in_full = full[label]
         assert as_in_full is not None
-        assert cell.settings == {**as_in_full.settings, **others}
-        assert cell.rounds == EXPERIMENTS["seo-base"].at("narrow").rounds
-    scale = experiment.at("narrow")
-    assert (scale.cut, scale.batch_divisor, scale.rate_factor, scale.pace) == (None, 1, 1.0, 1.0)
+        assert cell.settings == {**as_in_full.settings, **OTHERS[scale]}
+        assert cell.rounds == EXPERIMENTS["seo-base"].at(scale).rounds
+    at = experiment.at(scale)
+    assert (at.cut, at.batch_divisor, at.rate_factor, at.pace) == (None, 1, 1.0, 1.0)
 
 
 def test_the_base_runs_of_the_narrow_scale_are_those_of_the_figures() -> None:

@@ -98,7 +98,8 @@ def _scheduler(
 Scale = Annotated[
     str,
     typer.Option(
-        help="smoke: minutes; cpu: hours; narrow: Seo et al. with a smaller network; full: the paper."
+        help="smoke: minutes; cpu: hours; narrow: Seo et al. with a smaller network; normalised: "
+        "likewise, images of mean 0 and deviation 1; full: the paper."
     ),
 ]
 Data = Annotated[

@@ -26,6 +26,7 @@ PALETTE = 256
 SMALLER: dict[ScaleName, str] = {
     "smoke": "smoke scale: small stand-ins for data and networks, not the paper's",
     "narrow": "narrow scale: the paper's images, K, E, B and η, a smaller network",
+    "normalised": "narrow scale, images of mean 0 and deviation 1: else the paper's, a smaller network",
     "cpu": "processor scale: less than the paper's; the page says what",
 }
 
