@@ -18,6 +18,11 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
 
 
+@pytest.fixture(autouse=True)
+def _on_the_cpu() -> None:
+    """Hide no GPU, unlike the tests of other modules."""
+
+
 def drawn(*shape):
     generator = torch.Generator().manual_seed(0)
     return torch.randn(*shape, dtype=torch.float64, generator=generator).to(DEVICE)
