@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedapp.config.run_config import Scalar, kebab
 
-ScaleName = Literal["smoke", "cpu", "narrow", "normalised", "full"]
-SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "narrow", "normalised", "full")
+ScaleName = Literal["smoke", "cpu", "normalised", "narrow", "full"]
+SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "normalised", "narrow", "full")
 """From the smallest to the paper's; an experiment may have some of them."""
 Published = float | Literal["not reached", "not given"]
 Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]

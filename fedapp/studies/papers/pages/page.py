@@ -32,8 +32,8 @@ from fedapp.studies.sweep.record import RunRecord
 
 HEADINGS: Mapping[ScaleName, str] = {
     "full": "Full scale",
-    "normalised": "Narrow scale, images of mean 0 and deviation 1",
     "narrow": "Narrow scale",
+    "normalised": "Narrow scale, images of mean 0 and deviation 1",
     "cpu": "Processor scale",
     "smoke": "Smoke scale",
 }
