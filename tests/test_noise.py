@@ -61,12 +61,19 @@ def test_one_seed_has_the_pooled_deviation_of_comparable_cells_with_three() -> N
     comparable = [seeds(1, 2, 3), seeds(0, 2, 4), seeds(0, 100), seeds(9)]
     t = 2.776445
     assert contrast([seeds(7)], {0: 1}, comparable) == (7.0, pytest.approx(t * math.sqrt(2.5)))
-    assert contrast([seeds(6, 8)], {0: 1}, comparable) == (
-        7.0,
-        pytest.approx(t * math.sqrt(2.5 / 2)),  # and two seeds, for 4 degrees and not 1
-    )
     assert contrast([seeds(7)], {0: 1}, comparable[2:]) == (7.0, None)
     assert contrast([seeds(7)], {0: 1}, [seeds(5, 5, 5)]) == (7.0, None)  # says nothing of others
+
+
+def test_two_seeds_count_beside_comparable_cells() -> None:
+    """Squares of 2, 8 and, of 5 and 9 themselves, 8, with 5 degrees of freedom: a variance of 3.6."""
+    comparable = [seeds(1, 2, 3), seeds(0, 2, 4)]
+    half = pytest.approx(2.570582 * math.sqrt(3.6 / 2))
+    assert contrast([seeds(5, 9)], {0: 1}, comparable) == (7.0, half)
+    both = [seeds(5, 9), seeds(0, 0)]  # 5 and 9; of a difference the others' variance of 0.5 is 1
+    of_differences = pytest.approx(3.182446 * math.sqrt((1 * 2 + 8) / 3 / 2))
+    comparable = [seeds(5.5, 7, 8.5), seeds(1.5, 2, 2.5)]
+    assert contrast(both, COMPARED, comparable) == (7.0, of_differences)
 
 
 def test_a_difference_at_one_seed_has_what_the_seeds_leave_of_it() -> None:

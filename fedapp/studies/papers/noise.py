@@ -5,7 +5,8 @@ same weights, and with the same partition if the cells have it in common. What a
 so cancels in their differences. The mean over n seeds is known to within t s / sqrt(n), the interval of
 95 % confidence, s the standard deviation over the seeds; with three seeds t is 4.3. Their range, which is
 narrower, misses the median of what they are drawn from one time in four. With fewer than three seeds the
-deviation is pooled from comparable cells with three. Ratios have all of this of the logarithms.
+deviation is pooled from comparable cells with three, and from the two seeds if there are two. Ratios have
+all of this of the logarithms.
 """
 
 from __future__ import annotations
@@ -54,14 +55,13 @@ def contrast(
     value = float(sign @ _scaled(table.mean(axis=1), logarithm))
     each = sign @ _scaled(table, logarithm)
     pooled = None if len(each) >= SEEDS else _pooled(comparable, len(signs) > 1, logarithm)
-    if pooled:
-        variance, freedom = pooled[0] * float(sign @ sign), pooled[1]
-    elif len(each) > 1:
-        variance, freedom = float(each.var(ddof=1)), len(each) - 1
-    else:
+    variance, freedom = pooled or (0.0, 0)
+    freedom_in_all = freedom + len(each) - 1
+    if not freedom_in_all:
         return value, None
-    t = float(stdtrit(freedom, (1 + CONFIDENCE) / 2))
-    return value, t * math.sqrt(variance / len(each))
+    squares = freedom * variance * float(sign @ sign) + float(np.sum((each - each.mean()) ** 2))
+    t = float(stdtrit(freedom_in_all, (1 + CONFIDENCE) / 2))
+    return value, t * math.sqrt(squares / freedom_in_all / len(each))
 
 
 def _pooled(

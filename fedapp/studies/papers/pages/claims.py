@@ -57,10 +57,10 @@ DECIDED = (
     "on either side. Cells are compared seed by seed: runs of the same seed begin with the same weights, "
     "and with the same partition if the cells have it in common, so that what these do to both is no "
     "noise of their difference. With fewer than three seeds in common s is the pooled deviation of "
-    "comparable cells with three, without those of which a run ends at less than half of its best "
-    "accuracy. Three give a wide interval, with t of 4.3; their range would be "
-    "narrower, and misses the median of what they are drawn from one time in four. A claim *holds* if "
-    "the interval is within the bounds, *fails* if it is outside, and is *open* otherwise."
+    "these seeds and of comparable cells with three, without those of which a run ends at less than half "
+    "of its best accuracy. Three give a wide interval, with t of 4.3; their range would be narrower, and "
+    "misses the median of what they are drawn from one time in four. A claim *holds* if the interval is "
+    "within the bounds, *fails* if it is outside, and is *open* otherwise."
 )
 UNDECIDABLE = (
     "*undecidable*: the margin that the rule allows is not above the noise of three seeds, so that no "
