@@ -18,7 +18,7 @@ from PIL import Image
 from test_data_sources import load
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset, load_node_data
+from fedapp.data import load_dataset, load_node_data, load_uncoded
 from fedapp.data.readers.idx import read_idx
 from fedapp.data.readers.tables import open_image
 from fedapp.errors import ConfigError, DataError
@@ -222,6 +222,25 @@ def test_hub_name_reads_what_the_builder_gives(tmp_path, monkeypatch):
     assert load_dataset(read_config(keys)).fingerprint == first.fingerprint
     builder.hash = "revision-2"
     assert load_dataset(read_config(keys)).fingerprint != first.fingerprint
+
+
+def test_codes_keep_their_zeros_in_csv_files_from_the_hub(tmp_path, monkeypatch):
+    """As in a folder; the local files stand for those that the builder downloads."""
+    (tmp_path / "set").mkdir()
+    for split in ("train", "test"):
+        rows = "zip,age,label\n08001,4,0\n00501,5,1\n"
+        (tmp_path / "set" / f"{split}.csv").write_text(rows)
+    builder_of = datasets.load_dataset_builder
+    cache = str(tmp_path / "hub")
+    monkeypatch.setattr(
+        datasets,
+        "load_dataset_builder",
+        lambda name, subset: builder_of(str(tmp_path / "set"), subset, cache_dir=cache),
+    )
+    keys = {"dataset": "someone/codes", "data-cache": str(tmp_path), "categorical-keys": "zip"}
+    table = load_uncoded(read_config(keys)).table
+    assert table.names == ("zip", "age")
+    assert table.values == (("00501", "08001"), None)
 
 
 def test_hub_name_without_network_says_what_to_set(tmp_path, monkeypatch):

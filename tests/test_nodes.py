@@ -29,6 +29,7 @@ from fedapp.data.node_data import NodeData, OwnClient, describe_task, read_node_
 from fedapp.engines.grid import RUN_ID, set_identity
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError, RunError
+from fedapp.federation.delivery import Delivery
 from fedapp.federation.nodes import REJECTED_PAUSE, Nodes
 from fedapp.federation.queries import Queries
 from fedapp.server_app import app as server_app
@@ -313,6 +314,65 @@ def registered(queries: Queries | None = None, **examples: int) -> tuple[Nodes, 
     config = read_config({"num-clients": 0})
     nodes = Nodes(config, DIGITS.task, DIGITS.fingerprint, None, queries=queries)
     return nodes, RegisteredGrid({1: answer() | {"client-id": 0}, 2: second})
+
+
+class Clock:
+    """Seconds that pass while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+
+class SlowDeviceGrid(RegisteredGrid):
+    """Node 2 takes 200 s for a query, one after the other; like Flower, drops an expired reply."""
+
+    def __init__(self, answers: dict[int, dict[str, object]], clock: Clock) -> None:
+        super().__init__(answers)
+        self.clock, self.ready = clock, dict[str, float]()
+        self.idle = 0.0
+
+    def push(self, message_id: str, message: Message) -> None:
+        """Answer later than asked, if the message is still valid then."""
+        super().push(message_id, message)
+        if message.metadata.dst_node_id == 2:
+            self.idle = max(self.idle, self.clock.now) + 200
+            self.ready[message_id] = self.idle
+            if self.idle > self.clock.now + message.metadata.ttl:
+                del self.replies[message_id]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the answers that are ready."""
+        return super().pull_messages(
+            [key for key in message_ids if self.ready.get(key, 0.0) <= self.clock.now]
+        )
+
+
+@pytest.mark.parametrize("min_nodes", [1, 2])
+def test_a_device_that_takes_minutes_to_start_takes_part(
+    min_nodes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is queried once, and its answer counts when it comes, at the start as in a later round."""
+    clock, queries = Clock(), Queries()
+    for module in ("nodes", "delivery"):
+        monkeypatch.setattr(f"fedapp.federation.{module}.time", clock)
+    queries._delivery = Delivery(clock.monotonic)
+    config = read_config(
+        {"num-clients": 0, "min-nodes": min_nodes, "node-timeout": 100.0 * min_nodes**2}
+    )
+    nodes = Nodes(config, DIGITS.task, DIGITS.fingerprint, None, queries=queries)
+    grid = SlowDeviceGrid({n: answer() | {"client-id": n - 1} for n in (1, 2)}, clock)
+    assert nodes.wait(grid) == ([1, 2] if min_nodes == 2 else [1])
+    clock.now = max(clock.now, 200.0)
+    assert nodes.available(grid) == [1, 2]
+    assert grid.asked == [1, 2]
 
 
 def sent_ahead() -> tuple[Nodes, RegisteredGrid]:

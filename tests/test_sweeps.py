@@ -126,6 +126,21 @@ def test_data_are_known_by_their_name_and_content_and_not_by_their_place(tmp_pat
     assert str(runs[0].canonical["dataset"]).startswith("moods@")
 
 
+def test_a_trace_is_known_by_its_content_and_not_by_its_place(tmp_path: Path) -> None:
+    for name, rows in (("a", "1,0\n0,1\n"), ("b", "1,0\n0,1\n"), ("c", "1,1\n0,1\n")):
+        (tmp_path / name).write_text(rows)
+    settings = {**BASE, "sampler": "availability", "num-clients": 2}
+    runs = [
+        Request.of({**settings, "availability.trace": str(tmp_path / name)}, 1).run
+        for name in "abc"
+    ]
+    assert runs[0] == runs[1] != runs[2]
+    assert "availability.trace" not in Request.of(settings, 1).canonical
+    missing = {**settings, "availability.trace": "no.csv"}
+    with pytest.raises(ConfigError, match=r"availability\.trace = 'no\.csv': cannot be read"):
+        assert Request.of(missing, 1).run
+
+
 # ---------------------------------------------------------------- records
 
 

@@ -17,7 +17,7 @@ from test_data_sources import load
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar
-from fedapp.data import load_node_data, load_partition
+from fedapp.data import load_node_data, load_partition, load_uncoded
 from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.table import Statistics, Summary
 from fedapp.engines.in_process import InlineGrid
@@ -227,6 +227,21 @@ def test_a_client_that_is_missing_is_refused_where_clients_are_wanted(tmp_path, 
         config = read_config({"dataset": str(folder), **NATURAL, **keys})
         with pytest.raises(ConfigError, match=f"^{said}: {fault}"):
             load_partition(config, data, 2)
+
+
+def test_a_column_client_id_beside_another_client_key_is_refused(tmp_path):
+    """The natural clients would be those of client-key; another column is another grouping."""
+    folder = csv(tmp_path / "set", "client_id,hospital,x,label 1,b,1,0 2,a,2,1 2,b,3,0")
+    keys = {"dataset": str(folder), **NATURAL, "client-key": "hospital"}
+    with pytest.raises(
+        ConfigError, match=r"natural\.column = 'client_id': .*client-key = 'hospital'.*Leave"
+    ):
+        read_config({**keys, "natural.column": "client_id"})
+    for column in ("", "hospital"):
+        config = read_config({**keys, "natural.column": column})
+        partition = load_partition(config, load_uncoded(config), 2)
+        assert [partition.client(k).tolist() for k in range(2)] == [[1], [0, 2]]
+    assert read_config({**keys, "natural.column": "client_id", "client-key": "client_id"})
 
 
 def test_clients_may_be_whole_floats_and_as_many_as_rows(tmp_path):

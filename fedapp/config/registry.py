@@ -45,6 +45,10 @@ class Component(Settings):
         """Return the first line of the docstring, for tables and help texts."""
         return (cls.__doc__ or cls.name).strip().splitlines()[0]
 
+    def run_identity(self) -> dict[str, Any]:
+        """Return the parameters as they identify a run, by field: a file by a digest of its content."""
+        return self.model_dump()
+
     def config_errors(self, config: RunConfig) -> Iterable[str]:
         """Return a message for each other setting that this component excludes."""
         return ()

@@ -148,13 +148,17 @@ class Delivery:
 
     def collect_late(self, grid: Grid) -> list[tuple[int, Message | Fault]]:
         """Return (node, reply) for the replies to earlier exchanges that have arrived."""
-        replies = self._pull(grid, self.unexpired())
+        replies = self._pull(grid, list(self.unexpired()))
         return [(self._pending.pop(key).node, reply) for key, reply in replies]
 
-    def unexpired(self) -> list[str]:
-        """Return the ids of the messages whose replies may still come."""
-        now = self._clock()
-        return [key for key, each in self._pending.items() if each.expires > now or each.future]
+    def unexpired(self) -> dict[str, int]:
+        """Return the nodes of the messages whose replies may still come, by id."""
+        now, pending = self._clock(), self._pending.items()
+        return {key: each.node for key, each in pending if each.expires > now or each.future}
+
+    def forget(self, nodes: Collection[int]) -> None:
+        """Drop the messages to these nodes: no reply of theirs to one is taken."""
+        self._pending = {k: each for k, each in self._pending.items() if each.node not in nodes}
 
     def busy(self, connected: Iterable[int]) -> set[int]:
         """Return the nodes that still work on an earlier message.

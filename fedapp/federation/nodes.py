@@ -31,10 +31,10 @@ MIXED_DEVICES = (
     "prints the command. device='cpu' keeps all of them on the CPU."
 )
 NEW_NODE_WAIT = 15.0
-"""Longest wait of a round for a new node's answer; a later answer counts for the next round."""
+"""Longest wait for a new node's answer before a round, or before the next look for new nodes."""
 
 UNANSWERED_PAUSE = 900.0
-"""Pause before a node that did not answer is queried again, so that it does not delay every round."""
+"""Pause before a node that did not answer is waited for again, so that it does not delay every round."""
 
 UNANSWERED = "it has not answered yet: its device starts Python and PyTorch first"
 
@@ -129,24 +129,23 @@ class Nodes:
             There are fewer after ``node-timeout``; the message says which nodes were rejected and why.
         """
         end = time.monotonic() + self.config.node_timeout
-        logged = -1
-        while len(accepted := self.connected(grid, end - time.monotonic())) < self.config.min_nodes:
-            if len(accepted) != logged:
-                log(
-                    INFO,
-                    "Waiting for nodes: %d of min-nodes = %d",
-                    len(accepted),
-                    self.config.min_nodes,
-                )
-                logged = len(accepted)
-            if time.monotonic() > end:
+        logged = (0, 0, 0)
+        while True:
+            accepted = self.connected(grid, min(end - time.monotonic(), NEW_NODE_WAIT))
+            is_late, unanswered = time.monotonic() > end, self._unanswered
+            if len(accepted) >= self.config.min_nodes and (is_late or not unanswered):
+                return accepted
+            if is_late:
                 raise RunError(self._too_few_nodes(len(accepted)))
+            found = (len(accepted), self.config.min_nodes, len(unanswered))
+            if found != logged:
+                log(INFO, "Waiting for nodes: %d of min-nodes = %d, %d to answer", *found)
+                logged = found
             time.sleep(0.5)
-            # Query those without an answer again at once: without them there is no round.
+            # Wait for those without an answer again at once: without them there is no round.
             self._next_query = {
                 n: time_ for n, time_ in self._next_query.items() if n in self.rejected
             }
-        return accepted
 
     def available(self, grid: Grid) -> list[int]:
         """Return the accepted nodes that are connected now; without any, ``wait`` for them."""
@@ -161,19 +160,18 @@ class Nodes:
 
         Queries new nodes, and waits at most ``max_wait`` seconds for their answers.
         """
-        gone = self._update_connections(grid)
+        self._update_connections(grid)
         connected = set(self._connections)
         for node, reply in self._queries.collect_late(grid):
-            if node in connected - self._accepted - gone:  # not an answer from before a reconnect
-                self._handle_answer(node, reply)
+            self._handle_answer(node, reply)
         now = time.monotonic()
         due = sorted(n for n in connected - self._accepted if self._next_query.get(n, now) <= now)
         self._query(grid, [node for node in due if node in self.rejected], 0.0)
         self._query(grid, [node for node in due if node not in self.rejected], max_wait)
         return sorted(self._accepted)
 
-    def _update_connections(self, grid: Grid) -> set[int]:
-        """Forget the nodes that have disconnected since the last call, and return them.
+    def _update_connections(self, grid: Grid) -> None:
+        """Forget the nodes that have disconnected since the last call.
 
         A node that has reconnected is among them: with node authentication it keeps its id, but its data
         may have changed.
@@ -199,7 +197,6 @@ class Nodes:
             self.rejected.pop(node, None)
         for node in [*self._next_query] if clients else gone:
             self._next_query.pop(node, None)
-        return gone
 
     def _query(self, grid: Grid, nodes: list[int], max_wait: float) -> None:
         if not nodes:
@@ -327,10 +324,12 @@ class Nodes:
         if answer.get("examples", 0) <= 0:
             yield "it has no training examples; point its data-path to a folder that has"
 
+    @property
+    def _unanswered(self) -> set[int]:
+        return self._connections.keys() - self._accepted - self.rejected.keys()
+
     def _too_few_nodes(self, accepted: int) -> str:
-        unanswered = dict.fromkeys(
-            self._connections.keys() - self._accepted - self.rejected.keys(), UNANSWERED
-        )
+        unanswered = dict.fromkeys(self._unanswered, UNANSWERED)
         rejected = "".join(
             f"\n  node {self.name_of(node)}: {why}"
             for node, why in (self.rejected | unanswered).items()

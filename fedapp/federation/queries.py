@@ -11,8 +11,11 @@ from flwr.serverapp import Grid
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import Fault
 
-QUERY_TIMEOUT = 120.0
-"""Longest wait for a node's answer to a query: a device may have to start Python and PyTorch."""
+QUERY_TIMEOUT = 3600.0
+"""Longest wait for a node's answer to a query: as long as for a round's replies by default.
+
+A device has to start Python and PyTorch and may have to decode its data.
+"""
 
 
 class Connection(NamedTuple):
@@ -28,33 +31,29 @@ def connections(grid: Grid) -> dict[int, Connection]:
 
 
 class Queries:
-    """Sends queries and yields (node, answer).
+    """Sends queries and yields (node, answer); a node that has yet to answer one is sent no other.
 
     ``ahead`` has the connections over which queries were sent ahead of the first ``exchange``.
     """
 
     def __init__(self) -> None:
         self.ahead: dict[int, Connection] = {}
-        self._sent: dict[str, int] = {}
         self._delivery = Delivery()
 
     def send_ahead(self, grid: Grid) -> None:
         """Query all nodes, without waiting for an answer."""
         self.ahead = connections(grid)
-        nodes = list(self.ahead)
-        sent = self._delivery.send(grid, _messages(nodes), QUERY_TIMEOUT)
-        self._sent = {key: nodes[index] for key, index in sent.items()}
+        self._delivery.send(grid, _messages(list(self.ahead)), QUERY_TIMEOUT)
 
     def forget(self, nodes: Collection[int]) -> None:
-        """Take no answer of these nodes to what was sent ahead, but query them again."""
-        self._sent = {key: node for key, node in self._sent.items() if node not in nodes}
+        """Take no answer of these nodes to what was sent before, but query them again."""
+        self._delivery.forget(nodes)
 
     def exchange(
         self, grid: Grid, nodes: Sequence[int], max_wait: float
     ) -> Iterator[tuple[int, Message | Fault]]:
-        """Query the nodes that were not queried ahead; yield answers of all for ``max_wait`` seconds."""
-        pending = self._delivery.unexpired()
-        sent = {key: n for key, n in self._sent.items() if n in nodes and key in pending}
+        """Query the nodes without a pending query; yield answers of all for ``max_wait`` seconds."""
+        sent = {key: n for key, n in self._delivery.unexpired().items() if n in nodes}
         new = [node for node in nodes if node not in sent.values()]
         order = [*new, *sent.values()]
         index_of = {key: index for index, key in enumerate(sent, start=len(new))}
@@ -62,7 +61,6 @@ class Queries:
             grid, _messages(new), QUERY_TIMEOUT, max_wait, index_of
         ):
             yield order[index], answer
-        self.forget(nodes)
 
     def collect_late(self, grid: Grid) -> list[tuple[int, Message | Fault]]:
         """Return the answers to earlier queries that have arrived."""

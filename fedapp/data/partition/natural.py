@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Examples, Partition, from_index_sets
 from fedapp.data.partition.partitioning import BY, PURPOSE, Partitioning, by_owner, index_sets
 from fedapp.data.readers.source import CLIENT_NAMES
@@ -29,8 +31,17 @@ class Natural(Partitioning):
     cached: ClassVar[bool] = True
 
     column: str = Field(
-        "", description="Column of client ids. Empty: client_id, or the only one there is."
+        "",
+        description="Column of client ids. Empty: client-key, client_id, or the only one there is.",
     )
+
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
+        """Yield the error of two columns: "client_id" is also what the column of client-key is called."""
+        if self.column == "client_id" and config.client_key not in ("", self.column):
+            yield (
+                f"natural.column = 'client_id': the clients are in client-key = {config.client_key!r}. "
+                "Leave natural.column out for these, or set client-key='client_id'."
+            )
 
     def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:
         """Return the examples of each id, or of K ids drawn at random where there are more.

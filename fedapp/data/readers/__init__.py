@@ -9,15 +9,13 @@ from pathlib import Path
 
 from fedapp.config.data import CIFAR, CLASS_FOLDERS, IDX, DataConfig
 from fedapp.config.group import Case
-from fedapp.data.readers.source import Source, Split, visible_paths
+from fedapp.data.readers.source import CSV_FORMAT, Source, Split, visible_paths
 from fedapp.errors import DataError
 
 __all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
-CSV_FORMAT = b"csv 2"
-"""Version of the reading of CSV files; raise it when it changes, so that they are read again."""
 PHOTO_FORMAT = b"photo 2"
 """Version of the decoding of files that may say how they are turned; raise it when it changes."""
 PHOTOS = (".jpg", ".jpeg", ".tif", ".tiff", ".webp")

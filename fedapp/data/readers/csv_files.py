@@ -16,18 +16,23 @@ import pyarrow as pa
 from fedapp.data.readers.numbers import is_text
 
 
-def csv_tables(builder: Any, codes: Collection[str], scratch: Path) -> dict[str, Any] | None:
-    """Return the table of each split of a ``builder`` of `datasets`; None if it reads no CSV files.
-
-    ``codes`` are columns of categories. Compressed files are unpacked into ``scratch``.
-    """
-    import datasets
+def reads_csv(builder: Any) -> bool:
+    """Return whether a ``builder`` of `datasets` reads CSV files, and no types are declared for them."""
     from datasets.packaged_modules.csv.csv import Csv
 
-    if not isinstance(builder, Csv) or builder.config.features or builder.info.features:
-        return None
+    return isinstance(builder, Csv) and not (builder.config.features or builder.info.features)
+
+
+def csv_tables(builder: Any, codes: Collection[str], scratch: Path | None) -> dict[str, Any]:
+    """Return the table of each split of a ``builder`` of `datasets` that reads CSV files.
+
+    ``codes`` are columns of categories. Files are downloaded and unpacked into ``scratch`` (None: the
+    library's own cache).
+    """
+    import datasets
+
     manager = datasets.DownloadManager(
-        download_config=datasets.DownloadConfig(cache_dir=str(scratch))
+        download_config=datasets.DownloadConfig(cache_dir=scratch and str(scratch))
     )
     paths = manager.download_and_extract(builder.config.data_files)
     files = {str(split): list(manager.iter_files(each)) for split, each in paths.items()}

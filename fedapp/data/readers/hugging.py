@@ -11,20 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.csv_files import csv_tables
+from fedapp.data.readers.csv_files import csv_tables, reads_csv
 from fedapp.data.readers.numbers import is_text, names_in
-from fedapp.data.readers.source import Source, chosen_sets, several_sets, visible_files
+from fedapp.data.readers.source import (
+    CSV_FORMAT,
+    Source,
+    chosen_sets,
+    several_sets,
+    visible_files,
+)
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
 
 ClassNames = Mapping[str, tuple[str, ...]]
 """The names of each class-label column, in the order of their numbers."""
 
+Tables = Mapping[str, tuple[Any, ClassNames]]
+"""The Arrow table of each split, and its class names."""
+
 
 def hub_key(config: DataConfig) -> str:
     """Return an identifier of the content of a hub data set: its name, subset and revision."""
     builder = _hub_builder(config)
-    return f"{config.dataset} {builder.config.name} {builder.hash}"
+    key = f"{config.dataset} {builder.config.name} {builder.hash}"
+    return f"{key} {CSV_FORMAT.decode()}" if reads_csv(builder) else key
 
 
 def read_hub(config: DataConfig, *, test_required: bool) -> Source:
@@ -37,11 +47,10 @@ def read_hub(config: DataConfig, *, test_required: bool) -> Source:
     """
     builder = _hub_builder(config)
     try:
-        builder.download_and_prepare()
-        splits = builder.as_dataset()
+        tables = _built(config, builder, None)
     except Exception as error:
         raise DataError(_download_message(config, error)) from error
-    return _source(config, splits, test_required=test_required)
+    return _source(config, tables, test_required=test_required)
 
 
 def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_required: bool) -> Source:
@@ -55,16 +64,15 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
     import datasets
 
     if saved := _saved_splits(config, folder):
-        return _source(config, _read_saved(config, saved), test_required=test_required)
+        tables = _tables(_read_saved(config, saved))
+        return _source(config, tables, test_required=test_required)
     _check_parquet(folder)
     datasets.disable_progress_bars()
     try:
         builder = datasets.load_dataset_builder(
             str(folder), config.dataset_subset or None, cache_dir=str(scratch)
         )
-        if (tables := csv_tables(builder, names_in(config.categorical_keys), scratch)) is None:
-            builder.download_and_prepare()
-            splits = builder.as_dataset()
+        tables = _built(config, builder, scratch)
     except Exception as error:
         _check_parquet(folder, read_all=True)
         raise DataError(
@@ -74,11 +82,9 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
         ) from error
     finally:
         datasets.enable_progress_bars()
-    if tables is not None:
-        return source_from_tables(config, tables, {}, test_required=test_required)
     files = {str(split): each for split, each in (builder.config.data_files or {}).items()}
     _check_same_names(config, files)
-    return _source(config, splits, test_required=test_required)
+    return _source(config, tables, test_required=test_required)
 
 
 def _hub_builder(config: DataConfig) -> Any:
@@ -99,9 +105,24 @@ def _download_message(config: DataConfig, error: Exception) -> str:
     )
 
 
-def _source(config: DataConfig, splits: Any, *, test_required: bool) -> Source:
-    tables = {str(name): split.data.table for name, split in splits.items()}
-    names_of_split = {str(name): class_names_of(split.features) for name, split in splits.items()}
+def _built(config: DataConfig, builder: Any, scratch: Path | None) -> Tables:
+    if reads_csv(builder):
+        tables = csv_tables(builder, names_in(config.categorical_keys), scratch)
+        return {name: (table, {}) for name, table in tables.items()}
+    builder.download_and_prepare()
+    return _tables(builder.as_dataset())
+
+
+def _tables(splits: Mapping[Any, Any]) -> Tables:
+    return {
+        str(name): (split.data.table, class_names_of(split.features))
+        for name, split in splits.items()
+    }
+
+
+def _source(config: DataConfig, splits: Tables, *, test_required: bool) -> Source:
+    tables = {name: table for name, (table, _) in splits.items()}
+    names_of_split = {name: names for name, (_, names) in splits.items()}
     names = names_of_split.get(config.train_split, {})
     if config.test_split in tables and config.train_split in tables:
         own = names_of_split[config.test_split]

@@ -20,6 +20,9 @@ T = TypeVar("T", bound=Sized)
 CLIENT_NAMES = ("client_id", "character_id", "writer_id", "author", "user_id", "user")
 """Usual names of the column of clients."""
 
+CSV_FORMAT = b"csv 2"
+"""Version of the reading of CSV files; raise it when it changes, so that they are read again."""
+
 
 @dataclass(frozen=True)
 class Split:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,11 +53,18 @@ class Availability(Sampler):
         times = (round_ + phases) % self.period
         return np.flatnonzero(times < self.share * self.period).tolist()
 
+    def run_identity(self) -> dict[str, Any]:
+        """Return the parameters, with a digest of the trace; raises ConfigError if it cannot be read."""
+        if not self.trace:
+            return super().run_identity()
+        digest = hashlib.sha256(str(_read(self.trace)).encode()).hexdigest()
+        return {**super().run_identity(), "trace": digest[:12]}
+
     def prepare(self, config: RunConfig) -> None:
         """Read the trace."""
         if not self.trace:
             return
-        rows = _read(Path(self.trace).expanduser())
+        rows = _read(self.trace)
         if len({len(row) for row in rows}) != 1 or not rows[0]:
             raise ConfigError(
                 f"availability.trace = {self.trace!r}: its rows differ in length. Each needs a 0 or 1 "
@@ -91,7 +99,7 @@ class Availability(Sampler):
             )
 
 
-def _read(path: Path) -> list[list[int]]:
+def _read(trace: str) -> list[list[int]]:
     """Return the rows of a file of 0 and 1.
 
     Raises
@@ -99,9 +107,9 @@ def _read(path: Path) -> list[list[int]]:
     ConfigError
         There is no such file, or it holds something else; the message names the row and the column.
     """
-    key = f"availability.trace = {str(path)!r}"
+    key = f"availability.trace = {trace!r}"
     try:
-        with path.open(newline="") as file:
+        with Path(trace).expanduser().open(newline="") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(

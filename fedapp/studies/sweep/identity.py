@@ -131,12 +131,15 @@ def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
 
 
 def _chosen_parameters(config: RunConfig) -> dict[str, Scalar]:
-    """Return the components' parameters, converted to their types: 1 and 1.0 are equal."""
+    """Return the components' parameters, converted to their types: 1 and 1.0 are equal.
+
+    A file is a digest of its content.
+    """
     return {
         f"{component.name}.{kebab(field)}": value
         for family in FAMILIES
         for component in config.components(family.key)
-        for field, value in component.model_dump().items()
+        for field, value in component.run_identity().items()
     }
 
 
