@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset
+from fedapp.data import Dataset, Task
 from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.data.table import Statistics
@@ -104,7 +104,7 @@ def run(
             log(INFO, "Workers: %s", grid.location)
         if not config.fraction_train:
             log(INFO, "fraction-train = 0: max(floor(C*K), 1) is one client a round")
-        state = _resumed(config, directory, theta)
+        state = _resumed(config, directory, theta, dataset.task)
         nodes = _nodes(config, node_data, statistics, queries)
         strategy = _prepare(grid, config, directory, run_info, nodes, node_data, theta, state)
         strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
@@ -327,13 +327,15 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
     return directory, run_info
 
 
-def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> ServerState | None:
+def _resumed(
+    config: RunConfig, directory: RunDirectory, theta: Tensors, task: Task
+) -> ServerState | None:
     """Return the last checkpoint of the run to resume, or None for a new run.
 
     Raises
     ------
     CheckpointError
-        There is none, or it is of another model.
+        There is none, or it is of another model or algorithm.
     ConfigError
         ``num-server-rounds`` is less than the rounds done.
     """
@@ -341,7 +343,7 @@ def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> Serv
         return None
     reached = last_whole_round(read_metrics(directory.metrics))
     state = load_checkpoint(directory.checkpoints, reached)
-    check_fits(state, theta, directory.checkpoints)
+    check_fits(state, theta, make_algorithm(config, task), directory.checkpoints)
     if config.num_server_rounds < state.round:
         raise ConfigError(
             f"num-server-rounds = {config.num_server_rounds}: {directory.path} has done {state.round} "

@@ -83,6 +83,15 @@ def test_a_killed_run_resumes_to_the_same_bits(point, round_, goes_on_after, tmp
     assert final(folder) == final(whole(1))
 
 
+@pytest.mark.parametrize("point", ["interrupted_while_training", "terminated_while_training"])
+def test_a_stopped_run_goes_on_after_its_last_finished_round(point, tmp_path, whole):
+    folder = tmp_path / "run"
+    assert killed.run({**SETTINGS, "run-dir": folder}, kill=(point, 9)) == 1
+    assert checkpoint_rounds(folder / "checkpoints") == [8, 6]
+    assert killed.run({}, resume=folder) == 0
+    assert final(folder) == final(whole(1))
+
+
 @pytest.mark.slow
 def test_replies_in_another_order_give_the_same_bits(tmp_path, whole):
     folder = tmp_path / "run"
@@ -311,6 +320,33 @@ def test_a_server_state_that_is_theta_itself_can_be_written(tmp_path):
     state = load_checkpoint(tmp_path)
     assert torch.equal(state.theta["weight"], theta["weight"])
     assert torch.equal(state.algorithm["weight"], theta["weight"])
+
+
+def without_m(state):
+    return {name: tensor for name, tensor in state.items() if not name.startswith("m/")}
+
+
+@pytest.mark.parametrize(
+    ("damage", "there"),
+    [
+        (without_m, "None"),
+        (lambda state: {**state, "m/1.bias": torch.zeros(1)}, r"\(\(1,\), 'torch.float32'\)"),
+        (lambda state: {**state, "m/1.bias": state["m/1.bias"].double()}, ".*'torch.float64'.*"),
+    ],
+    ids=["missing", "shape", "type"],
+)
+def test_a_server_state_of_another_algorithm_is_refused(damage, there, tmp_path):
+    folder = run(tmp_path / "run", algorithm="fedadam")
+    checkpoints = folder / "checkpoints"
+    state = load_checkpoint(checkpoints)
+    state.algorithm = damage(state.algorithm)
+    save_checkpoint(checkpoints, state)
+    said = (
+        rf"is not of algorithm = 'fedadam': 'm/1.bias' is {there} there and \(\(16,\), .* run-dir"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        run(folder, algorithm="fedadam", resume=True, num_server_rounds=4)
+    assert metrics(folder)[-1]["round"] == 3
 
 
 def test_a_folder_with_checkpoints_of_a_deleted_run_is_refused(tmp_path):

@@ -19,6 +19,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedapp.config.run_config import Scalar
 from fedapp.errors import reason_of
 from fedapp.federation.delivery import Delivery
+from fedapp.machine import sigterm_interrupts
 
 RUN_ID = 1
 
@@ -122,8 +123,9 @@ def error_reply(
 
 
 def run_server(server_app: ServerApp, grid: LocalGrid, run_config: Mapping[str, Scalar]) -> None:
-    """Run the ServerApp over the grid's nodes to its end."""
-    server_app(grid, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), dict(run_config)))
+    """Run the ServerApp over the grid's nodes to its end, or until Ctrl-C or SIGTERM interrupts it."""
+    with sigterm_interrupts():
+        server_app(grid, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), dict(run_config)))
 
 
 def partition_node_configs(num_nodes: int) -> list[dict[str, Scalar]]:

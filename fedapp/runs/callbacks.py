@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,8 @@ def _disk_space_needed(path: Path) -> Iterator[None]:
 class Checkpoints(Callback):
     """Writes a checkpoint every ``every`` rounds, ``seconds`` after the last one, and at the end.
 
-    0 turns the one or the other off. After a write error, which ``problem`` describes, the run continues
+    0 turns the one or the other off. A run that is interrupted or fails has one of its last finished
+    round, too. After a write error, which ``problem`` describes, the run continues
     and tries again after each round; the previous checkpoint remains.
     """
 
@@ -99,17 +101,13 @@ class Checkpoints(Callback):
         self.metrics = directory.metrics
         self.problem = ""
         self._last, self._written = -1, time.monotonic()
+        self._finished: ServerState | None = None
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Write a checkpoint if one is due, or if the last attempt failed."""
+        self._finished = replace(state)  # the next round changes it, and may be interrupted
         if (state.round and self._is_due(state.round)) or self.problem:
-            try:
-                self._save(state)
-            except OSError as error:
-                self.problem = f"{error.strerror} after round {state.round}"
-                log(
-                    WARNING, "No checkpoint in %s: %s; the run continues", self.folder, self.problem
-                )
+            self._try_to_save(state, "; the run continues")
         return False
 
     def on_end(self, state: ServerState) -> None:
@@ -118,9 +116,21 @@ class Checkpoints(Callback):
             with _disk_space_needed(self.folder):
                 self._save(state)
 
+    def close(self) -> None:
+        """Write the checkpoint of the last finished round, if the run ends early."""
+        if self._finished and self._finished.round != self._last:
+            self._try_to_save(self._finished)
+
     def _is_due(self, round_: int) -> bool:
         late = self.seconds and time.monotonic() - self._written >= self.seconds
         return bool(late or (self.every and round_ % self.every == 0))
+
+    def _try_to_save(self, state: ServerState, then: str = "") -> None:
+        try:
+            self._save(state)
+        except OSError as error:
+            self.problem = f"{error.strerror} after round {state.round}"
+            log(WARNING, "No checkpoint in %s: %s%s", self.folder, self.problem, then)
 
     def _save(self, state: ServerState) -> None:
         flush_to_disk(self.metrics)  # a checkpoint needs the metrics of all its rounds
