@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from pathlib import Path
 
 import killed
 import pytest
@@ -22,7 +23,7 @@ from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
 from fedapp.runs.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint
-from fedapp.runs.directory import reopen
+from fedapp.runs.directory import create, reopen
 from fedapp.runs.lock import END_MESSAGE, locked
 
 ROUNDS, EVERY = 11, 3
@@ -356,6 +357,22 @@ def test_a_folder_with_checkpoints_of_a_deleted_run_is_refused(tmp_path):
         run(folder)
     shutil.rmtree(folder / "checkpoints")
     assert metrics(run(folder))[-1]["round"] == 3
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    """Another run makes the folder of this name just before."""
+    monkeypatch.setenv("FEDAPP_RUNS", str(tmp_path))
+    make, others = Path.mkdir, []
+
+    def mkdir(self, *arguments, **options):
+        if self.parent == tmp_path and not others:
+            others.append(self)
+            make(self)
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    made = create(read_config({"dataset": "digits"})).path
+    assert made == others[0].with_name(f"{others[0].name}-2")
 
 
 def test_a_run_killed_before_it_was_one_is_begun_again(tmp_path, monkeypatch):
