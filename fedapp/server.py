@@ -107,7 +107,8 @@ def run(
         state = _resumed(config, directory, theta, dataset.task)
         nodes = _nodes(config, node_data, statistics, queries)
         strategy = _prepare(grid, config, directory, run_info, nodes, node_data, theta, state)
-        strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
+        standard = standard_callbacks(directory, config, one_length=_has_one_length(grid))
+        strategy.callbacks = [*standard, *(callbacks or [])]
         last = _last_round(config, directory, strategy.state)
         keep_memory()
         torch.set_num_threads(strategy.config.threads)
@@ -221,11 +222,14 @@ def _executed(
     run_info: dict[str, Any],
 ) -> RunConfig:
     """Return the configuration with what is chosen for it here, such as a measured number of threads."""
-    by_length = not isinstance(grid, LocalGrid) or grid.trainer_by_length
-    executed = executed_config(config, node_data, sizes, run_info, by_length=by_length)
+    executed = executed_config(config, node_data, sizes, run_info, by_length=_has_one_length(grid))
     if executed.threads > max(config.threads, 1):
         log(INFO, "Threads: %d, as measured", executed.threads)
     return executed
+
+
+def _has_one_length(grid: Grid) -> bool:
+    return not isinstance(grid, LocalGrid) or grid.has_one_length
 
 
 def _client_states(
@@ -287,11 +291,16 @@ def _ledger(
     return ledger
 
 
-def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:
-    """Return the callbacks of every run, in the order in which they run."""
+def standard_callbacks(
+    directory: RunDirectory, config: RunConfig, *, one_length: bool = True
+) -> list[Callback]:
+    """Return the callbacks of every run, in the order in which they run.
+
+    A run not of ``one_length`` keeps the scores of the round that was its last before it went on.
+    """
     checkpoints = Checkpoints(directory, config.checkpoint_every, config.checkpoint_seconds)
     callbacks: list[Callback] = [
-        Metrics(directory, checkpoints),
+        Metrics(directory, checkpoints, config.eval_every if one_length else 1),
         TensorBoardWriter(directory),
         ProgressReport(config.num_server_rounds),
         checkpoints,

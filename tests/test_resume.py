@@ -129,6 +129,18 @@ def test_resume_extends_the_number_of_rounds(tmp_path, whole):
     assert json.loads((folder / "config.json").read_text())["config"]["num-server-rounds"] == ROUNDS
 
 
+@pytest.mark.parametrize("every", [2, 0])
+def test_a_longer_run_has_no_scores_of_the_round_in_which_the_shorter_one_ended(every, tmp_path):
+    """Of round 3, which is the last of the shorter one, and not one of those of `eval-every`."""
+    whole = run(tmp_path / "whole", eval_every=every, num_server_rounds=5)
+    folder = run(tmp_path / "run", eval_every=every, num_server_rounds=3)
+    assert "test_loss" in metrics(folder)[-1]
+    run(folder, eval_every=every, num_server_rounds=3, resume=True)
+    assert "test_loss" in metrics(folder)[-1]
+    run(folder, eval_every=every, num_server_rounds=5, resume=True)
+    assert final(folder) == final(whole)
+
+
 def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path, whole):
     folder = tmp_path / "run"
     shutil.copytree(whole(1), folder)

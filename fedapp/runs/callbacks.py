@@ -32,23 +32,32 @@ from fedapp.federation.round_result import RoundResult
 from fedapp.files import append_or_restore, flush_to_disk
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
-from fedapp.runs.metrics import cut_metrics, to_line, wall_seconds
+from fedapp.runs.metrics import cut_metrics, drop_scores, to_line, wall_seconds
 
 
 class Metrics(Callback):
     """Appends each round's metrics to ``metrics.jsonl``; after a write error, with the next round's.
 
-    The metrics include the last write error of ``checkpoints``.
+    The metrics include the last write error of ``checkpoints``. A run that is resumed for more rounds
+    loses the scores of the round that was its last, if that is none of each ``eval_every``.
     """
 
-    def __init__(self, directory: RunDirectory, checkpoints: Checkpoints | None = None) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        checkpoints: Checkpoints | None = None,
+        eval_every: int = 1,
+    ) -> None:
         self.path = directory.metrics
-        self.checkpoints = checkpoints
+        self.checkpoints, self.eval_every = checkpoints, eval_every
         self._unwritten: list[str] = []
+        self._was_last = 0
 
     def on_start(self, state: ServerState) -> None:
         """Remove the rounds after the checkpoint that is resumed from, since they are run again."""
         cut_metrics(self.path, state.round or -1)
+        is_due = self.eval_every and state.round % self.eval_every == 0
+        self._was_last = 0 if is_due else state.round
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Append one line, and the earlier ones that could not be written."""
@@ -72,6 +81,9 @@ class Metrics(Callback):
             self._write()
 
     def _write(self) -> None:
+        if self._was_last and self._unwritten:
+            drop_scores(self.path, self._was_last)
+            self._was_last = 0
         append_or_restore(self.path, "".join(self._unwritten))
         self._unwritten.clear()
 
