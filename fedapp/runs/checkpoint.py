@@ -158,9 +158,9 @@ def check_fits(state: ServerState, theta: Tensors, algorithm: Algorithm, folder:
         values are not finite.
     """
     start = algorithm.start(theta)
-    kept = {name: tensor for name, tensor in state.algorithm.items() if name in start}
+    own = {name: tensor for name, tensor in state.algorithm.items() if name in start}
     other = f"is not of algorithm = {algorithm.name!r}"
-    if problem := mismatch(state.theta, theta) or mismatch(kept, start, other):
+    if problem := mismatch(state.theta, theta) or mismatch(own, start, other):
         raise CheckpointError(
             f"the checkpoint in {folder} {problem}. Restore the run's own checkpoints from a copy, or "
             "start another run, in another run-dir."

@@ -94,8 +94,9 @@ class RunRecord(BaseModel):
         reached = _first(self.accuracy, request.target)
         count = sum(round_ <= request.rounds for round_ in self.rounds[: reached + 1])
         every = int(self.settings.get("eval-every", 1)) or math.inf
-        wanted = [round_ % every == 0 for round_ in self.rounds[: count - 1]] + [True] * (count > 0)
-        cut = {key: list(compress(getattr(self, key), wanted)) for key in CURVES}
+        within = self.rounds[:count]
+        chosen = [round_ % every == 0 or round_ == within[-1] for round_ in within]
+        cut = {key: list(compress(getattr(self, key), chosen)) for key in CURVES}
         if count >= len(self.rounds) and not self._went_on(request, reached):
             return self.model_copy(update=cut)
         for key in TOTALS:
