@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
+import signal
+import threading
+from collections.abc import Iterator
 
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's ``malloc.h``."""
@@ -27,6 +31,19 @@ def gpus() -> list[str]:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return named.split(",")[:count] if named else [str(number) for number in range(count)]
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt, as Ctrl-C does; without effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @functools.cache

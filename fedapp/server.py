@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset
+from fedapp.data import Dataset, Task
 from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.data.table import Statistics
@@ -104,10 +104,11 @@ def run(
             log(INFO, "Workers: %s", grid.location)
         if not config.fraction_train:
             log(INFO, "fraction-train = 0: max(floor(C*K), 1) is one client a round")
-        state = _resumed(config, directory, theta)
+        state = _resumed(config, directory, theta, dataset.task)
         nodes = _nodes(config, node_data, statistics, queries)
         strategy = _prepare(grid, config, directory, run_info, nodes, node_data, theta, state)
-        strategy.callbacks = [*standard_callbacks(directory, config), *(callbacks or [])]
+        standard = standard_callbacks(directory, config, one_length=_has_one_length(grid))
+        strategy.callbacks = [*standard, *(callbacks or [])]
         last = _last_round(config, directory, strategy.state)
         keep_memory()
         torch.set_num_threads(strategy.config.threads)
@@ -221,11 +222,14 @@ def _executed(
     run_info: dict[str, Any],
 ) -> RunConfig:
     """Return the configuration with what is chosen for it here, such as a measured number of threads."""
-    by_length = not isinstance(grid, LocalGrid) or grid.trainer_by_length
-    executed = executed_config(config, node_data, sizes, run_info, by_length=by_length)
+    executed = executed_config(config, node_data, sizes, run_info, by_length=_has_one_length(grid))
     if executed.threads > max(config.threads, 1):
         log(INFO, "Threads: %d, as measured", executed.threads)
     return executed
+
+
+def _has_one_length(grid: Grid) -> bool:
+    return not isinstance(grid, LocalGrid) or grid.has_one_length
 
 
 def _client_states(
@@ -287,11 +291,16 @@ def _ledger(
     return ledger
 
 
-def standard_callbacks(directory: RunDirectory, config: RunConfig) -> list[Callback]:
-    """Return the callbacks of every run, in the order in which they run."""
+def standard_callbacks(
+    directory: RunDirectory, config: RunConfig, *, one_length: bool = True
+) -> list[Callback]:
+    """Return the callbacks of every run, in the order in which they run.
+
+    A run not of ``one_length`` keeps the scores of the round that was its last before it went on.
+    """
     checkpoints = Checkpoints(directory, config.checkpoint_every, config.checkpoint_seconds)
     callbacks: list[Callback] = [
-        Metrics(directory, checkpoints),
+        Metrics(directory, checkpoints, config.eval_every if one_length else 1),
         TensorBoardWriter(directory),
         ProgressReport(config.num_server_rounds),
         checkpoints,
@@ -327,13 +336,15 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
     return directory, run_info
 
 
-def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> ServerState | None:
+def _resumed(
+    config: RunConfig, directory: RunDirectory, theta: Tensors, task: Task
+) -> ServerState | None:
     """Return the last checkpoint of the run to resume, or None for a new run.
 
     Raises
     ------
     CheckpointError
-        There is none, or it is of another model.
+        There is none, or it is of another model or algorithm.
     ConfigError
         ``num-server-rounds`` is less than the rounds done.
     """
@@ -341,7 +352,7 @@ def _resumed(config: RunConfig, directory: RunDirectory, theta: Tensors) -> Serv
         return None
     reached = last_whole_round(read_metrics(directory.metrics))
     state = load_checkpoint(directory.checkpoints, reached)
-    check_fits(state, theta, directory.checkpoints)
+    check_fits(state, theta, make_algorithm(config, task), directory.checkpoints)
     if config.num_server_rounds < state.round:
         raise ConfigError(
             f"num-server-rounds = {config.num_server_rounds}: {directory.path} has done {state.round} "

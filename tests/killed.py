@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def no_room_for_the_checkpoint(round_: int) -> None:
     callbacks.save_checkpoint = limited
 
 
-def while_training(round_: int) -> None:
+def while_training(round_: int, act: Callable[[], None] = die) -> None:
     """Die when two clients of a round have trained and the third begins."""
     from fedapp.training import client as cohorts
 
@@ -81,10 +82,20 @@ def while_training(round_: int) -> None:
         if current == round_:
             turns.append(client)
             if len(turns) == 3:
-                die()
+                act()
         return make(seed, current, client)
 
     cohorts.client_generator = dying
+
+
+def interrupted_while_training(round_: int) -> None:
+    """Get the signal of Ctrl-C there."""
+    while_training(round_, lambda: signal.raise_signal(signal.SIGINT))
+
+
+def terminated_while_training(round_: int) -> None:
+    """Get the signal of `kill` there."""
+    while_training(round_, lambda: signal.raise_signal(signal.SIGTERM))
 
 
 def in_the_checkpoints_tensors(round_: int) -> None:
@@ -126,6 +137,8 @@ POINTS = {
         after_checkpoint,
         no_room_for_the_checkpoint,
         while_training,
+        interrupted_while_training,
+        terminated_while_training,
         in_the_checkpoints_tensors,
         before_the_checkpoints_description,
         in_the_line_of_metrics,

@@ -21,11 +21,10 @@ from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES
 from fedapp.data import load_dataset
 from fedapp.data.embedded.quadratic import MATRIX, OPTIMUM, VECTOR
-from fedapp.engines.grid import RUN_ID
+from fedapp.engines.grid import RUN_ID, partition_node_configs
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError
-from fedapp.federation.callback import Callback, ServerState
-from fedapp.federation.round_result import RoundResult
+from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.server import run as run_server
 from fedapp.server_app import app as server_app
 from fedapp.training.algorithm import Algorithm
@@ -139,16 +138,19 @@ def test_converges_on_the_quadratic(name: str, trainer: dict[str, Any], tmp_path
 def test_is_deterministic_and_resumes_exactly(
     name: str, trainer: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Killed in round 4 after the checkpoint of round 2, it ends with the same bits.
+    """Interrupted in round 4, it goes on after round 3 and ends with the same bits.
 
     Two of four clients a round, so that states are of different rounds; three nodes.
     """
     values = settings(name, fraction_train=0.5, num_server_rounds=5, checkpoint_every=2) | trainer
     whole = run_to(tmp_path / "whole", values, nodes=3)
     again = tmp_path / "killed"
-    config = read_config({**values, "run-dir": str(again)})
+    given = {**values, "run-dir": str(again)}
     with pytest.raises(KeyboardInterrupt):
-        run_server(grid(values | {"run-dir": str(again)}, 3), config, [KillAfter(4)])
+        run_server(
+            InterruptedGrid(client_app, given, partition_node_configs(3)), read_config(given)
+        )
+    assert checkpoint_rounds(again / "checkpoints") == [3, 2]
     resumed = run_to(again, {**values, "resume": True}, nodes=3)
     assert largest_difference(whole, resumed) == 0.0
     assert metrics_of(tmp_path / "whole") == metrics_of(again)
@@ -163,21 +165,19 @@ def test_options_1_and_2_agree(name: str, tmp_path: Path) -> None:
     assert largest_difference(one, two) < 1e-9
 
 
-class KillAfter(Callback):
-    """Ends the process's run as Ctrl-C does, after a round."""
+class InterruptedGrid(InlineGrid):
+    """Ctrl-C comes in round 4, when the first node has trained."""
 
-    def __init__(self, round_: int) -> None:
-        self.round = round_
-
-    def on_round(self, result: RoundResult, state: ServerState) -> bool:
-        if state.round == self.round:
+    def _answer(self, message: Message) -> Message:
+        reply = super()._answer(message)
+        if plan_round(message) == 4:
             raise KeyboardInterrupt
-        return False
+        return reply
 
 
-def grid(values: dict[str, Any], nodes: int) -> InlineGrid:
-    configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
-    return InlineGrid(client_app, values, configs)
+def plan_round(message: Message) -> Any:
+    """Return the round of a request to train."""
+    return message.content.config_records.get("plan", {}).get("round")
 
 
 class BadGrid(InlineGrid):
@@ -188,15 +188,10 @@ class BadGrid(InlineGrid):
         return super().pull_messages(wanted)
 
     def _lost(self, message: Message) -> bool:
-        return self._of_round_2(message) and message.metadata.dst_node_id == 1
-
-    @staticmethod
-    def _of_round_2(message: Message) -> bool:
-        plan = message.content.config_records.get("plan", {})
-        return plan.get("round") == 2
+        return plan_round(message) == 2 and message.metadata.dst_node_id == 1
 
     def _answer(self, message: Message) -> Message:
-        if self._of_round_2(message) and message.metadata.dst_node_id == 2:
+        if plan_round(message) == 2 and message.metadata.dst_node_id == 2:
             message.content["arrays"] = message.content["config"]
         return super()._answer(message)
 
@@ -222,7 +217,7 @@ class LosingGrid(InlineGrid):
 
     def _answer(self, message: Message) -> Message:
         reply = super()._answer(message)
-        if BadGrid._of_round_2(message) and message.metadata.dst_node_id == 1:
+        if plan_round(message) == 2 and message.metadata.dst_node_id == 1:
             reply.content["arrays"] = reply.content["metrics"]
         return reply
 

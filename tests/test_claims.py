@@ -9,6 +9,7 @@ from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import all_experiments, read_experiment
 from fedapp.studies.papers.cells import Setup, cells_of, make_cells
 from fedapp.studies.papers.claims import Claim, Claims
+from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.pages.claims import (
     Checked,
     Verdict,
@@ -192,6 +193,25 @@ def test_the_last_training_loss_is_kept_of_a_run() -> None:
     ]
     assert (kept[0].training_loss, kept[0].beyond_plateau) == (0.125, 0.25)
     assert (kept[1].training_loss, kept[1].beyond_plateau) == (None, None)
+
+
+def test_a_failed_seed_is_no_measurement() -> None:
+    """A full disk says nothing of the accuracy; a diverged run does."""
+    curves = {"rounds": [0, 1], "accuracy": [0.1, 0.8], "loss": [2.0, 1.0]}
+    good = RunRecord(run="r", settings={}, status="complete", **curves)
+    ends = {"status": "failed", "problem": "OSError: no space left on device"}
+    records = [good, good.model_copy(update=ends), good.model_copy(update={"status": "diverged"})]
+    own = Cell({}, 1, seeds=(0, 1, 2))
+    found = cell_result(own, SearchResult(records), envelopes=False)
+    assert [(run.seed, run.final) for run in found.runs] == [(0, 0.8), (2, 0.0)]
+    assert found.problems == ["OSError: no space left on device"]
+    labels = RunLabels(full={}, ran={"c": own})
+    assert labels.seeds("c", found) == "2 of 3, 1 failed"
+    alone = cell_result(own, SearchResult([records[1]] * 3), envelopes=False)
+    assert labels.seeds("c", alone) == "0 of 3, 3 failed"
+    claim = {"measure": "value", "of": "final", "cells": ("c",), "low": 0.5}
+    checked = check(Claim(text="s", where="w", **claim), {"c": alone}, RESOLUTION)
+    assert checked.verdict == "not run"
 
 
 # ---------------------------------------------------------------- what claims name

@@ -16,7 +16,7 @@ from fedapp.cli.main import app as command_line
 from fedapp.config.read import read_config
 from fedapp.errors import CheckpointError, RunError
 from fedapp.node import node_setup_of
-from fedapp.runs.checkpoint import checkpoint_rounds
+from fedapp.runs.checkpoint import checkpoint_rounds, drop_checkpoints
 from fedapp.runs.directory import read_stored
 from fedapp.runs.status import status
 from fedapp.studies.sweep.execute import Job, execute_run, execute_together
@@ -174,6 +174,7 @@ def test_rounds_after_the_checkpoint_of_a_killed_run_are_reported_again(
     same = {"callbacks": "./rows.py", "num_server_rounds": 4, "checkpoint_every": 2}
     with pytest.raises(KeyboardInterrupt):
         run("run", **same, **{"rows.label": "first"})
+    drop_checkpoints(app.parent / "run" / "checkpoints", 3)
     folder = run("run", **same, resume=True)
     calls = [call[:3] if call[0] == "first" else call[:2] for call in rows(folder)]
     assert calls == [

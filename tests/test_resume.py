@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from pathlib import Path
 
 import killed
 import pytest
@@ -22,7 +23,7 @@ from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
 from fedapp.runs.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint
-from fedapp.runs.directory import reopen
+from fedapp.runs.directory import create, reopen
 from fedapp.runs.lock import END_MESSAGE, locked
 
 ROUNDS, EVERY = 11, 3
@@ -83,6 +84,15 @@ def test_a_killed_run_resumes_to_the_same_bits(point, round_, goes_on_after, tmp
     assert final(folder) == final(whole(1))
 
 
+@pytest.mark.parametrize("point", ["interrupted_while_training", "terminated_while_training"])
+def test_a_stopped_run_goes_on_after_its_last_finished_round(point, tmp_path, whole):
+    folder = tmp_path / "run"
+    assert killed.run({**SETTINGS, "run-dir": folder}, kill=(point, 9)) == 1
+    assert checkpoint_rounds(folder / "checkpoints") == [8, 6]
+    assert killed.run({}, resume=folder) == 0
+    assert final(folder) == final(whole(1))
+
+
 @pytest.mark.slow
 def test_replies_in_another_order_give_the_same_bits(tmp_path, whole):
     folder = tmp_path / "run"
@@ -117,6 +127,18 @@ def test_resume_extends_the_number_of_rounds(tmp_path, whole):
     assert killed.run({"num-server-rounds": ROUNDS}, resume=folder) == 0
     assert final(folder) == final(whole(1))
     assert json.loads((folder / "config.json").read_text())["config"]["num-server-rounds"] == ROUNDS
+
+
+@pytest.mark.parametrize("every", [2, 0])
+def test_a_longer_run_has_no_scores_of_the_round_in_which_the_shorter_one_ended(every, tmp_path):
+    """Of round 3, which is the last of the shorter one, and not one of those of `eval-every`."""
+    whole = run(tmp_path / "whole", eval_every=every, num_server_rounds=5)
+    folder = run(tmp_path / "run", eval_every=every, num_server_rounds=3)
+    assert "test_loss" in metrics(folder)[-1]
+    run(folder, eval_every=every, num_server_rounds=3, resume=True)
+    assert "test_loss" in metrics(folder)[-1]
+    run(folder, eval_every=every, num_server_rounds=5, resume=True)
+    assert final(folder) == final(whole)
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path, whole):
@@ -313,6 +335,33 @@ def test_a_server_state_that_is_theta_itself_can_be_written(tmp_path):
     assert torch.equal(state.algorithm["weight"], theta["weight"])
 
 
+def without_m(state):
+    return {name: tensor for name, tensor in state.items() if not name.startswith("m/")}
+
+
+@pytest.mark.parametrize(
+    ("damage", "there"),
+    [
+        (without_m, "None"),
+        (lambda state: {**state, "m/1.bias": torch.zeros(1)}, r"\(\(1,\), 'torch.float32'\)"),
+        (lambda state: {**state, "m/1.bias": state["m/1.bias"].double()}, ".*'torch.float64'.*"),
+    ],
+    ids=["missing", "shape", "type"],
+)
+def test_a_server_state_of_another_algorithm_is_refused(damage, there, tmp_path):
+    folder = run(tmp_path / "run", algorithm="fedadam")
+    checkpoints = folder / "checkpoints"
+    state = load_checkpoint(checkpoints)
+    state.algorithm = damage(state.algorithm)
+    save_checkpoint(checkpoints, state)
+    said = (
+        rf"is not of algorithm = 'fedadam': 'm/1.bias' is {there} there and \(\(16,\), .* run-dir"
+    )
+    with pytest.raises(CheckpointError, match=said):
+        run(folder, algorithm="fedadam", resume=True, num_server_rounds=4)
+    assert metrics(folder)[-1]["round"] == 3
+
+
 def test_a_folder_with_checkpoints_of_a_deleted_run_is_refused(tmp_path):
     folder = run(tmp_path / "run")
     (folder / "config.json").unlink()
@@ -320,6 +369,22 @@ def test_a_folder_with_checkpoints_of_a_deleted_run_is_refused(tmp_path):
         run(folder)
     shutil.rmtree(folder / "checkpoints")
     assert metrics(run(folder))[-1]["round"] == 3
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    """Another run makes the folder of this name just before."""
+    monkeypatch.setenv("FEDAPP_RUNS", str(tmp_path))
+    make, others = Path.mkdir, []
+
+    def mkdir(self, *arguments, **options):
+        if self.parent == tmp_path and not others:
+            others.append(self)
+            make(self)
+        make(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    made = create(read_config({"dataset": "digits"})).path
+    assert made == others[0].with_name(f"{others[0].name}-2")
 
 
 def test_a_run_killed_before_it_was_one_is_begun_again(tmp_path, monkeypatch):

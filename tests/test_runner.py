@@ -147,6 +147,20 @@ def test_a_run_that_another_process_is_at_work_on_is_not_waited_for_when_all_sto
     assert execute_run(request, Store(tmp_path), lambda round_, accuracy: False).last_round == 1
 
 
+def test_a_longer_request_leaves_the_result_of_a_shorter_one_as_it_was(tmp_path: Path) -> None:
+    """They share a run, which is evaluated every other round, and where the shorter one ended."""
+    short, long = (Request.of({**SMALL, "eval-every": 2}, rounds) for rounds in (3, 5))
+    store = Store(tmp_path)
+    before = execute_run(short, store, lambda round_, accuracy: False)
+    execute_run(long, store, lambda round_, accuracy: False)
+    after = Store(tmp_path).find(short)
+    assert before is not None
+    assert after is not None
+    assert before.rounds == after.rounds == [0, 2, 3]
+    assert before.accuracy == after.accuracy
+    assert Store(tmp_path).find(long).rounds == [0, 2, 4, 5]
+
+
 def test_a_worker_is_not_interrupted_while_it_begins(tmp_path: Path) -> None:
     """A terminal sends Ctrl-C to all processes; workers leave it to their parent."""
     before = signal.getsignal(signal.SIGINT)

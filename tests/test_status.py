@@ -146,7 +146,7 @@ def test_a_finished_run_that_is_stopped_on_its_way_further_is_not_finished(tmp_p
         run(tmp_path / "run", resume=True, num_server_rounds=7)
     rows = dict(status(tmp_path / "run"))
     assert (rows["state"], rows["rounds"]) == ("stopped", "5 of 7")
-    assert rows["resume"].startswith("from round 3: ")
+    assert rows["resume"].startswith("from round 4: ")
 
 
 def test_a_run_that_reached_its_target_is_finished(tmp_path):

@@ -162,6 +162,24 @@ def test_a_record_is_cut_to_what_is_asked_for() -> None:
     assert found.until(Request.of(BASE, 9)) == found
 
 
+def test_a_record_has_no_round_in_which_a_shorter_run_ended() -> None:
+    """Evaluated every other round, and in round 3, to which another request went, and in round 5."""
+    evaluated = dict(zip((0, 2, 3, 4, 5), (0.1, 0.5, 0.7, 0.6, 0.8), strict=True))
+    found = RunRecord(
+        run="r",
+        settings={"eval-every": 2},
+        status="complete",
+        rounds=list(evaluated),
+        accuracy=list(evaluated.values()),
+    )
+    assert found.until(Request.of(BASE, 3)).rounds == [0, 2, 3]
+    assert found.until(Request.of(BASE, 5)).rounds == [0, 2, 4, 5]
+    assert found.until(Request.of(BASE, 5)).accuracy == [0.1, 0.5, 0.6, 0.8]
+    last_only = found.model_copy(update={"settings": {"eval-every": 0}, "problem": "it ended"})
+    assert last_only.until(Request.of(BASE, 9)).rounds == [0, 5]
+    assert last_only.until(Request.of(BASE, 9)).problem == "it ended"
+
+
 @pytest.mark.parametrize("status", ["failed", "diverged"])
 def test_what_is_done_stays_done_when_a_longer_run_fails(status: str) -> None:
     """The problem came after the rounds that are asked for; before them, or in the last, it counts."""

@@ -19,6 +19,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedapp.config.run_config import Scalar
 from fedapp.errors import reason_of
 from fedapp.federation.delivery import Delivery
+from fedapp.machine import sigterm_interrupts
 
 RUN_ID = 1
 
@@ -30,8 +31,8 @@ class LocalGrid(Grid):
     """Whether all nodes are on this machine."""
     location = ""
     """A line for the log about the machines of the nodes, or nothing."""
-    trainer_by_length = True
-    """Whether the length of a run decides what ``trainer = "auto"`` is."""
+    has_one_length = True
+    """Whether the run is of one length, which decides what ``trainer = "auto"`` is; else of several."""
     option = "--nodes"
     """The option of ``fedapp run`` that sets the number of nodes."""
 
@@ -122,8 +123,9 @@ def error_reply(
 
 
 def run_server(server_app: ServerApp, grid: LocalGrid, run_config: Mapping[str, Scalar]) -> None:
-    """Run the ServerApp over the grid's nodes to its end."""
-    server_app(grid, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), dict(run_config)))
+    """Run the ServerApp over the grid's nodes to its end, or until Ctrl-C or SIGTERM interrupts it."""
+    with sigterm_interrupts():
+        server_app(grid, Context(RUN_ID, SUPERLINK_NODE_ID, {}, RecordDict(), dict(run_config)))
 
 
 def partition_node_configs(num_nodes: int) -> list[dict[str, Scalar]]:

@@ -246,6 +246,7 @@ def apply_server_rule(
     state.theta, state.algorithm = theta, own
     if algorithm.keeps_state:
         used = [metrics for metrics in aggregate.client_metrics if metrics.steps]
-        state.last_used_round |= {metrics.client: step.plan.round for metrics in used}
-        state.sizes |= {metrics.client: metrics.examples for metrics in used}
+        rounds = {metrics.client: step.plan.round for metrics in used}
+        sizes = {metrics.client: metrics.examples for metrics in used}
+        state.last_used_round, state.sizes = state.last_used_round | rounds, state.sizes | sizes
     return ""

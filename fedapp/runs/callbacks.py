@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -31,23 +32,32 @@ from fedapp.federation.round_result import RoundResult
 from fedapp.files import append_or_restore, flush_to_disk
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
-from fedapp.runs.metrics import cut_metrics, to_line, wall_seconds
+from fedapp.runs.metrics import cut_metrics, drop_scores, to_line, wall_seconds
 
 
 class Metrics(Callback):
     """Appends each round's metrics to ``metrics.jsonl``; after a write error, with the next round's.
 
-    The metrics include the last write error of ``checkpoints``.
+    The metrics include the last write error of ``checkpoints``. A run that is resumed for more rounds
+    loses the scores of the round that was its last, if that is none of each ``eval_every``.
     """
 
-    def __init__(self, directory: RunDirectory, checkpoints: Checkpoints | None = None) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        checkpoints: Checkpoints | None = None,
+        eval_every: int = 1,
+    ) -> None:
         self.path = directory.metrics
-        self.checkpoints = checkpoints
+        self.checkpoints, self.eval_every = checkpoints, eval_every
         self._unwritten: list[str] = []
+        self._was_last = 0
 
     def on_start(self, state: ServerState) -> None:
         """Remove the rounds after the checkpoint that is resumed from, since they are run again."""
         cut_metrics(self.path, state.round or -1)
+        is_due = self.eval_every and state.round % self.eval_every == 0
+        self._was_last = 0 if is_due else state.round
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Append one line, and the earlier ones that could not be written."""
@@ -71,6 +81,9 @@ class Metrics(Callback):
             self._write()
 
     def _write(self) -> None:
+        if self._was_last and self._unwritten:
+            drop_scores(self.path, self._was_last)
+            self._was_last = 0
         append_or_restore(self.path, "".join(self._unwritten))
         self._unwritten.clear()
 
@@ -90,7 +103,8 @@ def _disk_space_needed(path: Path) -> Iterator[None]:
 class Checkpoints(Callback):
     """Writes a checkpoint every ``every`` rounds, ``seconds`` after the last one, and at the end.
 
-    0 turns the one or the other off. After a write error, which ``problem`` describes, the run continues
+    0 turns the one or the other off. A run that is interrupted or fails has one of its last finished
+    round, too. After a write error, which ``problem`` describes, the run continues
     and tries again after each round; the previous checkpoint remains.
     """
 
@@ -99,17 +113,13 @@ class Checkpoints(Callback):
         self.metrics = directory.metrics
         self.problem = ""
         self._last, self._written = -1, time.monotonic()
+        self._finished: ServerState | None = None
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Write a checkpoint if one is due, or if the last attempt failed."""
+        self._finished = replace(state)  # the next round changes it, and may be interrupted
         if (state.round and self._is_due(state.round)) or self.problem:
-            try:
-                self._save(state)
-            except OSError as error:
-                self.problem = f"{error.strerror} after round {state.round}"
-                log(
-                    WARNING, "No checkpoint in %s: %s; the run continues", self.folder, self.problem
-                )
+            self._try_to_save(state, "; the run continues")
         return False
 
     def on_end(self, state: ServerState) -> None:
@@ -118,9 +128,21 @@ class Checkpoints(Callback):
             with _disk_space_needed(self.folder):
                 self._save(state)
 
+    def close(self) -> None:
+        """Write the checkpoint of the last finished round, if the run ends early."""
+        if self._finished and self._finished.round != self._last:
+            self._try_to_save(self._finished)
+
     def _is_due(self, round_: int) -> bool:
         late = self.seconds and time.monotonic() - self._written >= self.seconds
         return bool(late or (self.every and round_ % self.every == 0))
+
+    def _try_to_save(self, state: ServerState, then: str = "") -> None:
+        try:
+            self._save(state)
+        except OSError as error:
+            self.problem = f"{error.strerror} after round {state.round}"
+            log(WARNING, "No checkpoint in %s: %s%s", self.folder, self.problem, then)
 
     def _save(self, state: ServerState) -> None:
         flush_to_disk(self.metrics)  # a checkpoint needs the metrics of all its rounds

@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 from fedapp.errors import CheckpointError
 from fedapp.federation.callback import ServerState
 from fedapp.files import json_problem, write_atomically, write_json
+from fedapp.training.algorithm import Algorithm
 from fedapp.training.tensors import Tensors, contiguous_copies, part, prefixed
 
 FORMAT = 1
@@ -147,29 +148,33 @@ def _read(description: Path) -> ServerState:
     )
 
 
-def check_fits(state: ServerState, theta: Tensors, folder: Path) -> None:
-    """Reject a checkpoint of another model.
+def check_fits(state: ServerState, theta: Tensors, algorithm: Algorithm, folder: Path) -> None:
+    """Reject a checkpoint of another model, or of another algorithm; rules may add to their state.
 
     Raises
     ------
     CheckpointError
-        Names, shapes or types differ from those of ``theta``, or values are not finite.
+        Names, shapes or types differ from those of ``theta`` or of the algorithm's server state, or
+        values are not finite.
     """
-    if problem := mismatch(state.theta, theta):
-        raise CheckpointError(f"the checkpoint in {folder} {problem}")
+    start = algorithm.start(theta)
+    own = {name: tensor for name, tensor in state.algorithm.items() if name in start}
+    other = f"is not of algorithm = {algorithm.name!r}"
+    if problem := mismatch(state.theta, theta) or mismatch(own, start, other):
+        raise CheckpointError(
+            f"the checkpoint in {folder} {problem}. Restore the run's own checkpoints from a copy, or "
+            "start another run, in another run-dir."
+        )
     state.theta = {name: state.theta[name] for name in theta}
 
 
-def mismatch(tensors: Tensors, theta: Tensors) -> str:
+def mismatch(tensors: Tensors, theta: Tensors, other: str = "is of another model") -> str:
     """Return why ``tensors`` cannot replace ``theta``: other names, shapes or types, or not finite."""
     expected = {name: (tuple(t.shape), str(t.dtype)) for name, t in theta.items()}
     actual = {name: (tuple(t.shape), str(t.dtype)) for name, t in tensors.items()}
     if expected != actual:
         name = min(name for name, _ in expected.items() ^ actual.items())
-        return (
-            f"is of another model: {name!r} is {actual.get(name)} there and {expected.get(name)} in "
-            "this run"
-        )
+        return f"{other}: {name!r} is {actual.get(name)} there and {expected.get(name)} in this run"
     broken = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
     return f"holds nan or infinite values: {broken[0]!r}" if broken else ""
 

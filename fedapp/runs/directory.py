@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import functools
 import importlib.metadata
@@ -99,8 +100,11 @@ def create(config: RunConfig) -> RunDirectory:
     """
     path = Path(config.run_dir).expanduser() if config.run_dir else _default_path(config)
     directory = RunDirectory(path.absolute())
-    check_is_new(directory)
+    if config.run_dir:
+        check_is_new(directory)
     try:
+        if not config.run_dir:
+            directory = RunDirectory(_made_anew(directory.path))
         directory.checkpoints.mkdir(parents=True, exist_ok=True)
         (directory.path / ".writable").touch()
         (directory.path / ".writable").unlink()
@@ -139,12 +143,19 @@ def _default_path(config: RunConfig) -> Path:
     base = Path(os.environ.get("FEDAPP_RUNS", "runs")).expanduser()
     stamp = datetime.datetime.now(tz=datetime.UTC).astimezone().strftime("%Y%m%d-%H%M%S")
     data = Path(config.name_of("dataset")).name
-    name = f"{stamp}-{data}-{config.name_of('model')}-{config.name_of('algorithm')}"
-    return next(
-        path
-        for i in range(1, 10_000)
-        if not (path := base / (name if i == 1 else f"{name}-{i}")).exists()
-    )
+    return base / f"{stamp}-{data}-{config.name_of('model')}-{config.name_of('algorithm')}"
+
+
+def _made_anew(path: Path) -> Path:
+    """Make and return ``path``, or if a run of the same second has it, ``path``-2 and so on."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made, number = path, 1
+    while True:
+        with contextlib.suppress(FileExistsError):
+            made.mkdir()
+            return made
+        number += 1
+        made = path.with_name(f"{path.name}-{number}")
 
 
 def write_config(directory: RunDirectory, config: RunConfig, run_info: Mapping[str, Any]) -> None:

@@ -37,6 +37,17 @@ def cut_metrics(path: Path, last: int) -> None:
         write_atomically(path, "".join(map(to_line, records)).encode())
 
 
+def drop_scores(path: Path, round_: int) -> None:
+    """Remove theta's scores from the record of a round; that of round 0 has nothing else."""
+    records = read_metrics(path)
+    scores = records[0].keys() - {"round", "seconds"}
+    for record in records:
+        if record["round"] == round_:
+            for key in scores & record.keys():
+                del record[key]
+    write_atomically(path, "".join(map(to_line, records)).encode())
+
+
 def last_whole_round(records: Sequence[RoundMetrics]) -> int:
     """Return the last round up to which no record is missing; -1 if there is none of round 0."""
     rounds = {record["round"] for record in records}

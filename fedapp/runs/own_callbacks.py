@@ -13,14 +13,13 @@ from fedapp.config.run_config import RunConfig
 from fedapp.errors import RunError, reason_of
 from fedapp.federation.callback import Callback, RunCallback, ServerState
 from fedapp.federation.round_result import RoundResult
-from fedapp.runs.callbacks import Checkpoints
 from fedapp.runs.directory import RunDirectory, resume_command
 
 
 class OwnCallbacks(Callback):
     """Calls the callbacks of the run-config in their order.
 
-    If one raises, the others are called all the same; then a checkpoint is written, and the run ends.
+    If one raises, the others are called all the same, and the run ends.
     """
 
     def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
@@ -64,7 +63,6 @@ class OwnCallbacks(Callback):
             except Exception as error:
                 problems[callback.name] = error
         for name, problem in problems.items():
-            Checkpoints(self.directory, every=0, seconds=0).on_end(state)
             raise RunError(
                 f"callback {name!r}: {method} raises {reason_of(problem).removesuffix('.')}. A "
                 f"checkpoint of round {state.round} is written. Correct the callback and continue with: "

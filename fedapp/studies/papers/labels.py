@@ -77,10 +77,14 @@ class RunLabels:
         return f"{shown} ({seeds} seeds)" if " of " in seeds else shown
 
     def seeds(self, name: str, cell: CellResult) -> str:
-        """Return the number of seeds of a cell, with those that the scale plans if they are more."""
-        ran, planned = len(cell.runs), self.ran.get(name)
+        """Return the number of seeds of a cell, with those that the scale plans if they are more.
+
+        Failed ones are named.
+        """
+        ran, failed, planned = len(cell.runs), len(cell.failed), self.ran.get(name)
         most = len(planned.seeds) if planned else 0
-        return f"{ran} of {most}" if 0 < ran < most else str(ran)
+        seeds = f"{ran} of {most}" if ran < most and ran + failed else str(ran)
+        return f"{seeds}, {failed} failed" if failed else seeds
 
     def length(self, results: Results) -> str:
         """Return what part of their rounds at full scale the lines have; "" if they have all."""

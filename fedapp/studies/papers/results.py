@@ -61,7 +61,7 @@ class RunResult(ResultModel):
     of the run. ``training_loss`` is the global model's loss on the training set in the last round, and
     ``beyond_plateau`` its ratio to the loss when the test accuracy first came within 0.1 points of its
     best. Both are None if they were not measured or training diverged. ``curve`` and ``agreement`` are
-    those of the run's record; of a failed run, which has no record, they are stored here.
+    those of the run's record, and not stored.
     """
 
     run: str
@@ -109,6 +109,7 @@ class CandidateResult(ResultModel):
 class CellResult(ResultModel):
     """A cell: the best candidate's runs, one a seed, and all candidates; empty if it was not run.
 
+    A run that failed is no measurement: ``failed`` has its problem, by seed, and ``runs`` lacks it.
     ``every`` is the number of rounds between evaluations. ``envelopes`` are the best test accuracy and
     the minimum training-set loss of all candidates up to each round, as means over the search's seeds;
     only searched cells of figures have them.
@@ -121,6 +122,7 @@ class CellResult(ResultModel):
     inside: bool = True
     tried: list[CandidateResult] = []
     runs: list[RunResult] = []
+    failed: dict[int, str] = {}
     envelopes: dict[str, Envelope] = {}
 
     @property
@@ -128,6 +130,11 @@ class CellResult(ResultModel):
         """Mean rounds to the target over the seeds, or None if a run did not reach it."""
         values = [run.needed for run in self.runs if run.needed is not None]
         return sum(values) / len(values) if values and len(values) == len(self.runs) else None
+
+    @property
+    def problems(self) -> list[str]:
+        """The problems of the runs that failed, and of those that diverged."""
+        return [*self.failed.values(), *(run.problem for run in self.runs if run.problem)]
 
     @property
     def rate(self) -> float | None:
@@ -187,6 +194,8 @@ def cell_result(cell: Cell | None, outcome: SearchResult | None, *, envelopes: b
     if cell is None or outcome is None:
         return CellResult()
     config = read_config(dict(cell.settings))
+    by_seed = dict(zip(cell.seeds, outcome.runs, strict=True))
+    failed = {seed: each.problem for seed, each in by_seed.items() if each.status == "failed"}
     return CellResult(
         target=cell.target,
         participants=participants(config.fraction_train, config.num_clients),
@@ -194,9 +203,8 @@ def cell_result(cell: Cell | None, outcome: SearchResult | None, *, envelopes: b
         chosen=dict(outcome.chosen.settings) if outcome.chosen else {},
         inside=outcome.inside,
         tried=[_tried(candidate, cell) for candidate in outcome.tried],
-        runs=[
-            _run(record, seed, cell) for record, seed in zip(outcome.runs, cell.seeds, strict=True)
-        ],
+        runs=[_run(record, seed, cell) for seed, record in by_seed.items() if seed not in failed],
+        failed=failed,
         envelopes=_envelopes(cell, outcome) if envelopes else {},
     )
 
@@ -260,7 +268,6 @@ def collect(
 
 
 def _run(record: RunRecord, seed: int, cell: Cell) -> RunResult:
-    failed = record.status == "failed"
     lowest, training_loss = least(record.rounds, record.loss), record.training_set_loss
     return RunResult(
         run=record.run,
@@ -279,8 +286,6 @@ def _run(record: RunRecord, seed: int, cell: Cell) -> RunResult:
         bytes_up=record.bytes_up,
         seconds=record.seconds,
         problem=record.problem,
-        curve=thin(record) if failed else None,
-        agreement=thin_rows(record.agreement) if failed else [],
     )
 
 

@@ -174,7 +174,7 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
     store.note("continued" if done else "begun", request.run, done)
     stops = [StopAtTarget(request.target)] if request.target else []
     grid = InlineGrid(client_app, values, [{}])
-    grid.trainer_by_length = False  # a longer run continues a shorter one to the same numbers
+    grid.has_one_length = False  # a longer run continues a shorter one, which keeps its numbers
     stop = StopRun(should_stop)
     run(grid, read_config(values), [stop, *stops])
     record = read_run(request, folder)

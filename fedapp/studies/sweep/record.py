@@ -88,13 +88,17 @@ class RunRecord(BaseModel):
     def until(self, request: Request) -> RunRecord:
         """Cut the record to the rounds that ``request`` asks for.
 
-        The result does not depend on how far other requests continued the run.
+        The result does not depend on how far other requests continued the run, nor on where shorter
+        ones ended: of the rounds between those of ``eval-every`` it has the last alone.
         """
         reached = _first(self.accuracy, request.target)
         count = sum(round_ <= request.rounds for round_ in self.rounds[: reached + 1])
+        every = int(self.settings.get("eval-every", 1)) or math.inf
+        within = self.rounds[:count]
+        chosen = [round_ % every == 0 or round_ == within[-1] for round_ in within]
+        cut = {key: list(compress(getattr(self, key), chosen)) for key in CURVES}
         if count >= len(self.rounds) and not self._went_on(request, reached):
-            return self
-        cut = {key: getattr(self, key)[:count] for key in CURVES}
+            return self.model_copy(update=cut)
         for key in TOTALS:
             if until := cut[f"{key}_until"]:
                 cut[key] = until[-1]

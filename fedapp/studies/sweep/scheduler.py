@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -22,7 +20,7 @@ from rich.progress import (
 from rich.table import Column
 
 from fedapp.config.run_config import Scalar
-from fedapp.machine import cores, gpus
+from fedapp.machine import cores, gpus, sigterm_interrupts
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import failed_run
 from fedapp.studies.sweep.search import SearchResult, Steps, replay
@@ -100,22 +98,24 @@ class Schedule:
         """Execute the plans and return their results; an interrupted run keeps its rounds."""
         missing = self._missing_runs()
         if missing:
-            before = signal.signal(signal.SIGTERM, _interrupt)
             workers = self._workers([request for _, request in missing])
-            try:
-                with self._progress() as progress:
-                    self._run_missing(missing, workers, progress)
-                if self._out_of_time():
-                    self._stop_workers(workers)
-            except KeyboardInterrupt:
-                self.console.print(
-                    "Stopping. Every run writes a checkpoint; the same command continues them."
-                )
-                raise
-            finally:
-                workers.close()
-                signal.signal(signal.SIGTERM, before)
+            with sigterm_interrupts():
+                self._run_in(workers, missing)
         return self.outcomes
+
+    def _run_in(self, workers: Workers | ClusterWorkers, missing: list[MissingRun]) -> None:
+        try:
+            with self._progress() as progress:
+                self._run_missing(missing, workers, progress)
+            if self._out_of_time():
+                self._stop_workers(workers)
+        except KeyboardInterrupt:
+            self.console.print(
+                "Stopping. Every run writes a checkpoint; the same command continues them."
+            )
+            raise
+        finally:
+            workers.close()
 
     def _workers(self, requests: Sequence[Request]) -> Workers | ClusterWorkers:
         """Return workers for the runs; here each sees one GPU, unless a run names its GPU."""
@@ -285,7 +285,3 @@ def in_groups(waiting: Sequence[MissingRun], most: int) -> list[list[MissingRun]
             groups.append(group)
         group.append((name, request))
     return groups
-
-
-def _interrupt(signal_: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt

@@ -72,10 +72,9 @@ def _final(cell: CellResult) -> float:
 
 def _algorithm_row(name: str, cell: CellResult, gain: Interval | None) -> list[str]:
     if not cell.runs:
-        return [name, NOT_RUN, *[""] * 8]
+        return [name, next(iter(cell.problems), NOT_RUN), *[""] * 8]
     low, high = cell.spread("final")
     further = [f"{k}={_value(v)}" for k, v in cell.chosen.items() if k != "learning-rate"]
-    problems = [run.problem for run in cell.runs if run.problem]
     return [
         name,
         percent(cell.mean("final")),
@@ -83,7 +82,7 @@ def _algorithm_row(name: str, cell: CellResult, gain: Interval | None) -> list[s
         f"{gain.value:+.2f}; {gain.low:+.2f} to {gain.high:+.2f}" if gain else "",
         percent(cell.mean("best")),
         number(cell.rate),
-        ", ".join([*further, *problems[:1]]),
+        ", ".join([*further, *cell.problems[:1]]),
         "yes" if cell.inside else "**no**",
         str(len(cell.tried)),
         duration(cell.mean("seconds")),
@@ -260,8 +259,7 @@ def _line(name: str, cell: CellResult, results: Results, run_labels: RunLabels) 
     shown = run_labels.text(name.replace(" | ", ": ", 1).replace(" | ", ", "), name)
     final, best = (_published(results.experiment, name, of) for of in ("final", "best"))
     if not cell.runs:
-        return [shown, "", NOT_RUN, "", final, "", best, *[""] * 4]
-    problems = (run.problem for run in cell.runs if run.problem)
+        return [shown, "", next(iter(cell.problems), NOT_RUN), "", final, "", best, *[""] * 4]
     return [
         shown,
         number(cell.rate),
@@ -273,7 +271,7 @@ def _line(name: str, cell: CellResult, results: Results, run_labels: RunLabels) 
         f"{100 * cell.mean('best'):.2f} %",
         _least_loss(cell),
         _training_loss(cell),
-        next(problems, duration(cell.mean("seconds"))),
+        next(iter(cell.problems), duration(cell.mean("seconds"))),
     ]
 
 
