@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import killed
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -61,14 +62,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests go first that wait for processes, Flower's before others: the rest fills the time."""
+    """Let files go first that wait for processes, Flower's before others, then those with long tests.
+
+    The short rest fills the time until all are done.
+    """
     flower = {"deployment", "simulation"}
-    items.sort(
-        key=lambda item: (
-            item.get_closest_marker("process") is None,
-            flower.isdisjoint(getattr(item, "fixturenames", ())),
-        )
-    )
+    place: dict[Path, int] = {}
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if item.get_closest_marker("process"):
+            found = int(flower.isdisjoint(fixtures))
+        else:
+            found = 2 if item.get_closest_marker("slow") else 3
+        place[item.path] = min(found, place.get(item.path, found))
+    items.sort(key=lambda item: place[item.path])
 
 
 @pytest.fixture(scope="session")
@@ -149,11 +156,20 @@ def real_data() -> Path:
     return Path(folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def simulation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    """Return a SuperLink that simulates SuperNodes: two, which is Flower's default."""
+    """Return a SuperLink that simulates SuperNodes: two, which is Flower's default.
+
+    It ends with the file's last test: a SuperLink takes a tenth of a core where nobody uses it.
+    """
     with federation(tmp_path_factory.mktemp("simulation"), simulation=True) as started:
         yield started
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the workers of sweeps, which else start as new processes and import PyTorch for seconds."""
+    monkeypatch.setattr("fedapp.studies.sweep.workers.PROCESSES", killed.PROCESSES)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -18,7 +18,12 @@ from fedapp.config.run_config import Scalar
 from fedapp.federation.round_result import RoundResult
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["killed", "in_process", "fedapp.cli.main", "fedapp.runs.report"])
+PROCESSES.set_forkserver_preload(
+    [
+        *("killed", "in_process", "fedapp.cli.main", "fedapp.runs.report"),
+        *("fedapp.server_app", "fedapp.studies.sweep.execute"),
+    ]
+)
 SECONDS = 120
 
 

@@ -129,7 +129,7 @@ def test_a_cell_without_a_result_keeps_the_records_of_its_runs(tmp_path: Path) -
 
 
 @pytest.mark.process
-@pytest.mark.usefixtures("fewer_clients_cost_more")
+@pytest.mark.usefixtures("fewer_clients_cost_more", "forked_workers")
 def test_an_interrupted_queue_keeps_what_is_done_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

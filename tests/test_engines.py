@@ -69,43 +69,7 @@ def workers(tmp_path_factory):
         yield Workers(tmp_path_factory.mktemp("workers"))
 
 
-# A round of a deployment takes about 8 s, whatever the clients do: a SuperNode asks for messages
-# every 3 s, and starts a process that imports PyTorch for each. So it gets fewer rounds.
-RUNS = [
-    ("one node in process", "float64", 20),
-    ("one node in process", "float32", 20),
-    ("workers", "float64", 20),
-    ("simulation", "float64", 20),
-    pytest.param("simulation", "float32", 20, marks=pytest.mark.nightly),
-    ("deployment", "float32", 2),
-]
-
-
 CHANGING = {"local-epochs": 3, "local-epochs-decay": 0.5, "batch-size-growth": 1.5}
-
-
-@pytest.mark.parametrize(("engine", "precision", "rounds"), RUNS)
-def test_engines_agree(engine, precision, rounds, request, in_process):
-    """E falls from 3 to 1 and B grows: what the server orders, every engine carries."""
-    settings = {"precision": precision, "num-server-rounds": rounds, **CHANGING}
-    reference = in_process(2, **settings)
-    if engine == "one node in process":
-        folder = in_process(1, **settings)
-    else:
-        name = f"{precision}-{rounds}"
-        folder = request.getfixturevalue(engine).run({**TWENTY, **settings}, name)
-    records, expected = metrics(folder), metrics(reference)
-    assert len(records) == rounds + 1
-    assert [r["local_epochs"] for r in records[1:]] == [3, 2, *[1] * (rounds - 2)]
-    assert records[2]["batch_size"] == round(1.5 * records[1]["batch_size"])
-    assert [r.get("clients") for r in records] == [r.get("clients") for r in expected]
-    assert all(len(r["clients"]) == r["replied"] == 5 for r in records[1:])
-    mine, theirs = model(folder), model(reference)
-    assert list(mine) == list(theirs)
-    for name, tensor in mine.items():
-        assert tensor.dtype == getattr(torch, precision)
-        distance = float((tensor - theirs[name]).abs().max())
-        assert distance <= TOLERANCE[precision], f"{name} differs by {distance}"
 
 
 ON_RAY = [
@@ -136,6 +100,43 @@ def test_the_simulation_trains_k_clients_with_its_two_nodes(simulation):
     records = metrics(simulation.run({**TWENTY, **settings}, "float64-20"))
     assert {client for record in records[1:] for client in record["clients"]} == set(range(10))
     assert "2 simulated SuperNodes" in (simulation.folder / "float64-20.log").read_text()
+
+
+# Deployments come last, for their processes ask for work all the time.
+# A round of a deployment takes about 8 s, whatever the clients do: a SuperNode asks for messages
+# every 3 s, and starts a process that imports PyTorch for each. So it gets fewer rounds.
+RUNS = [
+    ("one node in process", "float64", 20),
+    ("one node in process", "float32", 20),
+    ("workers", "float64", 20),
+    ("simulation", "float64", 20),
+    pytest.param("simulation", "float32", 20, marks=pytest.mark.nightly),
+    ("deployment", "float32", 2),
+]
+
+
+@pytest.mark.parametrize(("engine", "precision", "rounds"), RUNS)
+def test_engines_agree(engine, precision, rounds, request, in_process):
+    """E falls from 3 to 1 and B grows: what the server orders, every engine carries."""
+    settings = {"precision": precision, "num-server-rounds": rounds, **CHANGING}
+    reference = in_process(2, **settings)
+    if engine == "one node in process":
+        folder = in_process(1, **settings)
+    else:
+        name = f"{precision}-{rounds}"
+        folder = request.getfixturevalue(engine).run({**TWENTY, **settings}, name)
+    records, expected = metrics(folder), metrics(reference)
+    assert len(records) == rounds + 1
+    assert [r["local_epochs"] for r in records[1:]] == [3, 2, *[1] * (rounds - 2)]
+    assert records[2]["batch_size"] == round(1.5 * records[1]["batch_size"])
+    assert [r.get("clients") for r in records] == [r.get("clients") for r in expected]
+    assert all(len(r["clients"]) == r["replied"] == 5 for r in records[1:])
+    mine, theirs = model(folder), model(reference)
+    assert list(mine) == list(theirs)
+    for name, tensor in mine.items():
+        assert tensor.dtype == getattr(torch, precision)
+        distance = float((tensor - theirs[name]).abs().max())
+        assert distance <= TOLERANCE[precision], f"{name} differs by {distance}"
 
 
 def test_a_node_with_data_of_its_own_trains_no_virtual_client(deployment):

@@ -78,6 +78,7 @@ def test_a_table_is_reproduced_at_smoke_scale(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("forked_workers")
 def test_chosen_cells_are_run_and_what_is_done_already_is_shown(tmp_path: Path) -> None:
     def chosen(*only: str) -> set[str]:
         folders = tmp_path / "runs", tmp_path / "out"

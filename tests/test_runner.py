@@ -42,6 +42,7 @@ def requests(rates, rounds: int = ROUNDS, **more) -> list[Request]:
     return [Request.of({**base, "learning-rate": rate, **more}, rounds) for rate in rates]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_rest(
     tmp_path: Path,
 ) -> None:
@@ -72,6 +73,7 @@ def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_re
     ]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_run_that_records_its_updates_serves_the_one_that_does_not(tmp_path: Path) -> None:
     [plain] = requests([0.1], rounds=3)
     [recording] = requests([0.1], rounds=3, **{"record-updates": True})

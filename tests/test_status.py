@@ -4,9 +4,11 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
+import killed
 import pytest
 from damages import raises
 from flwr.app import MessageType
@@ -222,21 +224,20 @@ def test_a_run_that_goes_on_is_running_and_nobody_else_may_run_it(tmp_path, monk
     assert not is_locked(RunDirectory(folder))
 
 
+def _die_while_locked(folder, seen):
+    with locked(RunDirectory(folder)):
+        seen.put(is_locked(RunDirectory(folder)))
+        killed.die()
+
+
 @pytest.mark.process
 def test_the_folder_is_free_when_its_process_is_killed(tmp_path):
-    script = (
-        "import os, signal, sys\nfrom pathlib import Path\n"
-        "from fedapp.runs.directory import RunDirectory\n"
-        "from fedapp.runs.lock import is_locked, locked\n"
-        "directory = RunDirectory(Path(sys.argv[1]))\n"
-        "with locked(directory):\n"
-        "    print(is_locked(directory), flush=True)\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert found.stdout == "True\n", found.stderr
+    seen = killed.PROCESSES.SimpleQueue()
+    process = killed.PROCESSES.Process(target=_die_while_locked, args=(tmp_path, seen))
+    process.start()
+    process.join(killed.SECONDS)
+    assert process.exitcode == -signal.SIGKILL
+    assert seen.get()
     with locked(RunDirectory(tmp_path)):
         assert is_locked(RunDirectory(tmp_path))
 
