@@ -8,7 +8,7 @@ STORE  := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fedapp-venv/$(shell pwd | cksum
 endif
 BIN    := $(VENV)/bin
 
-.PHONY: run simulation deploy-demo test test-slow test-ci test-pages test-all test-nightly lint style types format generate pins device docs bench smoke wheel fab clean
+.PHONY: run simulation deploy-demo test test-slow test-pages test-all test-nightly lint style types format generate pins device docs bench smoke wheel fab clean
 
 # What a run needs; then what the tests and the other developers' tools need.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -43,15 +43,11 @@ test: $(VENV)/.developer
 test-slow: $(VENV)/.developer
 	$(PYTEST) $(BY_FILE) -m "(slow or process or hypothesis) and not (pages or nightly)" --hypothesis-profile thorough
 
-# Both of these at once: what is started, collected and compiled is so once.
-test-ci: $(VENV)/.developer
-	$(PYTEST) $(BY_FILE) -m "not (pages or nightly)" --hypothesis-profile thorough
-
 # What README, the lessons and the other pages print, run as it stands; CI has a job of its own for it.
 test-pages: $(VENV)/.developer
 	$(PYTEST) -m pages
 
-test-all: test-ci test-pages
+test-all: test test-slow test-pages
 
 test-nightly: $(VENV)/.developer
 	$(PYTEST) -m nightly
