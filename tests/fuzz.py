@@ -44,12 +44,14 @@ from fedapp.federation.validation import Expected
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import read_stored
 from fedapp.seeds import generator
+from fedapp.training.build import make_algorithm
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
 from fedapp.training.round_plan import RoundPlan
 
 LARGE = torch.ones(40, 10)
 THETA = {"weight": torch.linspace(-1, 1, 12).reshape(3, 4), "bias": torch.zeros(3)}
+FEDAVGM = make_algorithm(read_config({"algorithm": "fedavgm"}))
 ORDER = TrainRequest(RoundPlan(round=7, learning_rate=0.1), (1, 4))
 EXPECTED = Expected(THETA, {1: 10, 4: 20}, max_norm=100.0)
 STRANGE = [
@@ -281,7 +283,8 @@ def scores(rng):
 def checkpoints(rng):
     """One damaged checkpoint alone: refused, unless it is the same, or its digest was forged too."""
     with tempfile.TemporaryDirectory() as name:
-        state = ServerState(3, {"weight": LARGE, "bias": THETA["bias"]}, {"m": torch.ones(2)})
+        theta = {"weight": LARGE, "bias": THETA["bias"]}
+        state = ServerState(3, theta, FEDAVGM.start(theta))
         path = save_checkpoint(Path(name), state)
         description = path.with_suffix(".json")
         target = choose(rng, [path, description])
@@ -293,12 +296,14 @@ def checkpoints(rng):
             description.write_text(json.dumps(said))
         try:
             state = load_checkpoint(Path(name))
-            check_fits(state, {**THETA, "weight": LARGE}, Path(name))
+            check_fits(state, theta, FEDAVGM, Path(name))
         except CheckpointError:
             return "refused"
     assert state.theta["weight"].shape == LARGE.shape
     assert forged or torch.equal(state.theta["weight"], LARGE)
-    assert all(bool(torch.isfinite(tensor).all()) for tensor in state.theta.values())
+    for tensors in (state.theta, state.algorithm):
+        assert all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+    assert state.algorithm.keys() >= FEDAVGM.start(theta).keys()
     assert state.round == 3
     return "accepted"
 
@@ -361,12 +366,21 @@ def no_pickle():
         pickle.load, pickle.loads, pickle.Unpickler = saved
 
 
+@contextlib.contextmanager
+def no_log():
+    """Log nothing."""
+    logging.disable()
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+
+
 def fuzz(inputs, seed=0):
     """Try this many inputs, shared among the targets; return what came of them."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, SUPERLINK_NODE_ID, 1
     found = {}
-    logging.disable()
-    with no_pickle():
+    with no_log(), no_pickle():
         for target, share in TARGETS.items():
             found[target.__name__] = outcomes = Counter()
             for number in range(round(inputs * share)):
@@ -375,7 +389,6 @@ def fuzz(inputs, seed=0):
                 except Exception as error:
                     error.add_note(f"{target.__name__}, seed {seed}, input {number}")
                     raise
-    logging.disable(logging.NOTSET)
     return found
 
 
