@@ -34,11 +34,12 @@ INTRODUCTION = """# The papers, reproduced
 
 Every table and figure of McMahan et al. 2017 and of Seo et al. 2024, and the algorithms compared: each
 from [one command](../reproduce.md), with what is published beside what was measured. `full` is as in
-the paper; `narrow`, of Seo et al., has a smaller network, and `normalised` images of mean 0 and
-deviation 1 besides; `cpu` is what a processor does in hours; `smoke` only shows that the experiment
-runs. The results are those of the largest scale that was run, of a claim the largest that judged it or
-else measured it: cells within 25 % of the published rounds both ways (0.8 to 1.25 times as many),
-claims that hold, the best algorithms, or lines of a figure.
+the paper, as far as it says; `narrow`, of Seo et al., has a smaller network, and `normalised` images of
+mean 0 and deviation 1 besides, which comes after `narrow` as it has run less far; `cpu` is what a
+processor does in hours; `smoke` only shows that the experiment runs. The results are those of the
+largest scale that was run, of a claim the largest that judged it or else measured it: cells within 25 %
+of the published rounds both ways (0.8 to 1.25 times as many), claims that hold, the best algorithms, or
+lines of a figure.
 """
 
 
