@@ -238,7 +238,7 @@ class Algorithm(Component):
     # ------------------------------------------------------------------ server rule
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
-        """Return the server's state before the first round."""
+        """Return the server's state before the first round; these tensors keep shape and type."""
         return {}
 
     def broadcast(self, state: Mapping[str, Tensor]) -> Tensors:
