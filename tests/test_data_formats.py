@@ -225,7 +225,10 @@ def test_hub_name_reads_what_the_builder_gives(tmp_path, monkeypatch):
 
 
 def test_codes_keep_their_zeros_in_csv_files_from_the_hub(tmp_path, monkeypatch):
-    """As in a folder; the local files stand for those that the builder downloads."""
+    """As in a folder; the local files stand for those that the builder downloads.
+
+    Without a network they are in the data cache, for the same settings.
+    """
     (tmp_path / "set").mkdir()
     for split in ("train", "test"):
         rows = "zip,age,label\n08001,4,0\n00501,5,1\n"
@@ -238,9 +241,16 @@ def test_codes_keep_their_zeros_in_csv_files_from_the_hub(tmp_path, monkeypatch)
         lambda name, subset: builder_of(str(tmp_path / "set"), subset, cache_dir=cache),
     )
     keys = {"dataset": "someone/codes", "data-cache": str(tmp_path), "categorical-keys": "zip"}
-    table = load_uncoded(read_config(keys)).table
-    assert table.names == ("zip", "age")
-    assert table.values == (("00501", "08001"), None)
+    online = load_uncoded(read_config(keys))
+    assert online.table.names == ("zip", "age")
+    assert online.table.values == (("00501", "08001"), None)
+    monkeypatch.setattr(datasets, "load_dataset_builder", builder_of)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    offline = load_uncoded(read_config(keys))
+    assert offline.fingerprint == online.fingerprint
+    for other in ({"categorical-keys": ""}, {"data-cache": str(tmp_path / "other")}):
+        with pytest.raises(DataError, match=r"dataset = 'someone/codes'.*in its data-cache"):
+            load_uncoded(read_config(keys | other))
 
 
 def test_hub_name_without_network_says_what_to_set(tmp_path, monkeypatch):

@@ -5,12 +5,15 @@ The library takes seconds to import, so it is imported only where something has 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
+from fedapp.data.cache import cache_folder
 from fedapp.data.readers.csv_files import csv_tables, reads_csv
 from fedapp.data.readers.numbers import is_text, names_in
 from fedapp.data.readers.source import (
@@ -22,6 +25,7 @@ from fedapp.data.readers.source import (
 )
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
+from fedapp.files import write_atomically
 
 ClassNames = Mapping[str, tuple[str, ...]]
 """The names of each class-label column, in the order of their numbers."""
@@ -31,10 +35,27 @@ Tables = Mapping[str, tuple[Any, ClassNames]]
 
 
 def hub_key(config: DataConfig) -> str:
-    """Return an identifier of the content of a hub data set: its name, subset and revision."""
-    builder = _hub_builder(config)
+    """Return an identifier of the content of a hub data set: its name, subset and revision.
+
+    Without a network the library knows only what it has prepared, which CSV files read here are not.
+    Their identifier is stored in the data cache, which has their values.
+    """
+    name = f"{config.dataset} {config.dataset_subset}"
+    stored = cache_folder(config) / "hub" / hashlib.sha256(name.encode()).hexdigest()
+    try:
+        builder = _hub_builder(config)
+    except DataError:
+        if stored.is_file():
+            return stored.read_text(encoding="utf-8")
+        raise
     key = f"{config.dataset} {builder.config.name} {builder.hash}"
-    return f"{key} {CSV_FORMAT.decode()}" if reads_csv(builder) else key
+    if not reads_csv(builder):
+        return key
+    key += f" {CSV_FORMAT.decode()}"
+    with contextlib.suppress(OSError):  # a cache that cannot be used is refused where it is needed
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(stored, key.encode())
+    return key
 
 
 def read_hub(config: DataConfig, *, test_required: bool) -> Source:
@@ -101,7 +122,8 @@ def _download_message(config: DataConfig, error: Exception) -> str:
     return (
         f"dataset = {config.dataset!r}{subset}: is neither an embedded data set nor a folder in "
         f"{Path.cwd()}, and the hub does not give it: {_innermost(error)} "
-        "Set dataset to the folder of a local copy, e.g. dataset='/data/mnist'."
+        "Set dataset to the folder of a local copy, e.g. dataset='/data/mnist'. CSV files that were read "
+        "with a network are in its data-cache, for the same settings only."
     )
 
 
