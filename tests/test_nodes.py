@@ -432,7 +432,7 @@ class FailingGrid(RegisteredGrid):
 
     failed = False
 
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Take messages from the second time on."""
         if self.failed:
             return super().push_messages(messages)
