@@ -38,13 +38,19 @@ def test_the_health_check_asks_where_the_superlink_listens_and_trusts_its_author
 
 
 @pytest.mark.process
-def test_the_health_check_passes_while_a_superlink_runs(tmp_path: Path) -> None:
+def test_the_health_check_passes_while_a_superlink_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the proxy that the container's environment may name: the SuperLink is in the container."""
     credentials = make_credentials(tmp_path / "credentials", ["superlink"], [])
     started = Federation(tmp_path, credentials=credentials)
     code = SERVICES["superlink"]["healthcheck"]["test"][-1]
     code = code.replace("/credentials/ca.crt", str(credentials.ca)).replace(
         "127.0.0.1:8000", started.address
     )
+
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
 
     def is_healthy() -> bool:
         return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0

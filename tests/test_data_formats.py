@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -224,23 +225,41 @@ def test_hub_name_reads_what_the_builder_gives(tmp_path, monkeypatch):
     assert load_dataset(read_config(keys)).fingerprint != first.fingerprint
 
 
-def test_codes_keep_their_zeros_in_csv_files_from_the_hub(tmp_path, monkeypatch):
-    """As in a folder; the local files stand for those that the builder downloads."""
+@pytest.mark.parametrize("prepared", [False, True])
+def test_codes_keep_their_zeros_in_csv_files_from_the_hub(tmp_path, monkeypatch, prepared):
+    """As in a folder; the local files stand for those that the builder downloads.
+
+    Also if the library has prepared them before, with types of its own. Without a network they are in
+    the data cache, for the same settings.
+    """
     (tmp_path / "set").mkdir()
     for split in ("train", "test"):
         rows = "zip,age,label\n08001,4,0\n00501,5,1\n"
         (tmp_path / "set" / f"{split}.csv").write_text(rows)
     builder_of = datasets.load_dataset_builder
-    cache = str(tmp_path / "hub")
-    monkeypatch.setattr(
-        datasets,
-        "load_dataset_builder",
-        lambda name, subset: builder_of(str(tmp_path / "set"), subset, cache_dir=cache),
-    )
+    hub = tmp_path / "hub"
+
+    def online_builder(name, subset, cache_dir=str(hub)):
+        return builder_of(str(tmp_path / "set"), subset, cache_dir=cache_dir)
+
+    if prepared:
+        builder = online_builder("someone/codes", None)
+        builder.download_and_prepare()
+        version = Path(builder.cache_dir).relative_to(hub).parts[2:]
+        shutil.copytree(builder.cache_dir, hub.joinpath("someone___codes", "default", *version))
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", hub)
+    monkeypatch.setattr(datasets, "load_dataset_builder", online_builder)
     keys = {"dataset": "someone/codes", "data-cache": str(tmp_path), "categorical-keys": "zip"}
-    table = load_uncoded(read_config(keys)).table
-    assert table.names == ("zip", "age")
-    assert table.values == (("00501", "08001"), None)
+    online = load_uncoded(read_config(keys))
+    assert online.table.names == ("zip", "age")
+    assert online.table.values == (("00501", "08001"), None)
+    monkeypatch.setattr(datasets, "load_dataset_builder", builder_of)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    offline = load_uncoded(read_config(keys))
+    assert offline.fingerprint == online.fingerprint
+    for other in ({"categorical-keys": ""}, {"data-cache": str(tmp_path / "other")}):
+        with pytest.raises(DataError, match=r"dataset = 'someone/codes'.*in its data-cache"):
+            load_uncoded(read_config(keys | other))
 
 
 def test_hub_name_without_network_says_what_to_set(tmp_path, monkeypatch):

@@ -350,7 +350,7 @@ def test_a_round_waits_for_as_many_clients_as_must_reply(tmp_path, monkeypatch):
 def test_a_query_that_was_lost_is_asked_again_where_the_quorum_needs_the_node(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr("fedapp.federation.queries.QUERY_TIMEOUT", 0.3)
+    monkeypatch.setattr("fedapp.federation.queries.QUERY_AGAIN", 0.3)
     lost = []
 
     class Losing(InlineGrid):

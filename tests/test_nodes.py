@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from data_files import write_parquet
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
@@ -332,18 +333,18 @@ class Clock:
 
 
 class SlowDeviceGrid(RegisteredGrid):
-    """Node 2 takes 200 s for a query, one after the other; like Flower, drops an expired reply."""
+    """Node 2 takes ``seconds`` for a query, one after the other; like Flower, drops an expired reply."""
 
-    def __init__(self, answers: dict[int, dict[str, object]], clock: Clock) -> None:
+    def __init__(self, answers: dict[int, dict[str, object]], clock: Clock, seconds: float) -> None:
         super().__init__(answers)
-        self.clock, self.ready = clock, dict[str, float]()
+        self.clock, self.seconds, self.ready = clock, seconds, dict[str, float]()
         self.idle = 0.0
 
     def push(self, message_id: str, message: Message) -> None:
         """Answer later than asked, if the message is still valid then."""
         super().push(message_id, message)
         if message.metadata.dst_node_id == 2:
-            self.idle = max(self.idle, self.clock.now) + 200
+            self.idle = max(self.idle, self.clock.now) + self.seconds
             self.ready[message_id] = self.idle
             if self.idle > self.clock.now + message.metadata.ttl:
                 del self.replies[message_id]
@@ -355,24 +356,100 @@ class SlowDeviceGrid(RegisteredGrid):
         )
 
 
-@pytest.mark.parametrize("min_nodes", [1, 2])
-def test_a_device_that_takes_minutes_to_start_takes_part(
-    min_nodes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is queried once, and its answer counts when it comes, at the start as in a later round."""
-    clock, queries = Clock(), Queries()
+def timed(clock: Clock, monkeypatch: pytest.MonkeyPatch, **settings: Scalar) -> Nodes:
+    """Return nodes that live by this clock."""
+    queries = Queries()
     for module in ("nodes", "delivery"):
         monkeypatch.setattr(f"fedapp.federation.{module}.time", clock)
     queries._delivery = Delivery(clock.monotonic)
-    config = read_config(
-        {"num-clients": 0, "min-nodes": min_nodes, "node-timeout": 100.0 * min_nodes**2}
-    )
-    nodes = Nodes(config, DIGITS.task, DIGITS.fingerprint, None, queries=queries)
-    grid = SlowDeviceGrid({n: answer() | {"client-id": n - 1} for n in (1, 2)}, clock)
+    given = {key.replace("_", "-"): value for key, value in settings.items()}
+    config = read_config({"num-clients": 0, **given})
+    return Nodes(config, DIGITS.task, DIGITS.fingerprint, None, queries=queries)
+
+
+TWO_CLIENTS = {n: answer() | {"client-id": n - 1} for n in (1, 2)}
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(200.0, [1, 2]), (700.0, [1, 2, 2, 2])])
+@pytest.mark.parametrize("min_nodes", [1, 2])
+def test_a_device_that_takes_minutes_to_start_takes_part(
+    min_nodes: int,
+    seconds: float,
+    asked: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its first answer counts when it comes, at the start as in a later round, and no further one."""
+    clock = Clock()
+    timeout = 100.0 if min_nodes == 1 else 2 * seconds
+    nodes = timed(clock, monkeypatch, min_nodes=min_nodes, node_timeout=timeout)
+    grid = SlowDeviceGrid(TWO_CLIENTS, clock, seconds)
     assert nodes.wait(grid) == ([1, 2] if min_nodes == 2 else [1])
-    clock.now = max(clock.now, 200.0)
+    clock.now = max(clock.now, seconds)
     assert nodes.available(grid) == [1, 2]
-    assert grid.asked == [1, 2]
+    assert clock.now < seconds + 20
+    clock.now += 4 * seconds
+    assert nodes.available(grid) == [1, 2]
+    assert grid.asked == (asked if min_nodes == 2 else [1, 2])
+    assert "rejected" not in caplog.text
+
+
+def test_two_answers_of_a_node_at_once_are_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    nodes = timed(clock, monkeypatch, node_timeout=250.0)
+    grid = SlowDeviceGrid(TWO_CLIENTS, clock, 300.0)
+    assert nodes.wait(grid) == [1]
+    assert grid.asked == [1, 2, 2]
+    clock.now = 1000.0
+    assert nodes.available(grid) == [1, 2]
+    assert "rejected" not in caplog.text
+
+
+class LosingGrid(RegisteredGrid):
+    """The first answer of node 2 is lost on its way."""
+
+    def push(self, message_id: str, message: Message) -> None:
+        """Answer at once."""
+        super().push(message_id, message)
+        if message.metadata.dst_node_id == 2 and self.asked.count(2) == 1:
+            del self.replies[message_id]
+
+
+def test_a_node_whose_answer_was_lost_is_queried_again_after_minutes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    nodes = timed(clock, monkeypatch, min_nodes=2, node_timeout=300.0)
+    grid = LosingGrid(TWO_CLIENTS)
+    assert nodes.wait(grid) == [1, 2]
+    assert grid.asked == [1, 2, 2]
+
+
+class FailingGrid(RegisteredGrid):
+    """Its SuperLink fails as it is given messages for the first time."""
+
+    failed = False
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Take messages from the second time on."""
+        if self.failed:
+            return super().push_messages(messages)
+        self.failed = True
+        request = httpx.Request("POST", "http://superlink/push-messages")
+        response = httpx.Response(500, request=request)
+        raise httpx.HTTPStatusError("500", request=request, response=response)
+
+
+def test_nodes_whose_queries_were_not_taken_are_queried_at_the_next_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = timed(Clock(), monkeypatch)
+    grid = FailingGrid(TWO_CLIENTS)
+    assert nodes.connected(grid, 1.0) == []
+    assert nodes.rejected == {}
+    assert nodes.connected(grid, 1.0) == [1, 2]
 
 
 def sent_ahead() -> tuple[Nodes, RegisteredGrid]:

@@ -12,6 +12,7 @@ the grid's client, or are killed 5 s after the process should have ended.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -151,10 +152,17 @@ class Delivery:
         replies = self._pull(grid, list(self.unexpired()))
         return [(self._pending.pop(key).node, reply) for key, reply in replies]
 
-    def unexpired(self) -> dict[str, int]:
-        """Return the nodes of the messages whose replies may still come, by id."""
+    def unexpired(self, max_age: float = math.inf) -> dict[str, int]:
+        """Return the nodes of the messages whose replies may still come, by id.
+
+        Only of those that were sent in the last ``max_age`` seconds.
+        """
         now, pending = self._clock(), self._pending.items()
-        return {key: each.node for key, each in pending if each.expires > now or each.future}
+        return {
+            key: each.node
+            for key, each in pending
+            if (each.expires > now or each.future) and each.expires - each.seconds + max_age > now
+        }
 
     def forget(self, nodes: Collection[int]) -> None:
         """Drop the messages to these nodes: no reply of theirs to one is taken."""
@@ -206,6 +214,8 @@ class Delivery:
                     grid.wait_for_replies(list(index_of), limit - spent)
                 replies = self._take(grid, index_of)
                 yield from replies
+                # Without those that the caller has made ``forget``.
+                index_of = {key: i for key, i in index_of.items() if key in self._pending}
                 if not replies and not isinstance(grid, SupportsWait):
                     time.sleep(min(max(0.05 * spent, 0.01), MAX_POLL_SECONDS, limit - spent))
             if max_wait is None and is_deployment(grid):

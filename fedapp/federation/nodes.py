@@ -208,10 +208,15 @@ class Nodes:
     def _handle_answer(self, node: int, reply: Message | Fault) -> None:
         """Accept or reject the node; a reason is logged once.
 
-        A late or incomplete answer is no reason to reject it.
+        A late or incomplete answer is no reason to reject it. After a query that the SuperLink did not
+        take, the node is queried again at the next look. An accepted node has answered already.
         """
-        if isinstance(reply, Message) and is_missing(reply):
+        if isinstance(reply, Fault) and reply.kind == "lost":
+            self._next_query.pop(node, None)
             return
+        if node in self._accepted or (isinstance(reply, Message) and is_missing(reply)):
+            return
+        self._queries.forget([node])
         logged = self.rejected.pop(node, "")
         problem = self._accept(node, reply)
         if problem:

@@ -17,6 +17,9 @@ QUERY_TIMEOUT = 3600.0
 A device has to start Python and PyTorch and may have to decode its data.
 """
 
+QUERY_AGAIN = 240.0
+"""Pause before a node without an answer is queried again: its query or its answer may have been lost."""
+
 
 class Connection(NamedTuple):
     """A node's connection as Flower lists it; ``since`` changes when the node's process is restarted."""
@@ -31,7 +34,9 @@ def connections(grid: Grid) -> dict[int, Connection]:
 
 
 class Queries:
-    """Sends queries and yields (node, answer); a node that has yet to answer one is sent no other.
+    """Sends queries and yields (node, answer); a node is sent one every ``QUERY_AGAIN`` seconds.
+
+    An answer to any of them counts. Who takes it may ``forget`` the node's others.
 
     ``ahead`` has the connections over which queries were sent ahead of the first ``exchange``.
     """
@@ -52,9 +57,10 @@ class Queries:
     def exchange(
         self, grid: Grid, nodes: Sequence[int], max_wait: float
     ) -> Iterator[tuple[int, Message | Fault]]:
-        """Query the nodes without a pending query; yield answers of all for ``max_wait`` seconds."""
+        """Query the nodes without a recent query; yield answers of all for ``max_wait`` seconds."""
         sent = {key: n for key, n in self._delivery.unexpired().items() if n in nodes}
-        new = [node for node in nodes if node not in sent.values()]
+        recent = set(self._delivery.unexpired(QUERY_AGAIN).values())
+        new = [node for node in nodes if node not in recent]
         order = [*new, *sent.values()]
         index_of = {key: index for index, key in enumerate(sent, start=len(new))}
         for index, answer in self._delivery.exchange(

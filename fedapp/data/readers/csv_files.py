@@ -16,11 +16,16 @@ import pyarrow as pa
 from fedapp.data.readers.numbers import is_text
 
 
-def reads_csv(builder: Any) -> bool:
-    """Return whether a ``builder`` of `datasets` reads CSV files, and no types are declared for them."""
+def is_csv(builder: Any) -> bool:
+    """Return whether a ``builder`` of `datasets` reads CSV files."""
     from datasets.packaged_modules.csv.csv import Csv
 
-    return isinstance(builder, Csv) and not (builder.config.features or builder.info.features)
+    return isinstance(builder, Csv)
+
+
+def reads_csv(builder: Any) -> bool:
+    """Return whether a ``builder`` of `datasets` reads CSV files, and no types are declared for them."""
+    return is_csv(builder) and not (builder.config.features or builder.info.features)
 
 
 def csv_tables(builder: Any, codes: Collection[str], scratch: Path | None) -> dict[str, Any]:

@@ -5,13 +5,17 @@ The library takes seconds to import, so it is imported only where something has 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.csv_files import csv_tables, reads_csv
+from fedapp.data.cache import cache_folder
+from fedapp.data.readers.csv_files import csv_tables, is_csv, reads_csv
 from fedapp.data.readers.numbers import is_text, names_in
 from fedapp.data.readers.source import (
     CSV_FORMAT,
@@ -22,6 +26,7 @@ from fedapp.data.readers.source import (
 )
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
+from fedapp.files import write_atomically
 
 ClassNames = Mapping[str, tuple[str, ...]]
 """The names of each class-label column, in the order of their numbers."""
@@ -31,10 +36,33 @@ Tables = Mapping[str, tuple[Any, ClassNames]]
 
 
 def hub_key(config: DataConfig) -> str:
-    """Return an identifier of the content of a hub data set: its name, subset and revision."""
-    builder = _hub_builder(config)
+    """Return an identifier of the content of a hub data set: its name, subset and revision.
+
+    Without a network the library knows only what it has prepared, which CSV files read here are not.
+    Their identifier is stored in the data cache, which has their values.
+    """
+    stored = _stored_key(config)
+    try:
+        builder = _hub_builder(config)
+    except DataError:
+        if stored.is_file():
+            return stored.read_text(encoding="utf-8")
+        raise
     key = f"{config.dataset} {builder.config.name} {builder.hash}"
-    return f"{key} {CSV_FORMAT.decode()}" if reads_csv(builder) else key
+    with contextlib.suppress(OSError):  # a cache that cannot be used is refused where it is needed
+        if not reads_csv(builder):
+            stored.unlink(missing_ok=True)
+            return key
+        key += f" {CSV_FORMAT.decode()}"
+        stored.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(stored, key.encode())
+    return key
+
+
+def _stored_key(config: DataConfig) -> Path:
+    """Return the file of the ``hub_key`` of CSV files."""
+    name = f"{config.dataset} {config.dataset_subset}"
+    return cache_folder(config) / "hub" / hashlib.sha256(name.encode()).hexdigest()
 
 
 def read_hub(config: DataConfig, *, test_required: bool) -> Source:
@@ -89,9 +117,19 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
 
 def _hub_builder(config: DataConfig) -> Any:
     import datasets
+    from datasets.packaged_modules.cache.cache import Cache
 
+    named = config.dataset, config.dataset_subset or None
     try:
-        return datasets.load_dataset_builder(config.dataset, config.dataset_subset or None)
+        builder = datasets.load_dataset_builder(*named)
+        if is_csv(builder) and Path(builder.cache_dir).exists():
+            # It has the types that the library found when it prepared the files, declared or not.
+            with tempfile.TemporaryDirectory() as folder:
+                unprepared = datasets.load_dataset_builder(*named, cache_dir=folder)
+            builder = unprepared if reads_csv(unprepared) else builder
+        if isinstance(builder, Cache) and _stored_key(config).is_file():
+            raise ConnectionError("its CSV files have to be read with a network")
+        return builder
     except Exception as error:
         raise DataError(_download_message(config, error)) from error
 
@@ -101,7 +139,8 @@ def _download_message(config: DataConfig, error: Exception) -> str:
     return (
         f"dataset = {config.dataset!r}{subset}: is neither an embedded data set nor a folder in "
         f"{Path.cwd()}, and the hub does not give it: {_innermost(error)} "
-        "Set dataset to the folder of a local copy, e.g. dataset='/data/mnist'."
+        "Set dataset to the folder of a local copy, e.g. dataset='/data/mnist'. CSV files that were read "
+        "with a network are in its data-cache, for the same settings only."
     )
 
 
