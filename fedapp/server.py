@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from logging import INFO
-from typing import Any, cast
+from typing import Any
 
 import torch
 from flwr.common.logger import log
@@ -15,7 +15,6 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Task
 from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.node_data import NodeData, read_node_data
-from fedapp.data.partition.partitioning import Partitioning
 from fedapp.data.table import Statistics
 from fedapp.engines.grid import LocalGrid
 from fedapp.errors import CheckpointError, ConfigError
@@ -317,7 +316,6 @@ def standard_callbacks(
 def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[str, Any]]:
     """Create the run directory, or open that of the run to resume."""
     if not config.resume:
-        cast("Partitioning", config.component("partitioner")).check_new_run(config)
         run_info: dict[str, Any] = {
             "fingerprint": node_data.dataset.fingerprint,
             "device": describe_device(choose_device(config)),

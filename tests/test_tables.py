@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from data_files import write_parquet
 from in_process import SMALL, metrics, model
-from rich.console import Console
 from test_data_sources import load
 
 from fedapp.client_app import app as client_app
@@ -24,7 +23,6 @@ from fedapp.data.table import Statistics, Summary
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, DataError, RunError
 from fedapp.federation.table_statistics import TableStatistics
-from fedapp.runs.partition import show_partition
 from fedapp.runs.status import status
 from fedapp.server import run as run_server
 
@@ -232,26 +230,13 @@ def test_a_client_that_is_missing_is_refused_where_clients_are_wanted(tmp_path, 
 
 
 def test_a_column_client_id_beside_another_client_key_is_refused(tmp_path):
-    """The natural clients would be those of client-key; another column is another grouping.
-
-    A run that began when both were taken can be looked at and resumed.
-    """
+    """The natural clients would be those of client-key; another column is another grouping."""
     folder = csv(tmp_path / "set", "client_id,hospital,x,label 1,b,1,0 2,a,2,1 2,b,3,0")
     keys = {"dataset": str(folder), **NATURAL, "client-key": "hospital"}
-    both = {**keys, "natural.column": "client_id"}
-    begun = run(tmp_path / "begun", **keys)
-    stored = json.loads((begun / "config.json").read_text())
-    stored["config"] |= both
-    (begun / "config.json").write_text(json.dumps(stored))
-    assert dict(status(begun))["rounds"] == "3 of 3"
-    run(begun, **both, num_server_rounds=4, resume=True)
-    assert metrics(begun)[-1]["round"] == 4
-    refused = r"natural\.column = 'client_id': .*client-key = 'hospital'.*Leave"
-    with pytest.raises(ConfigError, match=refused):
-        run(tmp_path / "new", **both)
-    assert not (tmp_path / "new").exists()
-    with pytest.raises(ConfigError, match=refused):
-        show_partition(read_config(both), Console(), tmp_path / "partition.png")
+    with pytest.raises(
+        ConfigError, match=r"natural\.column = 'client_id': .*client-key = 'hospital'.*Leave"
+    ):
+        read_config({**keys, "natural.column": "client_id"})
     for column in ("", "hospital"):
         config = read_config({**keys, "natural.column": column})
         partition = load_partition(config, load_uncoded(config), 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from rich.text import Text
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Partition, load_dataset, load_partition
 from fedapp.data.node_data import NodeData, read_node_data
-from fedapp.data.partition.partitioning import Partitioning
 from fedapp.errors import ConfigError, FedappError
 from fedapp.runs.figures import ENDINGS
 from fedapp.runs.partition_figure import draw_partition
@@ -74,7 +73,6 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
             "Set num-clients to the number of virtual clients."
         )
     stem = _picture_stem(picture)
-    cast("Partitioning", config.component("partitioner")).check_new_run(config)
     dataset = load_dataset(config)
     partition = load_partition(config, dataset, config.num_clients)
     targets, labels = labels_of(dataset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,10 +35,10 @@ class Natural(Partitioning):
         description="Column of client ids. Empty: client-key, client_id, or the only one there is.",
     )
 
-    def check_new_run(self, config: RunConfig) -> None:
-        """Refuse two columns: "client_id" is also what the column of client-key is called."""
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
+        """Yield the error of two columns: "client_id" is also what the column of client-key is called."""
         if self.column == "client_id" and config.client_key not in ("", self.column):
-            raise ConfigError(
+            yield (
                 f"natural.column = 'client_id': the clients are in client-key = {config.client_key!r}. "
                 "Leave natural.column out for these, or set client-key='client_id'."
             )

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.registry import Component
-from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Examples, Partition
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
@@ -55,15 +54,6 @@ class Partitioning(Component, ABC):
         None where the scheme has no test sets, or where there are too few test examples.
         """
         return None
-
-    def check_new_run(self, config: RunConfig) -> None:
-        """Refuse settings that only runs of an earlier version may have, which go on with them.
-
-        Raises
-        ------
-        ConfigError
-            The run has such settings.
-        """
 
     def named_clients(self, examples: Examples) -> int | None:
         """Return the number of clients that the data name, or None where any K is allowed."""
