@@ -180,6 +180,19 @@ def test_a_record_has_no_round_in_which_a_shorter_run_ended() -> None:
     assert last_only.until(Request.of(BASE, 9)).problem == "it ended"
 
 
+def test_a_target_is_not_reached_in_a_round_in_which_a_shorter_run_ended() -> None:
+    """Evaluated every five rounds, and in round 8, to which another request went."""
+    accuracy = [0.1, 0.5, 0.91, 0.9, 0.93, 0.95]
+    every = {"run": "r", "settings": {"eval-every": 5}, "status": "complete"}
+    found = RunRecord(**every, rounds=[0, 5, 8, 10, 15, 20], accuracy=accuracy)
+    request = Request.of(BASE, 20, target=0.905)
+    assert found.until(request).rounds == [0, 5, 10, 15]
+    assert found.until(Request.of(BASE, 8, target=0.905)).rounds == [0, 5, 8]
+    short = RunRecord(**every, rounds=[0, 5, 8], accuracy=accuracy[:3])
+    assert not short.satisfies(request)
+    assert short.satisfies(Request.of(BASE, 8, target=0.905))
+
+
 @pytest.mark.parametrize("status", ["failed", "diverged"])
 def test_what_is_done_stays_done_when_a_longer_run_fails(status: str) -> None:
     """The problem came after the rounds that are asked for; before them, or in the last, it counts."""
