@@ -141,6 +141,18 @@ def test_a_trace_is_known_by_its_content_and_not_by_its_place(tmp_path: Path) ->
         assert Request.of(missing, 1).run
 
 
+def test_a_run_goes_on_with_its_trace_at_another_place(tmp_path: Path) -> None:
+    settings = {**BASE, "sampler": "availability", "num-clients": 2, "fraction-train": 1.0}
+    store, trace = Store(tmp_path / "sweep"), tmp_path / "first.csv"
+    trace.write_text("1,0\n0,1\n")
+    for rounds, name in enumerate(("first.csv", "second.csv"), 1):
+        trace = trace.rename(tmp_path / name)
+        request = Request.of({**settings, "availability.trace": str(trace)}, rounds)
+        found = execute_run(request, store, lambda *_: False)
+        assert found is not None
+        assert (found.problem, found.last_round) == ("", rounds)
+
+
 # ---------------------------------------------------------------- records
 
 
