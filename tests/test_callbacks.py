@@ -89,6 +89,26 @@ def test_checkpoints_by_rounds_and_by_seconds(tmp_path, monkeypatch, every, seco
     assert rounds == written
 
 
+def test_why_a_run_ended_is_said_also_if_no_checkpoint_can_be_written(
+    tmp_path, monkeypatch, caplog
+):
+    def no_room(folder, state):
+        if state.round:
+            raise MemoryError("no room for a copy")
+
+    class Stop(Callback):
+        def on_round(self, result, state):
+            if result.round == 1:
+                raise ValueError("the reason")
+            return False
+
+    monkeypatch.setattr(callbacks, "save_checkpoint", no_room)
+    values = {**SMALL, "run-dir": str(tmp_path / "run")}
+    with pytest.raises(ValueError, match="the reason"):
+        run_server(InlineGrid(client_app, values, [{}]), read_config(values), [Stop()])
+    assert "checkpoints: MemoryError: no room for a copy" in caplog.text
+
+
 def test_a_round_line_says_no_number_that_there_is_none_of(caplog):
     """Nobody replied, so there is no training loss."""
     report = ProgressReport(6, Console(file=io.StringIO()))

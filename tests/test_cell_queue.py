@@ -128,6 +128,20 @@ def test_a_cell_without_a_result_keeps_the_records_of_its_runs(tmp_path: Path) -
     assert read_results(tmp_path / "out", "seo-fig5", "smoke") is None
 
 
+def test_a_cell_whose_runs_failed_is_written_once(tmp_path: Path) -> None:
+    work = prepare(["seo-fig5"], options(tmp_path))
+    cell = work.planned[CELLS[0]]
+    for seed in cell.seeds:
+        request = cell.request({}, seed, cell.rounds)
+        ends = {"status": "failed", "problem": "OSError: no space left on device"}
+        work.store.known[request.run] = record_of(request, 1.0, 9).model_copy(update=ends)
+    console = Console(file=io.StringIO())
+    cell_queue._Writer(work, console).write()
+    again = prepare(["seo-fig5"], options(tmp_path))
+    written = cell_queue._Writer(again, console).written
+    assert written[CELLS[0]] == cell_queue.seeds_done(work, CELLS[0]) == len(cell.seeds)
+
+
 @pytest.mark.process
 @pytest.mark.usefixtures("fewer_clients_cost_more", "forked_workers")
 def test_an_interrupted_queue_keeps_what_is_done_and_goes_on(

@@ -187,15 +187,19 @@ def test_a_round_without_any_good_reply_leaves_theta_as_it_was(tmp_path):
     assert len(records[1]["failures"]) == len(records[1]["clients"]) == 5
 
 
-def test_a_run_ends_where_all_clients_fail_with_the_same_error_three_rounds_in_a_row(tmp_path):
+@pytest.mark.parametrize("every", [0, 1])
+def test_a_run_ends_where_all_clients_fail_with_the_same_error_three_rounds_in_a_row(
+    every, tmp_path
+):
+    """A resume runs the three rounds again, also if checkpoints were due in them."""
     with pytest.raises(
         RunError, match=r"round 3: in each of the last 3 rounds every .* no space left"
     ):
-        run(tmp_path / "run", call=everyone(raises), num_server_rounds=5)
+        run(tmp_path / "run", call=everyone(raises), num_server_rounds=5, checkpoint_every=every)
     assert [record["round"] for record in metrics(tmp_path / "run")] == [0, 1, 2, 3]
-    resumed = run(tmp_path / "run", resume=True, num_server_rounds=5)
-    assert [record["round"] for record in metrics(resumed)] == [0, 1, 2, 3, 4, 5]
-    assert metrics(resumed)[5]["model_changed"]
+    same = {"num_server_rounds": 5, "checkpoint_every": every}
+    resumed = run(tmp_path / "run", resume=True, **same)
+    assert metrics(resumed) == metrics(run(tmp_path / "whole", **same))
 
 
 def test_an_exception_in_an_algorithm_is_named_with_its_line_and_ends_the_command_badly(

@@ -113,7 +113,7 @@ def test_a_callback_that_raises_ends_the_run_after_its_round_and_loses_nothing(
     folder = app.parent / "run"
     assert str(error.value) == (
         "callback 'fails': on_round raises OSError: the tracker is away (app/fails.py, line 10, in "
-        "on_round). A checkpoint of round 2 is written. Correct the callback and continue with: "
+        "on_round). Correct the callback and continue from the run's last checkpoint with: "
         f"fedapp run --resume {folder} (callbacks='' leaves all out)"
     )
     assert max(checkpoint_rounds(folder / "checkpoints")) == 2

@@ -60,6 +60,15 @@ def test_a_table_shows_published_and_measured_side_by_side() -> None:
     assert "1 MB" in text  # 50 rounds, 10 clients, 1,000 bytes each way
 
 
+def test_a_cell_of_a_table_whose_runs_all_failed_says_why() -> None:
+    failed = CellResult(failed={0: "OSError: no space left on device"})
+    other = cell(run_result(50.0))
+    results = table_results({"E = 1, B = ∞ | IID": failed, "E = 1, B = 10 | IID": other})
+    text = table_section(TABLES["mcmahan-table4"], results)
+    assert text.count("OSError: no space left on device") == 2  # in the table and its details
+    assert text.count("**not run**") == 16
+
+
 def test_columns_run_again_are_shown_and_counted_after_the_table() -> None:
     experiment = TABLES["mcmahan-table4"]
     results = table_results(

@@ -307,7 +307,10 @@ def record_of(request: Request, seconds: float, rounds: int = 60) -> RunRecord:
 def test_a_cell_has_the_first_of_its_seeds_that_are_done(tmp_path: Path) -> None:
     own = Cell({"num-clients": 2}, 3, seeds=(0, 1, 2))
     runs = [own.request({}, seed, 3).run for seed in own.seeds]
-    records = {run: RunRecord(run=run, settings={}, status="complete", rounds=[3]) for run in runs}
+    records = {
+        run: RunRecord(run=run, settings={}, status="complete", rounds=[3], accuracy=[None])
+        for run in runs
+    }
 
     def found(*done: int) -> tuple[int, ...]:
         known = {runs[seed]: records[runs[seed]] for seed in done}

@@ -25,6 +25,7 @@ from fedapp.federation.callback import ServerState
 from fedapp.runs.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import create, reopen
 from fedapp.runs.lock import END_MESSAGE, locked
+from fedapp.runs.metrics import drop_scores, to_line
 
 ROUNDS, EVERY = 11, 3
 SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}
@@ -139,6 +140,22 @@ def test_a_longer_run_has_no_scores_of_the_round_in_which_the_shorter_one_ended(
     assert "test_loss" in metrics(folder)[-1]
     run(folder, eval_every=every, num_server_rounds=5, resume=True)
     assert final(folder) == final(whole)
+
+
+def test_of_a_former_last_round_only_scores_are_removed(tmp_path):
+    """Round 0 may lack some of them: no client answered in time."""
+    none, path = float("nan"), tmp_path / "metrics.jsonl"
+    first = {"round": 0, "seconds": {"evaluate": 1.0}, "test_loss": none, "test_accuracy": none}
+    kept = {
+        "round": 1,
+        "seconds": {"round": 1.0},
+        "train_loss": 1.0,
+        "client_train_loss": {"3": 1.0},
+    }
+    scores = {"test_loss": 0.5, "test_rmse": 1.0, "client_loss": 0.5, "client_clients": 2}
+    path.write_text(to_line(first) + to_line(kept | scores | {"training_set_loss": 0.25}))
+    drop_scores(path, 1)
+    assert path.read_text() == to_line(first) + to_line(kept)
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(tmp_path, whole):

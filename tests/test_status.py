@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from fedapp.cli.main import app
 from fedapp.errors import ConfigError, RunError
 from fedapp.runs import lock
-from fedapp.runs.callbacks import Metrics
+from fedapp.runs.callbacks import Checkpoints, Metrics
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.final_outputs import summarise
 from fedapp.runs.lock import END_MESSAGE, is_locked, locked, logged
@@ -149,6 +149,27 @@ def test_a_finished_run_that_is_stopped_on_its_way_further_is_not_finished(tmp_p
     rows = dict(status(tmp_path / "run"))
     assert (rows["state"], rows["rounds"]) == ("stopped", "5 of 7")
     assert rows["resume"].startswith("from round 4: ")
+
+
+def test_a_run_whose_model_is_of_an_earlier_round_is_not_finished(tmp_path, monkeypatch):
+    """A finished run that went on, and was stopped in a callback after its last round."""
+    run(tmp_path / "run")
+    write = Checkpoints.on_round
+
+    def stop(self, result, state):
+        write(self, result, state)
+        if state.round == 5:
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(Checkpoints, "on_round", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", resume=True, num_server_rounds=5)
+    rows = dict(status(tmp_path / "run"))
+    assert (rows["state"], rows["rounds"]) == ("stopped", "5 of 5")
+    assert rows["resume"].startswith("from round 5: ")
+    run(tmp_path / "run", resume=True, num_server_rounds=5)
+    assert dict(status(tmp_path / "run"))["state"] == "finished"
 
 
 def test_a_run_that_reached_its_target_is_finished(tmp_path):

@@ -141,6 +141,18 @@ def test_a_trace_is_known_by_its_content_and_not_by_its_place(tmp_path: Path) ->
         assert Request.of(missing, 1).run
 
 
+def test_a_run_goes_on_with_its_trace_at_another_place(tmp_path: Path) -> None:
+    settings = {**BASE, "sampler": "availability", "num-clients": 2, "fraction-train": 1.0}
+    store, trace = Store(tmp_path / "sweep"), tmp_path / "first.csv"
+    trace.write_text("1,0\n0,1\n")
+    for rounds, name in enumerate(("first.csv", "second.csv"), 1):
+        trace = trace.rename(tmp_path / name)
+        request = Request.of({**settings, "availability.trace": str(trace)}, rounds)
+        found = execute_run(request, store, lambda *_: False)
+        assert found is not None
+        assert (found.problem, found.last_round) == ("", rounds)
+
+
 # ---------------------------------------------------------------- records
 
 
@@ -178,6 +190,19 @@ def test_a_record_has_no_round_in_which_a_shorter_run_ended() -> None:
     last_only = found.model_copy(update={"settings": {"eval-every": 0}, "problem": "it ended"})
     assert last_only.until(Request.of(BASE, 9)).rounds == [0, 5]
     assert last_only.until(Request.of(BASE, 9)).problem == "it ended"
+
+
+def test_a_target_is_not_reached_in_a_round_in_which_a_shorter_run_ended() -> None:
+    """Evaluated every five rounds, and in round 8, to which another request went."""
+    accuracy = [0.1, 0.5, 0.91, 0.9, 0.93, 0.95]
+    every = {"run": "r", "settings": {"eval-every": 5}, "status": "complete"}
+    found = RunRecord(**every, rounds=[0, 5, 8, 10, 15, 20], accuracy=accuracy)
+    request = Request.of(BASE, 20, target=0.905)
+    assert found.until(request).rounds == [0, 5, 10, 15]
+    assert found.until(Request.of(BASE, 8, target=0.905)).rounds == [0, 5, 8]
+    short = RunRecord(**every, rounds=[0, 5, 8], accuracy=accuracy[:3])
+    assert not short.satisfies(request)
+    assert short.satisfies(Request.of(BASE, 8, target=0.905))
 
 
 @pytest.mark.parametrize("status", ["failed", "diverged"])

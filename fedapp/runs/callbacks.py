@@ -26,7 +26,7 @@ from rich.progress import (
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 
-from fedapp.errors import RunError
+from fedapp.errors import RunError, reason_of
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.files import append_or_restore, flush_to_disk
@@ -103,9 +103,11 @@ def _disk_space_needed(path: Path) -> Iterator[None]:
 class Checkpoints(Callback):
     """Writes a checkpoint every ``every`` rounds, ``seconds`` after the last one, and at the end.
 
-    0 turns the one or the other off. A run that is interrupted or fails has one of its last finished
-    round, too. After a write error, which ``problem`` describes, the run continues
-    and tries again after each round; the previous checkpoint remains.
+    0 turns the one or the other off. A run that is interrupted or fails has one, too. All but that at
+    the end are of the last round that changed the model, since a resume runs those after it again; of a
+    private run, which would be charged for them again, of the last round. After a write error, which
+    ``problem`` describes, the run continues and tries again after each round; the previous checkpoint
+    remains.
     """
 
     def __init__(self, directory: RunDirectory, every: int, seconds: float) -> None:
@@ -113,13 +115,14 @@ class Checkpoints(Callback):
         self.metrics = directory.metrics
         self.problem = ""
         self._last, self._written = -1, time.monotonic()
-        self._finished: ServerState | None = None
+        self._unsaved: ServerState | None = None
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Write a checkpoint if one is due, or if the last attempt failed."""
-        self._finished = replace(state)  # the next round changes it, and may be interrupted
+        if result.training is None or not result.training.problem or result.privacy:
+            self._unsaved = replace(state)  # the next round changes it, and may be interrupted
         if (state.round and self._is_due(state.round)) or self.problem:
-            self._try_to_save(state, "; the run continues")
+            self._try_to_save("; the run continues")
         return False
 
     def on_end(self, state: ServerState) -> None:
@@ -129,25 +132,29 @@ class Checkpoints(Callback):
                 self._save(state)
 
     def close(self) -> None:
-        """Write the checkpoint of the last finished round, if the run ends early."""
-        if self._finished and self._finished.round != self._last:
-            self._try_to_save(self._finished)
+        """Write a checkpoint if the run ends early; an error is logged, and is not why it ended."""
+        try:
+            self._try_to_save()
+        except Exception as error:
+            log(WARNING, "No checkpoint in %s: %s", self.folder, reason_of(error))
 
     def _is_due(self, round_: int) -> bool:
         late = self.seconds and time.monotonic() - self._written >= self.seconds
         return bool(late or (self.every and round_ % self.every == 0))
 
-    def _try_to_save(self, state: ServerState, then: str = "") -> None:
+    def _try_to_save(self, then: str = "") -> None:
+        if self._unsaved is None:
+            return
         try:
-            self._save(state)
+            self._save(self._unsaved)
         except OSError as error:
-            self.problem = f"{error.strerror} after round {state.round}"
+            self.problem = f"{error.strerror} after round {self._unsaved.round}"
             log(WARNING, "No checkpoint in %s: %s%s", self.folder, self.problem, then)
 
     def _save(self, state: ServerState) -> None:
         flush_to_disk(self.metrics)  # a checkpoint needs the metrics of all its rounds
         save_checkpoint(self.folder, state)
-        self._last, self.problem = state.round, ""
+        self._last, self.problem, self._unsaved = state.round, "", None
         self._written = time.monotonic()
 
 

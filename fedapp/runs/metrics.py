@@ -38,14 +38,17 @@ def cut_metrics(path: Path, last: int) -> None:
 
 
 def drop_scores(path: Path, round_: int) -> None:
-    """Remove theta's scores from the record of a round; that of round 0 has nothing else."""
-    records = read_metrics(path)
-    scores = records[0].keys() - {"round", "seconds"}
-    for record in records:
-        if record["round"] == round_:
-            for key in scores & record.keys():
-                del record[key]
+    """Remove theta's scores from the record of a round."""
+    records = [
+        {k: v for k, v in record.items() if record["round"] != round_ or not _is_score(k)}
+        for record in read_metrics(path)
+    ]
     write_atomically(path, "".join(map(to_line, records)).encode())
+
+
+def _is_score(key: str) -> bool:
+    """Return whether a metric is theta's; that of ``record-updates`` is of the clients' training."""
+    return key.startswith(("test_", "training_set_", "client_")) and key != "client_train_loss"
 
 
 def last_whole_round(records: Sequence[RoundMetrics]) -> int:

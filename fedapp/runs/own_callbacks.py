@@ -30,15 +30,15 @@ class OwnCallbacks(Callback):
 
     def on_start(self, state: ServerState) -> None:
         """Call ``on_start`` of each."""
-        self._call(state, "on_start", lambda callback: callback.on_start(state))
+        self._call("on_start", lambda callback: callback.on_start(state))
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Call ``on_round`` of each; return whether one of them ends the run."""
-        return self._call(state, "on_round", lambda callback: callback.on_round(result, state))
+        return self._call("on_round", lambda callback: callback.on_round(result, state))
 
     def on_end(self, state: ServerState) -> None:
         """Call ``on_end`` of each."""
-        self._call(state, "on_end", lambda callback: callback.on_end(state))
+        self._call("on_end", lambda callback: callback.on_end(state))
 
     def close(self) -> None:
         """Call ``close`` of each; what it raises is logged, since the run is over."""
@@ -48,7 +48,7 @@ class OwnCallbacks(Callback):
             except Exception as error:
                 log(WARNING, "callback %r: close raises %s", callback.name, reason_of(error))
 
-    def _call(self, state: ServerState, method: str, call: Callable[[RunCallback], object]) -> bool:
+    def _call(self, method: str, call: Callable[[RunCallback], object]) -> bool:
         """Call a method of each callback; return whether one returned True.
 
         Raises
@@ -64,8 +64,8 @@ class OwnCallbacks(Callback):
                 problems[callback.name] = error
         for name, problem in problems.items():
             raise RunError(
-                f"callback {name!r}: {method} raises {reason_of(problem).removesuffix('.')}. A "
-                f"checkpoint of round {state.round} is written. Correct the callback and continue with: "
+                f"callback {name!r}: {method} raises {reason_of(problem).removesuffix('.')}. "
+                "Correct the callback and continue from the run's last checkpoint with: "
                 f"{resume_command(self.directory.path)} (callbacks='' leaves all out)"
             ) from problem
         return returned

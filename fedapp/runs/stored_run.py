@@ -55,15 +55,15 @@ class StoredRun:
         """Whether the last round is done and its files exist.
 
         A summary alone does not show it: ``fedapp report`` writes one for any run, and a finished run may
-        have been resumed for more rounds.
+        have been resumed for more rounds. A model of an earlier version does not say its round.
         """
         rounds = checkpoint_rounds(self.directory.checkpoints)
         if not rounds or not self.directory.summary.exists() or not self.directory.model.exists():
             return False
+        of = round_of_model(self.directory.model)
         if rounds[0] >= self.planned or self.has_reached_target:
-            return True
-        early = f"{rounds[0]} of {self.planned}"
-        return self.rounds == rounds[0] and round_of_model(self.directory.model) == early
+            return of.partition(" ")[0] in ("", str(rounds[0]))
+        return self.rounds == rounds[0] and of == f"{rounds[0]} of {self.planned}"
 
     @property
     def has_reached_target(self) -> bool:

@@ -95,7 +95,7 @@ class _Writer:
         self.problems: dict[str, str] = {}
         """The last message about each experiment that was written."""
         self.written = {
-            name: len(results.cells[cell].runs)
+            name: len(results.cells[cell].runs) + len(results.cells[cell].failed)
             for name in work.plans
             for experiment, cell in [split_name(name)]
             if (results := work.earlier[experiment]) and cell in results.cells

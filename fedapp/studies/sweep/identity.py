@@ -83,6 +83,13 @@ class Request:
         return dict(_canonical(self.settings))
 
     @property
+    def files(self) -> dict[str, Scalar]:
+        """The components' parameters that are files, whose content identifies the run."""
+        config = read_config(without_callbacks(dict(self.settings)))
+        values = config.to_run_config()
+        return {k: values[k] for k, v in _chosen_parameters(config).items() if v != values[k]}
+
+    @property
     def with_updates(self) -> Request:
         """The same run with its updates recorded, whose record satisfies this request, too."""
         settings = {**dict(self.settings), RECORD_UPDATES: True}

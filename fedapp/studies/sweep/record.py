@@ -91,34 +91,51 @@ class RunRecord(BaseModel):
         The result does not depend on how far other requests continued the run, nor on where shorter
         ones ended: of the rounds between those of ``eval-every`` it has the last alone.
         """
-        reached = _first(self.accuracy, request.target)
-        count = sum(round_ <= request.rounds for round_ in self.rounds[: reached + 1])
-        every = int(self.settings.get("eval-every", 1)) or math.inf
-        within = self.rounds[:count]
-        chosen = [round_ % every == 0 or round_ == within[-1] for round_ in within]
+        chosen = self._chosen(request)
         cut = {key: list(compress(getattr(self, key), chosen)) for key in CURVES}
-        if count >= len(self.rounds) and not self._went_on(request, reached):
+        last = max(cut["rounds"], default=0)
+        if last == self.last_round and not self._went_on(request):
             return self.model_copy(update=cut)
         for key in TOTALS:
             if until := cut[f"{key}_until"]:
                 cut[key] = until[-1]
-        last = max(cut["rounds"], default=0)
         cut["agreement"] = [row for row in self.agreement if row["round"] <= last]
         return self.model_copy(update={**cut, "status": "complete", "problem": ""})
 
-    def _went_on(self, request: Request, reached: int) -> bool:
+    def _chosen(self, request: Request) -> list[bool]:
+        """Return which evaluated rounds ``request`` asks for, up to the first that reaches its target."""
+        every = int(self.settings.get("eval-every", 1)) or math.inf
+        last = self.last_round if self._has_ended else request.rounds
+        chosen, reached = list[bool](), False
+        for round_, accuracy in zip(self.rounds, self.accuracy, strict=True):
+            due = round_ % every == 0 or round_ in (request.rounds, last)
+            chosen.append(due and round_ <= request.rounds and not reached)
+            reached |= chosen[-1] and _reaches(accuracy, request)
+        return chosen
+
+    def _has_reached(self, request: Request) -> bool:
+        """Return whether one of the rounds of ``request`` reaches its target."""
+        return any(
+            _reaches(value, request) for value in compress(self.accuracy, self._chosen(request))
+        )
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether the run failed, diverged or ended before its rounds."""
+        return self.status != "complete" or bool(self.problem)
+
+    def _went_on(self, request: Request) -> bool:
         """Return whether the problem came after the rounds of ``request``, when they were continued."""
         if not (self.problem and self.rounds):
             return False
-        whole = self.last_round >= request.rounds or reached < len(self.accuracy)
+        whole = self.last_round >= request.rounds or self._has_reached(request)
         match = re.match(r"round (\d+): ", self.problem)
         return whole and (match is None or int(match[1]) > self.last_round)
 
     def satisfies(self, request: Request) -> bool:
         """Return whether the run has the rounds of ``request``, or failed, diverged or ended before."""
-        if self.status != "complete" or self.problem or self.last_round >= request.rounds:
-            return True
-        return bool(request.target) and self.best_accuracy >= request.target
+        done = self._has_ended or self.last_round >= request.rounds
+        return done or self._has_reached(request)
 
     @property
     def best_accuracy(self) -> float:
@@ -145,10 +162,8 @@ class RunRecord(BaseModel):
         return rounds_to_target(self.rounds, self.accuracy, target)
 
 
-def _first(accuracy: Sequence[float | None], target: float) -> int:
-    """Return the index of the first accuracy that reaches ``target``, or the length."""
-    reached = (i for i, value in enumerate(accuracy) if target and (value or 0.0) >= target)
-    return next(reached, len(accuracy))
+def _reaches(accuracy: float | None, request: Request) -> bool:
+    return bool(request.target) and (accuracy or 0.0) >= request.target
 
 
 def problem_of(record: RoundMetrics) -> tuple[Status, str]:

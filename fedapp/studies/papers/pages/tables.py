@@ -225,10 +225,10 @@ def _pair(entry: Entry | None) -> str:
 
 
 def _measured(entry: Entry) -> str:
-    """Format the measured rounds."""
+    """Format the measured rounds, or why there are none."""
     result = entry.result
     if not result.runs:
-        return NOT_RUN
+        return next(iter(result.problems), NOT_RUN)
     if result.needed is not None:
         return rounds(result.needed)
     best = max(run.best for run in result.runs)
@@ -247,7 +247,7 @@ def _detail(entry: Entry, run_labels: RunLabels) -> list[str]:
     result, name = entry.result, f"{entry.row.label}{SEPARATOR}{entry.column.label}"
     published = entry.published if isinstance(entry.published, str) else rounds(entry.published)
     if not result.runs:
-        return [entry.row.label, published, NOT_RUN, *[""] * 9]
+        return [entry.row.label, published, _measured(entry), *[""] * 9]
     needed = [run.needed for run in result.runs if run.needed is not None]
     return [
         entry.row.label,
