@@ -335,9 +335,7 @@ class Clock:
 class SlowDeviceGrid(RegisteredGrid):
     """Node 2 takes ``seconds`` for a query, one after the other; like Flower, drops an expired reply."""
 
-    def __init__(
-        self, answers: dict[int, dict[str, object]], clock: Clock, seconds: float
-    ) -> None:
+    def __init__(self, answers: dict[int, dict[str, object]], clock: Clock, seconds: float) -> None:
         super().__init__(answers)
         self.clock, self.seconds, self.ready = clock, seconds, dict[str, float]()
         self.idle = 0.0
