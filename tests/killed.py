@@ -95,6 +95,7 @@ def while_training(round_: int, act: Callable[[], None] = die) -> None:
 
 def interrupted_while_training(round_: int) -> None:
     """Get the signal of Ctrl-C there."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells' background jobs ignore it
     while_training(round_, lambda: signal.raise_signal(signal.SIGINT))
 
 
