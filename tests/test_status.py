@@ -49,6 +49,19 @@ def test_a_run_of_a_deployment_is_resumed_by_flower(tmp_path):
     assert f"{folder / 'resume.toml'}" in said
 
 
+def stop_after(round_, monkeypatch, callback=Metrics):
+    """Interrupt runs when ``callback`` has done its work after a round."""
+    write = callback.on_round
+
+    def stop(self, result, state):
+        write(self, result, state)
+        if state.round == round_:
+            raise KeyboardInterrupt
+        return False
+
+    monkeypatch.setattr(callback, "on_round", stop)
+
+
 def test_a_stopped_run_says_who_failed_and_how_to_go_on(tmp_path, monkeypatch):
     def call(message, context):
         reply = client_app(message, context)
@@ -56,15 +69,7 @@ def test_a_stopped_run_says_who_failed_and_how_to_go_on(tmp_path, monkeypatch):
             raises(message, reply)
         return reply
 
-    write = Metrics.on_round
-
-    def stop(self, result, state):
-        write(self, result, state)
-        if state.round == 2:
-            raise KeyboardInterrupt
-        return False
-
-    monkeypatch.setattr(Metrics, "on_round", stop)
+    stop_after(2, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", call=call, checkpoint_every=1)
     rows = dict(status(tmp_path / "run"))
@@ -118,19 +123,6 @@ def test_the_last_line_of_a_log_says_what_ended_the_run(error, said, tmp_path, c
     assert END_MESSAGE not in capfd.readouterr().err
 
 
-def stop_after(round_, monkeypatch):
-    """Let a run be killed after a round, as far as its files can tell."""
-    write = Metrics.on_round
-
-    def stop(self, result, state):
-        write(self, result, state)
-        if state.round == round_:
-            raise KeyboardInterrupt
-        return False
-
-    monkeypatch.setattr(Metrics, "on_round", stop)
-
-
 def test_a_stopped_run_of_which_a_report_was_written_is_not_finished(tmp_path, monkeypatch):
     stop_after(2, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
@@ -154,15 +146,7 @@ def test_a_finished_run_that_is_stopped_on_its_way_further_is_not_finished(tmp_p
 def test_a_run_whose_model_is_of_an_earlier_round_is_not_finished(tmp_path, monkeypatch):
     """A finished run that went on, and was stopped in a callback after its last round."""
     run(tmp_path / "run")
-    write = Checkpoints.on_round
-
-    def stop(self, result, state):
-        write(self, result, state)
-        if state.round == 5:
-            raise KeyboardInterrupt
-        return False
-
-    monkeypatch.setattr(Checkpoints, "on_round", stop)
+    stop_after(5, monkeypatch, Checkpoints)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", resume=True, num_server_rounds=5)
     rows = dict(status(tmp_path / "run"))

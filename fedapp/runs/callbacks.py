@@ -39,7 +39,7 @@ class Metrics(Callback):
     """Appends each round's metrics to ``metrics.jsonl``; after a write error, with the next round's.
 
     The metrics include the last write error of ``checkpoints``. A run that is resumed for more rounds
-    loses the scores of the round that was its last, if that is none of each ``eval_every``.
+    loses the scores of the round that was its last, unless ``eval_every`` has the round.
     """
 
     def __init__(
