@@ -47,12 +47,12 @@ def cell(*runs: RunResult, **more) -> CellResult:
     )
 
 
-def table_results(cells: dict[str, CellResult]) -> Results:
-    experiment = TABLES["mcmahan-table4"]
+def table_results(cells: dict[str, CellResult], name: str = "mcmahan-table4") -> Results:
+    experiment = TABLES[name]
     everything = {
         f"{r.label} | {c.label}": CellResult() for r in experiment.rows for c in experiment.columns
     }
-    return Results(experiment="mcmahan-table4", scale="full", command="c", cells=everything | cells)
+    return Results(experiment=name, scale="full", command="c", cells=everything | cells)
 
 
 def curve(ys) -> Curve:

@@ -120,6 +120,23 @@ def test_a_collapsed_cell_says_nothing_of_the_noise_of_others() -> None:
     assert check(claim, {**cells, "f: wild": wild}, RESOLUTION) == alone
 
 
+def test_a_loss_that_still_falls_says_nothing_of_the_noise_of_its_minimum() -> None:
+    """All seeds have it in the last round, 100, where training stops."""
+
+    def least_in(*rounds: int) -> CellResult:
+        return cell(*(run_result(seed=s, least_loss_round=r) for s, r in enumerate(rounds)))
+
+    cells = {"f: one": least_in(30), "f: ends": least_in(40, 41, 42)}
+    claim = Claim(
+        text="s", where="w", measure="value", of="least_loss_round", cells=("f: one",), high=90.0
+    )
+    alone = check(claim, cells, RESOLUTION)
+    assert alone.interval is not None
+    assert alone.interval.high == pytest.approx(30 + 4.302653, abs=1e-5)
+    assert check(claim, {**cells, "f: falls": least_in(100, 100, 96)}, RESOLUTION) == alone
+    assert check(claim, {**cells, "f: turns": least_in(95, 95, 95)}, RESOLUTION) != alone
+
+
 def test_consistency_is_the_share_of_rounds_in_the_layer_where_it_is_least() -> None:
     def updates(**layers: list[float]) -> CellResult:
         rows = [
@@ -304,7 +321,7 @@ def test_the_text_s_speed_ups_are_those_of_the_tables() -> None:
 
 
 CONTRADICTED = {
-    "2NN, non-IID: 10 to 100 times fewer rounds than FedSGD (E = 20, B = 10)",
+    "2NN, non-IID: 10 to 100 times fewer rounds than FedSGD (E = 10, B = 10)",
     "CNN, non-IID: 10 to 100 times fewer rounds than FedSGD (E = 20, B = 10)",
     "2NN, non-IID, B = ∞: only a small advantage in increasing C from 0 to 0.1",
     "2NN, non-IID, B = 10: increasing u by E is effective: E = 10 over E = 20",

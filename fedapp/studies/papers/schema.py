@@ -213,6 +213,10 @@ class ComparedAlgorithm(Part):
     learning_rate_search: dict[str, Any] = Field({}, alias="tuning")
 
 
+BASE = "fedavg"
+"""The algorithm that the others of a comparison are compared to."""
+
+
 class Comparison(Base):
     """All algorithms by accuracy after the same number of rounds, each with the same grid of rates.
 

@@ -27,6 +27,8 @@ NAMES: dict[Metric, str] = {
 }
 HIGHEST_LOSS = 3.0
 """The upper end of a linear axis of losses, as a multiple of the first loss."""
+LONGEST = 22
+"""Longer labels of a legend within one of several panels are set smaller."""
 WIDTHS = {1: 6.4, 2: 4.9, 3: 3.7}
 
 
@@ -45,7 +47,7 @@ def draw_figure(experiment: Figure, results: Results) -> Drawing:
         following = experiment.panels[number + 1 : number + 2]
         ends_row = (number + 1) % across == 0 or not following
         if ends_row or following[0].lines != panel.lines:
-            _legend(axes, drawn, outside=ends_row and across > 1)
+            _legend(axes, drawn, across, outside=ends_row and across > 1)
             drawn = {}
     for axes in cells[len(experiment.panels) :]:
         axes.set_visible(False)
@@ -55,12 +57,11 @@ def draw_figure(experiment: Figure, results: Results) -> Drawing:
 def _draw_panel(
     axes: Axes, experiment: Figure, panel: Panel, results: Results, run_labels: RunLabels
 ) -> None:
-    was_run = any(
-        results.cells[line_name(panel, line)].runs for line in experiment.lines[panel.lines]
-    )
+    ran = {name for name, cell in results.cells.items() if cell.runs}
+    was_run = any(line_name(panel, line) in ran for line in experiment.lines[panel.lines])
     for number, line in enumerate(experiment.lines[panel.lines]):
         name = line_name(panel, line)
-        cell = results.cells[name]
+        cell = results.cells.get(name, CellResult())
         shown = run_labels.line(line.label, name, cell)
         curves = [run.curve for run in cell.runs if run.curve]
         if any(points(curve, panel)[0][1:] for curve in curves):
@@ -153,12 +154,13 @@ def _target(panel: Panel, results: Results) -> float:
     return had.pop() if len(had) == 1 else panel.target
 
 
-def _legend(axes: Axes, drawn: Mapping[str, Artist], *, outside: bool) -> None:
-    """Draw the legend for this panel and those beside it with the same lines."""
+def _legend(axes: Axes, drawn: Mapping[str, Artist], across: int, *, outside: bool) -> None:
+    """Draw the legend for this panel, one of ``across``, and those beside it with the same lines."""
     if not drawn:
         return
     lines = [*drawn.values()], [*drawn]
     if outside:
         axes.legend(*lines, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.03))
     else:
-        axes.legend(*lines, fontsize=7.5, framealpha=0.75, edgecolor="none")
+        size = 6.0 if across > 1 and max(map(len, drawn)) > LONGEST else 7.5
+        axes.legend(*lines, fontsize=size, framealpha=0.75, edgecolor="none")

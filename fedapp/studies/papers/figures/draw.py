@@ -33,7 +33,7 @@ from fedapp.studies.papers.figures.style import (
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.quadratic_rates import rates_figure
 from fedapp.studies.papers.results import Results
-from fedapp.studies.papers.schema import Comparison, Figure, Picture, Sharpness, Updates
+from fedapp.studies.papers.schema import BASE, Comparison, Figure, Picture, Sharpness, Updates
 
 
 def numbers_of(experiment: Experiment, setup: Setup) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def draw(experiment: Experiment, results: Results, setup: Setup, stem: Path) -> 
         case Figure():
             return _save_noted(draw_figure(experiment, results), experiment, results, stem)
         case Comparison():
-            return _save_noted(draw_ranking(results), experiment, results, stem)
+            return save(draw_ranking(results), stem)
         case Updates():
             return _draw_updates(experiment, results, stem)
         case Sharpness():
@@ -107,9 +107,6 @@ def draw_partitions(settings: Mapping[str, Mapping[str, Scalar]], stem: Path) ->
     return reduce_colors(path)
 
 
-REFERENCE = "fedavg"
-
-
 def draw_ranking(results: Results) -> Drawing:
     """Draw mean and range of the algorithms' accuracies, the best on top; a gray line marks FedAvg."""
     ran = {name: cell for name, cell in results.cells.items() if cell.runs}
@@ -117,11 +114,11 @@ def draw_ranking(results: Results) -> Drawing:
     figure, [[axes]] = new_figure(1, 1, 6.4, 0.9 + 0.24 * max(len(order), 1))
     for place, name in enumerate(order):
         low, high = ran[name].spread("final")
-        color = COLORS[1] if name == REFERENCE else COLORS[0]
+        color = COLORS[1] if name == BASE else COLORS[0]
         axes.plot([low, high], [place, place], color=color, linewidth=3, alpha=0.35)
         axes.plot(ran[name].mean("final"), place, "o", color=color, markersize=5)
-    if REFERENCE in ran:
-        axes.axvline(ran[REFERENCE].mean("final"), color=GREY, linewidth=1, linestyle=(0, (5, 3)))
+    if BASE in ran:
+        axes.axvline(ran[BASE].mean("final"), color=GREY, linewidth=1, linestyle=(0, (5, 3)))
     axes.set_yticks(range(len(order)), order)
     axes.set_ylim(-0.6, len(order) - 0.4)
     axes.xaxis.set_major_formatter(percent_tick)

@@ -45,7 +45,7 @@ def overview(tables: Tables) -> Drawing:
     for number, (title, own) in enumerate(cells.items()):
         color = COLORS[number % len(COLORS)]
         axes.plot([], [], "s", color=color, label=title.partition(":")[0])
-        for entry in own:
+        for entry in sorted(own, key=lambda entry: not entry.column.variant):
             _draw_cell(axes, entry, color)
     for label, style in (
         ("the paper's settings, as read here", {"marker": "o", "fillstyle": "none"}),
@@ -103,13 +103,15 @@ def _draw_band(axes: Axes, ends: tuple[float, float]) -> None:
 def _draw_cell(axes: Axes, entry: Entry, color: str) -> None:
     if not entry.result.runs:
         return
+    missed = entry.result.needed is None
+    hollow = 9.0 if missed else 6.5  # larger, so as to be seen around a filled one
     axes.plot(
         float(entry.published),
         measured_rounds(entry),
-        "^" if entry.result.needed is None else "o",
+        "^" if missed else "o",
         color=color,
         fillstyle="full" if entry.column.variant else "none",
-        markersize=5,
+        markersize=4.5 if entry.column.variant else hollow,
         markeredgewidth=1.1,
     )
 

@@ -141,6 +141,8 @@ def _draw_panel(axes: Axes, panel: SharpnessPanel, results: Results) -> None:
         axes.plot(
             [p.x for p in sound], [p.eigenvalue for p in sound], "o-", color=color, label=label
         )
+    if any(point.collapsed for own in by_line.values() for point in own.values()):
+        axes.plot([], [], "o", color=GREY, mfc="none", label="collapsed")
     steps = sorted({point.x for own in by_line.values() for point in own.values()})
     axes.set_title(panel.title, fontsize=9.5, color="#333333")
     axes.set_xlabel(SYMBOLS[panel.key], fontsize=9)

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedapp.config.run_config import Scalar
-from fedapp.runs.formatting import number, percent, rounds
+from fedapp.runs.formatting import number, percent, rounds, stated_percent
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, cells_of
 from fedapp.studies.papers.claims import RATIOS, Claim, Claims, Measured, measure
 from fedapp.studies.papers.labels import RunLabels
@@ -58,9 +58,10 @@ DECIDED = (
     "and with the same partition if the cells have it in common, so that what these do to both is no "
     "noise of their difference. With fewer than three seeds in common s is the pooled deviation of "
     "these seeds and of comparable cells with three, without those of which a run ends at less than half "
-    "of its best accuracy. Three give a wide interval, with t of 4.3; their range would be narrower, and "
-    "misses the median of what they are drawn from one time in four. A claim *holds* if the interval is "
-    "within the bounds, *fails* if it is outside, and is *open* otherwise."
+    "of its best accuracy, and for rounds of the least test loss without those of which a run has it in "
+    "the last twentieth of its rounds. Three give a wide interval, with t of 4.3; their range would "
+    "be narrower, and misses the median of what they are drawn from one time in four. A claim *holds* if "
+    "the interval is within the bounds, *fails* if it is outside, and is *open* otherwise."
 )
 UNDECIDABLE = (
     "*undecidable*: the margin that the rule allows is not above the noise of three seeds, so that no "
@@ -114,6 +115,8 @@ def check(
     ran = ran or {}
     if claim.is_of_curve_end:  # runs that stop at a target end where it is
         cells = {name: cell for name, cell in cells.items() if not _has_target(ran.get(name))}
+    if claim.of == "least_loss_round":  # runs whose loss still falls end where it would be
+        cells = {name: cell for name, cell in cells.items() if not _still_falls(cell)}
     measured = measure(claim, own, pace, _comparable(names, cells, ran), resolution)
     if measured is None:
         return Checked(claim, None, None, "no number")
@@ -124,6 +127,11 @@ def check(
 
 def _has_target(cell: Cell | None) -> bool:
     return cell is not None and cell.measure == "rounds" and cell.target > 0
+
+
+def _still_falls(cell: CellResult) -> bool:
+    """Whether a run has its least test loss in the last twentieth of its rounds."""
+    return any((run.least_loss_round or 0) > 0.95 * run.rounds for run in cell.runs)
 
 
 def _comparable(
@@ -364,7 +372,10 @@ def _row(checked: Checked, run_labels: RunLabels) -> list[str]:
 
 
 def _published(claim: Claim) -> str:
-    return "" if claim.published is None else _value(claim, claim.published)
+    if claim.published is None:
+        return ""
+    accuracy = claim.measure == "value" and claim.is_of_accuracy
+    return stated_percent(claim.published) if accuracy else _value(claim, claim.published)
 
 
 def _interval(checked: Checked) -> str:

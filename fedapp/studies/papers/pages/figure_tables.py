@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedapp.config.run_config import Scalar
-from fedapp.runs.formatting import duration, number, percent
+from fedapp.runs.formatting import duration, number, percent, stated_percent
 from fedapp.runs.model_sharpness import Measurement
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
@@ -18,10 +18,7 @@ from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.noise import CONFIDENCE, SEEDS, Interval, contrast
 from fedapp.studies.papers.pages.markdown import NOT_RUN, span, table
 from fedapp.studies.papers.results import CellResult, Results
-from fedapp.studies.papers.schema import Comparison, Sharpness, SharpnessPanel, Updates
-
-BASE = "fedavg"
-"""The algorithm that the others are compared to."""
+from fedapp.studies.papers.schema import BASE, Comparison, Sharpness, SharpnessPanel, Updates
 
 
 def comparison_section(experiment: Comparison, results: Results) -> str:
@@ -281,7 +278,7 @@ def _published(experiment: str, cell: str, of: str) -> str:
     for claims in all_experiments().values():
         for claim in claims.claims if isinstance(claims, Claims) else ():
             if (claim.measure, claim.of, claim.cells) == ("value", of, (name,)):
-                return percent(claim.published) if claim.published is not None else ""
+                return stated_percent(claim.published) if claim.published is not None else ""
     return ""
 
 

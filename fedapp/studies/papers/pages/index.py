@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from fedapp.files import write_atomically
@@ -13,6 +13,7 @@ from fedapp.studies.papers.cells import is_among
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.noise import SEEDS
 from fedapp.studies.papers.pages.claims import OPEN, check_scales, largest_judged
+from fedapp.studies.papers.pages.figure_tables import gains_over_base
 from fedapp.studies.papers.pages.markdown import NOT_RUN, table
 from fedapp.studies.papers.pages.tables import (
     STANDINGS,
@@ -26,7 +27,7 @@ from fedapp.studies.papers.pages.tables import (
     variants_of,
 )
 from fedapp.studies.papers.results import Results, nothing_run
-from fedapp.studies.papers.schema import Comparison, Table
+from fedapp.studies.papers.schema import BASE, Comparison, Table
 from fedapp.studies.papers.stored import results_of
 from fedapp.studies.sweep.record import RunRecord
 
@@ -38,8 +39,8 @@ the paper, as far as it says; `narrow`, of Seo et al., has a smaller network, an
 mean 0 and deviation 1 besides, which comes after `narrow` as it has run less far; `cpu` is what a
 processor does in hours; `smoke` only shows that the experiment runs. The results are those of the
 largest scale that was run, of a claim the largest that judged it or else measured it: cells within 25 %
-of the published rounds both ways (0.8 to 1.25 times as many), claims that hold, the best algorithms, or
-lines of a figure.
+of the published rounds both ways (0.8 to 1.25 times as many), claims that hold, the algorithms that
+end above FedAvg, or lines of a figure.
 """
 
 
@@ -82,8 +83,6 @@ def index(folder: Path, records: Mapping[str, RunRecord]) -> str:
 
 
 ONLY_SMOKE = "smoke alone"
-FIRST = 3
-"""The number of algorithms that the summary of a comparison names."""
 
 
 def evidence(by_scale: Sequence[Results]) -> Results | None:
@@ -157,10 +156,13 @@ def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
 
 
 def _comparison(results: Results) -> str:
+    """Name the algorithms whose interval is above federated averaging's."""
     final = {name: cell.mean("final") for name, cell in results.cells.items() if cell.runs}
-    first = sorted(final, key=lambda name: -final[name])[:FIRST]
-    named = [*first, *(["fedavg"] if "fedavg" in final and "fedavg" not in first else [])]
-    return ", ".join(f"{name} {percent(final[name])}" for name in named)
+    gains = gains_over_base(results.cells)
+    above = sorted((name for name in gains if gains[name].low > 0), key=lambda name: -final[name])
+    named = ", ".join(f"{name} {percent(final[name])}" for name in above) or "none"
+    base = f" ({percent(final[BASE])})" if BASE in final else ""
+    return f"{named} above {BASE}{base}, seed by seed"
 
 
 AS_READ = "the paper's settings, as read here"
@@ -215,7 +217,20 @@ def totals(tables: Tables) -> str:
     published = sum(map(len, readings[AS_READ].values()))
     text = f"The tables publish {published} numbers of rounds, which were measured as follows:"
     head = ("how", "network", "run", *STANDINGS, "with three seeds", "speed-ups")
-    return f"{text}\n\n{table(head, rows)}"
+    return "\n\n".join(filter(None, (text, table(head, rows), _common(readings.values()))))
+
+
+def _common(readings: Iterable[Mapping[str, Sequence[Entry]]]) -> str:
+    """Return of each reading how many runs are cells of two tables; "" if none is."""
+    counts = [_shared([entry for own in each.values() for entry in own]) for each in readings]
+    texts = [f"{ran} are {own} different ones" for ran, own in counts if ran > own]
+    return f"Some cells of two tables are the same runs: {', '.join(texts)}." if texts else ""
+
+
+def _shared(cells: Sequence[Entry]) -> tuple[int, int]:
+    """Return how many cells were run, and how many of them have different runs."""
+    runs = [frozenset(run.run for run in entry.result.runs) for entry in cells if entry.result.runs]
+    return len(runs), len(set(runs))
 
 
 def _row(cells: Sequence[Entry]) -> list[str]:

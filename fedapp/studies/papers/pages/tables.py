@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -314,11 +315,15 @@ def _not_given(experiment: Table, cells: Sequence[Entry]) -> str:
     own = [entry for entry in given if entry.result is not entry.baseline]
     if not own:
         return ""
-    quicker = sum((e.speedup or 0.0) > 1 for e in own)
+    quicker = sum(_needed(e.result) < _needed(e.baseline) for e in own)
     return (
         f"{quicker} of {len(own)} cells without published rounds need fewer rounds than the row "
         f"{experiment.baseline}."
     )
+
+
+def _needed(cell: CellResult) -> float:
+    return math.inf if cell.needed is None else cell.needed
 
 
 def _outside(cells: Sequence[Entry]) -> str:
