@@ -39,7 +39,9 @@ def client_update(
 ) -> Weights:
     """ClientUpdate(k, w): E epochs of SGD on client k's data, in batches of B."""
     inputs, labels = data
-    for _ in range(E):
+    for _ in range(
+        E
+    ):  # Algorithm 1 splits the data once, before its epochs; here it is shuffled in each
         for batch in torch.from_numpy(rng.permutation(len(labels))).split(B):
             w = {name: tensor.detach().requires_grad_() for name, tensor in w.items()}
             loss = loss_of(model, w, (inputs[batch], labels[batch]))
@@ -61,7 +63,7 @@ def fedavg(
 ) -> Iterator[Weights]:
     """Yield w_0, w_1, ...: the server's part of Algorithm 1."""
     K = len(clients)
-    m = max(int(C * K), 1)
+    m = max(int(C * K + 1e-9), 1)  # 0.29 * 100 is 28.999999999999996
     t = 0
     while True:
         yield w
@@ -74,8 +76,8 @@ def fedavg(
             k: client_update(model, w, clients[k], draws(seed, "client", t, k), E, B, eta)
             for k in S
         }
-        # w_{t+1} <- sum over k of n_k / n w_{t+1}^k, n the examples of the chosen clients: with n of
-        # all clients, as the paper prints it, the weights would add up to C.
+        # w_{t+1} <- sum over k in S_t of n_k / m_t w_{t+1}^k, m_t the examples of the chosen clients
+        # (footnote 4: the first printing summed over all K clients)
         n = {k: len(clients[k][1]) for k in S}
         total = sum(n.values())
         w = {name: sum((n[k] / total * local[k][name] for k in S), 0 * w[name]) for name in w}

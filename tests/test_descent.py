@@ -57,7 +57,7 @@ METHODS_AS_SETTINGS: Mapping[str, Mapping[str, Scalar]] = {
         "batch-sampling": "uniform",
     },
     "FedSGD": {"algorithm": "fedsgd", **ONE_STEP},
-    "Large-batch synchronous SGD": {**ONE_STEP, **ALL_CLIENTS},
+    "FedSGD with C = 1: gradient descent": {**ONE_STEP, **ALL_CLIENTS},
     "FedAvg, Option I": {"update": "delta"},
     "FedAvg, Option II": {"update": "model"},
     "Naive averaging": {"weighting": "uniform"},
@@ -101,7 +101,7 @@ def test_the_page_has_these_settings() -> None:
 def test_gradient_descent_large_batches_and_fedsgd_are_one(tmp_path: Path) -> None:
     """A step on all data, whether one client has it, or four send models, or four send gradients."""
     descent = play(tmp_path, "Gradient descent")
-    together = play(tmp_path, "Large-batch synchronous SGD", partitioner="dirichlet")
+    together = play(tmp_path, "FedSGD with C = 1: gradient descent", partitioner="dirichlet")
     gradients = play(tmp_path, "FedSGD", partitioner="dirichlet", fraction_train=1.0)
     assert largest_difference(descent, together) < EXACT
     assert largest_difference(descent, gradients) < EXACT

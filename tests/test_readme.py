@@ -92,7 +92,7 @@ def test_every_algorithm_is_named_in_its_family() -> None:
     }
     assert named == families
     assert sorted(name for names in named.values() for name in names) == sorted(ALGORITHMS)
-    assert f"and {len(ALGORITHMS) - 1} algorithms after it" in TEXT
+    assert f"and {len(ALGORITHMS) - 1} other algorithms" in TEXT
 
 
 def test_other_numbers_are_those_of_the_pages_that_measured_them() -> None:

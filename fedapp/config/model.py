@@ -30,5 +30,6 @@ class ModelConfig(ConfigGroup):
     ] = Field(
         "model",
         description="How linear and convolutional layers are drawn. model: as the network defines. "
-        "truncated-normal: sigma and biases 0.1, as TensorFlow's MNIST tutorial. glorot, he: biases 0.",
+        "truncated-normal: sigma and biases 0.1, as TensorFlow's MNIST tutorial but for conv1's bias. "
+        "glorot, he: biases 0.",
     )

@@ -14,8 +14,8 @@ from fedapp.seeds import torch_seed
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """The layers whose weights are drawn anew; embeddings, cells and normalisation are not."""
 STD = 0.1
-"""Standard deviation, and the value of every bias (but the first layer's, 0), of TensorFlow's MNIST
-tutorial, ``tutorials/image/mnist/convolutional.py`` of ``tensorflow/models``."""
+"""Standard deviation, and the value of the biases, of TensorFlow's MNIST tutorial,
+``tutorials/image/mnist/convolutional.py`` of ``tensorflow/models``; there conv1's are 0."""
 
 
 KINDS: Mapping[str, tuple[Callable[..., Tensor], float]] = {
@@ -32,9 +32,9 @@ def draw_initial_weights(network: nn.Module, kind: str, seed: int, model: str) -
     Frozen weights, and those computed from other parameters, stay as they are.
 
     "model" does nothing. "truncated-normal": sigma 0.1, cut at two sigma, biases
-    0.1, as TensorFlow's MNIST tutorial, whose network McMahan et al.'s CNN is. "glorot": uniform
-    in +-sqrt(6 / (fan-in + fan-out)), biases 0 (Glorot and Bengio 2010). "he": normal, variance
-    2 / fan-in, biases 0 (He et al. 2015).
+    0.1, as TensorFlow's MNIST tutorial (its first convolution's are 0), whose network McMahan et al.'s
+    CNN is. "glorot": uniform in +-sqrt(6 / (fan-in + fan-out)), biases 0 (Glorot and Bengio 2010).
+    "he": normal, variance 2 / fan-in, biases 0 (He et al. 2015).
 
     Raises
     ------

@@ -26,6 +26,11 @@ def percent(value: float | None, digits: int = 2) -> str:
     return "" if value is None or value != value else f"{100 * value:.{digits}f} %"
 
 
+def stated_percent(value: float) -> str:
+    """Format a published fraction in percent, with the digits that it was published with."""
+    return f"{100 * value:.6g} %"
+
+
 def times(value: float | None) -> str:
     """Format a speed-up."""
     return "" if value is None else f"{value:.1f}×"
