@@ -323,8 +323,11 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
         }
         if config.initial_model:
             run_info["initial_model"] = weights_digest(config)
+        if sampler := config.component("sampler").run_identity():
+            run_info["sampler"] = sampler
         return create(config), run_info
     directory, run_info = reopen(config)
+    _check_trace(config, run_info, directory)
     run_info["device"] = joined(run_info.get("device"), describe_device(choose_device(config)))
     if run_info.get("fingerprint") != node_data.dataset.fingerprint:
         raise CheckpointError(
@@ -334,6 +337,18 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
             "with dataset=FOLDER if they have moved, or start another run, in another run-dir."
         )
     return directory, run_info
+
+
+def _check_trace(config: RunConfig, run_info: Mapping[str, Any], directory: RunDirectory) -> None:
+    """Refuse another availability trace than the run's; an older version did not note its digest."""
+    sampler = config.component("sampler")
+    if run_info.get("sampler", now := sampler.run_identity()) != now:
+        trace = getattr(sampler, "trace", "")
+        raise CheckpointError(
+            f"availability.trace = {trace!r}: not the file that {directory.path} was made with. Resume "
+            "with the file as it was, with availability.trace=FILE if it has moved, or start another "
+            "run, in another run-dir."
+        )
 
 
 def _resumed(
@@ -366,7 +381,13 @@ def _last_round(config: RunConfig, directory: RunDirectory, state: ServerState) 
     """Return T, or the checkpoint's round if the run to resume has reached its target."""
     if state.round and config.target_accuracy:
         records = read_metrics(directory.metrics)
-        if has_reached(config.target_accuracy, records, state.round):
+        if has_reached(
+            records,
+            state.round,
+            target=config.target_accuracy,
+            eval_every=config.eval_every,
+            planned=config.num_server_rounds,
+        ):
             return state.round
     return config.num_server_rounds
 

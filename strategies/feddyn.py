@@ -74,9 +74,9 @@ class FedDyn(Algorithm):
         step: ServerStep,
     ) -> tuple[Tensors, Tensors]:
         """Return theta + mean update - h / alpha, with h <- h - alpha * share * mean update."""
-        if not self.alpha:
-            return super().apply(theta, mean, upload, state, step)
         update = mean_update(theta, mean, step)
-        h = add(state, update, -self.alpha * step.share)
         moved = add(theta, update, step.server_learning_rate)
+        if not self.alpha:
+            return moved, state
+        h = add(state, update, -self.alpha * step.share)
         return add(moved, scaled(h, -1 / self.alpha)), h

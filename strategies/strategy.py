@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp.config.run_config import RunConfig
-from fedapp.errors import RunError
+from fedapp.errors import ConfigError, RunError, one_line
 from fedapp.federation.aggregation import (
     RoundReplies,
     RunningAggregate,
@@ -111,6 +111,7 @@ class FederatedStrategy(Strategy):
         if not self.state.theta:
             theta = to_tensors(initial_arrays)
             self.state = ServerState(0, theta, self.algorithm.start(theta))
+        _ = self._upload_like  # before clients train in vain
         result = Result()
         with ExitStack() as stack:
             for callback in reversed(self.callbacks):
@@ -249,7 +250,14 @@ class FederatedStrategy(Strategy):
     def _upload_like(self) -> Tensors:
         """Tensors of the names, shapes and types that the clients upload, without values."""
         extras = self.algorithm.broadcast(self.state.algorithm)
-        like = upload_like(self.algorithm, self.state.theta, extras)
+        try:
+            like = upload_like(self.algorithm, self.state.theta, extras)
+        except Exception as error:
+            raise ConfigError(
+                f"algorithm = {self.algorithm.name!r}: finalize raises {one_line(repr(error))} for a "
+                "client that took no step, whose context.step_state is empty. Return an upload of the "
+                "same names, shapes and types for it, too."
+            ) from error
         return {name: tensor.to("meta") for name, tensor in like.items()}
 
     def _apply(self, aggregate: RunningAggregate) -> tuple[str, RoundMetrics]:
@@ -268,6 +276,8 @@ class FederatedStrategy(Strategy):
             fraction=self.config.fraction_train,
         )
         problem = apply_server_rule(self.algorithm, aggregate, self.state, step)
+        if self.algorithm.keeps_state:
+            self.state.sizes = self.nodes.known
         return problem, further if problem else further | self.algorithm.report(
             self.state.algorithm
         )

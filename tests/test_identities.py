@@ -74,6 +74,16 @@ def test_server_rate_scales_the_first_step(run: Run) -> None:
         torch.testing.assert_close(half[name] - theta, (full[name] - theta) / 2, rtol=0, atol=EXACT)
 
 
+@pytest.mark.parametrize("algorithm", ["feddyn", "fedsmoo"])
+def test_a_server_rate_counts_with_option_two_where_the_server_moves_by_it(
+    algorithm: str, run: Run
+) -> None:
+    """Also with alpha = 0, without a regulariser."""
+    given = {"algorithm": algorithm, f"{algorithm}.alpha": 0.0, "server_learning_rate": 0.5}
+    one, two = run("one", update="delta", **given), run("two", update="model", **given)
+    assert largest_difference(model_of(one), model_of(two)) < EXACT
+
+
 def test_one_client_is_plain_sgd(run: Run) -> None:
     """K = 1: the rounds are epochs of centralised SGD over the same batches."""
     folder = run(num_clients=1, num_server_rounds=2, local_epochs=2, learning_rate=0.2)

@@ -478,6 +478,7 @@ def test_clients_that_left_are_part_of_the_total_weight() -> None:
     assert (list(nodes.clients), nodes.total_weight) == ([0], size + 7)
     nodes.add_known({5: 100, 1: 3})  # client 1 has 7 since
     assert nodes.total_weight == size + 7 + 100
+    assert nodes.known == {0: size, 1: 7, 5: 100}
 
 
 def test_an_answer_to_a_query_sent_ahead_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,31 @@ class Own(Algorithm):
 """
 
 
+UPLOADS = """
+from typing import ClassVar
+from fedapp.training.algorithm import Algorithm, ClientExtras
+
+class Own(Algorithm):
+    \"\"\"Federated averaging whose clients send what their last step was.\"\"\"
+
+    name: ClassVar[str] = "own"
+
+    def step_state(self, params, direction, context):
+        return {"last": next(iter(direction.values()))}
+
+    def finalize(self, params, context, steps):
+        return ClientExtras(upload={"last": context.step_state["last"]})
+"""
+
+
+def test_an_upload_that_needs_a_step_is_refused_before_clients_train(
+    component: Component, run: Run
+) -> None:
+    component("strategies", "own", UPLOADS)
+    with pytest.raises(ConfigError, match=r"algorithm = 'own': finalize raises KeyError\('last'\)"):
+        run(algorithm="own")
+
+
 def test_what_a_network_draws_comes_from_the_seed(component: Component, run: Run) -> None:
     component("fedapp.models", "own", MODEL.format(layer="nn.Dropout(0.5)"))
     torch.manual_seed(1)

@@ -15,8 +15,10 @@ import pytest
 import torch
 from data_files import image_features, image_splits, write_parquet
 from in_process import SMALL, TWENTY, metrics, run
+from typer.testing import CliRunner
 
 from fedapp import server
+from fedapp.cli.main import app as command_line
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.engines.in_process import InlineGrid
@@ -26,6 +28,7 @@ from fedapp.runs.checkpoint import checkpoint_rounds, load_checkpoint, save_chec
 from fedapp.runs.directory import create, reopen
 from fedapp.runs.lock import END_MESSAGE, locked
 from fedapp.runs.metrics import drop_scores, to_line
+from fedapp.runs.status import status
 
 ROUNDS, EVERY = 11, 3
 SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}
@@ -336,12 +339,62 @@ def test_the_file_that_resumes_a_run_is_toml_whatever_its_folder_is_called(tmp_p
 
 
 def test_a_checkpoint_has_the_clients_that_were_used(tmp_path):
-    """Without sizes, as 0.2.0 wrote them, it is read as well."""
+    """And the devices that were not, yet; with virtual clients, and from 0.2.0, it has no sizes."""
     theta = {"weight": torch.ones(2)}
-    for sizes in ({3: 70, 5: 90}, {}):
+    for sizes in ({3: 70, 4: 10, 5: 90}, {}):
         save_checkpoint(tmp_path, ServerState(1, theta, {}, {5: 1, 3: 1}, sizes))
         state = load_checkpoint(tmp_path)
         assert (state.last_used_round, state.sizes) == ({3: 1, 5: 1}, sizes)
+
+
+def test_a_run_of_devices_counts_those_that_it_never_used_after_a_resume(tmp_path):
+    """SCAFFOLD's c is a mean over all three, of which one trains in a round."""
+    folder, parts = tmp_path / "run", [{"partition-id": k, "num-partitions": 3} for k in range(3)]
+    values = {**SMALL, "num-clients": 0, "fraction-train": 0.0, "min-nodes": 3}
+    values |= {"algorithm": "scaffold", "num-server-rounds": 1, "run-dir": str(folder)}
+    server.run(InlineGrid(client_app, values, parts), read_config(values))
+    state = load_checkpoint(folder / "checkpoints")
+    assert len(state.last_used_round) == 1
+    assert state.sizes.keys() == {0, 1, 2}
+    assert sum(state.sizes.values()) == 1440
+
+
+def test_a_trace_may_move_and_not_change(tmp_path):
+    """The run's own file is neither needed for its report."""
+    trace, moved = tmp_path / "trace.csv", tmp_path / "moved.csv"
+    trace.write_text("1,1\n" * 5 + "0,0\n" * 5)
+    settings = {"sampler": "availability", "fraction_train": 0.3, "pictures": True}
+    whole = run(
+        tmp_path / "whole", **settings, **{"availability.trace": str(trace)}, num_server_rounds=4
+    )
+    settings["availability.trace"] = str(trace)
+    folder = run(tmp_path / "run", **settings, num_server_rounds=2)
+    moved.write_text(trace.read_text())
+    trace.write_text("0,0\n" * 5 + "1,1\n" * 5)
+    with pytest.raises(CheckpointError, match=r"availability\.trace = .*: not the file.*has moved"):
+        run(folder, **settings, num_server_rounds=4, resume=True)
+    trace.unlink()
+    settings["availability.trace"] = str(moved)
+    assert metrics(run(folder, **settings, num_server_rounds=4, resume=True)) == metrics(whole)
+    moved.unlink()
+    assert CliRunner().invoke(command_line, ["report", str(folder)]).exit_code == 0
+
+
+def test_a_target_that_a_longer_run_would_not_see_does_not_end_it(tmp_path):
+    """Round 5 is evaluated as the last of the shorter run; the longer one evaluates rounds 3 and 6."""
+    given = {"eval_every": 3, "learning_rate": 0.3}
+    accuracy = [
+        r.get("test_accuracy", 0.0)
+        for r in metrics(run(tmp_path / "all", **given | {"eval_every": 1}, num_server_rounds=6))
+    ]
+    assert max(accuracy[:5]) < accuracy[5] <= accuracy[6]
+    given["target_accuracy"] = accuracy[5]
+    whole = run(tmp_path / "whole", **given, num_server_rounds=9)
+    folder = run(tmp_path / "run", **given, num_server_rounds=5)
+    assert dict(status(folder))["state"] == "finished"
+    run(folder, **given, num_server_rounds=9, resume=True)
+    assert final(folder) == final(whole)
+    assert metrics(folder)[-1]["round"] == 6
 
 
 def test_a_server_state_that_is_theta_itself_can_be_written(tmp_path):

@@ -93,6 +93,15 @@ def test_a_state_that_the_server_counts_with_must_be_there(tmp_path: Path) -> No
         line.read(3)
 
 
+def test_an_older_state_is_not_that_which_the_server_counts_with(tmp_path: Path) -> None:
+    """A device's folder was restored from a copy of round 2; the server used the reply of round 5."""
+    line = Timeline(tmp_path)
+    line.write(2, 2.0)
+    line.last_used_round = 5
+    with pytest.raises(CheckpointError, match=r"client 7: its state of round 5.*restore it"):
+        line.read(6)
+
+
 def test_a_resume_rolls_back(tmp_path: Path) -> None:
     """Checkpoints of rounds 0 and 4; turns in 3 and 6; resumed from 4, the turn of 6 is dead.
 

@@ -160,6 +160,7 @@ WRONG = {
     f"{REGRESSION} algorithm=fedsol": "algorithm | 'fedsol' | labels of classes | Set algorithm='fedavg'",
     f"{REGRESSION} partitioner=dirichlet": "partitioner | 'dirichlet' | divides each label | 'iid'",
     f"{REGRESSION} partitioner=label-quantity": "partitioner | 'label-quantity' | each label | 'iid'",
+    "run dataset=quadratic model=quadratic target-accuracy=0.9": "target-accuracy | 0.9 | accuracy | 0",
     f"{REGRESSION} target-accuracy=0.9": "target-accuracy | 0.9 | no accuracy | Set target-accuracy=0",
     f"{REGRESSION} algorithm=dp-fedavg": "table-statistics | '' | 'dp-fedavg' protects | by hand",
     f"{REGRESSION} algorithm=local-dp": "table-statistics | '' | 'local-dp' protects | by hand",

@@ -247,6 +247,5 @@ def apply_server_rule(
     if algorithm.keeps_state:
         used = [metrics for metrics in aggregate.client_metrics if metrics.steps]
         rounds = {metrics.client: step.plan.round for metrics in used}
-        sizes = {metrics.client: metrics.examples for metrics in used}
-        state.last_used_round, state.sizes = state.last_used_round | rounds, state.sizes | sizes
+        state.last_used_round = state.last_used_round | rounds
     return ""

@@ -22,8 +22,8 @@ RoundMetrics = dict[str, Any]
 class ServerState:
     """What the server carries from round to round; a checkpoint holds exactly this.
 
-    ``last_used_round`` is, by client, the last round whose reply the server used, and ``sizes`` n_k
-    then. They are filled only if the algorithm's clients keep a state.
+    Where the algorithm's clients keep a state, ``last_used_round`` is, by client, the last round whose
+    reply the server used, and if nodes are clients, ``sizes`` has n_k of all that have been accepted.
     """
 
     round: int

@@ -112,6 +112,11 @@ class Nodes:
             return float(len(self.clients) if self.virtual else len(self._known))
         return float(self._virtual_examples if self.virtual else sum(self._known.values()))
 
+    @property
+    def known(self) -> dict[int, int]:
+        """n_k of the clients that have been accepted since the run began, if nodes are clients."""
+        return dict(self._known)
+
     def add_known(self, sizes: Mapping[int, int]) -> None:
         """Add clients that were accepted before the run was resumed, with their n_k."""
         self._known = {**sizes, **self._known}

@@ -210,10 +210,18 @@ class StopAtTarget(Callback):
         return reached
 
 
-def has_reached(target: float, records: Sequence[RoundMetrics], last: int) -> bool:
-    """Return whether one of the rounds up to ``last`` reached the target (0: none is set)."""
+def has_reached(
+    records: Sequence[RoundMetrics], last: int, *, target: float, eval_every: int, planned: int
+) -> bool:
+    """Return whether one of the rounds up to ``last`` reached the target (0: none is set).
+
+    The scores of ``last`` count if a run of ``planned`` rounds evaluates then: not those that it has
+    because it was the last of a shorter run.
+    """
     stop = StopAtTarget(target)
-    return bool(target) and any(stop.reached(r) for r in records if r["round"] <= last)
+    due = last >= planned or (eval_every > 0 and last % eval_every == 0)
+    rounds = last + 1 if due else last
+    return bool(target) and any(stop.reached(r) for r in records if r["round"] < rounds)
 
 
 class StopIfAllFail(Callback):

@@ -2,7 +2,7 @@
 
 ``checkpoints/round-000010.safetensors`` holds ``theta/<name>`` and ``algorithm/<name>``, and if clients
 keep a state, ``counted/clients`` [k], ``counted/rounds`` [k] with each client's last used round, and
-``counted/sizes`` [k] with its n_k.
+if nodes are clients, ``counted/sizes`` [k] with n_k of all that have been accepted (round 0: none used).
 ``round-000010.json`` holds the round, the format and the tensors' SHA-256. It is written last, and a
 checkpoint without it is ignored.
 """
@@ -28,7 +28,7 @@ from fedapp.training.tensors import Tensors, contiguous_copies, part, prefixed
 
 FORMAT = 1
 LAST_USED_KEYS = ("counted/clients", "counted/rounds", "counted/sizes")
-"""The last is missing in checkpoints of 0.2.0."""
+"""The last is missing with virtual clients, and in checkpoints of 0.2.0."""
 NUM_STORED = 2
 """Checkpoints that are stored: the last, and the previous one in case the last is damaged."""
 
@@ -143,7 +143,7 @@ def _read(description: Path) -> ServerState:
         round_,
         part("theta", tensors),
         part("algorithm", tensors),
-        dict(zip(clients, rounds, strict=True)),
+        {client: last for client, last in zip(clients, rounds, strict=True) if last},
         dict(zip(clients, sizes, strict=False)),
     )
 
@@ -180,9 +180,9 @@ def mismatch(tensors: Tensors, theta: Tensors, other: str = "is of another model
 
 
 def _last_used_tensors(state: ServerState) -> Tensors:
-    """Return the clients with a last used round, ascending, these rounds, and n_k if it is known."""
-    clients = sorted(state.last_used_round)
-    rounds = [state.last_used_round[client] for client in clients]
+    """Return the clients, ascending, their last used rounds (0: none yet), and n_k if it is known."""
+    clients = sorted(state.last_used_round | state.sizes)
+    rounds = [state.last_used_round.get(client, 0) for client in clients]
     sizes = [state.sizes[client] for client in clients] if state.sizes.keys() >= {*clients} else []
     columns = zip(LAST_USED_KEYS, (clients, rounds, sizes), strict=True)
     return {name: torch.tensor(values) for name, values in columns if values}

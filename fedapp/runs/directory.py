@@ -33,8 +33,9 @@ CHANGEABLE_ON_RESUME = (
     "node-timeout",
     "round-deadline",
     "dataset",
+    "availability.trace",
 )
-"""Keys that a resumed run may change; ``dataset`` only if the data are the same."""
+"""Keys that a resumed run may change; those that name files only if these are the same."""
 
 ATTEMPTS_FORMAT = 2
 """Format of ``attempts.json``. In 1, checkpoints had no last used rounds."""

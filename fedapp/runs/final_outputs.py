@@ -39,7 +39,9 @@ class FinalOutputs(Callback):
             self._draw(summary)
         accuracy = summary["test_accuracy"]
         if accuracy is not None:
-            log(INFO, "Test accuracy %.4f after %d rounds", accuracy, summary["rounds"])
+            records = read_metrics(self.directory.metrics)
+            scored = [r["round"] for r in records if r.get("test_accuracy") is not None]
+            log(INFO, "Test accuracy %.4f after %d rounds", accuracy, scored[-1])
 
     def _draw(self, summary: dict[str, Any]) -> None:
         """Draw all pictures; Matplotlib is not imported before, so that the first round is sooner."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from logging import WARNING
 from typing import Any
 
+from flwr.common.logger import log
+
 from fedapp.config.run_config import RunConfig
+from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
 from fedapp.runs.directory import RunDirectory, read_settings
 from fedapp.runs.figures import draw_curves, draw_updates
@@ -27,7 +31,10 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
     if any("similarity" in record for record in records):
         draw_updates({algorithm: records}, directory.path)
     if config.sampler != "uniform" and config.num_clients and any(r["round"] for r in records):
-        draw_participation(records, config, directory.path / "participation")
+        try:
+            draw_participation(records, config, directory.path / "participation")
+        except ConfigError as error:  # its trace is not there
+            log(WARNING, "No picture of who took part: %s", error)
     _, run_info = read_settings(directory.path)
     page = report_page(directory, config, run_info, title, summary, records)
     write_atomically(directory.path / "report.html", page.encode())

@@ -69,7 +69,13 @@ class StoredRun:
     def has_reached_target(self) -> bool:
         """Whether the last checkpoint is of the round that reached ``target-accuracy``."""
         rounds = checkpoint_rounds(self.directory.checkpoints)
-        return bool(rounds) and has_reached(self.target, self.records, rounds[0])
+        return bool(rounds) and has_reached(
+            self.records,
+            rounds[0],
+            target=self.target,
+            eval_every=int(self.settings["eval-every"]),
+            planned=self.planned,
+        )
 
     @property
     def resume_round(self) -> int | None:

@@ -224,7 +224,10 @@ class Algorithm(Component):
     def finalize(
         self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
     ) -> ClientExtras:
-        """Return the client's upload and state after ``steps`` local steps (a scalar)."""
+        """Return the client's upload and state after ``steps`` local steps (a scalar).
+
+        The upload has the same tensors whatever ``steps`` is; 0, ``context.step_state`` is empty.
+        """
         return ClientExtras()
 
     def upload_bounds(self, context: ClientContext) -> Mapping[str, float]:

@@ -155,11 +155,12 @@ def require_whole_model(config: RunConfig, task: Task, *, because: str) -> None:
 
 
 def require_target(config: RunConfig, task: Task) -> None:
-    """Raise ConfigError if the run is to stop at an accuracy, and predicts numbers."""
-    if task.regression and config.target_accuracy:
+    """Raise ConfigError if the run is to stop at an accuracy, and its task has none."""
+    if config.target_accuracy and not task.has_accuracy:
+        labels = "numbers (a regression)" if task.regression else "no classes"
         raise ConfigError(
-            f"target-accuracy = {config.target_accuracy}: the labels of this data set are numbers (a "
-            "regression), and predictions have no accuracy. Set target-accuracy=0."
+            f"target-accuracy = {config.target_accuracy}: the labels of this data set are {labels}, and "
+            "predictions have no accuracy. Set target-accuracy=0."
         )
 
 

@@ -83,19 +83,20 @@ class ClientStates:
         if not like:
             return None
         used, last = self._used(client), self.location.last_used_round.get(client, 0)
-        if not used and 0 < last < self.round:
+        newest = max(used, default=None)
+        if 0 < last < self.round and (newest is None or newest.round < last):
             raise CheckpointError(
                 f"client {client}: its state of round {last}, which the server counts with, is not in "
                 f"{self.folder}. Start the node where the folder is (state-path), or restore it."
             )
-        if not used:
+        if newest is None:
             return None
-        tensors = _read(max(used).path)
+        tensors = _read(newest.path)
         wanted_layout = {name: (tuple(t.shape), t.dtype) for name, t in like.items()}
         stored_layout = {name: (tuple(t.shape), t.dtype) for name, t in tensors.items()}
         if wanted_layout != stored_layout:
             raise CheckpointError(
-                f"state file {max(used).path}: holds other tensors than this algorithm and model "
+                f"state file {newest.path}: holds other tensors than this algorithm and model "
                 f"keep. {_FIX}"
             )
         return tensors
