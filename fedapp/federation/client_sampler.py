@@ -13,7 +13,7 @@ from fedapp.config.run_config import RunConfig, participants
 from fedapp.errors import RunError
 from fedapp.federation.callback import ServerState
 from fedapp.federation.delivery import Delivery
-from fedapp.federation.faults import Fault
+from fedapp.federation.faults import KINDS, Fault
 from fedapp.federation.nodes import Cohort, Nodes
 from fedapp.federation.samplers.sampler import Candidates, prepared_sampler
 from fedapp.federation.sampling import distribute, over_selected
@@ -22,7 +22,7 @@ from fedapp.training.algorithm import Algorithm
 BUSY_SECONDS = 0.5
 """Pause before a round that waits for busy nodes looks again."""
 
-NODE_BUSY = Fault("busy", "its node still works for an earlier round, and was not asked")
+NODE_BUSY = Fault("busy", KINDS["busy"])
 NODE_GONE = Fault("lost", "its node is not connected, and was not asked")
 
 WAITING = "Round %d: waiting: %d clients of %d could be asked, and min-replies = %d"

@@ -16,7 +16,7 @@ from typing import Any
 from fedapp.config.data import DataConfig
 from fedapp.data.cache import cache_folder
 from fedapp.data.readers.csv_files import csv_tables, is_csv, reads_csv
-from fedapp.data.readers.numbers import is_text, names_in
+from fedapp.data.readers.numbers import ClassNames, is_text, names_in
 from fedapp.data.readers.source import (
     CSV_FORMAT,
     Source,
@@ -27,9 +27,6 @@ from fedapp.data.readers.source import (
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
 from fedapp.files import write_atomically
-
-ClassNames = Mapping[str, tuple[str, ...]]
-"""The names of each class-label column, in the order of their numbers."""
 
 Tables = Mapping[str, tuple[Any, ClassNames]]
 """The Arrow table of each split, and its class names."""
