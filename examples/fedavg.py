@@ -39,9 +39,7 @@ def client_update(
 ) -> Weights:
     """ClientUpdate(k, w): E epochs of SGD on client k's data, in batches of B."""
     inputs, labels = data
-    for _ in range(
-        E
-    ):  # Algorithm 1 splits the data once, before its epochs; here it is shuffled in each
+    for _ in range(E):  # shuffled in each epoch; Algorithm 1 splits the data once, before them
         for batch in torch.from_numpy(rng.permutation(len(labels))).split(B):
             w = {name: tensor.detach().requires_grad_() for name, tensor in w.items()}
             loss = loss_of(model, w, (inputs[batch], labels[batch]))

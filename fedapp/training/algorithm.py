@@ -226,7 +226,7 @@ class Algorithm(Component):
     ) -> ClientExtras:
         """Return the client's upload and state after ``steps`` local steps (a scalar).
 
-        The upload has the same tensors whatever ``steps`` is; 0, ``context.step_state`` is empty.
+        The upload has the same tensors whatever ``steps`` is; after none ``context.step_state`` is empty.
         """
         return ClientExtras()
 
