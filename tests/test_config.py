@@ -409,7 +409,17 @@ def test_resuming_with_other_settings(run: Run) -> None:
 
 
 NODES = [
-    ({}, {"num-clients": 0}, "num-partitions = None"),
+    ({}, {"num-clients": 0}, "neither data of its own nor a part of the run's"),
+    (
+        {"data_path": "d", "client-id": 1},
+        {"num-clients": 0},
+        "data_path = 'd': a node has no such key. Did you mean 'data-path'?",
+    ),
+    (
+        {"state_path": "s"},
+        {"num-clients": 4},
+        "state_path = 's': a node has no such key. Did you mean 'state-path'?",
+    ),
     ({"partition-id": 5, "num-partitions": 5}, {"num-clients": 0}, "partition-id = 5"),
     ({"data-path": "x"}, {"num-clients": 0}, "client-id = None"),
     ({"data-path": "x", "client-id": -1}, {"num-clients": 0}, "client-id = -1"),

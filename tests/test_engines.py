@@ -189,4 +189,4 @@ def test_nodes_that_are_clients(deployment):
     reasons = "\n".join(refused)
     assert re.search(r"client-id = 1: node \d+ is that client already", reasons)
     assert re.search(r"labels \(digit 0, .*\) instead of \(0, ", reasons)
-    assert "num-clients = 0 and no data-path" in reasons
+    assert "neither data of its own nor a part" in reasons

@@ -256,6 +256,8 @@ def test_sharpness_of_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
         ),
         ({"batch-size": 4, "batch-size-growth": 2.0, "num-server-rounds": 2}, [22], ""),
         ({"batch-size": 10, "model": "seo-cnn"}, [31], ""),
+        ({"batch-size": 10, "num-server-rounds": 10**12}, [20], ""),
+        ({"batch-size": 5, "batch-size-growth": 2.0, "num-server-rounds": 10**12}, [25], ""),
     ],
 )
 def test_a_batch_of_one_is_refused_before_training(

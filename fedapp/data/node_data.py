@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from difflib import get_close_matches
 from typing import Any
 
 import fedapp
@@ -95,14 +96,25 @@ class NodeData:
             )
 
 
+NODE_KEYS = ("data-path", "client-id", "state-path", "num-partitions", "partition-id")
+"""Keys of a SuperNode's ``--node-config``; others are the user's own."""
+
+
 def own_client(config: FederationConfig, node_config: Mapping[str, Scalar]) -> OwnClient | None:
     """Return the client that a node is, or None for a node that trains virtual clients.
 
     Raises
     ------
     ConfigError
-        The node-config contradicts ``num-clients``, or lacks a key.
+        The node-config contradicts ``num-clients``, lacks a key, or has one that is misspelled.
     """
+    for key, value in node_config.items():
+        like = get_close_matches(key, NODE_KEYS, 1, 0.8) if key not in NODE_KEYS else []
+        if like:
+            raise ConfigError(
+                f"{key} = {value!r}: a node has no such key. Did you mean {like[0]!r}? Set it in the "
+                "SuperNode's --node-config."
+            )
     path = str(node_config.get("data-path", ""))
     if path:
         if config.num_clients:
@@ -113,6 +125,12 @@ def own_client(config: FederationConfig, node_config: Mapping[str, Scalar]) -> O
         return OwnClient(_number(node_config, "client-id", f"data-path = {path!r}"), data_path=path)
     if config.num_clients:
         return None
+    if "num-partitions" not in node_config:
+        raise ConfigError(
+            "data-path = '': with num-clients = 0 a node is one client, and this one has neither data of "
+            "its own nor a part of the run's. Start the SuperNode with --node-config "
+            "'data-path=\"FOLDER\" client-id=0', or with 'num-partitions=2 partition-id=0'."
+        )
     partitions = _number(node_config, "num-partitions", "num-clients = 0 and no data-path")
     client = _number(node_config, "partition-id", "num-clients = 0 and no data-path")
     if not 0 <= client < partitions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import cast
 
@@ -198,9 +199,8 @@ def require_batches(config: RunConfig, task: Task, sizes: ArrayLike) -> None:
     ConfigError
         A client has such a batch, in some round, and a layer of the network that is BatchNorm there.
     """
-    rounds = range(1, config.num_server_rounds + 1)
-    plans = {RoundPlan.of(config, t) for t in rounds}
     counts: list[int] = np.unique(np.asarray(sizes, np.int64)).tolist()
+    plans = list(_plans_of_batches(config, max(counts, default=0)))
     single = [n for n in counts if any(plan.smallest_batch(n) == 1 for plan in plans)]
     if not single or not (layer := _layer_needing_two(config, task)):
         return
@@ -212,6 +212,14 @@ def require_batches(config: RunConfig, task: Task, sizes: ArrayLike) -> None:
         f"single one, on which a {layer} of model = {config.model!r} cannot train, because it "
         f"normalises by the variance of a batch. {fix}"
     )
+
+
+def _plans_of_batches(config: RunConfig, largest: int) -> Iterator[RoundPlan]:
+    """Yield the plans of rounds that differ in B, until all ``largest`` examples are one batch."""
+    for round_ in range(1, config.num_server_rounds + 1):
+        yield (plan := RoundPlan.of(config, round_))
+        if config.batch_size_growth == 1 or plan.batch(largest) == largest:
+            return
 
 
 def _layer_needing_two(config: RunConfig, task: Task) -> str:
