@@ -568,6 +568,21 @@ def test_settings_outside_of_the_run_config_text_win() -> None:
     assert parse_settings(words) == {"seed": 2, "model": "2nn", "nesterov": False}
 
 
+def test_a_file_of_settings_in_a_folder_with_an_equals_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("my runs", "lr=0.1", "resume.toml")
+    file.parent.mkdir(parents=True)
+    file.write_text("seed = 3\n")
+    assert parse_settings([str(file), "model=2nn"]) == {"seed": 3, "model": "2nn"}
+    assert split_settings([f" {file} "], None) == [str(file)]
+    # Without such a file it is a setting, and so is a text that is longer than names of files.
+    assert parse_settings(["run-dir=lr=0.1.toml"]) == {"run-dir": "lr=0.1.toml"}
+    long = " ".join(["seed=1"] * 1000)
+    assert split_settings([f"{long} x.toml"], None) == ["seed=1"] * 1000 + ["x.toml"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

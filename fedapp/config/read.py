@@ -269,13 +269,13 @@ def split_settings(run_config: list[str] | None, settings: list[str] | None) -> 
     """Return the settings of ``--run-config`` texts, and then ``settings``.
 
     Settings are separated by spaces outside of quotes and brackets: ``"seed=[0, 1] dataset='my data'"``
-    has two. A text that ends with .toml and has no = is the name of one file, also with spaces.
+    has two. A text that ends with .toml is the name of one file, also with spaces, if it has no = or
+    there is such a file.
     """
     words = list[str]()
     for text in run_config or []:
         stripped = text.strip()
-        is_file = "=" not in stripped and stripped.endswith(".toml")
-        words += [stripped] if is_file else SETTING.findall(stripped)
+        words += [stripped] if _is_file(stripped) else SETTING.findall(stripped)
     return words + (settings or [])
 
 
@@ -293,15 +293,25 @@ def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
     all_defaults = defaults()
     for setting in settings or []:
         key, separator, text = setting.partition("=")
-        if separator:
-            values[key.strip()] = _value(text.strip(), all_defaults.get(key.strip()))
-        elif setting.endswith(".toml"):
+        if _is_file(setting):
             values |= dotted(_read_toml(Path(setting)))
+        elif separator:
+            values[key.strip()] = _value(text.strip(), all_defaults.get(key.strip()))
         else:
             raise ConfigError(
                 f"{setting!r}: must be KEY=VALUE, as in learning-rate=0.1, or a .toml file."
             )
     return values
+
+
+def _is_file(word: str) -> bool:
+    """Return whether a word is meant as a TOML file; one with an = is where there is such a file."""
+    if not word.endswith(".toml"):
+        return False
+    try:
+        return "=" not in word or Path(word).is_file()
+    except OSError:  # longer than names of files
+        return False
 
 
 def _value(text: str, default: Scalar | None) -> Scalar:
