@@ -75,6 +75,8 @@ CODE = {
     "arguments.py": NETWORK.format("__init__(self, width):"),
     "outputs.py": NETWORK.format("__init__(self):")
     + "    def forward(self, x):\n        return x\n",
+    "pairs.py": NETWORK.format("__init__(self):")
+    + "    def forward(self, x):\n        return x.flatten(1)[:, :10], x\n",
     "letters.csv": "1,0\n1,yes\n",
     "ragged.csv": "1,0\n1\n",
     "two-clients.csv": "1,0\n0,1\n",
@@ -200,6 +202,7 @@ WRONG = {
     "run model=./inputs.py": "model | Net raises | of shape (2, 1, 8, 8) | Let forward take",
     "run model=./seven.py": "model | Seven raises | of shape (2, 1, 8, 8) | Let forward take",
     "run model=./outputs.py": "model | shape (2, 1, 8, 8) | logits of shape [n, 10] | Let forward",
+    "run model=./pairs.py": "model | Net returns a tuple, | logits of shape [n, 10] | Let forward",
     "sweep algorithm=[./signs.py,./sings.py]": "algorithm | './sings.py' | a .py file | Name a",
     "keys ./x.py": "algorithm | './x.py' | there is no such file (/ | Name a .py file",
     "run callbacks=./rows.py,./row.py": "callbacks | './row.py' | no such file (/ | Name a .py file",
