@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedapp.errors import CheckpointError, ConfigError
+from fedapp.errors import CheckpointError, ConfigError, RunError
 
 
 def as_folder(path: Path, option: str) -> Path:
@@ -64,11 +65,23 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:
+    except OSError as error:
         # On a full disk the partial file would take up space.
         temporary.unlink(missing_ok=True)
+        error.filename = str(path)
         raise
     temporary.replace(path)
+
+
+@contextlib.contextmanager
+def disk_space_needed(place: Path, then: str) -> Iterator[None]:
+    """Turn a write error in ``place`` into a RunError: which file, and to free space ``then``."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{error.filename or place} cannot be written ({error.strerror}). Free disk space, {then}."
+        ) from error
 
 
 def flush_to_disk(path: Path) -> None:
