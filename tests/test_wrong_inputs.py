@@ -234,6 +234,7 @@ WRONG = {
     "run --resume runs/digits learning-rate=0.9": "learning-rate | 0.9 | the run has 0.2 | fedapp run --",
     "run --resume runs/signs": "'./own.py' | It has SHA-256 | the files of / | Put back",
     "run --resume runs/signs callbacks=./no.py": "callbacks | './no.py' | a .py file | Name a",
+    "run --resume runs/digits resume=false": "resume | false | continues the run | /resume.toml resume=",
     "run --resume nowhere": "'nowhere' | there is no such folder | the folder that a run logs | Give the",
     "status nowhere": "'nowhere' | no such folder | or one that holds such folders | Give the",
     "status whole": "'whole' | config.json is missing | or one that holds such folders | Give the folder",
