@@ -257,8 +257,11 @@ def _message(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> 
     rule = message[0].lower() + message[1:]
     rule = TYPES.get(detail["type"], rule)
     rule = rule.replace("input should be", "must be").replace("string should", "must")
-    if detail["type"] == "less_than_equal" and detail["ctx"]["le"] == 1 < detail["input"] <= 100:
-        rule += f"; {detail['input']:g} % is {detail['input'] / 100:g}"
+    if detail["type"] == "less_than_equal":
+        bound, value = detail["ctx"]["le"], detail["input"]
+        if isinstance(bound, float):  # pydantic writes 1e30 with all of its zeros
+            rule = f"must be less than or equal to {bound:g}"
+        rule += f"; {value:g} % is {value / 100:g}" if bound == 1 < value <= 100 else ""
     return (
         f"{prefix}{kebab(key)} = {shown(detail['input'])}: {rule}. {field.description} "
         f"The default is {shown(field.get_default())}."
