@@ -38,6 +38,7 @@ RENEWAL = datetime.timedelta(days=30)
 """Certificates that end within this time are renewed."""
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 RESERVED = ("ca", "server")
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -87,15 +88,11 @@ def make_credentials(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -
     Raises
     ------
     CredentialsError
-        A node's name cannot be that of a folder, or there is no host and no certificate yet.
+        A node's name cannot be that of a folder, a host's is none, or there is no host and no
+        certificate yet.
     """
     found = Credentials(folder)
-    for name in nodes:
-        if not NODE_NAME.fullmatch(name) or name in RESERVED:
-            raise CredentialsError(
-                f"--node {name}: must be letters, digits, '.', '_' and '-', and not "
-                f"{' or '.join(RESERVED)}."
-            )
+    _check_names(hosts, nodes)
     if not found.certificate.exists() and not hosts:
         raise CredentialsError("--host: name the SuperLink's address as nodes will call it.")
     authority = _authority(found)
@@ -228,10 +225,31 @@ def _name(text: str) -> x509.Name:
 
 
 def _address(host: str) -> x509.GeneralName:
+    return x509.IPAddress(ipaddress.ip_address(host)) if _is_ip(host) else x509.DNSName(host)
+
+
+def _is_ip(host: str) -> bool:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host))
+        ipaddress.ip_address(host)
     except ValueError:
-        return x509.DNSName(host)
+        return False
+    return True
+
+
+def _check_names(hosts: Sequence[str], nodes: Sequence[str]) -> None:
+    """Refuse what is no name of a node, and what is neither a host's name nor its address."""
+    for name in nodes:
+        if not NODE_NAME.fullmatch(name) or name in RESERVED:
+            raise CredentialsError(
+                f"--node {name}: must be letters, digits, '.', '_' and '-', and not "
+                f"{' or '.join(RESERVED)}."
+            )
+    for host in hosts:
+        if not _is_ip(host) and not HOST_NAME.fullmatch(host):
+            raise CredentialsError(
+                f"--host {host}: must be an IP address, or a name of letters, digits, '.', '_' and '-', "
+                "without a port."
+            )
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -1,14 +1,56 @@
-"""Atomic and durable writes."""
+"""Atomic and durable writes, and places to write to."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedapp.errors import CheckpointError
+from fedapp.errors import CheckpointError, ConfigError, RunError
+
+
+def as_folder(path: Path, option: str) -> Path:
+    """Return the absolute path of a writable folder; create it if necessary.
+
+    Raises
+    ------
+    ConfigError
+        It is a file or inside one, or cannot be created or written.
+    """
+    path = path.expanduser().absolute()
+    there = next(each for each in (path, *path.parents) if each.exists())
+    if not there.is_dir():
+        raise ConfigError(
+            f"{option} {path}: must be a folder, and {there} is a file. Choose another."
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {path}: cannot be written ({error.strerror}). Choose another folder."
+        ) from error
+    return path
+
+
+def as_file(path: Path, option: str) -> Path:
+    """Return the absolute path of a file to write; create its folder if necessary.
+
+    Raises
+    ------
+    ConfigError
+        It is a folder, or its folder is none that can be written.
+    """
+    path = path.expanduser().absolute()
+    if path.is_dir():
+        raise ConfigError(f"{option} {path}: must be a file, and is a folder. Name a file in it.")
+    as_folder(path.parent, option)
+    return path
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
@@ -23,11 +65,23 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError:
+    except OSError as error:
         # On a full disk the partial file would take up space.
         temporary.unlink(missing_ok=True)
+        error.filename = str(path)
         raise
     temporary.replace(path)
+
+
+@contextlib.contextmanager
+def disk_space_needed(place: Path, then: str) -> Iterator[None]:
+    """Turn a write error in ``place`` into a RunError: which file, and to free space ``then``."""
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"{error.filename or place} cannot be written ({error.strerror}). Free disk space, {then}."
+        ) from error
 
 
 def flush_to_disk(path: Path) -> None:

@@ -24,8 +24,10 @@ from fedapp.federation.delivery import repeat_failed_requests
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.queries import Queries
 from fedapp.federation.samplers.sampler import prepared_sampler
+from fedapp.files import disk_space_needed
 from fedapp.machine import keep_memory
 from fedapp.runs.callbacks import (
+    RESUME,
     Checkpoints,
     Metrics,
     ProgressReport,
@@ -190,18 +192,20 @@ def _prepare(
     sizes = list(nodes.sizes(nodes.clients).values()) if partition is None else partition.sizes
     require_batches(config, task, sizes)
     algorithm = make_algorithm(config, task)
-    round_ = state.round if state else 0
-    client_states = _client_states(grid, config, directory, algorithm, round_)
-    if state is None:
-        state = ServerState(0, theta, algorithm.start(theta))
-        engine = grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
-        run_info |= {"nodes": len(available), **engine}
-        run_info |= _start_ledger(config, algorithm, directory, nodes.clients)
-        _write_first_files(directory, config, node_data, state)
-    write_copies(directory.path, config)
+    round_, then = (state.round, RESUME) if state else (0, "or choose another run-dir")
+    with disk_space_needed(directory.path, then):
+        client_states = _client_states(grid, config, directory, algorithm, round_)
+        if state is None:
+            state = ServerState(0, theta, algorithm.start(theta))
+            engine = grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
+            run_info |= {"nodes": len(available), **engine}
+            run_info |= _start_ledger(config, algorithm, directory, nodes.clients)
+            _write_first_files(directory, config, node_data, state)
+        write_copies(directory.path, config)
     run_info |= digests(config)
     executed = _executed(grid, config, node_data, sizes, run_info)
-    write_config(directory, config, run_info)
+    with disk_space_needed(directory.path, then):
+        write_config(directory, config, run_info)
     return FederatedStrategy(
         executed,
         algorithm,

@@ -38,6 +38,8 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"learning-rate": 0.0}, ["learning-rate = 0.0", "greater than 0"]),
     ({"learning-rate": float("nan")}, ["learning-rate = nan"]),
     ({"learning-rate": float("inf")}, ["learning-rate = inf", "finite"]),
+    ({"learning-rate": 1e300}, ["learning-rate = 1e+300", "less than or equal to 1e+30"]),
+    ({"weight-decay": 1e300}, ["weight-decay = 1e+300", "less than or equal to 1e+30"]),
     ({"learning-rate-decay": 1.01}, ["learning-rate-decay = 1.01", "less than or equal to 1"]),
     ({"momentum": 1.0}, ["momentum = 1.0", "less than 1"]),
     ({"weight-decay": -1e-4}, ["weight-decay = -0.0001"]),
@@ -576,6 +578,21 @@ def test_a_run_config_text_is_read_as_flower_reads_it(text: str, words: list[str
 def test_settings_outside_of_the_run_config_text_win() -> None:
     words = split_settings(["seed=1 model='2nn'", "seed=2 nesterov=true"], ["nesterov=false"])
     assert parse_settings(words) == {"seed": 2, "model": "2nn", "nesterov": False}
+
+
+def test_a_file_of_settings_in_a_folder_with_an_equals_sign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("my runs", "lr=0.1", "resume.toml")
+    file.parent.mkdir(parents=True)
+    file.write_text("seed = 3\n")
+    assert parse_settings([str(file), "model=2nn"]) == {"seed": 3, "model": "2nn"}
+    assert split_settings([f" {file} "], None) == [str(file)]
+    # Without such a file it is a setting, and so is a text that is longer than names of files.
+    assert parse_settings(["run-dir=lr=0.1.toml"]) == {"run-dir": "lr=0.1.toml"}
+    long = " ".join(["seed=1"] * 1000)
+    assert split_settings([f"{long} x.toml"], None) == ["seed=1"] * 1000 + ["x.toml"]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import data_name
 from fedapp.training.algorithm import Batch, ClientContext
 from fedapp.training.build import make_algorithm, make_module
-from tests.conftest import Component, Run
+from tests.conftest import Component, Run, metrics_of
 from tests.identities import Identity
 from tests.own_app import app_in, write
 
@@ -183,9 +183,13 @@ def test_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> 
     monkeypatch.chdir(tmp_path)
     write(tmp_path, {"norms.py": block("class NormLog")})
     with app_in(tmp_path):
-        folder = run(callbacks="./norms.py", num_server_rounds=3, **{"norms.every": 3})
+        folder = run(
+            callbacks="./norms.py", num_server_rounds=4, eval_every=4, **{"norms.every": 2}
+        )
     lines = [line.split(",") for line in (folder / "norms.csv").read_text().splitlines()]
-    assert [line[0] for line in lines] == ["0", "3"]
+    assert [line[0] for line in lines] == ["0", "2", "4"]
+    scores = [str(record.get("test_accuracy", "")) for record in metrics_of(folder)]
+    assert [line[2] for line in lines] == [scores[0], "", scores[4]]
     norm = torch.cat([tensor.flatten() for tensor in model_of(folder).values()]).double().norm()
     assert float(lines[-1][1]) == pytest.approx(float(norm))
 

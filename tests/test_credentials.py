@@ -83,6 +83,22 @@ def test_a_federation_without_a_host_is_refused(
     assert "--host" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "host", ["a b", "", "münchen.example", "a.example:9092", "https://a.example", "[::1]"]
+)
+def test_a_host_that_no_name_or_address_is_is_refused(
+    host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--to", str(tmp_path / "c"), "--host", "a.example", "--host", host]) == 2
+    assert f"--host {host}: must be an IP address, or a name of" in capsys.readouterr().err
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.parametrize("host", ["server_1", "xn--mnchen-3ya.example", "10.0.0.7", "fe80::1"])
+def test_names_and_addresses_are_hosts(host: str, tmp_path: Path) -> None:
+    assert host in names(make_credentials(tmp_path, [host], []))
+
+
 def load_key(path: Path) -> Any:
     if path.name == "key":
         return serialization.load_ssh_private_key(path.read_bytes(), None)

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from logging import INFO
+from pathlib import Path
 from types import SimpleNamespace
 
 import killed
@@ -61,6 +62,31 @@ def test_no_room_at_the_end_is_one_clear_error(tmp_path, monkeypatch):
         run(tmp_path / "run")
     why = dict(status(tmp_path / "run"))["ended because"]
     assert "checkpoints cannot be written (No space left on device). Free disk space" in why
+
+
+@pytest.mark.parametrize(
+    "file", ["checkpoints/round-000000.safetensors", "task.json", "config.json"]
+)
+def test_no_room_at_the_start_is_one_clear_error_and_the_run_can_be_begun_again(
+    file, tmp_path, monkeypatch
+):
+    opened, folder = os.open, tmp_path / "run"
+
+    def unless_the_file(path, *how):
+        if Path(path).name.startswith(f".{Path(file).name}."):
+            full()
+        return opened(path, *how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", unless_the_file)
+        with pytest.raises(RunError) as ended:
+            run(folder)
+    assert str(ended.value) == (
+        f"{folder / file} cannot be written (No space left on device). Free disk space, or choose "
+        "another run-dir."
+    )
+    assert not list(folder.rglob("*.tmp"))
+    assert final(run(folder)) == final(run(tmp_path / "whole"))
 
 
 def test_a_power_cut_leaves_no_checkpoint_without_its_rounds(tmp_path, monkeypatch):

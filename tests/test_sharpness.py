@@ -258,11 +258,11 @@ def test_sharpness_is_the_same_each_time_and_on_the_command_line(run: Run, tmp_p
     options = ["--examples", "100", "--distance", "0.2", "--directions", "3"]
     other = shutil.copytree(folder, tmp_path / "another" / folder.name)
     said = CliRunner().invoke(
-        cli, ["sharpness", str(folder), str(other), *options, "--to", f"{tmp_path}/s.json"]
+        cli, ["sharpness", str(folder), str(other), *options, "--to", f"{tmp_path}/no/such/s.json"]
     )
     assert said.exit_code == 0
     assert f"{found.eigenvalue:.3g}" in said.stdout
-    both = json.loads((tmp_path / "s.json").read_text())
+    both = json.loads((tmp_path / "no" / "such" / "s.json").read_text())
     assert list(both) == [str(folder), str(other)]  # of the same name, and both are there
     written = both[str(folder)]
     assert written["eigenvalue"] == found.eigenvalue

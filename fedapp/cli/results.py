@@ -18,9 +18,11 @@ def updates(
     to: Annotated[Path, typer.Option(help="The folder of the pictures.")] = Path(),
 ) -> None:
     """Draw the similarity of clients' updates and their losses in runs with record-updates=true."""
+    from fedapp.files import as_folder
     from fedapp.runs.figures import draw_updates, read_runs
 
-    for path in draw_updates(read_runs(run_dirs), to.absolute()):
+    folder = as_folder(to, "--to")
+    for path in draw_updates(read_runs(run_dirs), folder):
         console.print(str(path), highlight=False, soft_wrap=True)
 
 
@@ -44,17 +46,18 @@ def sharpness(
     ] = None,
 ) -> None:
     """Measure the sharpness of final models: curvature of the training loss, and its rise."""
-    from fedapp.files import write_json
+    from fedapp.files import as_file, write_json
     from fedapp.runs.model_sharpness import COLUMNS, Measurement, as_row, sharpness_of
 
+    file = None if to is None else as_file(to, "--to")
     measurement = Measurement(examples, distance, directions)
     by_run = {str(folder): sharpness_of(folder, measurement, dataset) for folder in run_dirs}
     table = Table(*COLUMNS, box=None, padding=(0, 2, 0, 0))
     for name, each in by_run.items():
         table.add_row(*as_row(name, each))
     console.print(table)
-    if to is not None:
-        write_json(to, {name: asdict(each) for name, each in by_run.items()})
+    if file is not None:
+        write_json(file, {name: asdict(each) for name, each in by_run.items()})
 
 
 def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:

@@ -24,6 +24,7 @@ from fedapp.cli.options import (
 from fedapp.config.components import parameters
 from fedapp.config.read import defaults, field_of, parse_settings, read_config, split_settings
 from fedapp.config.run_config import Scalar
+from fedapp.config.settings import shown
 from fedapp.errors import ConfigError
 
 
@@ -95,6 +96,12 @@ def _resumed(
         raise ConfigError(
             f"run-dir = {other!r}: --resume continues the run in {folder}, in that folder. Leave "
             "the key out; for a run elsewhere, copy the folder and resume the copy."
+        )
+    if (asked := values.get("resume", True)) is not True:
+        raise ConfigError(
+            f"resume = {shown(asked)}: --resume continues the run in {folder}. Leave the key out; for a "
+            f"new run with its settings: fedapp run {shlex.quote(str(folder / 'resume.toml'))} "
+            "resume=false run-dir=FOLDER"
         )
     stored, run_info = read_stored(folder, callbacks="callbacks" not in values)
     before = {"nodes": int(run_info.get("nodes", 1)), "workers": int(run_info.get("workers", 0))}

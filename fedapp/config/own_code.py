@@ -16,10 +16,14 @@ from pathlib import Path
 from types import ModuleType
 
 from fedapp.config.app_folder import add_to_path
-from fedapp.errors import INSTALLED, ComponentError
+from fedapp.errors import INSTALLED, ComponentError, one_line
 
 OURS = frozenset({"fedapp", "strategies"})
 """The packages whose version says what their code is."""
+
+
+PYDANTIC_LINK = "For further information visit https://errors.pydantic.dev/"
+"""What the last line of pydantic's errors is."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +106,14 @@ def import_module(name: str, folder: Path) -> tuple[ModuleType, OwnCode]:
 
 def _import_problem(name: str, error: BaseException) -> str:
     """Return which error ended the import of ``name``, in which line of which file."""
-    message = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
     if isinstance(error, SyntaxError):
-        where, message = f"{error.filename}, line {error.lineno}", f"{message} ({error.text or ''})"
+        where, message = (
+            f"{error.filename}, line {error.lineno}",
+            f"{lines[-1]} ({error.text or ''})",
+        )
         return f"{where}: {message.replace(chr(10), '').rstrip()}. Correct the file."
+    message = one_line(" ".join(line for line in lines if PYDANTIC_LINK not in line))
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -257,8 +257,11 @@ def _message(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> 
     rule = message[0].lower() + message[1:]
     rule = TYPES.get(detail["type"], rule)
     rule = rule.replace("input should be", "must be").replace("string should", "must")
-    if detail["type"] == "less_than_equal" and detail["ctx"]["le"] == 1 < detail["input"] <= 100:
-        rule += f"; {detail['input']:g} % is {detail['input'] / 100:g}"
+    if detail["type"] == "less_than_equal":
+        bound, value = detail["ctx"]["le"], detail["input"]
+        if isinstance(bound, float):  # pydantic writes 1e30 with all of its zeros
+            rule = f"must be less than or equal to {bound:g}"
+        rule += f"; {value:g} % is {value / 100:g}" if bound == 1 < value <= 100 else ""
     return (
         f"{prefix}{kebab(key)} = {shown(detail['input'])}: {rule}. {field.description} "
         f"The default is {shown(field.get_default())}."
@@ -269,13 +272,13 @@ def split_settings(run_config: list[str] | None, settings: list[str] | None) -> 
     """Return the settings of ``--run-config`` texts, and then ``settings``.
 
     Settings are separated by spaces outside of quotes and brackets: ``"seed=[0, 1] dataset='my data'"``
-    has two. A text that ends with .toml and has no = is the name of one file, also with spaces.
+    has two. A text that ends with .toml is the name of one file, also with spaces, if it has no = or
+    there is such a file.
     """
     words = list[str]()
     for text in run_config or []:
         stripped = text.strip()
-        is_file = "=" not in stripped and stripped.endswith(".toml")
-        words += [stripped] if is_file else SETTING.findall(stripped)
+        words += [stripped] if _is_file(stripped) else SETTING.findall(stripped)
     return words + (settings or [])
 
 
@@ -293,15 +296,25 @@ def parse_settings(settings: list[str] | None) -> dict[str, Scalar]:
     all_defaults = defaults()
     for setting in settings or []:
         key, separator, text = setting.partition("=")
-        if separator:
-            values[key.strip()] = _value(text.strip(), all_defaults.get(key.strip()))
-        elif setting.endswith(".toml"):
+        if _is_file(setting):
             values |= dotted(_read_toml(Path(setting)))
+        elif separator:
+            values[key.strip()] = _value(text.strip(), all_defaults.get(key.strip()))
         else:
             raise ConfigError(
                 f"{setting!r}: must be KEY=VALUE, as in learning-rate=0.1, or a .toml file."
             )
     return values
+
+
+def _is_file(word: str) -> bool:
+    """Return whether a word is meant as a TOML file; one with an = is where there is such a file."""
+    if not word.endswith(".toml"):
+        return False
+    try:
+        return "=" not in word or Path(word).is_file()
+    except OSError:  # longer than names of files
+        return False
 
 
 def _value(text: str, default: Scalar | None) -> Scalar:

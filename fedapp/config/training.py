@@ -26,6 +26,8 @@ ONE_GRADIENT = Case("the clients of {algorithm!r} take no steps. Set algorithm='
 OWN_UPDATE = Case(
     "the clients of {algorithm!r} send neither theta_k - theta nor theta_k. Set algorithm='fedavg'"
 )
+LARGEST = 1e30
+"""Bound of factors of tensors: a larger number than 3.4e38 is none of float32."""
 ALGORITHM_DEFAULTS = ("sampler", "weighting", "server_learning_rate")
 """Fields whose default means the algorithm's own value, its attribute ``default_<field>``."""
 
@@ -52,7 +54,7 @@ class ClientUpdateConfig(ConfigGroup):
         "epoch",
         description="'epoch': reshuffled passes over the data; 'uniform': a random mini-batch a step.",
     )
-    learning_rate: float = Field(0.2, gt=0, description="Client learning rate, eta.")
+    learning_rate: float = Field(0.2, gt=0, le=LARGEST, description="Client learning rate, eta.")
     learning_rate_decay: float = Field(
         1.0, gt=0, le=1, description="Factor on eta after every round."
     )
@@ -63,7 +65,7 @@ class ClientUpdateConfig(ConfigGroup):
         False, description="Nesterov's form of the client momentum."
     )
     weight_decay: Annotated[float, UnusedIf(ONE_GRADIENT)] = Field(
-        0.0, ge=0, description="Factor of the L2 term in a client's gradient."
+        0.0, ge=0, le=LARGEST, description="Factor of the L2 term in a client's gradient."
     )
     clip_norm: Annotated[float, UnusedIf(ONE_GRADIENT)] = Field(
         0.0, ge=0, description="Largest L2 norm of a client's step gradient. 0: no clipping."

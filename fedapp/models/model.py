@@ -250,9 +250,14 @@ def _require_outputs(model: Model, network: nn.Module, task: Task) -> None:
         ) from error
     for part, mode in training:
         part.training = mode
-    if type(model).loss is Model.loss and tuple(outputs.shape[:2]) != (2, task.num_classes):
+    if type(model).loss is not Model.loss:
+        return
+    is_tensor = isinstance(outputs, Tensor)
+    if not is_tensor or tuple(outputs.shape[:2]) != (2, task.num_classes):
+        kind = f"a {type(outputs).__name__}, which is no tensor,"
+        found = f"shape {tuple(outputs.shape)}" if is_tensor else kind
         raise ConfigError(
-            f"model = {model.name!r}: {name} returns shape {tuple(outputs.shape)} for two examples. Let "
+            f"model = {model.name!r}: {name} returns {found} for two examples. Let "
             f"forward return logits of shape [n, {task.num_classes}] (of a text's every symbol: "
             f"[n, {task.num_classes}, T])."
         )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
-from pathlib import Path
 from typing import Any
 
 from flwr.common.logger import log
@@ -29,10 +27,13 @@ from torch.utils.tensorboard import SummaryWriter
 from fedapp.errors import RunError, reason_of
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
 from fedapp.federation.round_result import RoundResult
-from fedapp.files import append_or_restore, flush_to_disk
+from fedapp.files import append_or_restore, disk_space_needed, flush_to_disk
 from fedapp.runs.checkpoint import save_checkpoint
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.metrics import cut_metrics, drop_scores, to_line, wall_seconds
+
+RESUME = "and resume from the last checkpoint with the run's resume.toml or `fedapp run --resume`"
+"""What to do beside freeing disk space, where a run has begun."""
 
 
 class Metrics(Callback):
@@ -77,7 +78,7 @@ class Metrics(Callback):
 
     def on_end(self, state: ServerState) -> None:
         """Write the lines that could not be written before."""
-        with _disk_space_needed(self.path):
+        with disk_space_needed(self.path, RESUME):
             self._write()
 
     def _write(self) -> None:
@@ -86,18 +87,6 @@ class Metrics(Callback):
             self._was_last = 0
         append_or_restore(self.path, "".join(self._unwritten))
         self._unwritten.clear()
-
-
-@contextlib.contextmanager
-def _disk_space_needed(path: Path) -> Iterator[None]:
-    """Turn a write error at the end of the run into a RunError that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise RunError(
-            f"{path} cannot be written ({error.strerror}). Free disk space, and resume from the "
-            f"last checkpoint with the run's resume.toml or `fedapp run --resume`."
-        ) from error
 
 
 class Checkpoints(Callback):
@@ -128,7 +117,7 @@ class Checkpoints(Callback):
     def on_end(self, state: ServerState) -> None:
         """Write the last checkpoint."""
         if self._last != state.round:
-            with _disk_space_needed(self.folder):
+            with disk_space_needed(self.folder, RESUME):
                 self._save(state)
 
     def close(self) -> None:

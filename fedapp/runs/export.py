@@ -14,7 +14,7 @@ from torch import nn
 
 from fedapp.data import network_task
 from fedapp.data.node_data import describe_task
-from fedapp.files import write_atomically
+from fedapp.files import as_folder, write_atomically
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.own_code import reference_to_copy, write_files
 from fedapp.runs.saved_model import SavedModel
@@ -68,13 +68,15 @@ def export(model: SavedModel, folder: Path, *, onnx: bool) -> str:
 
     Raises
     ------
+    ConfigError
+        The folder cannot be written.
     ModuleNotFoundError
         ``onnx`` or ``onnxscript`` is not installed.
     """
     if onnx:
         for package in ("onnx", "onnxscript"):
             importlib.import_module(package)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = as_folder(folder, "--to")
     state = contiguous_copies(model.module.state_dict())
     write_atomically(folder / WEIGHTS, safetensors.torch.save(state))
     script = script_of(model)

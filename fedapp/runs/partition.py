@@ -16,6 +16,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.data import Partition, load_dataset, load_partition
 from fedapp.data.node_data import NodeData, read_node_data
 from fedapp.errors import ConfigError, FedappError
+from fedapp.files import as_file
 from fedapp.runs.figures import ENDINGS
 from fedapp.runs.partition_figure import draw_partition
 from fedapp.runs.partition_summary import (
@@ -65,7 +66,7 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
     Raises
     ------
     ConfigError
-        ``num-clients`` is 0, ``picture`` has an unknown ending, or its folder cannot be created.
+        ``num-clients`` is 0, ``picture`` has an unknown ending, or is no file that can be written.
     """
     if not config.num_clients:
         raise ConfigError(
@@ -97,14 +98,11 @@ def _picture_stem(picture: Path) -> Path:
             f"--picture {str(picture)!r}: pictures are written as {' and '.join(ENDINGS)}. Call it "
             f"{picture.stem}.png, or {picture.stem} alone."
         )
-    try:
-        picture.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--picture {str(picture)!r}: its folder cannot be created ({error.strerror}). "
-            "Choose another."
-        ) from error
-    return picture.with_suffix("") if ending in ENDINGS else picture
+    picture = as_file(picture, "--picture")
+    stem = picture.with_suffix("") if ending in ENDINGS else picture
+    for each in ENDINGS:
+        as_file(stem.with_name(stem.name + each), "--picture")
+    return stem
 
 
 def _table(partition: Partition, targets: NDArray[Any], labels: tuple[str, ...]) -> Table:

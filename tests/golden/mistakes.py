@@ -165,6 +165,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("run", "--worker-timeout", "3"),
     ("run", "--resume", "no-such-folder"),
     ("run", "--resume", "no-such-folder", "run-dir=another"),
+    ("run", "--resume", "no-such-folder", "resume=false"),
     ("status", "no-such-folder"),
     ("compare", "no-such-folder"),
     ("compare", "no-such-folder", "--target", "95"),

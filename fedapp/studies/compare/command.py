@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedapp.files import write_atomically
+from fedapp.files import as_folder, write_atomically
 from fedapp.runs.figures import save
 from fedapp.runs.formatting import aligned
 from fedapp.studies.compare.comparison import Comparison
@@ -17,7 +17,6 @@ from fedapp.studies.compare.page import (
     number_rows,
     setting_rows,
 )
-from fedapp.studies.sweep.store import as_folder
 
 
 def as_lines(comparison: Comparison) -> Iterator[str]:

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
+from fedapp.files import as_folder
 from fedapp.studies.papers.catalogue import Experiment, choose_at
 from fedapp.studies.papers.cells import (
     EXPERIMENT_SEPARATOR,
@@ -35,7 +36,7 @@ from fedapp.studies.sweep.identity import LENGTH
 from fedapp.studies.sweep.plans import Plan, failure, records_of, run_plans
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Cell, SearchResult, replay, search
-from fedapp.studies.sweep.store import Store, as_folder
+from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.table import read_records, update_table
 
 

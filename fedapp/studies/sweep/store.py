@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,35 +10,10 @@ from pathlib import Path
 from filelock import FileLock
 from pydantic import ValidationError
 
-from fedapp.errors import CheckpointError, ConfigError
-from fedapp.files import write_atomically
+from fedapp.errors import CheckpointError
+from fedapp.files import as_folder, write_atomically
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
-
-
-def as_folder(path: Path, option: str) -> Path:
-    """Return the absolute path of a writable folder; create it if necessary.
-
-    Raises
-    ------
-    ConfigError
-        It is a file or inside one, or cannot be created or written.
-    """
-    path = path.expanduser().absolute()
-    there = next(each for each in (path, *path.parents) if each.exists())
-    if not there.is_dir():
-        raise ConfigError(
-            f"{option} {path}: must be a folder, and {there} is a file. Choose another."
-        )
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise ConfigError(
-            f"{option} {path}: cannot be written ({error.strerror}). Choose another folder."
-        ) from error
-    return path
 
 
 class Store:
