@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Sized)
 CLIENT_NAMES = ("client_id", "character_id", "writer_id", "author", "user_id", "user")
 """Usual names of the column of clients."""
 
-CSV_FORMAT = b"csv 2"
+CSV_FORMAT = b"csv 3"
 """Version of the reading of CSV files; raise it when it changes, so that they are read again."""
 
 
@@ -119,6 +119,20 @@ def several_sets(config: DataConfig, names: Iterable[str]) -> DataError:
     return DataError(
         f"dataset-subset = {config.dataset_subset!r}: {config.dataset} holds several sets: "
         f"{', '.join(sorted(names))}. Set dataset-subset to a part of only one name."
+    )
+
+
+def no_column(where: str, name: str, columns: Iterable[str]) -> str:
+    """Return the error that ``where`` lacks a column, without what to do."""
+    return f"{where}: has no column {name!r}, but {', '.join(columns) or 'none'}."
+
+
+def no_column_in_test(config: DataConfig, key: str, name: str, columns: Iterable[str]) -> DataError:
+    """Return the error that the test split lacks a column of the training split, for ``key``."""
+    where = f"dataset {config.dataset!r}, split {config.test_split!r}"
+    return DataError(
+        f"{no_column(where, name, columns)} Name it there as in split {config.train_split!r}, or set "
+        f"{key} to what both splits have."
     )
 
 

@@ -26,7 +26,13 @@ from fedapp.data.readers.numbers import (
     refuse_text_among_numbers,
     table_inputs,
 )
-from fedapp.data.readers.source import CLIENT_NAMES, Source, Split, choose_splits
+from fedapp.data.readers.source import (
+    CLIENT_NAMES,
+    Source,
+    Split,
+    choose_splits,
+    no_column_in_test,
+)
 from fedapp.data.table import Table
 from fedapp.errors import DataError
 from fedapp.machine import cores
@@ -70,7 +76,7 @@ def source_from_tables(
 
 def _input_key(config: DataConfig, table: Any) -> str:
     if config.input_key:
-        column = _column(config, table, "input-key", config.input_key)
+        column = _column(config, config.train_split, table, "input-key", config.input_key)
         if _is_image(column.type) or is_text(column.type):
             return config.input_key
         raise DataError(
@@ -92,7 +98,7 @@ def _input_key(config: DataConfig, table: Any) -> str:
 def _label_key(config: DataConfig, table: Any, class_names: Mapping[str, tuple[str, ...]]) -> str:
     """Return the label column's name, or "" where there is none (next-token tasks)."""
     if config.label_key:
-        _column(config, table, "label-key", config.label_key)
+        _column(config, config.train_split, table, "label-key", config.label_key)
     return _label_name(config, table, class_names)
 
 
@@ -121,7 +127,7 @@ def _source_of_table(
         raise _no_label(config, train)
 
     def column(name: str, key: str) -> Column:
-        parts = {split: _column(config, table, key, name) for split, table in splits.items()}
+        parts = {split: _column(config, split, table, key, name) for split, table in splits.items()}
         is_input = key == "input-keys"
         return Column(config.dataset, name, parts, class_names.get(name, ()), keys=is_input)
 
@@ -177,7 +183,7 @@ def _coded(
 
 
 def _split(config: DataConfig, name: str, table: Any, input_key: str, label_key: str) -> Split:
-    inputs = _column(config, table, "input-key", input_key)
+    inputs = _column(config, name, table, "input-key", input_key)
     where = f"dataset {config.dataset!r}, split {name!r}, column {input_key!r}"
     images = _is_image(inputs.type)
     if images and not label_key:
@@ -190,7 +196,7 @@ def _split(config: DataConfig, name: str, table: Any, input_key: str, label_key:
 
 
 def _labels(config: DataConfig, split: str, table: Any, key: str) -> NDArray[np.int64]:
-    column = _column(config, table, "label-key", key)
+    column = _column(config, split, table, "label-key", key)
     where = f"label-key = {key!r}: this column of dataset {config.dataset!r}, split {split!r},"
     if column.null_count:  # first: of integers with gaps CSV makes floats
         raise DataError(
@@ -213,7 +219,9 @@ def _texts(column: Any, where: str) -> Any:
     return column
 
 
-def _column(config: DataConfig, table: Any, key: str, name: str) -> Any:
+def _column(config: DataConfig, split: str, table: Any, key: str, name: str) -> Any:
+    if name not in table.column_names and split == config.test_split != config.train_split:
+        raise no_column_in_test(config, key, name, table.column_names)
     if name not in table.column_names:
         raise DataError(
             f"{key} = {name!r}: dataset {config.dataset!r} has no such column. Set {key} to one that it "
