@@ -82,7 +82,7 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
         value = summary[key]
         shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
-    for message in (unused_data(config, summary), empty_classes(dataset)):
+    for message in (unused_data(config, dataset, summary), empty_classes(dataset)):
         if message:
             console.print(message, markup=False, highlight=False, soft_wrap=True)
     for file in draw_partition(partition, targets, labels, stem, _title(config)):

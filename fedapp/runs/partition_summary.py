@@ -41,7 +41,8 @@ def write_partition(folder: Path, config: RunConfig, node_data: NodeData) -> Non
         return
     summary = summarise_partition(config, node_data.dataset, node_data.partition)
     write_json(folder / "partition.json", summary)
-    for message in (unused_data(config, summary), empty_classes(node_data.dataset)):
+    dataset = node_data.dataset
+    for message in (unused_data(config, dataset, summary), empty_classes(dataset)):
         if message:
             log(WARNING, "%s", message)
 
@@ -67,13 +68,18 @@ def summarise_partition(
     tests = partition.test if config.evaluation == "clients" else None  # the server tests on all
     left_out = {
         "clients": named - partition.num_clients,
-        "examples": len(dataset.train) - len(partition.indices),
-        "test_examples": 0 if tests is None else len(dataset.test) - len(tests.indices),
+        "examples": len(dataset.train) - _distinct(partition),
+        "test_examples": 0 if tests is None else len(dataset.test) - _distinct(tests),
     }
     return {**summary, "left_out": left_out}
 
 
-def unused_data(config: RunConfig, summary: Mapping[str, Any]) -> str:
+def _distinct(partition: Partition) -> int:
+    """Return the number of examples that some client has; clients of a user's own scheme may share."""
+    return len(np.unique(partition.indices))
+
+
+def unused_data(config: RunConfig, dataset: Dataset, summary: Mapping[str, Any]) -> str:
     """Return a sentence about the data that no client has, or nothing if all are used.
 
     ``summary`` is the content of ``partition.json``.
@@ -81,7 +87,7 @@ def unused_data(config: RunConfig, summary: Mapping[str, Any]) -> str:
     left, clients = summary["left_out"], summary["num_clients"]
     totals = {
         "clients": f"the data's {left['clients'] + clients:,} clients",
-        "examples": f"the {left['examples'] + summary['num_examples']:,} training examples",
+        "examples": f"the {len(dataset.train):,} training examples",
         "test_examples": "the test examples",
     }
     parts = [f"{left[part]:,} of {total}" for part, total in totals.items() if left[part]]
