@@ -152,7 +152,7 @@ def _source_of_table(
     )
     return Source(
         train=parts[config.train_split],
-        test=parts.get(config.test_split),
+        test=parts[config.test_split] if parts.keys() > {config.train_split} else None,
         class_names=label_names,
         table=Table(tuple(names), tuple(values for values, _ in coded), label_names, num_classes),
     )
