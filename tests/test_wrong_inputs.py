@@ -40,6 +40,7 @@ TABLES = {
     "halves": "x,label 1,1.0 2,1.5",
     "negative": "x,label 1,0 2,-1",
     "one-of-three": "x,label 1,2 2,2",
+    "one-class": "x,label 1,0 2,0",
 }
 """Folders of tables: head and rows, with spaces for line ends."""
 
@@ -258,6 +259,7 @@ WRONG = {
 
 NOTED = {
     "run fraction-train=0": "fraction-train | 0 | max(floor(C*K), 1) | one client a round",
+    "run dataset=one-class model=linear": "dataset = 'one-class' | one class only, 0 | label-key | add",
     "run dataset=one-of-three model=linear": "2 of 3 classes | no training example | no model | 0, 1",
 }
 """What is allowed, but seldom meant: a line of the log says what it means."""

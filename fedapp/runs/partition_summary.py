@@ -42,9 +42,8 @@ def write_partition(folder: Path, config: RunConfig, node_data: NodeData) -> Non
     summary = summarise_partition(config, node_data.dataset, node_data.partition)
     write_json(folder / "partition.json", summary)
     dataset = node_data.dataset
-    for message in (unused_data(config, dataset, summary), empty_classes(dataset)):
-        if message:
-            log(WARNING, "%s", message)
+    for message in notes(config, dataset, summary):
+        log(WARNING, "%s", message)
 
 
 def labels_of(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -72,6 +71,15 @@ def summarise_partition(
         "test_examples": 0 if tests is None else len(dataset.test) - _distinct(tests),
     }
     return {**summary, "left_out": left_out}
+
+
+def notes(config: RunConfig, dataset: Dataset, summary: Mapping[str, Any]) -> list[str]:
+    """Return sentences about what is seldom meant: unused data, empty classes, a single class.
+
+    ``summary`` is the content of ``partition.json``.
+    """
+    each = unused_data(config, dataset, summary), empty_classes(dataset), single_class(dataset)
+    return list(filter(None, each))
 
 
 def _distinct(partition: Partition) -> int:
@@ -107,6 +115,18 @@ def empty_classes(dataset: Dataset) -> str:
     return (
         f"{len(missing)} of {len(labels)} classes have no training example, and no model learns them: "
         f"{listed}"
+    )
+
+
+def single_class(dataset: Dataset) -> str:
+    """Return a sentence about a classification with one class, or nothing."""
+    task = dataset.task
+    if not task.has_accuracy or task.num_classes > 1:
+        return ""
+    return (
+        f"dataset = {dataset.name!r}: has one class only, {', '.join(task.labels) or 0}, so every model "
+        "is right and nothing is learned. Name a column of several classes in label-key, or add examples "
+        "of another class"
     )
 
 
