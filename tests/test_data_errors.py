@@ -89,6 +89,12 @@ def huge(folder: Path) -> Path:
     return folder
 
 
+def one_small_image(folder: Path) -> Path:
+    write_image_folder(folder)
+    Image.fromarray(PIXELS[1][:3]).save(folder / "train" / "dog" / "0.png")
+    return folder
+
+
 def no_test_images(folder: Path) -> Path:
     write_image_folder(folder)
     for path in (folder / "test").rglob("*.png"):
@@ -181,6 +187,12 @@ CASES = [
         lambda f: pictures(f, [PICTURES[0], png(PIXELS[1][:3])], PICTURES[:1]),
         {},
         r"'image': images of mixed sizes: row 1 is 4x3, row 0 is 4x5",
+    ),
+    (
+        "mixed sizes of files",
+        one_small_image,
+        {},
+        r"mixed sizes: row 1 \(.*/dog/0\.png\) is 4x3, row 0 \(.*/cat/0\.png\) is 4x5\. Resize",
     ),
     (
         "mixed splits",

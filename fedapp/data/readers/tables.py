@@ -258,7 +258,8 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
     DataError
         An image is missing, unreadable, of another size, or coloured where the first is grey.
     """
-    first = _decode(column[0].as_py(), f"{where}, row 0", "")
+    first_record = column[0].as_py()
+    first = _decode(first_record, f"{where}, row 0", "")
     mode = "L" if first.mode in GREY else "RGB"
     channels = 1 if mode == "L" else 3
     images = np.empty((len(column), channels, first.height, first.width), np.uint8)
@@ -268,8 +269,8 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
             image = _decode(record, f"{where}, row {row}", mode)
             if image.size != first.size:
                 raise DataError(
-                    f"{where}: images of mixed sizes: row {row} is {image.width}x{image.height}, row 0 "
-                    f"is {first.width}x{first.height}. Resize all images to one size."
+                    f"{where}: images of mixed sizes: {_size(row, record, image)}, "
+                    f"{_size(0, first_record, first)}. Resize all images to one size."
                 )
             images[row] = (
                 np.asarray(image).reshape(first.height, first.width, channels).transpose(2, 0, 1)
@@ -279,6 +280,12 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
         for _ in pool.map(fill, range(0, len(column), ROWS_PER_TASK)):
             pass
     return images
+
+
+def _size(row: int, record: Any, image: Image.Image) -> str:
+    path = record.get("path") if isinstance(record, dict) else None
+    file = f" ({path})" if path else ""
+    return f"row {row}{file} is {image.width}x{image.height}"
 
 
 def _decode(record: Any, where: str, mode: str) -> Image.Image:
