@@ -64,6 +64,21 @@ def test_a_constant_column_whose_mean_is_rounded_is_constant(tmp_path):
     assert not data.train.inputs[:, 0].any()
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_largest_numbers_have_statistics_that_a_node_may_send(tmp_path):
+    folder = csv(tmp_path / "set", "x,label -1e90,0 1e90,1")
+    data = load_uncoded(
+        read_config({"dataset": str(folder), "data-cache": str(tmp_path / "cache")})
+    )
+    summary = summary_of(data)
+    assert Summary.read(data.table, summary.to_json()) == summary
+    assert summary.columns["x"].deviation == pytest.approx(1e90)
+    with pytest.raises(
+        DataError, match=r"split 'test', column 'x': row 0 is 1e\+91, .*larger unit"
+    ):
+        load(csv(tmp_path / "larger", "x,label 1,0 2,1", "1e91,0"))
+
+
 def test_categories_are_coded_by_the_sorted_values_of_the_training_part(tmp_path):
     """A value that only the test part has becomes zeros."""
     folder = csv(tmp_path / "set", "town,x,kind Rome,1,no Bern,3,yes Rome,2,no", "Oslo,2,yes")
