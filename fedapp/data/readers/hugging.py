@@ -185,11 +185,11 @@ def _as_written(
         return read
     files = {split: builder.config.data_files[split]}
     folder = scratch and str(scratch / f"only-{split}")
-    alone = datasets.load_dataset_builder(builder.name, data_files=files, cache_dir=folder)
-    alone.download_and_prepare()
-    lacking = empty.difference(alone.info.features)
-    kept = [name for name in table.column_names if name not in lacking]
-    return table.select(kept), {name: names[name] for name in names if name not in lacking}
+    single = datasets.load_dataset_builder(builder.name, data_files=files, cache_dir=folder)
+    single.download_and_prepare()
+    lacking = empty.difference(single.info.features)
+    own = [name for name in table.column_names if name not in lacking]
+    return table.select(own), {name: names[name] for name in names if name not in lacking}
 
 
 def _tables(splits: Mapping[Any, Any]) -> Tables:
