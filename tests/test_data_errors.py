@@ -89,6 +89,12 @@ def huge(folder: Path) -> Path:
     return folder
 
 
+def one_small_image(folder: Path) -> Path:
+    write_image_folder(folder)
+    Image.fromarray(PIXELS[1][:3]).save(folder / "train" / "dog" / "0.png")
+    return folder
+
+
 def no_test_images(folder: Path) -> Path:
     write_image_folder(folder)
     for path in (folder / "test").rglob("*.png"):
@@ -183,6 +189,12 @@ CASES = [
         r"'image': images of mixed sizes: row 1 is 4x3, row 0 is 4x5",
     ),
     (
+        "mixed sizes of files",
+        one_small_image,
+        {},
+        r"mixed sizes: row 1 \(.*/dog/0\.png\) is 4x3, row 0 \(.*/cat/0\.png\) is 4x5\. Resize",
+    ),
+    (
         "mixed splits",
         lambda f: pictures(f, PICTURES[:2], [png(PIXELS[1][:3])]),
         {},
@@ -228,7 +240,13 @@ CASES = [
         "a named test split that is missing, and a part to hold out",
         pets,
         {"test_split": "tset", "test_fraction": 0.2},
-        r"test-split = 'tset'.* Set test-split to test, or leave it out to hold out a part\.$",
+        r"test-split = 'tset'.* Set test-split to test, or set test-split='train' to hold out a part\.$",
+    ),
+    (
+        "a named test split that is missing",
+        lambda f: csv(f, "x,label\n", "1,0\n2,1\n"),
+        {"test_split": "dev"},
+        r"It has: train\. Set test-split='train' and test-fraction=0\.2 to hold out a part\.$",
     ),
     ("hold out all", pets, {"test_split": "train", "test_fraction": 0.99}, None),
     (
@@ -269,6 +287,27 @@ def test_data_error(tmp_path, make, keys, said):
         return
     with pytest.raises(DataError, match=said):
         load(folder, **keys)
+
+
+@pytest.mark.parametrize(
+    "make", [pets, lambda f: csv(f, "x,label\n", "1,0\n2,1\n", "1,0\n"), write_image_folder]
+)
+def test_a_part_to_hold_out_beside_a_test_split_is_refused(tmp_path, make):
+    """Nothing would be held out; of nodes with data of their own, some may have no test split."""
+    folder = make(tmp_path / "set")
+    said = (
+        r"test-fraction = 0\.25: has no effect, because dataset '.*set' has a test split, 'test'\. "
+        r"Set test-split='train' to test on a part of .*, or leave the key out\.$"
+    )
+    with pytest.raises(ConfigError, match=said):
+        load(folder, test_fraction=0.25)
+    whole = load(folder)
+    part = load(folder, test_fraction=0.25, test_split="train")
+    assert len(part.train) == len(whole.train) - 1
+    cache = {"data-cache": str(tmp_path / "cache"), "test-fraction": 0.25}
+    config = read_config({**cache, "dataset": "plays"})
+    assert len(load_node_data(config, str(folder)).train) == len(whole.train)
+    assert len(load(folder, test_fraction=0.25, num_clients=0).train) == len(whole.train)
 
 
 @pytest.mark.parametrize("kind", ["dataset", "dictionary", "two folders"])

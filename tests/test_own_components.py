@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedapp.config.read import read_config
-from fedapp.data import load_dataset
+from fedapp.data import load_dataset, load_partition
 from fedapp.data.node_data import read_node_data
 from fedapp.errors import ConfigError
 from fedapp.runs.directory import read_stored
@@ -70,6 +70,89 @@ class Own(Algorithm):
     def finalize(self, params, context, steps):
         return ClientExtras(upload={"last": context.step_state["last"]})
 """
+
+
+PARTITIONER = """
+from typing import ClassVar
+import numpy as np
+from fedapp.data import Partition, from_index_sets
+from fedapp.data.partition.partitioning import Partitioning
+
+class Own(Partitioning):
+    \"\"\"A scheme of a user's own.\"\"\"
+
+    name: ClassVar[str] = "own"
+
+    def split(self, examples, num_clients, seed):
+        n, k = len(examples), num_clients
+        return {sets}
+
+    def split_test(self, test, train, partition, seed):
+        n, k = len(test), partition.num_clients
+        return {test}
+"""
+EVERY_KTH = "from_index_sets([np.arange(i, n, k) for i in range(k)])"
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        (
+            "from_index_sets([np.arange(n) % k == i for i in range(k)])",
+            r"client 0 has a mask of 1440 booleans, .*Give np\.flatnonzero\(mask\)\.$",
+        ),
+        (
+            "from_index_sets([[0], [0.5, 1.0], [2], [3]])",
+            r"client 1 has index 0\.5, and indices are whole numbers\. .* x\.astype\(int\)\.$",
+        ),
+        ("from_index_sets([[0], [1], {2, 3}, [4]])", r"client 2 has a set .* sorted\(s\)\.$"),
+        ("from_index_sets([[0], [1], [[2], [3, 4]], [5]])", "client 2 has a list that is no list"),
+        (
+            "from_index_sets([[0], [1], [2], [3, -1]])",
+            "client 3 has index -1, and the 1440 examples have indices from 0 to 1439",
+        ),
+        ("from_index_sets([[], [], [5, 1440], [3]])", "client 2 has index 1440, and the 1440"),
+        (
+            "from_index_sets(np.array_split(np.arange(n), k - 1))",
+            "returns index sets of 3 clients, and there are 4. Return one for each",
+        ),
+        ("[np.arange(i, n, k) for i in range(k)]", "returns a list and no Partition"),
+        ("Partition(np.arange(n) / 1.0, np.arange(5) * 360)", "its indices are float64"),
+        (
+            "Partition(np.arange(n), np.arange(5) * 300)",
+            r"its offsets must rise from 0 to 1440, .* \[0, 300, 600, 900, 1200\]",
+        ),
+    ],
+)
+def test_what_a_partitioner_of_ones_own_returns_are_index_sets(
+    component: Component, sets: str, said: str
+) -> None:
+    component("fedapp.data.partition", "own", PARTITIONER.format(sets=sets, test="None"))
+    config = read_config({"partitioner": "own", "num-clients": 4})
+    with pytest.raises(ConfigError, match=rf"^partitioner = 'own', split: .*{said}"):
+        load_partition(config, load_dataset(config), 4)
+
+
+def test_so_are_its_test_sets(component: Component) -> None:
+    code = PARTITIONER.format(sets=EVERY_KTH, test="from_index_sets([[0]] * (k - 1) + [[n]])")
+    component("fedapp.data.partition", "own", code)
+    config = read_config({"partitioner": "own", "num-clients": 4})
+    said = "^partitioner = 'own', split_test: client 3 has index 357, .* from 0 to 356"
+    with pytest.raises(ConfigError, match=said):
+        load_partition(config, load_dataset(config), 4)
+
+
+def test_clients_of_a_partitioner_of_ones_own_may_share_examples(
+    component: Component, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Six clients with the first 100 examples each leave out 1,340 of 1,440."""
+    shared = "from_index_sets([np.arange(100)] * k)"
+    component("fedapp.data.partition", "own", PARTITIONER.format(sets=shared, test="None"))
+    folder = run("run", partitioner="own")
+    written = json.loads((folder / "partition.json").read_text())
+    assert written["left_out"] == {"clients": 0, "examples": 1340, "test_examples": 0}
+    assert written["num_examples"] == 600
+    assert "leaves out 1,340 of the 1,440 training examples" in caplog.text
 
 
 def test_an_upload_that_needs_a_step_is_refused_before_clients_train(

@@ -34,6 +34,7 @@ from fedapp.runs.partition_summary import (
     count_labels,
     empty_classes,
     partition_summary,
+    single_class,
     write_partition,
 )
 from tests.partitions import cycle, split_test
@@ -267,6 +268,15 @@ def test_classes_without_an_example_are_named():
     assert empty_classes(digits) == ""
     said = "2 of 10 classes have no training example, and no model learns them: 3, 7"
     assert empty_classes(dataclasses.replace(digits, train=kept)) == said
+
+
+def test_a_single_class_is_said_of_a_classification_alone():
+    digits = load_dataset(read_config(defaults()))
+    one = dataclasses.replace(digits.task, num_classes=1, labels=("3",))
+    said = "dataset = 'digits': has one class only, 3, so every model is right"
+    assert single_class(dataclasses.replace(digits, task=one)).startswith(said)
+    for task in (digits.task, dataclasses.replace(one, regression=True)):
+        assert single_class(dataclasses.replace(digits, task=task)) == ""
 
 
 def test_a_share_of_zero_is_one_client_a_round(tmp_path):

@@ -64,6 +64,21 @@ def test_a_constant_column_whose_mean_is_rounded_is_constant(tmp_path):
     assert not data.train.inputs[:, 0].any()
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_largest_numbers_have_statistics_that_a_node_may_send(tmp_path):
+    folder = csv(tmp_path / "set", "x,label -1e90,0 1e90,1")
+    data = load_uncoded(
+        read_config({"dataset": str(folder), "data-cache": str(tmp_path / "cache")})
+    )
+    summary = summary_of(data)
+    assert Summary.read(data.table, summary.to_json()) == summary
+    assert summary.columns["x"].deviation == pytest.approx(1e90)
+    with pytest.raises(
+        DataError, match=r"split 'test', column 'x': row 0 is 1e\+91, .*larger unit"
+    ):
+        load(csv(tmp_path / "larger", "x,label 1,0 2,1", "1e91,0"))
+
+
 def test_categories_are_coded_by_the_sorted_values_of_the_training_part(tmp_path):
     """A value that only the test part has becomes zeros."""
     folder = csv(tmp_path / "set", "town,x,kind Rome,1,no Bern,3,yes Rome,2,no", "Oslo,2,yes")
@@ -133,11 +148,93 @@ def test_a_csv_file_may_have_fractions_after_whole_numbers(tmp_path):
     assert late.train.inputs[-1, 0] > late.train.inputs[1, 0]
 
 
-def test_a_column_that_a_csv_file_lacks_has_no_values_there(tmp_path):
-    folder = csv(tmp_path / "set", "x,y,label 1,a,0 3,b,1")
-    (folder / "test.csv").write_text("x,label\n1,0\n")
-    with pytest.raises(DataError, match=r"split 'test', column 'y': row 0 has no value"):
-        load(folder, input_keys="x,y")
+def test_a_column_that_one_file_of_a_split_lacks_has_no_values_there(tmp_path):
+    folder = tmp_path / "set"
+    for name, rows in (("train/0", "1,2,0\n3,4,1\n"), ("test/0", "1,2,0\n")):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / f"{name}.csv").write_text(f"x,y,label\n{rows}")
+    (folder / "train" / "1.csv").write_text("x,label\n2,0\n")
+    with pytest.raises(DataError, match=r"split 'train', column 'y': row 2 has no value"):
+        load(folder)
+    assert load(folder, missing="mean").train.inputs[:, 1].tolist() == [-1, 1, 0]
+
+
+def rows_of(kind: str, folder: Path, train: dict[str, list], test: dict[str, list]) -> Path:
+    """Write tables of other columns as CSV, Parquet or JSON lines, or with save_to_disk."""
+    folder.mkdir()
+    for split, columns in (("train", train), ("test", test)):
+        if kind == "saved":
+            datasets.Dataset.from_dict(columns).save_to_disk(folder / split)
+            continue
+        table = datasets.Dataset.from_dict(columns)
+        {"csv": table.to_csv, "parquet": table.to_parquet, "jsonl": table.to_json}[kind](
+            folder / f"{split}.{kind}"
+        )
+    return folder
+
+
+@pytest.mark.parametrize("missing", ["refuse", "mean"])
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl", "saved"])
+def test_a_column_that_a_split_lacks_is_named(tmp_path, kind, missing):
+    """It is not made up."""
+    train = {"h": [1.0, 2.0], "Town": ["a", "b"], "label": [0, 1]}
+    test = {"h": [1.0, 3.0], "label": [1, 0]}
+    folder = rows_of(kind, tmp_path / "set", train, test)
+    said = (
+        r"dataset '.*set', split 'test': has no column 'Town', but h, label\. Name it there as in "
+        r"split 'train', or set input-keys to what both splits have\.$"
+    )
+    with pytest.raises(DataError, match=said):
+        load(folder, input_keys="h,Town", missing=missing)
+    assert load(folder, input_keys="h").train.inputs.tolist() == [[-1], [1]]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "saved"])
+def test_a_label_and_a_client_that_a_split_lacks_are_named(tmp_path, kind):
+    train = {"h": [1.0, 2.0], "ward": ["a", "b"], "kind": [0, 1]}
+    unlabelled = rows_of(kind, tmp_path / "a", train, {"h": [1.0], "ward": ["a"]})
+    with pytest.raises(
+        DataError, match=r"'test': has no column 'kind', but h, ward\. .* label-key"
+    ):
+        load(unlabelled, label_key="kind", client_key="ward")
+    nobodys = rows_of(kind, tmp_path / "b", train, {"h": [1.0], "kind": [0]})
+    said = r"client-key = 'ward': the test split has no such column\. Its further columns: none\."
+    with pytest.raises(DataError, match=said):
+        load(nobodys, label_key="kind", client_key="ward")
+
+
+@pytest.mark.parametrize("kind", ["csv", "saved"])
+def test_a_column_that_is_called_something_else_in_a_split_is_named(tmp_path, kind):
+    train = {"h": [1.0, 2.0], "Town": ["a", "b"], "label": [0, 1]}
+    test = {"h": [1.0], "City": ["a"], "label": [1]}
+    folder = rows_of(kind, tmp_path / "set", train, test)
+    with pytest.raises(DataError, match=r"'test': has no column 'Town', but h, City, label\."):
+        load(folder, input_keys="h,Town", missing="mean")
+    with pytest.raises(DataError, match=r"no column 'City'.*its columns: h, Town, label\."):
+        load(folder, input_keys="h,City", missing="mean")
+
+
+def test_a_parquet_file_of_other_columns_is_refused_with_both_lists(tmp_path):
+    """The library casts a file to the columns of the first one."""
+    train = {"h": [1.0, 2.0], "Town": ["a", "b"], "label": [0, 1]}
+    test = {"h": [1.0], "City": ["a"], "label": [1]}
+    folder = rows_of("parquet", tmp_path / "set", train, test)
+    said = r"set': a file: has no column 'Town', but h, City, label\. The first file has h, Town, "
+    with pytest.raises(DataError, match=said):
+        load(folder, input_keys="h,Town", missing="mean")
+
+
+def test_a_column_without_a_value_is_no_column_that_is_lacking(tmp_path):
+    """With missing=mean it counts as the mean of the training part."""
+    train = {"h": [1.0, 3.0], "x": [1.0, 2.0], "label": [0, 1]}
+    test = {"h": [1.0], "x": [None], "label": [1]}
+    features = {"h": "float64", "x": "float64", "label": "int64"}
+    folder = write_parquet(
+        tmp_path / "set",
+        {"train": train, "test": test},
+        {name: datasets.Value(kind) for name, kind in features.items()},
+    )
+    assert load(folder, missing="mean").test.inputs.tolist() == [[-1, 0]]
 
 
 @pytest.mark.parametrize("keys", [{}, {"input_keys": "a,b"}])

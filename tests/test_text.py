@@ -211,6 +211,16 @@ def test_leaf_windows_are_joined_to_the_same_kind_of_task(tmp_path):
     assert sorted(heard) == ["e|", "ght|ks|"]
 
 
+@pytest.mark.parametrize("lacking", ["character_id", "y"])
+def test_a_column_of_leaf_windows_that_the_test_split_lacks_is_named(tmp_path, lacking):
+    rows = windows("romeo", "but soft", 3)
+    train = {name: [row[name] for row in rows] for name in ("character_id", "x", "y")}
+    test = {name: values for name, values in train.items() if name != lacking}
+    folder = write_parquet(tmp_path / "leaf", {"train": train, "test": test})
+    with pytest.raises(DataError, match=f"split 'test': has no column '{lacking}', but "):
+        load(folder)
+
+
 def test_leaf_windows_of_a_node_are_whole_where_nothing_is_held_out(tmp_path):
     rows = windows("romeo", "but soft", 3)
     columns = {name: [row[name] for row in rows] for name in ("character_id", "x", "y")}

@@ -32,6 +32,7 @@ TABLES = {
     "gap": "x,y,label 1,2,0 2,,1",
     "nan": "x,y,label 1,2,0 2,4,1 2,nan,1",
     "infinite": "x,label 1,0 inf,1",
+    "huge": "x,label 1,0 -1e300,1",
     "towns": "town,label Rome,0 ,1 ,1",
     "letters": "x,y,label 1,1,0 2,1,1 3,?,0",
     "unlabelled": "x,label 1,0 2,",
@@ -40,6 +41,7 @@ TABLES = {
     "halves": "x,label 1,1.0 2,1.5",
     "negative": "x,label 1,0 2,-1",
     "one-of-three": "x,label 1,2 2,2",
+    "one-class": "x,label 1,0 2,0",
 }
 """Folders of tables: head and rows, with spaces for line ends."""
 
@@ -151,6 +153,7 @@ WRONG = {
     "run dataset=nan": "split 'train', column 'y' | row 2 has no value | Fill it | set missing='mean'",
     "run dataset=towns input-keys=town": "column 'town' | row 1 has no value | Fill it | missing='mean'",
     "run dataset=infinite": "column 'x' | row 1 is inf | a number must be finite | Correct it",
+    "run dataset=huge": "split 'train', column 'x' | row 1 is -1e+300 | -1e+90 and 1e+90 | larger unit",
     "run dataset=letters": "column 'y' | row 2 is '?' | a column of numbers | set categorical-keys='y'",
     "run dataset=unlabelled": "column 'label' | row 1 has no label | (1 such rows) | Remove these rows",
     "run dataset=cheap label-key=price": "'price' | row 2 is 'cheap' | column of numbers | Correct it.",
@@ -271,6 +274,7 @@ WRONG = {
 
 NOTED = {
     "run fraction-train=0": "fraction-train | 0 | max(floor(C*K), 1) | one client a round",
+    "run dataset=one-class model=linear": "dataset = 'one-class' | one class only, 0 | label-key | add",
     "run dataset=one-of-three model=linear": "2 of 3 classes | no training example | no model | 0, 1",
 }
 """What is allowed, but seldom meant: a line of the log says what it means."""

@@ -20,6 +20,10 @@ TABLE = Case("dataset {dataset!r} holds a table of numbers. Name one of text")
 NO_TABLE = Case(
     "dataset {dataset!r} holds images or text. Name a table, or its columns in input-keys"
 )
+TEST_SPLIT = Case(
+    "dataset {dataset!r} has a test split, {test_split!r}. Set test-split={train_split!r} to test on a "
+    "part of the training split instead"
+)
 INPUT_KEYS = Case("input-keys names the inputs. Set one of the two", lambda c: bool(c.input_keys))
 
 
@@ -98,7 +102,7 @@ class DataConfig(ConfigGroup):
             description="Maximum of training words per client (text-unit words). 0: all.",
         )
     )
-    test_fraction: Annotated[float, UnusedIf(EMBEDDED)] = Field(
+    test_fraction: Annotated[float, UnusedIf(EMBEDDED, TEST_SPLIT)] = Field(
         0.0, ge=0, lt=1, description="Share held out for testing where the data has no test split."
     )
     data_cache: str = Field(

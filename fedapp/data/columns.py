@@ -43,7 +43,8 @@ def code_groups(
         columns = [split.columns.get(name) for split in splits]
         if name == client:
             columns = _as_whole(columns)
-        fault = _fault(columns) or ("" if name == client else _too_many(columns, most))
+        fault = _lacking(splits) if None in columns else _fault(columns)
+        fault = fault or ("" if name == client else _too_many(columns, most))
         if fault and name == client and required:
             raise DataError(f"client-key = {name!r}: {fault}")
         if fault:
@@ -76,12 +77,21 @@ def _as_whole(columns: list[Any]) -> list[Any]:
         return columns
 
 
+def _lacking(splits: Sequence[Split]) -> str:
+    """Return that the test split lacks a column of the training split, and what to do."""
+    further = ", ".join(splits[-1].columns) or "none"
+    return (
+        f"the test split has no such column. Its further columns: {further}. Name it there as in the "
+        "training split, or name another column."
+    )
+
+
 def _fault(columns: list[Any]) -> str:
     """Return why a column in all splits has no ids, and what to do; "" if it has."""
     import pyarrow as pa
 
-    kinds = {None if column is None else column.type for column in columns}
-    if None in kinds or len(kinds) > 1 or any(column.null_count for column in columns):
+    kinds = {column.type for column in columns}
+    if len(kinds) > 1 or any(column.null_count for column in columns):
         return "some row or split has no value of this type. Fill the column."
     kind = columns[0].type
     if pa.types.is_floating(kind):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.data.table import Statistics, Table
+from fedapp.errors import ConfigError
 
 IGNORE = -1
 """Target value that the loss and the accuracy leave out (padding of token sequences)."""
@@ -155,9 +157,45 @@ class Partition:
         return self.indices[self.offsets[k] : self.offsets[k + 1]]
 
 
-def from_index_sets(sets: list[NDArray[np.int64]]) -> Partition:
-    """Return the partition whose client k holds ``sets[k]``."""
-    sizes = np.array([len(indices) for indices in sets], dtype=np.int64)
+class IndexSetError(ConfigError):
+    """Index sets that a partitioner gives are none; ``load_partition`` adds which partitioner."""
+
+
+def from_index_sets(sets: Sequence[NDArray[np.int64]]) -> Partition:
+    """Return the partition whose client k holds ``sets[k]``.
+
+    Raises
+    ------
+    IndexSetError
+        A set is no list or array of whole numbers.
+    """
+    arrays = [_index_set(client, indices) for client, indices in enumerate(sets)]
+    sizes = np.array([len(indices) for indices in arrays], dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    indices = np.concatenate(sets).astype(np.int64) if len(sets) else np.empty(0, np.int64)
-    return Partition(indices, offsets)
+    return Partition(np.concatenate([np.empty(0, np.int64), *arrays]), offsets)
+
+
+def _index_set(client: int, indices: Any) -> NDArray[np.int64]:
+    """Return the indices of ``client`` as an array, if they are such."""
+    try:
+        array = np.asarray(indices)
+    except ValueError:  # lists of different lengths
+        array = np.array(None)
+    if array.ndim != 1:
+        raise IndexSetError(
+            f"client {client} has a {type(indices).__name__} that is no list of indices. Give each "
+            "client a list or array of one dimension: of a set s, sorted(s)."
+        )
+    if not array.size:
+        return np.empty(0, np.int64)
+    if array.dtype == bool:
+        raise IndexSetError(
+            f"client {client} has a mask of {len(array)} booleans, and indices are whole numbers. Give "
+            "np.flatnonzero(mask)."
+        )
+    if array.dtype.kind not in "iu":
+        raise IndexSetError(
+            f"client {client} has index {array.tolist()[0]!r}, and indices are whole numbers. Give "
+            "integers: of an array x of whole floats, x.astype(int)."
+        )
+    return array.astype(np.int64)

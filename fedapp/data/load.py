@@ -24,9 +24,9 @@ from fedapp.config.run_config import RunConfig, kebab
 from fedapp.data.cache import cached_dataset, cached_partition, partition_key
 from fedapp.data.coding import coded, given_statistics, own_statistics
 from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
-from fedapp.data.dataset import Dataset, Examples, Partition, Task
+from fedapp.data.dataset import Dataset, Examples, IndexSetError, Partition, Task
 from fedapp.data.embedded.embedded import Embedded, checked
-from fedapp.data.partition.partitioning import Partitioning
+from fedapp.data.partition.partitioning import Partitioning, require_index_sets
 from fedapp.data.readers import content_key, read_source
 from fedapp.data.readers.source import Source, Split
 from fedapp.data.table import Table
@@ -134,12 +134,26 @@ def _nothing_to_test(config: DataConfig, task: Task) -> DataError:
 
 
 def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Partition:
-    """Return the partition of the training examples, and if there is one of the test examples, over K."""
+    """Return the partition of the training examples, and if there is one of the test examples, over K.
+
+    Raises
+    ------
+    ConfigError
+        The data cannot be split so, or the partitioner returns no index sets of K clients.
+    """
     partitioner = cast("Partitioning", config.component("partitioner"))
 
     def split() -> Partition:
-        train = partitioner.split(dataset.train, num_clients, config.seed)
-        test = partitioner.split_test(dataset.test, dataset.train, train, config.seed)
+        method = "split"
+        try:
+            train = partitioner.split(dataset.train, num_clients, config.seed)
+            require_index_sets(train, num_clients, len(dataset.train))
+            method = "split_test"
+            test = partitioner.split_test(dataset.test, dataset.train, train, config.seed)
+            if test is not None:
+                require_index_sets(test, num_clients, len(dataset.test))
+        except IndexSetError as error:
+            raise ConfigError(f"partitioner = {config.partitioner!r}, {method}: {error}") from error
         return dataclasses.replace(train, test=test)
 
     if not partitioner.cached:

@@ -23,6 +23,8 @@ MISSING = ""
 
 MAX_COUNT, MAX_MEAN = 2**53, 1e100
 """Bounds of what a node may say of a column of numbers, so that sums over nodes are finite."""
+MAX_NUMBER = 1e90
+"""Bound of a number in a table, so that its column's squared deviations are within those of a node's."""
 MAX_CATEGORIES = 10_000
 """Bound on the values of one column, since each becomes a number of every example."""
 

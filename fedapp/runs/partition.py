@@ -22,10 +22,9 @@ from fedapp.runs.partition_figure import draw_partition
 from fedapp.runs.partition_summary import (
     MAX_LABELS,
     count_labels,
-    empty_classes,
     labels_of,
+    notes,
     summarise_partition,
-    unused_data,
 )
 
 MAX_ROWS = 40
@@ -83,9 +82,8 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
         value = summary[key]
         shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
-    for message in (unused_data(config, summary), empty_classes(dataset)):
-        if message:
-            console.print(message, markup=False, highlight=False, soft_wrap=True)
+    for message in notes(config, dataset, summary):
+        console.print(message, markup=False, highlight=False, soft_wrap=True)
     for file in draw_partition(partition, targets, labels, stem, _title(config)):
         console.print(f"picture: {file.absolute()}", markup=False, highlight=False, soft_wrap=True)
 

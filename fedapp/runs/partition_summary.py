@@ -41,9 +41,9 @@ def write_partition(folder: Path, config: RunConfig, node_data: NodeData) -> Non
         return
     summary = summarise_partition(config, node_data.dataset, node_data.partition)
     write_json(folder / "partition.json", summary)
-    for message in (unused_data(config, summary), empty_classes(node_data.dataset)):
-        if message:
-            log(WARNING, "%s", message)
+    dataset = node_data.dataset
+    for message in notes(config, dataset, summary):
+        log(WARNING, "%s", message)
 
 
 def labels_of(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
@@ -67,13 +67,27 @@ def summarise_partition(
     tests = partition.test if config.evaluation == "clients" else None  # the server tests on all
     left_out = {
         "clients": named - partition.num_clients,
-        "examples": len(dataset.train) - len(partition.indices),
-        "test_examples": 0 if tests is None else len(dataset.test) - len(tests.indices),
+        "examples": len(dataset.train) - _distinct(partition),
+        "test_examples": 0 if tests is None else len(dataset.test) - _distinct(tests),
     }
     return {**summary, "left_out": left_out}
 
 
-def unused_data(config: RunConfig, summary: Mapping[str, Any]) -> str:
+def notes(config: RunConfig, dataset: Dataset, summary: Mapping[str, Any]) -> list[str]:
+    """Return sentences about what is seldom meant: unused data, empty classes, a single class.
+
+    ``summary`` is the content of ``partition.json``.
+    """
+    each = unused_data(config, dataset, summary), empty_classes(dataset), single_class(dataset)
+    return list(filter(None, each))
+
+
+def _distinct(partition: Partition) -> int:
+    """Return the number of examples that some client has; clients of a user's own scheme may share."""
+    return len(np.unique(partition.indices))
+
+
+def unused_data(config: RunConfig, dataset: Dataset, summary: Mapping[str, Any]) -> str:
     """Return a sentence about the data that no client has, or nothing if all are used.
 
     ``summary`` is the content of ``partition.json``.
@@ -81,7 +95,7 @@ def unused_data(config: RunConfig, summary: Mapping[str, Any]) -> str:
     left, clients = summary["left_out"], summary["num_clients"]
     totals = {
         "clients": f"the data's {left['clients'] + clients:,} clients",
-        "examples": f"the {left['examples'] + summary['num_examples']:,} training examples",
+        "examples": f"the {len(dataset.train):,} training examples",
         "test_examples": "the test examples",
     }
     parts = [f"{left[part]:,} of {total}" for part, total in totals.items() if left[part]]
@@ -101,6 +115,18 @@ def empty_classes(dataset: Dataset) -> str:
     return (
         f"{len(missing)} of {len(labels)} classes have no training example, and no model learns them: "
         f"{listed}"
+    )
+
+
+def single_class(dataset: Dataset) -> str:
+    """Return a sentence about a classification with one class, or nothing."""
+    task = dataset.task
+    if not task.has_accuracy or task.num_classes > 1:
+        return ""
+    return (
+        f"dataset = {dataset.name!r}: has one class only, {', '.join(task.labels) or 0}, so every model "
+        "is right and nothing is learned. Name a column of several classes in label-key, or add examples "
+        "of another class"
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.registry import Component
-from fedapp.data.dataset import Examples, Partition
+from fedapp.data.dataset import Examples, IndexSetError, Partition
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 
@@ -83,6 +83,36 @@ def require_examples(n: int, num_clients: int, minimum: int = 1) -> None:
         raise ConfigError(
             f"num-clients = {num_clients}: the data set has only {n} training examples, and every "
             f"client needs at least {share}. Set num-clients to {n // minimum} or less."
+        )
+
+
+def require_index_sets(partition: Any, num_clients: int, n: int) -> None:
+    """Raise IndexSetError unless ``partition`` has K index sets into n examples. Sets may overlap."""
+    if not isinstance(partition, Partition):
+        raise IndexSetError(
+            f"it returns a {type(partition).__name__} and no Partition. Return from_index_sets(...) of "
+            "one list or array of indices for each client."
+        )
+    indices, offsets = np.asarray(partition.indices), np.asarray(partition.offsets)
+    if partition.num_clients != num_clients:
+        raise IndexSetError(
+            f"it returns index sets of {partition.num_clients} clients, and there are {num_clients}. "
+            "Return one for each client, also where it is empty."
+        )
+    if len(indices) and indices.dtype.kind not in "iu":
+        raise IndexSetError(
+            f"its indices are {indices.dtype}, and must be whole numbers. Return from_index_sets(...)."
+        )
+    if offsets[0] or offsets[-1] != len(indices) or (np.diff(offsets) < 0).any():
+        raise IndexSetError(
+            f"its offsets must rise from 0 to {len(indices)}, the number of indices, and are "
+            f"{offsets.tolist()[:10]}. Return from_index_sets(...)."
+        )
+    if (wrong := np.flatnonzero((indices < 0) | (indices >= n))).size:
+        client = int(np.searchsorted(offsets, wrong[0], side="right")) - 1
+        raise IndexSetError(
+            f"client {client} has index {indices[wrong[0]]}, and the {n} examples have indices from 0 to "
+            f"{n - 1}. Give positions among the examples that it gets."
         )
 
 

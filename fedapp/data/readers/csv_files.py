@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ def read_csv(
 ) -> dict[str, Any]:
     """Return the table of each split's files; ``options`` are those of `pandas.read_csv`.
 
+    A table has the columns that some file of its split has.
     A column in which some numbers have a fraction is float64, and one with a text among numbers is text.
     Numbers in the columns ``codes`` are texts: 3 for 3.0, but 007 as written.
     """
@@ -63,9 +64,10 @@ def read_csv(
         # What has been read as a number is no longer as written.
         types = options.get("dtype", {}) | dict.fromkeys(mixed, str)
         chunks = _chunks(files, {**options, "dtype": types})
-    tables = {s: pa.concat_tables(_typed(c, kinds) for c in each) for s, each in chunks.items()}
-    for name in numbers:
-        tables = {split: changed(each, name, _as_code) for split, each in tables.items()}
+    tables = {split: _joined(each, kinds) for split, each in chunks.items()}
+    for split, name in product(tables, numbers):
+        if name in tables[split].column_names:
+            tables[split] = changed(tables[split], name, _as_code)
     return tables
 
 
@@ -133,6 +135,13 @@ def _fits(part: Any, kind: Any) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def _joined(chunks: Sequence[Any], kinds: Mapping[str, Any]) -> Any:
+    """Return the table of a split's chunks, with the columns that some of them has."""
+    names = dict.fromkeys(name for chunk in chunks for name in chunk.column_names)
+    own = {name: kinds[name] for name in names}
+    return pa.concat_tables(_typed(chunk, own) for chunk in chunks)
 
 
 def _typed(chunk: Any, kinds: Mapping[str, Any]) -> Any:

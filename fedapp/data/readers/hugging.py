@@ -21,12 +21,16 @@ from fedapp.data.readers.source import (
     CSV_FORMAT,
     Source,
     chosen_sets,
+    no_column,
     several_sets,
     visible_files,
 )
 from fedapp.data.readers.tables import source_from_tables
 from fedapp.errors import DataError
 from fedapp.files import write_atomically
+
+FILES_OF_ROWS = ("parquet", "json")
+"""Builders of `datasets` that take the columns of all splits from the first file."""
 
 Tables = Mapping[str, tuple[Any, ClassNames]]
 """The Arrow table of each split, and its class names."""
@@ -74,6 +78,7 @@ def read_hub(config: DataConfig, *, test_required: bool) -> Source:
     try:
         tables = _built(config, builder, None)
     except Exception as error:
+        _refuse_other_columns(config, error)
         raise DataError(_download_message(config, error)) from error
     return _source(config, tables, test_required=test_required)
 
@@ -100,6 +105,7 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
         tables = _built(config, builder, scratch)
     except Exception as error:
         _check_parquet(folder, read_all=True)
+        _refuse_other_columns(config, error)
         raise DataError(
             f"dataset = {config.dataset!r}: cannot be read: {_innermost(error)} It needs Parquet, "
             "CSV or JSON files named by split (train.parquet, test.parquet), image folders "
@@ -110,6 +116,22 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
     files = {str(split): each for split, each in (builder.config.data_files or {}).items()}
     _check_same_names(config, files)
     return _source(config, tables, test_required=test_required)
+
+
+def _refuse_other_columns(config: DataConfig, error: BaseException) -> None:
+    """Raise DataError if the library has refused a file for its columns."""
+    from datasets.table import CastError
+
+    cast = _cause(error)
+    if not isinstance(cast, CastError) or not cast.requested_column_names:
+        return
+    own, first = cast.table_column_names, cast.requested_column_names
+    lacking = next((name for name in first if name not in own), "")
+    fault = no_column("a file", lacking, own) if lacking else f"a file has {', '.join(own)}."
+    raise DataError(
+        f"dataset = {config.dataset!r}: {fault} The first file has {', '.join(first)}. Give the files of "
+        "all splits the same columns."
+    ) from error
 
 
 def _hub_builder(config: DataConfig) -> Any:
@@ -146,7 +168,28 @@ def _built(config: DataConfig, builder: Any, scratch: Path | None) -> Tables:
         tables = csv_tables(builder, names_in(config.categorical_keys), scratch)
         return {name: (table, {}) for name, table in tables.items()}
     builder.download_and_prepare()
-    return _tables(builder.as_dataset())
+    tables = dict(_tables(builder.as_dataset()))
+    used = [split for split in (config.train_split, config.test_split) if split in tables]
+    return {**tables, **{each: _as_written(builder, each, tables[each], scratch) for each in used}}
+
+
+def _as_written(
+    builder: Any, split: str, read: tuple[Any, ClassNames], scratch: Path | None
+) -> tuple[Any, ClassNames]:
+    """Return a split without the columns that no file of it has, of which the library makes nulls."""
+    import datasets
+
+    table, names = read
+    empty = {name for name in table.column_names if table[name].null_count == len(table)}
+    if not empty or builder.name not in FILES_OF_ROWS or not builder.config.data_files:
+        return read
+    files = {split: builder.config.data_files[split]}
+    folder = scratch and str(scratch / f"only-{split}")
+    single = datasets.load_dataset_builder(builder.name, data_files=files, cache_dir=folder)
+    single.download_and_prepare()
+    lacking = empty.difference(single.info.features)
+    own = [name for name in table.column_names if name not in lacking]
+    return table.select(own), {name: names[name] for name in names if name not in lacking}
 
 
 def _tables(splits: Mapping[Any, Any]) -> Tables:
@@ -315,9 +358,14 @@ def _check_same_names(config: DataConfig, files: Mapping[str, Sequence[str]]) ->
                     )
 
 
-def _innermost(error: BaseException) -> str:
+def _cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
+    return error
+
+
+def _innermost(error: BaseException) -> str:
+    error = _cause(error)
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
     return text if text.endswith(".") else text + "."

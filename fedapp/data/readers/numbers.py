@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
 from fedapp.data.readers.source import CLIENT_NAMES
-from fedapp.data.table import MAX_CATEGORIES, MISSING
+from fedapp.data.table import MAX_CATEGORIES, MAX_NUMBER, MISSING
 from fedapp.errors import DataError
 
 SAMPLE = 1000
@@ -155,7 +155,7 @@ def numbers_of(column: Column, missing: str) -> dict[str, NDArray[np.float64]]:
     Raises
     ------
     DataError
-        It holds something else, a value is infinite, or one is missing and ``missing`` is "refuse".
+        It holds something else, a value is too large, or one is missing and ``missing`` is "refuse".
     """
     result = {}
     for split, part in column.parts.items():
@@ -172,6 +172,11 @@ def numbers_of(column: Column, missing: str) -> dict[str, NDArray[np.float64]]:
             raise DataError(
                 f"{column.of(split)}: row {infinite[0]} is {values[infinite[0]]}, and a number must be "
                 f"finite. {column.correction}"
+            )
+        if (large := np.flatnonzero(np.abs(values) > MAX_NUMBER)).size:
+            raise DataError(
+                f"{column.of(split)}: row {large[0]} is {values[large[0]]}, and a number must be between "
+                f"{-MAX_NUMBER} and {MAX_NUMBER}. Give the column in a larger unit, or correct it."
             )
         if missing == "refuse":
             _refuse_missing(column, split, np.flatnonzero(np.isnan(values)))

@@ -20,6 +20,7 @@ from fedapp.data.readers.numbers import (
     numbers_of,
     refuse_text_among_numbers,
 )
+from fedapp.data.readers.source import no_column
 from fedapp.data.readers.tables import open_image
 from fedapp.data.table import Scaling, Statistics, Table, coded_inputs
 from fedapp.errors import DataError
@@ -44,8 +45,8 @@ def read_rows(path: Path, statistics: Statistics, missing: str) -> NDArray[np.fl
     for name, how in statistics.columns.items():
         if name not in rows.column_names:
             raise DataError(
-                f"{path}: has no column {name!r}, but {', '.join(rows.column_names)}. Give it those of "
-                f"the model: {', '.join(statistics.columns)}; others are ignored."
+                f"{no_column(str(path), name, rows.column_names)} Give it those of the model: "
+                f"{', '.join(statistics.columns)}; others are ignored."
             )
         values_of = {"": rows[name]}
         column = Column(str(path), name, values_of, names.get(name, ()), keys=False)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedapp.config.data import DataConfig
+from fedapp.config.data import TEST_SPLIT, DataConfig
 from fedapp.data.table import Table
 from fedapp.errors import DataError
 
@@ -20,7 +20,7 @@ T = TypeVar("T", bound=Sized)
 CLIENT_NAMES = ("client_id", "character_id", "writer_id", "author", "user_id", "user")
 """Usual names of the column of clients."""
 
-CSV_FORMAT = b"csv 2"
+CSV_FORMAT = b"csv 3"
 """Version of the reading of CSV files; raise it when it changes, so that they are read again."""
 
 
@@ -122,6 +122,20 @@ def several_sets(config: DataConfig, names: Iterable[str]) -> DataError:
     )
 
 
+def no_column(where: str, name: str, columns: Iterable[str]) -> str:
+    """Return the error that ``where`` lacks a column, without what to do."""
+    return f"{where}: has no column {name!r}, but {', '.join(columns) or 'none'}."
+
+
+def no_column_in_test(config: DataConfig, key: str, name: str, columns: Iterable[str]) -> DataError:
+    """Return the error that the test split lacks a column of the training split, for ``key``."""
+    where = f"dataset {config.dataset!r}, split {config.test_split!r}"
+    return DataError(
+        f"{no_column(where, name, columns)} Name it there as in split {config.train_split!r}, or set "
+        f"{key} to what both splits have."
+    )
+
+
 def choose_splits(
     config: DataConfig, available: Mapping[str, T], *, test_required: bool
 ) -> tuple[T, T | None]:
@@ -132,6 +146,8 @@ def choose_splits(
 
     Raises
     ------
+    ConfigError
+        `test-fraction` has no effect beside a test split.
     DataError
         A split is missing or has no examples.
     """
@@ -139,6 +155,10 @@ def choose_splits(
     has_test = config.test_split in available and config.test_split != config.train_split
     unset = (DataConfig.model_fields["test_split"].default, config.train_split)
     named = config.test_split not in unset
+    # Where nodes have data of their own, a part is held out on those without a test split.
+    of_nodes = getattr(config, "num_clients", None) == 0
+    if has_test and test_required and not of_nodes:
+        config.refuse_unused(TEST_SPLIT)
     if has_test or (test_required and (named or not config.test_fraction)):
         return train, _pick(config, "test-split", config.test_split, available)
     return train, None
@@ -164,6 +184,9 @@ def _advice(config: DataConfig, key: str, available: Collection[str]) -> str:
         return "Set train-split to one of them."
     others = [name for name in available if name != config.train_split]
     splits = f"Set test-split to {' or '.join(others)}, or " if others else ""
-    part = "leave it out" if config.test_fraction else "set test-fraction=0.2"
-    advice = f"{splits}{part} to hold out a part."
+    # A test split that is named, or that is there under the usual name, is not held out.
+    named = config.test_split != DataConfig.model_fields["test_split"].default
+    parts = [f"test-split={config.train_split!r}"] if named else []
+    parts += [] if config.test_fraction else ["test-fraction=0.2"]
+    advice = f"{splits}set {' and '.join(parts)} to hold out a part."
     return advice[0].upper() + advice[1:]

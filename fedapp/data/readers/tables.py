@@ -26,7 +26,13 @@ from fedapp.data.readers.numbers import (
     refuse_text_among_numbers,
     table_inputs,
 )
-from fedapp.data.readers.source import CLIENT_NAMES, Source, Split, choose_splits
+from fedapp.data.readers.source import (
+    CLIENT_NAMES,
+    Source,
+    Split,
+    choose_splits,
+    no_column_in_test,
+)
 from fedapp.data.table import Table
 from fedapp.errors import DataError
 from fedapp.machine import cores
@@ -70,7 +76,7 @@ def source_from_tables(
 
 def _input_key(config: DataConfig, table: Any) -> str:
     if config.input_key:
-        column = _column(config, table, "input-key", config.input_key)
+        column = _column(config, config.train_split, table, "input-key", config.input_key)
         if _is_image(column.type) or is_text(column.type):
             return config.input_key
         raise DataError(
@@ -92,7 +98,7 @@ def _input_key(config: DataConfig, table: Any) -> str:
 def _label_key(config: DataConfig, table: Any, class_names: Mapping[str, tuple[str, ...]]) -> str:
     """Return the label column's name, or "" where there is none (next-token tasks)."""
     if config.label_key:
-        _column(config, table, "label-key", config.label_key)
+        _column(config, config.train_split, table, "label-key", config.label_key)
     return _label_name(config, table, class_names)
 
 
@@ -121,7 +127,7 @@ def _source_of_table(
         raise _no_label(config, train)
 
     def column(name: str, key: str) -> Column:
-        parts = {split: _column(config, table, key, name) for split, table in splits.items()}
+        parts = {split: _column(config, split, table, key, name) for split, table in splits.items()}
         is_input = key == "input-keys"
         return Column(config.dataset, name, parts, class_names.get(name, ()), keys=is_input)
 
@@ -146,7 +152,7 @@ def _source_of_table(
     )
     return Source(
         train=parts[config.train_split],
-        test=parts.get(config.test_split),
+        test=parts[config.test_split] if parts.keys() > {config.train_split} else None,
         class_names=label_names,
         table=Table(tuple(names), tuple(values for values, _ in coded), label_names, num_classes),
     )
@@ -177,7 +183,7 @@ def _coded(
 
 
 def _split(config: DataConfig, name: str, table: Any, input_key: str, label_key: str) -> Split:
-    inputs = _column(config, table, "input-key", input_key)
+    inputs = _column(config, name, table, "input-key", input_key)
     where = f"dataset {config.dataset!r}, split {name!r}, column {input_key!r}"
     images = _is_image(inputs.type)
     if images and not label_key:
@@ -190,7 +196,7 @@ def _split(config: DataConfig, name: str, table: Any, input_key: str, label_key:
 
 
 def _labels(config: DataConfig, split: str, table: Any, key: str) -> NDArray[np.int64]:
-    column = _column(config, table, "label-key", key)
+    column = _column(config, split, table, "label-key", key)
     where = f"label-key = {key!r}: this column of dataset {config.dataset!r}, split {split!r},"
     if column.null_count:  # first: of integers with gaps CSV makes floats
         raise DataError(
@@ -213,7 +219,9 @@ def _texts(column: Any, where: str) -> Any:
     return column
 
 
-def _column(config: DataConfig, table: Any, key: str, name: str) -> Any:
+def _column(config: DataConfig, split: str, table: Any, key: str, name: str) -> Any:
+    if name not in table.column_names and split == config.test_split != config.train_split:
+        raise no_column_in_test(config, key, name, table.column_names)
     if name not in table.column_names:
         raise DataError(
             f"{key} = {name!r}: dataset {config.dataset!r} has no such column. Set {key} to one that it "
@@ -250,7 +258,8 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
     DataError
         An image is missing, unreadable, of another size, or coloured where the first is grey.
     """
-    first = _decode(column[0].as_py(), f"{where}, row 0", "")
+    first_record = column[0].as_py()
+    first = _decode(first_record, f"{where}, row 0", "")
     mode = "L" if first.mode in GREY else "RGB"
     channels = 1 if mode == "L" else 3
     images = np.empty((len(column), channels, first.height, first.width), np.uint8)
@@ -260,8 +269,8 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
             image = _decode(record, f"{where}, row {row}", mode)
             if image.size != first.size:
                 raise DataError(
-                    f"{where}: images of mixed sizes: row {row} is {image.width}x{image.height}, row 0 "
-                    f"is {first.width}x{first.height}. Resize all images to one size."
+                    f"{where}: images of mixed sizes: {_size(row, record, image)}, "
+                    f"{_size(0, first_record, first)}. Resize all images to one size."
                 )
             images[row] = (
                 np.asarray(image).reshape(first.height, first.width, channels).transpose(2, 0, 1)
@@ -271,6 +280,12 @@ def decode_images(column: Any, where: str) -> NDArray[np.uint8]:
         for _ in pool.map(fill, range(0, len(column), ROWS_PER_TASK)):
             pass
     return images
+
+
+def _size(row: int, record: Any, image: Image.Image) -> str:
+    path = record.get("path") if isinstance(record, dict) else None
+    file = f" ({path})" if path else ""
+    return f"row {row}{file} is {image.width}x{image.height}"
 
 
 def _decode(record: Any, where: str, mode: str) -> Image.Image:

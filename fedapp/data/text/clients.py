@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import CLIENT_NAMES, Source, Split
+from fedapp.data.readers.source import CLIENT_NAMES, Source, Split, no_column_in_test
 from fedapp.errors import DataError
 
 
@@ -39,6 +39,9 @@ def join_windows(config: DataConfig, source: Source, client: str) -> Source:
         return source
     train = _texts(source.train, client)
     if source.test is not None:
+        for key, name in (("input-key", "y"), ("client-key", client or "y")):
+            if name not in source.test.columns:
+                raise no_column_in_test(config, key, name, source.test.columns)
         return Source(_split(train, client), _split(_texts(source.test, client), client))
     if not config.test_fraction:
         return Source(_split(train, client), None)
