@@ -155,9 +155,10 @@ def test_the_picture_joins_the_runs_that_did_not_fall_apart(experiment: Sharpnes
     ]
     figure = draw_sharpness(experiment, found)
     rates, batches = figure.axes[:2]
-    every, sound, bound = rates.lines
+    every, sound, hollow, bound = rates.lines
     assert [list(line.get_ydata()) for line in (every, sound)] == [[30, 20, 0.1], [30, 20]]
+    assert (hollow.get_label(), hollow.get_markerfacecolor()) == ("collapsed", "none")
     assert list(bound.get_ydata()) == pytest.approx([20, 10, 2 / 0.3])
-    assert len(batches.lines) == 2
+    assert len(batches.lines) == 3  # all, those that did not fall apart, and the mark of the others
     nothing = draw_sharpness(experiment, results()).axes[0]
     assert [text.get_text() for text in nothing.texts] == ["not measured"]
