@@ -33,7 +33,7 @@ from fedapp.federation.evaluation import ClientEvaluation, evaluation_metrics
 from fedapp.federation.faults import Fault
 from fedapp.federation.messages import encode_train_request
 from fedapp.federation.nodes import Nodes
-from fedapp.federation.round_result import RoundRequests, RoundResult, TrainingResult
+from fedapp.federation.round_result import UNCHANGED, RoundRequests, RoundResult, TrainingResult
 from fedapp.federation.shared_evaluation import server_scores
 from fedapp.federation.validation import Expected, upload_like
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
@@ -284,7 +284,7 @@ class FederatedStrategy(Strategy):
 
     def _stop_or_warn(self, problem: str) -> None:
         round_ = self._requests.plan.round
-        text = f"round {round_}: {problem}; the model stays as it was"
+        text = f"round {round_}: {problem}; {UNCHANGED}"
         if self.config.on_failure == "stop":
             raise RunError(f"{text}; on-failure is 'stop'")
         log(WARNING, "%s", text)

@@ -24,7 +24,7 @@ from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.final_outputs import summarise
 from fedapp.runs.lock import END_MESSAGE, is_locked, locked, logged
 from fedapp.runs.model_sharpness import last_round
-from fedapp.runs.status import status
+from fedapp.runs.status import status, without_effect
 
 
 def test_a_finished_run(tmp_path):
@@ -36,6 +36,14 @@ def test_a_finished_run(tmp_path):
     assert rows["faults"] == "none"
     assert rows["last round"] == "5 of 5 clients"
     assert rows["resume"].startswith("finished; for more, raise num-server-rounds: fedapp run")
+
+
+def test_a_run_without_effect_says_why_theta_stayed_as_it_was(tmp_path):
+    """All clients replied well, and the server's step was infinite."""
+    folder = run(tmp_path / "run", num_server_rounds=2, server_learning_rate=1e300)
+    said = without_effect(RunDirectory(folder))
+    assert said.startswith("round 2: algorithm = 'fedavg' makes nan or infinite values")
+    assert without_effect(RunDirectory(run(tmp_path / "other"))) == ""
 
 
 def test_a_run_of_a_deployment_is_resumed_by_flower(tmp_path):

@@ -33,6 +33,10 @@ class RoundRequests:
         return [client for request in self.by_node for client in request.clients]
 
 
+UNCHANGED = "the model stays as it was"
+"""How the log's line about a round ends that has a ``problem``."""
+
+
 @dataclass(frozen=True)
 class TrainingResult:
     """What the training of a round found out.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedapp.federation.callback import RoundMetrics
+from fedapp.federation.round_result import UNCHANGED
 from fedapp.runs.directory import RunDirectory, read_stored, resume_command
 from fedapp.runs.lock import END_MESSAGE
 from fedapp.runs.metrics import read_metrics
@@ -58,7 +59,8 @@ def without_effect(directory: RunDirectory) -> str:
     trained = [record for record in read_metrics(directory.metrics) if record["round"] > 0]
     if not trained or any(record["model_changed"] for record in trained):
         return ""
-    return next(iter(trained[-1].get("failures", {}).values()), "too few clients replied")
+    messages = [text for text in _log_messages(directory) if text.endswith(UNCHANGED)]
+    return next(iter(trained[-1].get("failures", {}).values()), (messages or ["see its log"])[-1])
 
 
 def _log_messages(directory: RunDirectory) -> list[str]:
