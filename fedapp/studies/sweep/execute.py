@@ -12,14 +12,14 @@ from filelock import FileLock, Timeout
 
 from fedapp.client_app import app as client_app
 from fedapp.config.read import callback_settings, read_config
-from fedapp.config.run_config import RunConfig, Scalar
+from fedapp.config.run_config import Scalar
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import FedappError
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs.callbacks import StopAtTarget
 from fedapp.runs.checkpoint import checkpoint_rounds
-from fedapp.runs.directory import RunDirectory, read_stored, write_config
+from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.server import run
 from fedapp.studies.sweep.identity import ONE_OF_MANY, Request
 from fedapp.studies.sweep.record import RunRecord, failed_run, problem_of, read_run
@@ -153,17 +153,6 @@ def _one_line(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()
 
 
-def _with_files(request: Request, folder: Path) -> RunConfig:
-    """Return the stored settings; files that were moved, with the same content, are stored anew."""
-    stored, run_info = read_stored(folder)
-    values = stored.to_run_config()
-    if any(values[key] != path for key, path in request.files.items()):
-        resumed = {**values, **request.files, "resume": True, "run-dir": str(folder)}
-        stored = read_config(resumed)
-        write_config(RunDirectory(folder), stored, run_info)
-    return stored
-
-
 def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord:
     folder = store.folder(request.run)
     values: dict[str, Scalar] = {**ONE_OF_MANY, **dict(request.settings)}
@@ -171,14 +160,14 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
         values["trainer"] = "batched"
     done, rounds = 0, request.rounds
     if RunDirectory(folder).config.exists():
-        stored = _with_files(request, folder)
+        stored, _ = read_stored(folder)
         so_far = read_run(request, folder)
         if so_far.satisfies(request):
             return so_far  # killed before the record was written
         done = so_far.last_round
-        dataset = values.get("dataset", stored.dataset)  # the same content, perhaps at another path
-        callbacks = callback_settings(values)
-        values = {**stored.to_run_config(), **callbacks, "resume": True, "dataset": dataset}
+        # The same content, perhaps at another path.
+        files = {"dataset": values.get("dataset", stored.dataset), **request.files}
+        values = {**stored.to_run_config(), **callback_settings(values), **files, "resume": True}
         # A longer run that was killed between two evaluations continues to the next.
         rounds = max([rounds, *(saved + 1 for saved in checkpoint_rounds(folder / "checkpoints"))])
     values |= {"run-dir": str(folder), "num-server-rounds": rounds}
