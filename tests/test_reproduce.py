@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -30,6 +31,7 @@ from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions
 from fedapp.studies.sweep.search import Cell, replay, search
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.table import read_records, update_table
+from fedapp.training.client import TrainReply, TrainRequest
 from tests.paper_results import EXPERIMENTS, TABLES, cell, run_result, setup, table_results
 
 
@@ -163,11 +165,32 @@ def test_costs_add_up() -> None:
     assert tuned.runs == 8 * 3
 
 
+def test_the_cost_of_a_local_step_is_that_of_a_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 10 clients with B = 10 that take 10 ms a step: 32 of 60 steps take 0.3 s."""
+    clock, steps = [0.0], list[int]()
+
+    def train(_: object, request: TrainRequest, *rest: Any) -> TrainReply:
+        *_, data_of = rest
+        assert request.clients == tuple(range(10))
+        steps.append(len(data_of(0)) // 10)
+        clock[0] += 0.01 * steps[-1]
+        return TrainReply({}, {}, {}, (), {})
+
+    monkeypatch.setattr(costs, "train_cohort", train)
+    monkeypatch.setattr(costs.time, "process_time", lambda: clock[0])
+    measure = costs._example_seconds.__wrapped__
+    of_model = ("2nn", (), "scale", "batched")
+    assert measure("mnist", 10, 60, 10, *of_model) == pytest.approx(0.01 / (10 * 10))
+    assert steps == [1, 1, 2, 4, 8, 16, 32]
+    assert measure("mnist", 10, 3, 10, *of_model) == pytest.approx(0.01 / (10 * 10))
+    assert steps[7:] == [1, 1, 2, 3]
+
+
 @pytest.mark.parametrize("name", list(EXPERIMENTS))
 def test_every_item_has_a_cost_at_every_scale(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def seconds(data: str, batch: int, *_: object) -> float:
+    def seconds(data: str, clients: int, steps: int, batch: int, *_: object) -> float:
         assert data in costs.TASKS
-        assert batch > 0
+        assert min(clients, steps, batch) > 0
         return 1e-3
 
     monkeypatch.setattr(costs, "_example_seconds", seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,7 +43,9 @@ SIZES = {
     "shakespeare in words": (65_000, 16_000),
 }
 """Approximate numbers of training and test examples (of text: sequences)."""
-LEAST_SECONDS = 0.1
+LEAST_SECONDS = 0.3
+MOST_EXAMPLES = 500
+"""Examples of a local step that is measured."""
 FORWARD = 1 / 3
 """Approximate cost of evaluating an example, relative to training on it."""
 
@@ -149,13 +152,15 @@ def _round_seconds(cell: Cell) -> float:
     train, test = map(int, cut) if cut else SIZES[data]
     clients = participants(config.fraction_train, config.num_clients)
     local = train / config.num_clients
-    batch = min(config.batch_size or round(local), round(local))
+    batch = max(min(config.batch_size or round(local), round(local)), 1)
     examples = config.local_steps * batch if config.local_steps else _epochs(cell, config) * local
     options = tuple((k, v) for k, v in cell.settings.items() if k.startswith(f"{config.model}."))
-    steps = (config.model, options, config.transform, config.trainer)
-    each = _example_seconds(data, max(batch, 1), *steps)
+    kind = (config.model, options, config.transform, config.trainer)
+    steps = math.ceil(examples / batch)
+    each = _example_seconds(data, clients, steps, batch, *kind)
     evaluations = test * FORWARD / (config.eval_every or 1)
-    return clients * examples * each + evaluations * _example_seconds(data, min(100, test), *steps)
+    evaluated = _example_seconds(data, 1, 10, min(100, test), *kind)
+    return clients * examples * each + evaluations * evaluated
 
 
 def _epochs(cell: Cell, config: RunConfig) -> float:
@@ -173,17 +178,21 @@ def _data(config: RunConfig) -> str:
 @functools.cache
 def _example_seconds(
     data: str,
+    clients: int,
+    steps: int,
     batch: int,
     model: str,
     options: tuple[tuple[str, Scalar], ...],
     transform: str,
     trainer_name: str,
 ) -> float:
-    """Measure the seconds of a local step per example.
+    """Measure the seconds of local training per example, in processor time of one thread.
 
-    The minimum of several measurements, in processor time of one thread.
+    Of ``steps`` by a cohort of ``clients``, or of so many that they take ``LEAST_SECONDS``: a cohort
+    has a cost of its own, and a trainer may work on several clients at once.
     """
-    task, size = TASKS[data], min(batch, 500)
+    task, batch = TASKS[data], min(batch, MOST_EXAMPLES)
+    clients = min(clients, MOST_EXAMPLES // batch)
     config = read_config(
         {
             "model": model,
@@ -191,24 +200,30 @@ def _example_seconds(
             "transform": transform,
             "trainer": trainer_name,
             "local-epochs": 1,
-            "batch-size": size,
+            "batch-size": batch,
             "learning-rate": 1e-6,
             "partitioner": "iid",
         }
     )
-    examples = random_examples(task, size)
     trainer, theta = make_trainer(config, task), initial_parameters(config, task)
-    request = TrainRequest(replace(RoundPlan.of(config), reply="mean"), (0,))
+    request = TrainRequest(replace(RoundPlan.of(config), reply="mean"), tuple(range(clients)))
     keep_memory()
     torch.set_num_threads(1)
-    seconds: list[float] = []
-    while len(seconds) < 2 or sum(seconds[1:]) < LEAST_SECONDS:
+
+    def measured(steps: int) -> float:
+        examples = random_examples(task, steps * batch)
         began = time.process_time()
         reply = train_cohort(trainer, request, theta, {}, lambda _: examples)
         if reply.failures:
-            raise RuntimeError(f"a local step of {model} on {data} failed: {reply.failures[0]}")
-        seconds.append(time.process_time() - began)
-    return min(seconds[1:]) / size  # the first warms up
+            problem = next(iter(reply.failures.values()))
+            raise RuntimeError(f"local training of {model} on {data} failed: {problem}")
+        return time.process_time() - began
+
+    measured(1)  # warms up
+    number = 1
+    while (seconds := measured(number)) < LEAST_SECONDS and number < steps:
+        number = min(2 * number, steps)
+    return seconds / (clients * number * batch)
 
 
 def random_examples(task: Task, count: int) -> Examples:
