@@ -16,8 +16,9 @@ class FedProx(Algorithm):
     """A proximal term keeps local models near theta: mu / 2 ||w - theta||^2.
 
     Li et al. 2020 (MLSys), Eq. 2 and Algorithm 2: client k inexactly minimises
-    F_k(w) + mu / 2 ||w - theta||^2. The paper averages uniformly over clients drawn with probability
-    p_k; here clients are drawn uniformly and averaged by `weighting`, as in most implementations.
+    F_k(w) + mu / 2 ||w - theta||^2. Algorithm 2 averages uniformly over clients drawn with probability
+    p_k; here, as in the paper's experiments (section 5.1), clients are drawn uniformly and averaged by
+    `weighting`.
     """
 
     name: ClassVar[str] = "fedprox"

@@ -265,6 +265,7 @@ class FederatedStrategy(Strategy):
         if problem := too_few(aggregate, self.config.min_replies, self.algorithm):
             return problem, {}
         plan, further = self._requests.plan, dict[str, Any]()
+        total = self.nodes.total_weight
         if self.config.record_updates and aggregate.num_weighted:
             further |= similarity_metrics(aggregate, self.state.theta, plan.update)
         step = ServerStep(
@@ -272,15 +273,15 @@ class FederatedStrategy(Strategy):
             server_learning_rate=self.config.server_learning_rate,
             num_clients=len(self._sampler.population),
             participants=aggregate.num_weighted,
-            share=min(aggregate.weight / self.nodes.total_weight, 1.0),
+            share=min(aggregate.weight / total, 1.0),
             fraction=self.config.fraction_train,
         )
-        problem = apply_server_rule(self.algorithm, aggregate, self.state, step)
+        earlier = self.nodes.weight_of(self.state.sizes) / total if self.state.sizes else 1.0
+        if problem := apply_server_rule(self.algorithm, aggregate, self.state, step, earlier):
+            return problem, further
         if self.algorithm.keeps_state:
             self.state.sizes = self.nodes.known
-        return problem, further if problem else further | self.algorithm.report(
-            self.state.algorithm
-        )
+        return "", further | self.algorithm.report(self.state.algorithm)
 
     def _stop_or_warn(self, problem: str) -> None:
         round_ = self._requests.plan.round

@@ -341,6 +341,40 @@ def test_drift_is_corrected_where_curvatures_differ(name: str, tmp_path: Path) -
     assert largest_difference(fedavg, optimum) > 1e-2
 
 
+class JoiningGrid(InlineGrid):
+    """Two of four devices connect after a training message of round 2."""
+
+    joined = False
+
+    def push(self, message_id: str, message: Message) -> None:
+        plan = message.content.config_records.get("plan")
+        self.joined = self.joined or (plan is not None and plan["round"] == 2)
+        super().push(message_id, message)
+
+    def get_node_ids(self) -> list[int]:
+        nodes = super().get_node_ids()
+        return nodes if self.joined else nodes[:2]
+
+
+@pytest.mark.parametrize("name", ["scaffold", pytest.param("feddyn", marks=pytest.mark.slow)])
+def test_drift_is_corrected_for_devices_that_join_later(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what it held before they came, c would sum to another mean for good."""
+    monkeypatch.setenv("FEDAPP_STATE", str(tmp_path / "state"))
+    more = {"quadratic.curvature": 0.5, "learning-rate": 0.1, "min-nodes": 2}
+    more |= {"feddyn.alpha": 1.0} if name == "feddyn" else {}
+    values = settings(name, num_server_rounds=60, checkpoint_every=0) | more
+    values |= {"num-clients": 0, "run-dir": str(tmp_path / "run")}
+    nodes = partition_node_configs(4)
+    # The first two are not a pair, whose mean is the optimum.
+    grid = JoiningGrid(client_app, values, [nodes[i] for i in (0, 2, 1, 3)])
+    run_server(grid, read_config(values))
+    error = float((model_of(tmp_path / "run")["x"] - torch.from_numpy(OPTIMUM)).abs().max())
+    assert grid.joined
+    assert error < 1e-6
+
+
 @TRAINER
 @pytest.mark.parametrize("nesterov", slow_but((False,), (False, True)))
 @pytest.mark.parametrize("option", ["I", "II"])

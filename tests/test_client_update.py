@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.client_state import ClientStates, StateLocation
 from fedapp.training.round_plan import LARGEST_BATCH, RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.trainer import ClientResult, ClientTask, Trainer
+from fedapp.training.trainer import CaptureError, ClientResult, ClientTask, Trainer
 from tests.conftest import small_config
 from tests.sampling import uniform_sample
 
@@ -231,6 +231,36 @@ def test_a_client_that_diverges_is_left_out_and_named(make: Make) -> None:
     assert set(reply.failures) == {0, 1}
     assert "diverged" in reply.failures[0]
     assert reply.mean == {}
+
+
+class OneBroken(SequentialTrainer):
+    """Raises for clients with three examples, after it drew."""
+
+    error: Exception = ValueError("its labels are damaged")
+
+    def client_updates(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
+        self.draws = [*getattr(self, "draws", []), [task.rng.random() for task in tasks]]
+        if any(len(task.examples) == 3 for task in tasks):
+            raise self.error
+        return super().client_updates(tasks, plan)
+
+
+def test_a_client_whose_data_raise_takes_no_others_with_it() -> None:
+    """Client 0 goes to 0.5; client 2 has no example. Each begins again as it began."""
+    given = (Algorithm(), Transform(), torch.device("cpu"), torch.float64, 0)
+    trains = OneBroken(Scalar(), HalfSquare(), *given)
+    trains.clients_together = 3
+    plan = replace(RoundPlan.of(small_config(batch_size=0)), learning_rate=0.5, reply="mean")
+    theta = {"w": torch.zeros(1, dtype=torch.float64)}
+    reply = train_cohort(trains, TrainRequest(plan, (0, 1, 2)), theta, {}, CLIENTS.__getitem__)
+    assert list(reply.failures) == [1]
+    assert [metrics.client for metrics in reply.client_metrics] == [0, 2]
+    assert float(reply.mean["w"]) == 0.5
+    together, *alone = trains.draws
+    assert alone == [[draw] for draw in together]
+    trains.error = CaptureError("not captured to its end")
+    reply = train_cohort(trains, TrainRequest(plan, (0, 1, 2)), theta, {}, CLIENTS.__getitem__)
+    assert list(reply.failures) == [0, 1, 2]
 
 
 class OneInfinity(Algorithm):

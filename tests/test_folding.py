@@ -13,8 +13,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapp.config.read import read_config
 from fedapp.federation.aggregation import RunningAggregate, collect_replies, in_order
-from fedapp.federation.evaluation import aggregate_scores
+from fedapp.federation.evaluation import aggregate_scores, evaluation_metrics
 from fedapp.federation.messages import encode_reply
 from fedapp.federation.validation import Expected
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
@@ -151,6 +152,17 @@ def test_scores_of_clients_count_each_example_once() -> None:
     assert found is not None
     assert dict(found) == {"loss": 3.25, "accuracy": 0.875, "worst-accuracy": 0.5, "clients": 2}
     assert aggregate_scores([nothing]) is None
+
+
+def test_the_clients_rmse_is_that_of_their_examples_and_their_r2_is_not_the_tests() -> None:
+    """Errors of 0.2 and 0.4 on two examples each: the root of (0.04 + 0.16) / 2, not 0.3."""
+    numbers = ({"rmse": 0.2, "r2": -1.0}, {"rmse": 0.4, "r2": 0.5})
+    found = aggregate_scores([Score(each["rmse"] ** 2, 0.0, 2, each) for each in numbers])
+    metrics = evaluation_metrics(read_config({"evaluation": "clients"}), found)
+    assert metrics["test_rmse"] == metrics["client_rmse"] == pytest.approx(math.sqrt(0.1))
+    assert metrics["test_loss"] == pytest.approx(0.1)
+    assert metrics["client_r2"] == -0.25
+    assert "test_r2" not in metrics
 
 
 def test_numbers_of_a_models_own_are_means_by_examples_where_they_are_finite() -> None:

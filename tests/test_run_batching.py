@@ -24,10 +24,9 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.store import Store
 from fedapp.training.algorithm import ClientContext, ClientExtras
-from fedapp.training.batched.compiled_step import CaptureError
 from fedapp.training.batched.run_batching import RunBatch, current_run_batch
 from fedapp.training.round_plan import RoundPlan
-from fedapp.training.trainer import ClientResult, ClientTask
+from fedapp.training.trainer import CaptureError, ClientResult, ClientTask
 from tests.conftest import SMALL, largest_difference, metrics_of, model_of, slow_but
 
 SECONDS = 120

@@ -32,8 +32,8 @@ LEFT_OUT = (
 )
 NOT_EVALUATED = "Node %s: clients %s are left out of this evaluation: %s"
 
-CLIENT_ONLY = ("worst-accuracy", "clients")
-"""Metrics of a clients' evaluation that an evaluation by the server does not have."""
+CLIENT_ONLY = ("worst-accuracy", "clients", "r2")
+"""Metrics of a clients' evaluation that are not those of all test examples together."""
 
 
 class ClientEvaluation:
@@ -147,8 +147,8 @@ def collect_scores(
 def aggregate_scores(scores: Sequence[Score]) -> MetricRecord | None:
     """Return loss and accuracy over all clients' test examples, each example counting once.
 
-    The further numbers of ``Model.metrics`` are means over the clients where they are finite, weighted
-    by their examples. None without a test example.
+    So does the RMSE. The other further numbers of ``Model.metrics`` are means over the clients where
+    they are finite, weighted by their examples. None without a test example.
     """
     scores = [score for score in scores if score.count]
     total = sum(score.count for score in scores)
@@ -167,9 +167,15 @@ def aggregate_scores(scores: Sequence[Score]) -> MetricRecord | None:
 
 
 def _finite_mean(scores: Sequence[Score], name: str) -> float:
+    """Return the mean over the clients where it is finite; of an RMSE, that of the squares."""
     finite = [s for s in scores if math.isfinite(s.further.get(name, math.nan))]
     total = sum(s.count for s in finite)
-    return sum(s.further[name] * (s.count / total) for s in finite) if total else math.nan
+    if not total:
+        return math.nan
+    shares = [(s.further[name], s.count / total) for s in finite]
+    if name == "rmse":
+        return math.sqrt(sum(value * value * share for value, share in shares))
+    return sum(value * share for value, share in shares)
 
 
 def evaluation_metrics(config: RunConfig, scores: MetricRecord | None) -> RoundMetrics:

@@ -108,9 +108,13 @@ class Nodes:
 
         If nodes are clients, of those that have been accepted since the run began, connected or not.
         """
-        if self.config.weighting == "uniform":
-            return float(len(self.clients) if self.virtual else len(self._known))
-        return float(self._virtual_examples if self.virtual else sum(self._known.values()))
+        if self.virtual and self.config.weighting != "uniform":
+            return float(self._virtual_examples)
+        return float(len(self.clients)) if self.virtual else self.weight_of(self._known)
+
+    def weight_of(self, sizes: Mapping[int, int]) -> float:
+        """Return the total weight of clients with these n_k."""
+        return float(len(sizes) if self.config.weighting == "uniform" else sum(sizes.values()))
 
     @property
     def known(self) -> dict[int, int]:

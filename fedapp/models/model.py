@@ -134,7 +134,8 @@ class Model(Component, ABC):
 
         ``outputs`` [n, C] (or [n, C, T]) and ``targets`` are those of all examples evaluated. In the
         metrics of a round the names have the prefix ``test_`` or ``training_set_``, or ``client_`` for
-        the mean over clients that evaluate the model, weighted by their examples.
+        the mean over clients that evaluate the model, weighted by their examples (of "rmse" that of the
+        squares).
         """
         if not self.predicts_numbers(targets):
             return {}

@@ -149,7 +149,10 @@ class Algorithm(Component):
     """Whether clients store tensors from one round to the next."""
 
     keeps_mean: ClassVar[bool] = False
-    """Whether the server's state is a mean over all clients, by ``ServerStep.share``."""
+    """Whether the server's state is a mean over all clients, by ``ServerStep.share``.
+
+    Then it is scaled where clients join, which count with 0.
+    """
 
     own_normalisation: ClassVar[bool] = False
     """Whether normalisation layers, weights and running statistics, stay with the clients.

@@ -18,7 +18,7 @@ from fedapp.training.client_state import ClientStates, StateLocation
 from fedapp.training.device import to_memory_format
 from fedapp.training.round_plan import RoundPlan, client_generator
 from fedapp.training.tensors import WeightedMean, which_are_finite
-from fedapp.training.trainer import ClientResult, ClientTask, Trainer
+from fedapp.training.trainer import CaptureError, ClientResult, ClientTask, Trainer, restoring
 
 
 @dataclass(frozen=True)
@@ -182,12 +182,21 @@ def _client_updates(
 def _train(
     trainer: Trainer, tasks: Mapping[int, ClientTask], plan: RoundPlan
 ) -> dict[int, ClientResult | Exception]:
-    """Return the clients' results; an exception in a step of several clients is every one's."""
+    """Return the clients' results; where they raise together, of each alone, to find the one at fault.
+
+    After an incomplete capture nothing is retried: the error is every client's.
+    """
     try:
-        results = trainer.client_updates(list(tasks.values()), plan)
+        with restoring(tasks.values()):
+            results = trainer.client_updates(list(tasks.values()), plan)
         return _check_finite(dict(zip(tasks, results, strict=True)))
     except Exception as error:
-        return dict.fromkeys(tasks, error)
+        if len(tasks) == 1 or isinstance(error, CaptureError):
+            return dict.fromkeys(tasks, error)
+    alone: dict[int, ClientResult | Exception] = {}
+    for client, task in tasks.items():
+        alone |= _train(trainer, {client: task}, plan)
+    return alone
 
 
 def _check_finite(results: Mapping[int, ClientResult]) -> dict[int, ClientResult | Exception]:

@@ -7,7 +7,8 @@ rounding, so that ``build.make_trainer`` alone knows which of them a run has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -30,6 +31,22 @@ class ClientTask:
     context: ClientContext
     examples: Examples
     rng: np.random.Generator
+
+
+class CaptureError(RuntimeError):
+    """Capturing a CUDA graph failed midway; it must not be retried in the same process."""
+
+
+@contextmanager
+def restoring(tasks: Iterable[ClientTask]) -> Iterator[None]:
+    """Reset the tasks' generators where the block raises, so that they can be tried again."""
+    states = [(task.rng.bit_generator, task.rng.bit_generator.state) for task in tasks]
+    try:
+        yield
+    except Exception:
+        for generator, state in states:
+            generator.state = state
+        raise
 
 
 @dataclass(frozen=True)

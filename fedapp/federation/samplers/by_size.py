@@ -10,8 +10,9 @@ from fedapp.federation.samplers.sampler import Candidates, Sampler
 class BySize(Sampler):
     """m clients, drawn one after another in proportion to n_k; with uniform weights.
 
-    Li et al. 2020 (FedProx, section 5.1) draw with replacement, and then a client may count twice; here
-    it trains once a round at most.
+    Li et al. 2020 (FedProx, Algorithm 2) draw clients with probability n_k / n. With replacement a client
+    may count twice, and its mean weight is n_k / n; here it trains once a round at most, so that its mean
+    weight is at most 1 / m: the larger clients count less than their share.
     """
 
     name: ClassVar[str] = "by-size"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedapp.training.trainer import ClientResult, ClientTask
+from fedapp.training.trainer import ClientResult, ClientTask, restoring
 
 WHOLE_COHORT = 10**9
 """More clients than any cohort has."""
@@ -93,12 +93,10 @@ class MemoryLimit:
 
 def _train_or_none(train: Train, tasks: Sequence[ClientTask]) -> list[ClientResult] | None:
     """Train the clients, or return None, with their generators reset, if memory runs out."""
-    rng_states = [task.rng.bit_generator.state for task in tasks]
     try:
-        return train(tasks)
+        with restoring(tasks):
+            return train(tasks)
     except torch.OutOfMemoryError:
         if len(tasks) == 1:
             raise
-    for task, state in zip(tasks, rng_states, strict=True):
-        task.rng.bit_generator.state = state
     return None  # outside the handler, so that the traceback's tensors are freed

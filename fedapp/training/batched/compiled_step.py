@@ -25,6 +25,7 @@ from fedapp.training.batched.graph_convolution import use_triton
 from fedapp.training.batched.graph_matmul import compile_around_matmuls, use_onednn
 from fedapp.training.batched.graph_updates import update_in_place
 from fedapp.training.tensors import Groups, Tensors
+from fedapp.training.trainer import CaptureError
 
 Mode = Literal["record", "compile", "capture"]
 Signature = tuple[tuple[str, str, torch.Size, tuple[int, ...], torch.dtype], ...]
@@ -36,10 +37,6 @@ TracedStep = Callable[[list[Tensor]], list[Tensor]]
 
 WARM_UP_RUNS = 3
 """Runs on a side stream before a CUDA graph is captured, as PyTorch's documentation asks."""
-
-
-class CaptureError(RuntimeError):
-    """Capturing a CUDA graph failed midway; it must not be retried in the same process."""
 
 
 @functools.cache

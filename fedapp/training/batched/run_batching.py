@@ -12,9 +12,8 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from types import TracebackType
 
-from fedapp.training.batched.compiled_step import CaptureError
 from fedapp.training.round_plan import RoundPlan
-from fedapp.training.trainer import ClientResult, ClientTask
+from fedapp.training.trainer import CaptureError, ClientResult, ClientTask, restoring
 
 Train = Callable[[Sequence[ClientTask], RoundPlan], list[ClientResult]]
 """Trains clients of one run or of several, whose plans differ at most in the learning rate."""
@@ -132,10 +131,10 @@ def _train_together(calls: Sequence[_TrainCall]) -> None:
     After an incomplete capture nothing is retried: the error is every run's.
     """
     tasks = [task for call in calls for task in call.tasks]
-    rng_states = [task.rng.bit_generator.state for task in tasks]
     results: list[ClientResult] | None
     try:
-        results = calls[0].train(tasks, calls[0].plan)
+        with restoring(tasks):
+            results = calls[0].train(tasks, calls[0].plan)
     except CaptureError as error:
         for call in calls:
             call.error, call.done = error, True
@@ -143,8 +142,6 @@ def _train_together(calls: Sequence[_TrainCall]) -> None:
     except Exception:
         results = None
     if results is None:  # outside the handler, so that the traceback's tensors are freed
-        for task, state in zip(tasks, rng_states, strict=True):
-            task.rng.bit_generator.state = state
         for call in calls:
             call.train_separately()
         return
