@@ -30,7 +30,10 @@ from benchmarks.workloads import WORKLOADS, Workload, idle
 from fedapp.config.run_config import RunConfig
 from fedapp.data.node_data import read_node_data
 
-OTHERS = ("simulation", "peers", "memory", "gpu", "lstm", "data_cache FOLDER", "defaults")
+OTHERS = (
+    *("simulation", "peers", "memory", "gpu", "lstm", "data_cache FOLDER", "partitions FOLDER"),
+    *("stacked", "defaults", "same_speed OLD [NEW]"),
+)
 IDLE_ROUNDS = 100
 """Rounds of a millisecond that make one measurement."""
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from numpy.typing import ArrayLike
 
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Task
@@ -78,10 +77,13 @@ def run(
     config: RunConfig,
     callbacks: list[Callback] | None = None,
     queries: Queries | None = None,
+    *,
+    one_length: bool = True,
 ) -> RunDirectory:
     """Run ``config`` over the nodes of ``grid`` and return the run directory.
 
-    ``queries`` are those that the nodes have been sent already.
+    ``queries`` are those that the nodes have been sent already. Without ``one_length`` the run may be
+    continued for more rounds, and ``trainer = "auto"`` does not depend on their number.
 
     Raises
     ------
@@ -108,8 +110,10 @@ def run(
             log(INFO, "fraction-train = 0: max(floor(C*K), 1) is one client a round")
         state = _resumed(config, directory, theta, dataset.task)
         nodes = _nodes(config, node_data, statistics, queries)
-        strategy = _prepare(grid, config, directory, run_info, nodes, node_data, theta, state)
-        standard = standard_callbacks(directory, config, one_length=_has_one_length(grid))
+        strategy = _prepare(
+            grid, config, directory, run_info, nodes, node_data, theta, state, one_length=one_length
+        )
+        standard = standard_callbacks(directory, config, one_length=one_length)
         strategy.callbacks = [*standard, *(callbacks or [])]
         last = _last_round(config, directory, strategy.state)
         keep_memory()
@@ -179,6 +183,8 @@ def _prepare(
     node_data: NodeData,
     theta: Tensors,
     state: ServerState | None,
+    *,
+    one_length: bool,
 ) -> FederatedStrategy:
     """Wait for nodes, write a new run's first files, and return the strategy."""
     if state:
@@ -203,7 +209,9 @@ def _prepare(
             _write_first_files(directory, config, node_data, state)
         write_copies(directory.path, config)
     run_info |= digests(config)
-    executed = _executed(grid, config, node_data, sizes, run_info)
+    executed = executed_config(config, node_data, sizes, run_info, by_length=one_length)
+    if executed.threads > max(config.threads, 1):
+        log(INFO, "Threads: %d, as measured", executed.threads)
     with disk_space_needed(directory.path, then):
         write_config(directory, config, run_info)
     return FederatedStrategy(
@@ -216,24 +224,6 @@ def _prepare(
         ledger=_ledger(config, algorithm, directory, run_info, state.round),
         population=run_info.get("clients"),
     )
-
-
-def _executed(
-    grid: Grid,
-    config: RunConfig,
-    node_data: NodeData,
-    sizes: ArrayLike,
-    run_info: dict[str, Any],
-) -> RunConfig:
-    """Return the configuration with what is chosen for it here, such as a measured number of threads."""
-    executed = executed_config(config, node_data, sizes, run_info, by_length=_has_one_length(grid))
-    if executed.threads > max(config.threads, 1):
-        log(INFO, "Threads: %d, as measured", executed.threads)
-    return executed
-
-
-def _has_one_length(grid: Grid) -> bool:
-    return not isinstance(grid, LocalGrid) or grid.has_one_length
 
 
 def _client_states(

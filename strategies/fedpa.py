@@ -9,13 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedapp.training.algorithm import (
-    Algorithm,
-    ClientContext,
-    ClientExtras,
-    ServerStep,
-    Tensors,
-)
+from fedapp.training.algorithm import Algorithm, ClientContext, ClientExtras, Tensors
 from fedapp.training.tensors import add, scaled
 
 
@@ -97,17 +91,6 @@ class FedPA(Algorithm):
         gram = torch.eye(len(rows), dtype=rows.dtype, device=rows.device) + self.rho * rows @ rows.T
         weights = self.rho * torch.linalg.solve(gram, along)
         return {n: d - torch.tensordot(weights, centred[n], 1) for n, d in delta.items()}
-
-    def apply(
-        self,
-        theta: Mapping[str, Tensor],
-        mean: Tensors,
-        upload: Tensors,
-        state: Tensors,
-        step: ServerStep,
-    ) -> tuple[Tensors, Tensors]:
-        """Return theta + eta_g * mean of what the clients sent."""
-        return add(theta, mean, step.server_learning_rate), state
 
 
 def _along_first(values: Tensor, like: Tensor) -> Tensor:

@@ -134,10 +134,10 @@ def test_a_callback_that_raises_ends_the_run_after_its_round_and_loses_nothing(
 
 def test_workers_of_a_cluster_get_the_code_of_callbacks(app: Path) -> None:
     """In a sweep each is the server of its runs."""
-    from fedapp.studies.sweep.cluster_workers import codes_of
+    from fedapp.runs.own_code import own_code_of
 
     config = read_config({"callbacks": "./rows.py,./other.py"})
-    assert [sorted(code.files) for code in codes_of(config)] == [["rows.py"], ["other.py"]]
+    assert [sorted(code.files) for _, _, code in own_code_of(config)] == [["rows.py"], ["other.py"]]
 
 
 @pytest.mark.parametrize("method", ["on_start", "on_end", "close"])

@@ -128,12 +128,6 @@ def test_very_many_clients_are_measured_by_a_sample(monkeypatch):
     assert matrix.counts.sum(axis=1).tolist() == [5, 5, 5, 5]
 
 
-def test_the_label_of_a_token_sequence_is_its_first_target():
-    targets = np.array([[2, 0, -1], [1, 1, 1]])
-    matrix = count_labels(Partition(np.array([0, 1]), np.array([0, 1, 2])), targets, 3)
-    assert matrix.counts.tolist() == [[0, 0, 1], [0, 1, 0]]
-
-
 def labels_of(folder: Path, split: str) -> Examples:
     parquet = pytest.importorskip("pyarrow.parquet")
     (file,) = folder.glob(f"{split}-*.parquet")

@@ -17,11 +17,12 @@ from pathlib import Path
 from pydantic.fields import FieldInfo
 
 from fedapp.cli.key_table import config_table
+from fedapp.config.components import parameters
 from fedapp.config.group import keys_of
 from fedapp.config.key_docs import bounds_of, words_of
 from fedapp.config.read import field_of
 from fedapp.config.registry import FAMILIES, Family
-from fedapp.config.run_config import GROUPS, kebab
+from fedapp.config.run_config import GROUPS
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.options import data_folder
 from fedapp.studies.papers.pages.index import index
@@ -85,9 +86,9 @@ def _family_section(family: Family) -> list[str]:
     lines = ["", f"## Values of `{family.key}`", ""]
     lines += [described] if described else ["| value | what it is |", "| --- | --- |", *titles]
     keys: dict[tuple[str, ...], list[str]] = {}
-    for name, component in components.items():
-        for field, info in component.model_fields.items():
-            keys.setdefault(_cells(info), []).append(f"`{name}.{kebab(field)}`")
+    for component in components.values():
+        for key, info in parameters(component).items():
+            keys.setdefault(_cells(info), []).append(f"`{key}`")
     rows = [f"| {', '.join(alike)} | {' | '.join(cells)} |" for cells, alike in keys.items()]
     return [*lines, "", *KEYS_HEADING, *rows] if rows else lines
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, cast
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from fedapp.config.components import choices, component_class, family_of, name_of
+from fedapp.config.components import choices, component_class, family_of, name_of, parameters
 from fedapp.config.registry import Component, Family
 from fedapp.config.settings import Scalar, Settings, kebab, no_effect
 from fedapp.errors import ConfigError
@@ -94,8 +94,8 @@ class ConfigGroup(Settings):
 
     def options_of(self, component: type[Component]) -> dict[str, Scalar]:
         """Return the parameters of ``component`` among the options, by field."""
-        keys = {field: f"{component.name}.{kebab(field)}" for field in component.model_fields}
-        return {field: self.options[key] for field, key in keys.items() if key in self.options}
+        keys = zip(component.model_fields, parameters(component), strict=True)
+        return {field: self.options[key] for field, key in keys if key in self.options}
 
     def name_of(self, key: str) -> str:
         """Return the name of the component that ``key`` chooses; of other data, the folder's or hub's."""

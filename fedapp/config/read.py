@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from fedapp.config.app_folder import app_folder
-from fedapp.config.components import entry_points, family_of, name_of
+from fedapp.config.components import entry_points, family_of, name_of, parameters
 from fedapp.config.data import EMBEDDED
 from fedapp.config.group import keys_of
 from fedapp.config.own_components import OwnComponents, chosen_values, own_components
@@ -163,12 +163,8 @@ def _default(field: str) -> Scalar:
 @functools.cache
 def option_fields() -> dict[str, FieldInfo]:
     """Return the field of every component's parameter, by the key ``name.parameter``."""
-    return {
-        f"{name}.{kebab(field)}": info
-        for family in FAMILIES
-        for name, component in family.components().items()
-        for field, info in component.model_fields.items()
-    }
+    components = (each for family in FAMILIES for each in family.components().values())
+    return {key: field for each in components for key, field in parameters(each).items()}
 
 
 def field_of(key: str) -> FieldInfo:

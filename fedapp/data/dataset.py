@@ -171,8 +171,12 @@ def from_index_sets(sets: Sequence[NDArray[np.int64]]) -> Partition:
     """
     arrays = [_index_set(client, indices) for client, indices in enumerate(sets)]
     sizes = np.array([len(indices) for indices in arrays], dtype=np.int64)
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Partition(np.concatenate([np.empty(0, np.int64), *arrays]), offsets)
+    return Partition(np.concatenate([np.empty(0, np.int64), *arrays]), offsets_of(sizes))
+
+
+def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the start of each client's slice, and the end of the last: [K + 1]."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def _index_set(client: int, indices: Any) -> NDArray[np.int64]:

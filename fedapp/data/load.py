@@ -41,7 +41,6 @@ LATER_READING_KEYS = (
     "categorical_keys",
     "missing",
     "task",
-    "table_statistics",
 )
 """Keys of READING added later: a default is left out of the cache's key, so old entries stay valid."""
 

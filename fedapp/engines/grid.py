@@ -31,8 +31,6 @@ class LocalGrid(Grid):
     """Whether all nodes are on this machine."""
     location = ""
     """A line for the log about the machines of the nodes, or nothing."""
-    has_one_length = True
-    """Whether the run is of one length, which decides what ``trainer = "auto"`` is; else of several."""
     option = "--nodes"
     """The option of ``fedapp run`` that sets the number of nodes."""
 

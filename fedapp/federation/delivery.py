@@ -85,18 +85,13 @@ def grace_period(seconds: float) -> float:
     return min(0.05 * seconds, 5.0)
 
 
-def expiring(content: RecordDict, node: int, kind: str, group: str, seconds: float) -> Message:
-    """Return a message that expires ``grace_period`` after a deadline of ``seconds``."""
-    ttl = seconds + grace_period(seconds)
-    return Message(content, node, kind, ttl=ttl, group_id=group)
-
-
 def messages_to(
     nodes: Sequence[int], contents: Sequence[RecordDict], kind: str, round_: int, seconds: float
 ) -> list[Message]:
-    """Return one message a node, each of which expires as ``expiring`` says."""
+    """Return one message a node, which expires ``grace_period`` after a deadline of ``seconds``."""
+    ttl, group = seconds + grace_period(seconds), str(round_)
     pairs = zip(nodes, contents, strict=True)
-    return [expiring(content, node, kind, str(round_), seconds) for node, content in pairs]
+    return [Message(content, node, kind, ttl=ttl, group_id=group) for node, content in pairs]
 
 
 def is_deployment(grid: Grid) -> bool:

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedapp.config.registry import FAMILIES, Component
+from fedapp.config.components import family_of
+from fedapp.config.registry import Component
 from fedapp.data.dataset import IGNORE, Task
 from fedapp.errors import ConfigError, reason_of
 from fedapp.seeds import torch_seed
@@ -167,9 +168,6 @@ class PlainModel(Model):
     def build(self, task: Task) -> nn.Module:
         """Return the network."""
         self.require_fit(task)
-        return self._construct(task)
-
-    def _construct(self, task: Task) -> nn.Module:
         given = {"input_shape": task.input_shape, "num_classes": task.num_classes}
         signature = inspect.signature(self.network)
         taken = {key: value for key, value in given.items() if key in signature.parameters}
@@ -265,7 +263,7 @@ def _require_outputs(model: Model, network: nn.Module, task: Task) -> None:
 
 
 def _fitting(task: Task) -> list[str]:
-    components = next(family for family in FAMILIES if family.key == "model").components()
+    components = family_of("model").components()
     return [
         name for name, model in components.items() if issubclass(model, Model) and model.fits(task)
     ]

@@ -105,7 +105,7 @@ def draw_curves(
     _draw_score(left, records, target)
     _draw_losses(right, records)
     for axes in (left, right):
-        _by_round(axes)
+        by_round(axes)
     figure.suptitle(title, fontsize=10, color="#333333")
     return save(figure, stem, dpi=150)
 
@@ -117,11 +117,12 @@ def curve_panels(records: Sequence[RoundMetrics], target: float) -> list[tuple[s
     _draw_score(score, records, target)
     _draw_losses(losses, records)
     for axes in (score, losses):
-        _by_round(axes)
+        by_round(axes)
     return [(score.get_ylabel(), figures[0]), ("losses", figures[1])]
 
 
-def _by_round(axes: Axes) -> None:
+def by_round(axes: Axes) -> None:
+    """Label the x-axis with rounds, at whole numbers, and make the axes plain."""
     axes.set_xlabel("communication round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
     make_plain(axes)

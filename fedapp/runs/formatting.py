@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from fedapp.config.settings import Scalar
 
 
-def number(value: float | None, digits: int = 3, missing: str = "") -> str:
-    """Format a number with significant digits, without an exponent for large numbers."""
+def number(value: float | None, digits: int = 3) -> str:
+    """Format a number with significant digits, large ones without an exponent; "" for none and nan."""
     if value is None or value != value:
-        return missing
+        return ""
     if abs(value) >= 10 ** (digits - 1):
         return f"{value:.0f}"
     return f"{value:.{digits}g}"

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,14 @@ def trained_clients(record: RoundMetrics) -> list[int]:
     """Return the clients whose updates were used, of a round after 0."""
     unused = {*map(int, record.get("failures", {})), *record.get("surplus", ())}
     return [client for client in map(int, record["clients"]) if client not in unused]
+
+
+def faults_by_kind(records: Sequence[RoundMetrics]) -> str:
+    """Return how many client updates were not used, by kind of fault; "none" if all were."""
+    faults: Counter[str] = Counter()
+    for record in records:
+        faults.update(record.get("faults", {}))
+    return ", ".join(f"{kind} {count}" for kind, count in faults.items()) or "none"
 
 
 def total(records: Sequence[RoundMetrics], key: str) -> float:

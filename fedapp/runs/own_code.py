@@ -25,13 +25,13 @@ def digests(config: RunConfig) -> dict[str, Any]:
     """
     found = {
         key: {"name": name, "sha256": code.digest, "files": list(code.files)}
-        for key, name, code in _own_code(config)
+        for key, name, code in own_code_of(config)
     }
     folder = {} if flower_folder() else {"app": str(app_folder())}
     return {COMPONENTS: found, **folder} if found else {}
 
 
-def _own_code(config: RunConfig) -> Iterator[tuple[str, str, OwnCode]]:
+def own_code_of(config: RunConfig) -> Iterator[tuple[str, str, OwnCode]]:
     """Yield key, name and source of each of the run's own components, callbacks included."""
     for key, code in config.own_code().items():
         yield key, config.name_of(key), code
@@ -42,7 +42,7 @@ def _own_code(config: RunConfig) -> Iterator[tuple[str, str, OwnCode]]:
 
 def write_copies(folder: Path, config: RunConfig) -> None:
     """Write the source of each of the run's own components to ``components/<key>/``."""
-    for key, _, code in _own_code(config):
+    for key, _, code in own_code_of(config):
         write_files(folder / COMPONENTS / key, code)
 
 

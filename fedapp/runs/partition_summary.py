@@ -21,6 +21,7 @@ from fedapp.analysis.partition import (
 )
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Partition
+from fedapp.data.dataset import offsets_of
 from fedapp.data.node_data import NodeData
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.files import write_json
@@ -139,21 +140,17 @@ class Matrix:
 
 
 def count_labels(partition: Partition, targets: NDArray[Any], num_labels: int) -> Matrix:
-    """Return the label counts of all clients, or of a sample if there are too many.
-
-    ``targets`` [n], or [n, T] for token sequences, of which the first target is the label.
-    """
-    labels = targets if targets.ndim == 1 else targets[:, 0]
+    """Return the label counts of all clients, or of a sample if there are too many."""
     most = max(MAX_CELLS // num_labels, 1)
     if partition.num_clients <= most:
         clients = np.arange(partition.num_clients)
         return Matrix(
-            clients, label_counts(partition.indices, partition.offsets, labels, num_labels)
+            clients, label_counts(partition.indices, partition.offsets, targets, num_labels)
         )
     clients = np.arange(most) * partition.num_clients // most
     indices = np.concatenate([partition.client(int(k)) for k in clients])
-    offsets = np.concatenate([[0], np.cumsum(partition.sizes[clients])])
-    return Matrix(clients, label_counts(indices, offsets, labels, num_labels))
+    offsets = offsets_of(partition.sizes[clients])
+    return Matrix(clients, label_counts(indices, offsets, targets, num_labels))
 
 
 def partition_summary(

@@ -14,10 +14,10 @@ from fedapp.config.read import defaults, without_unused_parameters
 from fedapp.config.run_config import RunConfig, Scalar, kebab
 from fedapp.config.training import ALGORITHM_DEFAULTS
 from fedapp.federation.callback import RoundMetrics
-from fedapp.runs.directory import RunDirectory
+from fedapp.runs.directory import RunDirectory, resume_command
 from fedapp.runs.figures import curve_panels
 from fedapp.runs.formatting import duration, number, percent, rounds, setting, size
-from fedapp.runs.metrics import trained_clients
+from fedapp.runs.metrics import faults_by_kind, trained_clients, wall_seconds
 from fedapp.runs.page import inline_svg, page, picture, render
 from fedapp.training.algorithm import Algorithm
 
@@ -151,18 +151,14 @@ def participants(trained: Sequence[RoundMetrics], config: RunConfig) -> Iterator
             f"{times[0]} to {times[-1]}",
             f"of those that trained; the median client took part in {statistics.median(times):g}",
         )
-    faults: Counter[str] = Counter()
-    for record in trained:
-        faults.update(record.get("faults", {}))
-    kinds = ", ".join(f"{kind} {count}" for kind, count in faults.items())
-    yield Fact("failures", kinds or "none", "client updates that were not used, by kind")
+    yield Fact("failures", faults_by_kind(trained), "client updates that were not used, by kind")
 
 
 def time_by_part(records: Sequence[RoundMetrics]) -> Iterator[tuple[Fact, str, float]]:
     """Yield each part of the run's seconds, its total, its median in a round, and its share."""
     spent: list[Mapping[str, float]] = [record["seconds"] for record in records]
     totals = {part: math.fsum(each.get(part, 0.0) for each in spent) for part in PARTS}
-    whole = math.fsum(each.get("round", each.get("evaluate", 0.0)) for each in spent)
+    whole = math.fsum(map(wall_seconds, records))
     trained = [record["seconds"] for record in records if record["round"] > 0]
     if not trained or not whole:
         return
@@ -193,15 +189,12 @@ def commands(
 ) -> Iterator[tuple[str, str]]:
     """Yield what a command does, and the command: to go on, and to do the same again."""
     start = f"cd {shlex.quote(run_info['app'])} && " if "app" in run_info else ""
-    path, settings = shlex.quote(str(folder)), shlex.quote(str(folder / "resume.toml"))
+    resume, settings = start + resume_command(folder), shlex.quote(str(folder / "resume.toml"))
     if run_info.get("engine") == "flower":
-        yield (
-            "Resume, for more rounds after raising num-server-rounds in resume.toml:",
-            f"{start}flwr run . CONNECTION --run-config {settings} --stream",
-        )
+        yield "Resume, for more rounds after raising num-server-rounds in resume.toml:", resume
     else:
         more = f"num-server-rounds={2 * config.num_server_rounds}"
-        yield "Resume, for more rounds:", f"{start}fedapp run --resume {path} {more}"
+        yield "Resume, for more rounds:", f"{resume} {more}"
     if config.num_clients:
         workers, nodes = run_info.get("workers", 0), run_info.get("nodes", 1)
         option = f" --workers {workers}" if workers else f" --nodes {nodes}" if nodes != 1 else ""

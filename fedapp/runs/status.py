@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from fedapp.federation.callback import RoundMetrics
 from fedapp.federation.round_result import UNCHANGED
 from fedapp.runs.directory import RunDirectory, read_stored, resume_command
 from fedapp.runs.lock import END_MESSAGE
-from fedapp.runs.metrics import read_metrics
+from fedapp.runs.metrics import faults_by_kind, read_metrics
 from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
 
 SECONDS_PARTS = ("wait", "transfer", "train", "evaluate")
@@ -47,7 +46,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     rows += _accuracy(run.records) + _rejected(messages)
     if trained:
         rows.append(("last round", _last(trained[-1])))
-        rows.append(("faults", _faults(trained)))
+        rows.append(("faults", faults_by_kind(trained)))
         rows.append(("seconds a round", _seconds(trained)))
     if state != "running":
         rows.append(("resume", _resume(run)))
@@ -123,13 +122,6 @@ def _last(record: RoundMetrics) -> str:
         parts.append(f"no checkpoint: {record['checkpoint_error']}")
     failures = [f"client {k}: {why}" for k, why in record.get("failures", {}).items()]
     return "\n".join([", ".join(parts), *failures])
-
-
-def _faults(trained: Sequence[RoundMetrics]) -> str:
-    total: Counter[str] = Counter()
-    for record in trained:
-        total.update(record.get("faults", {}))
-    return ", ".join(f"{kind} {number}" for kind, number in total.items()) or "none"
 
 
 def _seconds(trained: Sequence[RoundMetrics]) -> str:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.registry import Component
-from fedapp.data.dataset import Examples, IndexSetError, Partition
+from fedapp.data.dataset import Examples, IndexSetError, Partition, offsets_of
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 
@@ -151,11 +151,6 @@ def by_sizes(sizes: NDArray[np.int64], seed: int) -> Partition:
     """Return an IID partition with client sizes [K]: slices of a seeded permutation."""
     order = generator(seed, PURPOSE).permutation(int(sizes.sum()))
     return Partition(order.astype(np.int64), offsets_of(sizes))
-
-
-def offsets_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the start of each client's slice, and the end of the last: [K + 1]."""
-    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def even_sizes(n: int, parts: int) -> NDArray[np.int64]:

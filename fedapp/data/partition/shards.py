@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedapp.data.dataset import Examples, Partition, from_index_sets
+from fedapp.data.dataset import Examples, Partition, from_index_sets, offsets_of
 from fedapp.data.partition.partitioning import (
     BY,
     PURPOSE,
@@ -17,7 +17,6 @@ from fedapp.data.partition.partitioning import (
     index_sets,
     labels_of,
     log_normal_shares,
-    offsets_of,
     shares_to_sizes,
 )
 from fedapp.errors import ConfigError

@@ -69,13 +69,12 @@ def hold_out_last(
 
 
 def _has_windows(split: Split) -> bool:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
+    from fedapp.data.readers.numbers import is_text
+
     following = split.columns.get("y")
-    if following is None or not (
-        pa.types.is_string(following.type) or pa.types.is_large_string(following.type)
-    ):
+    if following is None or not is_text(following.type):
         return False
     lengths = pc.min_max(pc.utf8_length(split.inputs)).as_py()
     one = pc.all(pc.equal(pc.utf8_length(following), 1)).as_py()

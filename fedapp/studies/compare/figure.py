@@ -9,9 +9,8 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
-from fedapp.runs.figures import COLORS, PALE, draw_target, make_plain, new_figure, percent_tick
+from fedapp.runs.figures import COLORS, PALE, by_round, draw_target, new_figure, percent_tick
 from fedapp.studies.compare.comparison import ACCURACY, METRICS, ComparedRun, Comparison, Metric
 
 MAX_STYLES = 12
@@ -84,11 +83,8 @@ def _draw(axes: Axes, comparison: Comparison, metric: Metric) -> None:
             draw_target(axes, comparison.target)
     elif _spans_decades(comparison, metric):
         axes.set_yscale("log")
-    axes.set_xlabel("communication round")
     axes.set_ylabel(metric.title)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7, steps=[1, 2, 5, 10]))
-    make_plain(axes)
-    axes.margins(x=0.02)
+    by_round(axes)
 
 
 def _draw_curve(axes: Axes, run: ComparedRun, metric: Metric, style: Style | None) -> None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from fedapp.config.registry import FAMILIES
+from fedapp.config.components import family_of
+from fedapp.config.read import without_unused_parameters
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
@@ -63,7 +64,8 @@ class Setup:
             merged |= layer
         merged = {**self._scaled(merged), **self.overrides}
         place = self.locate(str(merged.get("dataset", "digits")), self.scale.cut)
-        return without_effect_removed({**merged, "dataset": place})
+        # A scale may choose another component than the experiment sets parameters for.
+        return without_unused_parameters({**merged, "dataset": place})
 
     def _scaled(self, settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
         """Apply the scale's factors and swaps."""
@@ -104,15 +106,6 @@ class Setup:
         base = self.experiment.learning_rate_search.model_dump(by_alias=True)
         merged = {**base, **own, **self.scale.learning_rate_search}
         return RateGrid(**LearningRateSearch.model_validate(merged).model_dump())
-
-
-def without_effect_removed(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Drop the parameters of components that are not chosen.
-
-    A scale may choose another data set, model or partition than the experiment sets parameters for.
-    """
-    chosen = {settings.get(family.key) for family in FAMILIES}
-    return {k: v for k, v in settings.items() if "." not in k or k.split(".")[0] in chosen}
 
 
 def is_among(name: str, chosen: Sequence[str]) -> bool:
@@ -193,7 +186,7 @@ def cell_name(row: TableRow, column: Column) -> str:
 
 def compared(experiment: Comparison) -> list[str]:
     """Return the names of the compared algorithms."""
-    algorithms = next(family for family in FAMILIES if family.key == "algorithm").components()
+    algorithms = family_of("algorithm").components()
     return [name for name in algorithms if name not in experiment.leave_out]
 
 

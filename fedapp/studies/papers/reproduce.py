@@ -33,9 +33,9 @@ from fedapp.studies.papers.publish import (
 from fedapp.studies.papers.results import Results
 from fedapp.studies.papers.stored import read_results
 from fedapp.studies.sweep.identity import LENGTH
-from fedapp.studies.sweep.plans import Plan, failure, records_of, run_plans
+from fedapp.studies.sweep.plans import failure, records_of, run_plans
 from fedapp.studies.sweep.record import RunRecord
-from fedapp.studies.sweep.search import Cell, SearchResult, replay, search
+from fedapp.studies.sweep.search import Cell, Plan, SearchResult, replay, search
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.table import read_records, update_table
 
@@ -211,7 +211,7 @@ def _chosen(plans: Sequence[str], only: Sequence[str]) -> list[str]:
     ConfigError
         A name in ``only`` matches no cell.
     """
-    labels = {plan: plan.partition(": ")[2] for plan in plans}
+    labels = {plan: split_name(plan)[1] for plan in plans}
     for each in only:
         if not any(is_among(label, (each,)) for label in labels.values()):
             parts = dict.fromkeys(part for label in labels.values() for part in parts_of(label))

@@ -229,16 +229,16 @@ def _envelope(groups: Sequence[Sequence[RunRecord]], key: str) -> Envelope:
         rounds, mean, _, _ = band([(x, monotone(y.tolist())) for x, y in series if len(y)])
         curves.append(([int(round_) for round_ in rounds], mean))
     rounds_, best = envelope(curves)
-    indices = sorted(_spaced(len(best), POINTS))
+    indices = sorted(_spaced(len(best)))
     return Envelope(
         rounds=[rounds_[i] for i in indices],
         values=[float(f"{sign * best[i]:.{DIGITS}g}") for i in indices],
     )
 
 
-def _spaced(count: int, points: int) -> set[int]:
-    """Return at most ``points`` evenly spaced indices of ``count`` values."""
-    return {int(i) for i in np.linspace(0, count - 1, min(points, count))} if count else set()
+def _spaced(count: int) -> set[int]:
+    """Return at most ``POINTS`` evenly spaced indices of ``count`` values."""
+    return {int(i) for i in np.linspace(0, count - 1, min(POINTS, count))} if count else set()
 
 
 def collect(
@@ -306,7 +306,7 @@ def _tried(candidate: Candidate, cell: Cell) -> CandidateResult:
 def thin(record: RunRecord) -> Curve:
     """Return about ``POINTS`` evenly spaced rounds of a curve, with the best and the last."""
     count = len(record.rounds)
-    chosen = _spaced(count, POINTS)
+    chosen = _spaced(count)
     scored = [value or 0.0 for value in record.accuracy]
     if scored:
         chosen.add(max(range(count), key=scored.__getitem__))
@@ -325,7 +325,7 @@ def thin(record: RunRecord) -> Curve:
 
 def thin_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return at most ``POINTS`` evenly spaced rows, with rounded numbers."""
-    indices = sorted(_spaced(len(rows), POINTS))
+    indices = sorted(_spaced(len(rows)))
     return [{key: _shortened(value) for key, value in rows[index].items()} for index in indices]
 
 

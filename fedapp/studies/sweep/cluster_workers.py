@@ -15,13 +15,12 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
-from fedapp.config.own_code import OwnCode
 from fedapp.config.read import read_config
-from fedapp.config.run_config import RunConfig
 from fedapp.engines.ray_actors import ActorPool, PoolActor
 from fedapp.engines.ray_cluster import Cluster, connected
 from fedapp.engines.ray_placement import WorkerRequest, place_workers
 from fedapp.errors import one_line, reason_of
+from fedapp.runs.own_code import own_code_of
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.workers import (
     REPORT_SECONDS,
@@ -121,13 +120,6 @@ class ClusterWorker:
         return f"its worker died {lost} times" if lost >= MAX_LOSSES else ""
 
 
-def codes_of(config: RunConfig) -> Iterator[OwnCode]:
-    """Yield the code of the run's own components, of its callbacks too: a worker is its server."""
-    yield from config.own_code().values()
-    codes = (type(callback).own_code for callback in config.components("callbacks"))
-    yield from (code for code in codes if code is not None)
-
-
 class ClusterWorkers:
     """Workers on a Ray cluster, for ``requests`` in the store at ``root``, which all nodes see.
 
@@ -143,7 +135,8 @@ class ClusterWorkers:
         self, cluster: Cluster, request: WorkerRequest, root: Path, requests: Sequence[Request]
     ) -> None:
         configs = [read_config(dict(each.settings)) for each in requests]
-        codes = {code.digest: code for config in configs for code in codes_of(config)}
+        # Also those of callbacks: a worker is its runs' server.
+        codes = {code.digest: code for each in configs for _, _, code in own_code_of(each)}
         on_gpu = any(config.device != "cpu" for config in configs)
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(connected(cluster, codes.values()))

@@ -12,9 +12,9 @@ from fedapp.errors import ConfigError
 from fedapp.files import as_folder
 from fedapp.studies.sweep.grid import expand, make_rows, request_for, show, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, LENGTH
-from fedapp.studies.sweep.plans import Plan, failure, run_plans
+from fedapp.studies.sweep.plans import failure, run_plans
 from fedapp.studies.sweep.scheduler import SchedulerOptions
-from fedapp.studies.sweep.search import fixed
+from fedapp.studies.sweep.search import Plan, fixed
 from fedapp.studies.sweep.store import Store
 
 

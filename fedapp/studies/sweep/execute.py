@@ -173,10 +173,9 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
     values |= {"run-dir": str(folder), "num-server-rounds": rounds}
     store.note("continued" if done else "begun", request.run, done)
     stops = [StopAtTarget(request.target)] if request.target else []
-    grid = InlineGrid(client_app, values, [{}])
-    grid.has_one_length = False  # a longer run continues a shorter one, which keeps its numbers
-    stop = StopRun(should_stop)
-    run(grid, read_config(values), [stop, *stops])
+    grid, stop = InlineGrid(client_app, values, [{}]), StopRun(should_stop)
+    # A longer run continues a shorter one, which keeps its numbers.
+    run(grid, read_config(values), [stop, *stops], one_length=False)
     record = read_run(request, folder)
     if stop.rounds or record.satisfies(request):
         return record

@@ -14,12 +14,9 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import SOURCES, RunRecord
 from fedapp.studies.sweep.retry import retry
 from fedapp.studies.sweep.scheduler import SchedulerOptions, execute_plans
-from fedapp.studies.sweep.search import SearchResult, Steps, replay
+from fedapp.studies.sweep.search import Plans, SearchResult, replay
 from fedapp.studies.sweep.store import Store
 from fedapp.training.build import sources
-
-Plan = Callable[[], Steps]
-Plans = Mapping[str, Plan]
 
 
 def run_plans(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from fedapp.config.run_config import Scalar
 from fedapp.machine import cores, gpus, sigterm_interrupts
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import failed_run
-from fedapp.studies.sweep.search import SearchResult, Steps, replay
+from fedapp.studies.sweep.search import Plans, SearchResult, replay
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.workers import Worker, WorkerEvent, Workers
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from fedapp.engines.ray_placement import WorkerRequest
     from fedapp.studies.sweep.cluster_workers import ClusterWorker, ClusterWorkers
 
-Plans = Mapping[str, Callable[[], Steps]]
 MissingRun = tuple[str, Request]
 """The name of a plan and a request of it that has no record."""
 STOP_TIMEOUT = 900.0

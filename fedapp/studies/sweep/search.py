@@ -23,6 +23,8 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 
 Steps = Generator[Sequence[Request], Sequence[RunRecord], "SearchResult"]
+Plan = Callable[[], Steps]
+Plans = Mapping[str, Plan]
 Find = Callable[[Request], RunRecord | None]
 
 

@@ -94,7 +94,7 @@ class BatchedTrainer:
             clients = sorted((training[c] for c in chunk), key=lambda index: -steps[index])
             results |= zip(clients, fitting([tasks[index] for index in clients]), strict=True)
         return [
-            results[index] if index in results else self._untrained(task)
+            results[index] if index in results else self._untrained(task, plan)
             for index, task in enumerate(tasks)
         ]
 
@@ -136,12 +136,11 @@ class BatchedTrainer:
         extras = self.algorithm.finalize(params, context, steps)
         return ClientResult(params, len(task.examples), steps, loss, extras)
 
-    def _untrained(self, task: ClientTask) -> ClientResult:
+    def _untrained(self, task: ClientTask, plan: RoundPlan) -> ClientResult:
         """Return the result of a client without examples, which takes no step."""
         initial = self.algorithm.initial_params(task.context)
         params = {name: tensor.clone() for name, tensor in initial.items()}
-        extras = self.algorithm.finalize(params, task.context, 0)
-        return ClientResult(params, len(task.examples), 0, float("nan"), extras)
+        return self._result(task, params, {}, float("nan"), plan)
 
     def _fill_up(self, tasks: Sequence[ClientTask]) -> list[ClientTask]:
         """Return the tasks and, for CUDA graphs, copies of the last up to a bucket's size.

@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from fedapp.analysis.curves import band, least, monotone
 from fedapp.runs.figures import COLORS, GREY, percent_tick
 from fedapp.studies.papers.cells import line_name
-from fedapp.studies.papers.figures.style import DASHES, log_scale, new_figure
+from fedapp.studies.papers.figures.style import DASHES, grid_of, log_scale
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.results import CellResult, Curve, Envelope, Results
 from fedapp.studies.papers.schema import Figure, Line, Metric, Panel
@@ -35,12 +35,11 @@ WIDTHS = {1: 6.4, 2: 4.9, 3: 3.7}
 def draw_figure(experiment: Figure, results: Results) -> Drawing:
     """Draw the lines that were run: mean and range over seeds."""
     across = min(experiment.across, len(experiment.panels))
-    rows = -(-len(experiment.panels) // across)
-    figure, grid = new_figure(rows, across, WIDTHS.get(across, 3.7), 3.1 if across < 3 else 2.7)
-    cells = [axes for row in grid for axes in row]
+    height = 3.1 if across < 3 else 2.7
+    figure, cells = grid_of(len(experiment.panels), across, WIDTHS.get(across, 3.7), height)
     drawn: dict[str, Artist] = {}
     run_labels = RunLabels.of(experiment, results)
-    for number, (axes, panel) in enumerate(zip(cells, experiment.panels, strict=False)):
+    for number, (axes, panel) in enumerate(zip(cells, experiment.panels, strict=True)):
         _draw_panel(axes, experiment, panel, results, run_labels)
         handles, labels = axes.get_legend_handles_labels()
         drawn |= zip(labels, handles, strict=True)
@@ -49,8 +48,6 @@ def draw_figure(experiment: Figure, results: Results) -> Drawing:
         if ends_row or following[0].lines != panel.lines:
             _legend(axes, drawn, across, outside=ends_row and across > 1)
             drawn = {}
-    for axes in cells[len(experiment.panels) :]:
-        axes.set_visible(False)
     return figure
 
 

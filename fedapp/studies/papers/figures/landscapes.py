@@ -160,11 +160,9 @@ def measure_interpolation(settings: Mapping[str, Scalar]) -> dict[str, Any]:
     node_data = read_node_data(config, None)
     task, train = node_data.dataset.task, node_data.dataset.train
     score = make_evaluator(config, task, train).score
-    other = config.model_copy(update={"seed": config.seed + 1})
-    starts = {
-        "separate": (initial_parameters(config, task), initial_parameters(other, task)),
-        "shared": (initial_parameters(config, task), initial_parameters(config, task)),
-    }
+    own = initial_parameters(config, task)
+    other = initial_parameters(config.model_copy(update={"seed": config.seed + 1}), task)
+    starts = {"separate": (own, other), "shared": (own, own)}
 
     trainer = make_trainer(config, task)
 

@@ -15,7 +15,7 @@ from matplotlib.ticker import NullFormatter
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.figures import COLORS, GREY
 from fedapp.runs.model_sharpness import Measurement, last_round, sharpness_of
-from fedapp.studies.papers.figures.style import DASHES, log_scale, new_figure
+from fedapp.studies.papers.figures.style import DASHES, grid_of, log_scale
 from fedapp.studies.papers.results import CellResult, Results, RunResult
 from fedapp.studies.papers.schema import Sharpness, SharpnessPanel
 
@@ -122,13 +122,9 @@ def _point(panel: SharpnessPanel, name: str, results: Results) -> Point | None:
 def draw_sharpness(experiment: Sharpness, results: Results) -> Drawing:
     """Draw the largest eigenvalues; collapsed runs are hollow, and 2 / η is dashed."""
     across = min(experiment.across, len(experiment.panels))
-    rows = -(-len(experiment.panels) // across)
-    figure, grid = new_figure(rows, across, 4.4, 3.1)
-    cells = [axes for row in grid for axes in row]
-    for axes, panel in zip(cells, experiment.panels, strict=False):
+    figure, cells = grid_of(len(experiment.panels), across, 4.4, 3.1)
+    for axes, panel in zip(cells, experiment.panels, strict=True):
         _draw_panel(axes, panel, results)
-    for axes in cells[len(experiment.panels) :]:
-        axes.set_visible(False)
     return figure
 
 

@@ -38,6 +38,16 @@ def new_figure(
     return style.panels(rows, columns, width * columns, height * rows)
 
 
+def grid_of(count: int, across: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure of ``count`` panels, ``across`` in a row, each ``width`` x ``height`` inches."""
+    rows = -(-count // across)
+    figure, grid = new_figure(rows, across, width, height)
+    cells = [axes for row in grid for axes in row]
+    for axes in cells[count:]:
+        axes.set_visible(False)
+    return figure, cells[:count]
+
+
 def log_scale(axes: Axes) -> None:
     """Set a logarithmic y-axis with plain numbers, at least one a decade."""
     axes.set_yscale("log")

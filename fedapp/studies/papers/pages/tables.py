@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from fedapp.analysis.curves import communication
 from fedapp.runs.formatting import duration, number, rounds, size, times
-from fedapp.studies.papers.cells import SEPARATOR
+from fedapp.studies.papers.cells import SEPARATOR, cell_name
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.pages.markdown import NOT_RUN, span, table
 from fedapp.studies.papers.results import CellResult, Results, speed_up
@@ -245,7 +245,7 @@ def _details(cells: Sequence[Entry], run_labels: RunLabels) -> str:
 
 
 def _detail(entry: Entry, run_labels: RunLabels) -> list[str]:
-    result, name = entry.result, f"{entry.row.label}{SEPARATOR}{entry.column.label}"
+    result, name = entry.result, cell_name(entry.row, entry.column)
     published = entry.published if isinstance(entry.published, str) else rounds(entry.published)
     if not result.runs:
         return [entry.row.label, published, _measured(entry), *[""] * 9]
