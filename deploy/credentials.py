@@ -88,13 +88,14 @@ def make_credentials(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -
     Raises
     ------
     CredentialsError
-        A node's name cannot be that of a folder, a host's is none, or there is no host and no
-        certificate yet.
+        A node's name cannot be that of a folder, a host's is none, there is no host and no
+        certificate yet, or the authority's key is elsewhere.
     """
     found = Credentials(folder)
     _check_names(hosts, nodes)
     if not found.certificate.exists() and not hosts:
         raise CredentialsError("--host: name the SuperLink's address as nodes will call it.")
+    _require_authority(found)
     authority = _authority(found)
     if _ends_soon(found.ca):
         _certify_authority(found, authority)
@@ -123,6 +124,15 @@ def _names(certificate: Path) -> list[str]:
     extensions = x509.load_pem_x509_certificate(certificate.read_bytes()).extensions
     names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(name.value) for name in names]
+
+
+def _require_authority(found: Credentials) -> None:
+    """Refuse to make a second authority beside what the first one signed."""
+    key = found.ca.with_name("ca.key")
+    if not key.exists() and (found.certificate.exists() or any(found.folder.glob("*/ca.crt"))):
+        raise CredentialsError(
+            f"{key} is missing. Bring {key.parent} back from where you keep it, or start in a new folder."
+        )
 
 
 def _authority(found: Credentials) -> ec.EllipticCurvePrivateKey:
@@ -271,7 +281,8 @@ def _write_secret(path: Path, content: bytes) -> None:
 
 
 WHERE_TO = {
-    "ca": "Copy the ca.crt of each folder to its place before the old one ends.",
+    "ca": "Before the old one ends, copy the ca.crt of each folder to its place, and to the file that "
+    "root-certificates in config.toml names, and start the SuperLink and the SuperNodes again.",
     "server": "Copy its folder to the server, and start the SuperLink again.",
 }
 

@@ -14,7 +14,7 @@ from tests.test_imports import ORDER
 PAGES = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
 PLACES = (ROOT, ROOT / "fedapp", ROOT / "strategies", ROOT / "fedapp" / "data" / "partition")
 """A path in backticks is one from here."""
-NEW = ("slices.py", "narrow.py", "flowers.py", "signs.py", "halfway.py")
+NEW = ("slices.py", "narrow.py", "negative.py", "cycle.py", "flowers.py", "signs.py", "halfway.py")
 """Files that the recipes of CONTRIBUTING.md make."""
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from in_process import model as model_of
 from fedapp.cli.generate import config_table, configuration_page
 from fedapp.config.read import read_config
 from fedapp.data import load_dataset, load_partition
+from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import data_name
 from fedapp.training.algorithm import Batch, ClientContext
@@ -81,6 +82,19 @@ def test_a_models_metrics() -> None:
     assert found == {"ece": pytest.approx((0.7 + 0.6) / 4)}
 
 
+def test_transform(adopt: Adopt) -> None:
+    adopt("fedapp.data.transforms", "negative")
+    transform = cast("Transform", read_config({"transform": "negative"}).component("transform"))
+    inputs = torch.tensor([[0, 255]], dtype=torch.uint8)
+    assert transform.test(inputs, torch.float32).tolist() == [[1, 0]]
+
+
+def test_sampler(adopt: Adopt, run: Run) -> None:
+    adopt("fedapp.federation.samplers", "cycle")
+    folder = run(sampler="cycle", num_clients=5, fraction_train=0.4)
+    assert [r["clients"] for r in metrics_of(folder)[1:]] == [[0, 1], [2, 3], [0, 4]]
+
+
 def test_data_set(adopt: Adopt, tmp_path: Path) -> None:
     adopt("fedapp.data.embedded", "flowers")
     table = tmp_path / "table.csv"
@@ -105,6 +119,8 @@ def test_data_set(adopt: Adopt, tmp_path: Path) -> None:
 RECIPES = {
     "slices": {"partitioner": "./slices.py", "slices.keep": 0.5},
     "narrow": {"model": "./narrow.py", "narrow.width": 3},
+    "negative": {"transform": "./negative.py"},
+    "cycle": {"sampler": "./cycle.py"},
     "flowers": {"dataset": "./flowers.py"},
     "signs": {"algorithm": "./signs.py", "signs.scale": 0.1},
     "halfway": {"algorithm": "./halfway.py", "halfway.own": 0.2},

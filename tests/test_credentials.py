@@ -62,7 +62,7 @@ def test_certificates_that_end_soon_are_renewed_and_keys_of_nodes_stay(
     before, old = files(tmp_path), certificate(found.ca)
     assert main(["--to", str(tmp_path)]) == 0
     said = capsys.readouterr().out
-    assert f"Renewed: {found.ca}" in said
+    assert f"Renewed: {found.ca}. Before the old one ends" in said
     assert f"Renewed: {found.certificate}" in said
     after = files(tmp_path)
     assert (
@@ -81,6 +81,21 @@ def test_a_federation_without_a_host_is_refused(
 ) -> None:
     assert main(["--to", str(tmp_path), "--node", "one"]) == 2
     assert "--host" in capsys.readouterr().err
+
+
+def test_no_second_authority_is_made_while_the_first_ones_key_is_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, elsewhere = tmp_path / "c", tmp_path / "elsewhere"
+    make_credentials(folder, ["a.example.org"], ["one"])
+    (folder / "ca").rename(elsewhere)
+    before = files(folder)
+    assert main(["--to", str(folder), "--node", "two"]) == 2
+    assert f"{folder / 'ca' / 'ca.key'} is missing" in capsys.readouterr().err
+    assert files(folder) == before
+    elsewhere.rename(folder / "ca")
+    assert main(["--to", str(folder), "--node", "two"]) == 0
+    assert (folder / "two" / "ca.crt").read_bytes() == before["one/ca.crt"]
 
 
 @pytest.mark.parametrize(

@@ -473,11 +473,12 @@ def test_cache_folder_that_cannot_be_used(tmp_path):
         load_dataset(config)
 
 
-@pytest.mark.parametrize("make", [lambda folder: folder, empty])
-def test_node_data_names_the_nodes_key(tmp_path, make):
+@pytest.mark.parametrize(("make", "said"), [(lambda folder: folder, "{folder}"), (empty, "")])
+def test_node_data_names_the_nodes_key_and_where_it_looked(tmp_path, monkeypatch, make, said):
+    monkeypatch.chdir(tmp_path)
     folder = make(tmp_path / "set")
-    with pytest.raises(DataError, match=r"data-path = '.*set'"):
-        load_node_data(read_config({"data-cache": str(tmp_path / "cache")}), str(folder))
+    with pytest.raises(DataError, match=rf"data-path = 'set'.*{said.format(folder=folder)}"):
+        load_node_data(read_config({"data-cache": "cache"}), "set")
 
 
 def test_a_node_with_one_class_keeps_the_label_set(tmp_path):

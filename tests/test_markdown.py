@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from flwr.cli.utils import SUPERLINK_UNAVAILABLE_MESSAGE
 
 from tests.printed import ROOT
 
@@ -111,6 +112,7 @@ def test_the_messages_of_troubleshooting_are_said() -> None:
     said = re.sub(r'"\s*\n\s*f?"', "", code)
     said += (ROOT / "tests" / "golden" / "errors.json").read_text()
     said += (ROOT / "docs" / "deploy-reference.md").read_text() + "Invalid run configuration."
+    said += SUPERLINK_UNAVAILABLE_MESSAGE
     said += "Run: pip install 'fedapp[onnx]'"  # tests/test_dependencies.py
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     symptoms = re.findall(r"^\| (.*?) \|", page, re.MULTILINE)

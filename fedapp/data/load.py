@@ -94,8 +94,9 @@ def load_node_data(config: DataConfig, path: str) -> Dataset:
         The folder is missing, or cannot be read; the message names ``data-path``.
     """
     try:
-        if not Path(path).expanduser().is_dir():
-            raise DataError("there is no such folder.")
+        folder = Path(path).expanduser().absolute()
+        if not folder.is_dir():
+            raise DataError(f"there is no folder {folder}.")
         return _load_cached(config.model_copy(update={"dataset": path}), node=True)
     except (ConfigError, DataError) as error:
         raise type(error)(f"data-path = {path!r} (the node's --node-config): {error}") from error
