@@ -193,10 +193,10 @@ def _train(
     except Exception as error:
         if len(tasks) == 1 or isinstance(error, CaptureError):
             return dict.fromkeys(tasks, error)
-    alone: dict[int, ClientResult | Exception] = {}
+    separate: dict[int, ClientResult | Exception] = {}
     for client, task in tasks.items():
-        alone |= _train(trainer, {client: task}, plan)
-    return alone
+        separate |= _train(trainer, {client: task}, plan)
+    return separate
 
 
 def _check_finite(results: Mapping[int, ClientResult]) -> dict[int, ClientResult | Exception]:
