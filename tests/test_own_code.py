@@ -492,8 +492,8 @@ def test_what_a_round_cannot_use_is_refused_before_it(app: Path, body: str, said
 
 @pytest.mark.parametrize("name", family_of("algorithm").components())
 def test_what_our_algorithms_return_can_be_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for field in ("run_id", "node_id", "task_id"):  # as every engine sets them
-        monkeypatch.setattr(TaskIdentity, field, 0)
+    for field in ("_run_id", "_node_id", "_task_id"):  # as every engine sets them
+        monkeypatch.setattr(TaskIdentity, field, 1)
     monkeypatch.setattr(family_of("algorithm").components()[name], "own_code", OwnCode({}))
     config = read_config({"algorithm": name, "2nn.hidden": 8})
     try_out(config, load_dataset(config))
@@ -502,7 +502,7 @@ def test_what_our_algorithms_return_can_be_used(name: str, monkeypatch: pytest.M
 def test_what_a_server_rule_raises_in_a_round_names_the_line(app: Path, run: Run) -> None:
     body = "def apply(self, theta, mean, upload, state, step): return theta, [state][step.plan.round - 1]"
     write(app, {"own.py": f"{SIGNS}\n    {body}\n"})
-    said = r"^algorithm = 'signs': its server rule raises IndexError: .* \(app/own\.py, line 16, in"
+    said = r"^algorithm = 'signs': its server rule raises IndexError: .* \(app/own\.py, line 17, in apply"
     with pytest.raises(ConfigError, match=said):
         run(algorithm="./own.py")
 
