@@ -118,7 +118,7 @@ def _tensors(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterato
 
 
 def _initial_params(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
-    for problem in _difference(returned, arguments[0].global_params):
+    for problem in _difference(returned, arguments[0].global_params, more=True):
         yield f"{problem}. Let it return tensors as those of context.global_params."
 
 
