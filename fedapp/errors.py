@@ -8,6 +8,10 @@ from pathlib import Path
 REASON_LENGTH = 500
 """Length at which text from a node is cut off, so that it cannot fill the disk of the server."""
 
+ROOT = Path(__file__).parent.parent
+OURS = (ROOT / "fedapp", ROOT / "strategies")
+"""This package's folders."""
+
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Folders of installed packages, which an author of an algorithm does not edit."""
 
@@ -43,17 +47,21 @@ def one_line(text: object) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the error, and the last line outside of installed packages that raised it.
+    """Return the error, and the last line of the user's own code that raised it.
 
-    Errors that a user can fix, and diverged training, are returned without the line.
+    If there is none, it is the last one outside of installed packages. Errors that a user can fix, and
+    diverged training, are returned without the line.
     """
     message = "".join(traceback.format_exception_only(error)).strip()
     if isinstance(error, (FedappError, FloatingPointError)):
         return message
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not INSTALLED.intersection(Path(frame.filename).parts)]
-    if not (outside or frames):
+    own = [
+        f for f in outside if not any(Path(f.filename).is_relative_to(folder) for folder in OURS)
+    ]
+    if not frames:
         return message
-    frame = (outside or frames)[-1]
+    frame = (own or outside or frames)[-1]
     file = "/".join(Path(frame.filename).parts[-2:])
     return f"{message[: REASON_LENGTH - 200]} ({file}, line {frame.lineno}, in {frame.name})"

@@ -69,6 +69,7 @@ from fedapp.training.build import (
 from fedapp.training.client_state import StateLocation
 from fedapp.training.device import choose_device, describe_device
 from fedapp.training.execution import executed_config
+from fedapp.training.trial import try_out
 from strategies.strategy import FederatedStrategy
 
 
@@ -99,6 +100,7 @@ def run(
         dataset = coded(dataset, statistics or own_statistics(dataset))
     theta = _initial_theta(config, dataset)
     prepared_sampler(config)
+    try_out(config, dataset)
     directory, run_info = _open(config, node_data)
     if config.resume and isinstance(grid, LocalGrid):
         _check_resumed_nodes(grid, config, run_info, directory)

@@ -14,6 +14,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fedapp.config.registry import calling
 from fedapp.config.run_config import RunConfig
 from fedapp.errors import ConfigError, RunError, one_line
 from fedapp.federation.aggregation import (
@@ -110,7 +111,8 @@ class FederatedStrategy(Strategy):
         """
         if not self.state.theta:
             theta = to_tensors(initial_arrays)
-            self.state = ServerState(0, theta, self.algorithm.start(theta))
+            with calling(self.algorithm, "start"):
+                self.state = ServerState(0, theta, self.algorithm.start(theta))
         _ = self._upload_like  # before clients train in vain
         result = Result()
         with ExitStack() as stack:
@@ -197,7 +199,7 @@ class FederatedStrategy(Strategy):
         nodes = [node for node, _ in cohorts]
         asked = self._sampler.bytes_asked
         self._requests = RoundRequests(plan, sampled, nodes, requests, asked)
-        extras = self.algorithm.broadcast(self.state.algorithm)
+        extras = self._broadcast()
         extra_arrays = to_arrays(extras) if extras else None
         contents = [
             self.nodes.tables.add_to(encode_train_request(request, arrays, extra_arrays))
@@ -246,10 +248,15 @@ class FederatedStrategy(Strategy):
         result.faults |= self._sampler.unassigned(requests.sampled, requests.clients)
         return result
 
+    def _broadcast(self) -> Tensors:
+        """Return the tensors that clients are sent besides theta."""
+        with calling(self.algorithm, "broadcast"):
+            return self.algorithm.broadcast(self.state.algorithm)
+
     @cached_property
     def _upload_like(self) -> Tensors:
         """Tensors of the names, shapes and types that the clients upload, without values."""
-        extras = self.algorithm.broadcast(self.state.algorithm)
+        extras = self._broadcast()
         try:
             like = upload_like(self.algorithm, self.state.theta, extras)
         except Exception as error:
@@ -277,11 +284,14 @@ class FederatedStrategy(Strategy):
             fraction=self.config.fraction_train,
         )
         earlier = self.nodes.weight_of(self.state.sizes) / total if self.state.sizes else 1.0
-        if problem := apply_server_rule(self.algorithm, aggregate, self.state, step, earlier):
+        with calling(self.algorithm, "its server rule"):
+            problem = apply_server_rule(self.algorithm, aggregate, self.state, step, earlier)
+        if problem:
             return problem, further
         if self.algorithm.keeps_state:
             self.state.sizes = self.nodes.known
-        return "", further | self.algorithm.report(self.state.algorithm)
+        with calling(self.algorithm, "report"):
+            return "", further | self.algorithm.report(self.state.algorithm)
 
     def _stop_or_warn(self, problem: str) -> None:
         round_ = self._requests.plan.round

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, Message
+from flwr.supercore.task_identity import TaskIdentity
 from in_process import run as run_on
 from typer.testing import CliRunner
 
@@ -23,8 +24,10 @@ from fedapp.cli.main import app as command_line
 from fedapp.client_app import app as client_app
 from fedapp.config import app_folder, components
 from fedapp.config.components import family_of
+from fedapp.config.overrides import override_problems
 from fedapp.config.own_code import OwnCode
 from fedapp.config.read import defaults, read_config
+from fedapp.config.registry import FAMILIES, Family
 from fedapp.data import load_dataset, load_partition
 from fedapp.data.dataset import Task
 from fedapp.errors import CheckpointError, ConfigError, RunError
@@ -36,6 +39,7 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.workers import name_problem
 from fedapp.training.build import make_algorithm, make_model, make_module, make_trainer
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.trial import try_out
 from tests.conftest import Run, metrics_of, model_of
 from tests.own_app import FILES, PYPROJECT, SIGNS, app_in, reload, write
 
@@ -396,6 +400,155 @@ def test_an_answer_has_the_digests_only_of_own_code(app: Path, tmp_path: Path) -
 
 
 # ---------------------------------------------------------------------- what is refused
+
+UNREAD = {
+    "aggregate": (
+        "def aggregate(self, updates, weights): return updates[0]",
+        r"has aggregate, which is not called with reply = 'mean'.* Add reply: ClassVar\[str\] = \"each\"",
+    ),
+    "flag": (
+        "keep_state: ClassVar[bool] = True",
+        "has keep_state, which nothing reads. Did you mean 'keeps_state'",
+    ),
+    "hook": (
+        "def finalise(self, params, context, steps): ...",
+        "has finalise, which nothing reads. Did you mean 'finalize'",
+    ),
+    "arguments": (
+        "def apply(self, theta, mean, state): return theta, state",
+        r"has apply\(self, theta, mean, state\), and is called with "
+        r"\(self, theta, mean, upload, state, step\)\. Give it these",
+    ),
+}
+"""What a class of one's own defines in vain, and what is said of it."""
+
+
+@pytest.mark.parametrize(("body", "said"), UNREAD.values(), ids=UNREAD)
+def test_what_nothing_would_call_is_refused(app: Path, body: str, said: str) -> None:
+    write(app, {"own.py": f"{SIGNS}\n    {body}\n"})
+    with pytest.raises(ConfigError, match=rf"^algorithm = '\./own\.py': the class Signs {said}"):
+        read_config({"algorithm": "./own.py"})
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.key)
+def test_no_component_of_fedapp_has_such_a_problem(family: Family) -> None:
+    base = family.base_class()
+    for component in family.components().values():
+        assert [*override_problems(component, base), *component.class_problems()] == []
+
+
+LOSS = "def loss(self, network, params, batch, context): return "
+GRADIENT = "def gradient(self, differentiate, params, batch, context): "
+FINALIZE = "def finalize(self, params, context, steps): return ClientExtras"
+APPLY = "def apply(self, theta, mean, upload, state, step): return "
+STATE = "keeps_state: ClassVar[bool] = True"
+RETURNS = {
+    "a float": (LOSS + "float(params['1.weight'].sum())", "loss returns a float"),
+    "a vector": (LOSS + "params['1.bias']", r"loss returns a tensor of shape \(64,\)"),
+    "no gradient": (LOSS + "batch.inputs.mean()", "loss returns a tensor that has no gradient"),
+    "a direction": (GRADIENT + "return dict(params)", "gradient returns a dict"),
+    "too few": (GRADIENT + "return {}, differentiate(params, batch)[1]", r"returns no '1\.weight'"),
+    "a shape": (
+        GRADIENT + "return {n: p[:1] for n, p in params.items()}, differentiate(params, batch)[1]",
+        r"gradient returns '1\.weight': a tensor of shape \(1, 64\) in place of \(64, 64\)",
+    ),
+    "an upload": (FINALIZE + "(upload={'norm': 3.0})", "as upload 'norm': a float.* torch.tensor"),
+    "a state": (FINALIZE + "(state=params)", "a state, which no client keeps. Set keeps_state"),
+    "no state": (STATE, r"finalize returns no state, and keeps_state is True.*state=\.\.\.\)"),
+    "another state": (
+        STATE + "\n    " + FINALIZE + "(state=params)",
+        r"as state a further '1\.weight'\. Let it be as initial_client_state returns",
+    ),
+    "an update": (FINALIZE + "(update=params)", "an update, which is not sent. Set custom_update"),
+    "no update": ("custom_update: ClassVar[bool] = True", "no update, and custom_update is True"),
+    "parts": (
+        "custom_update: ClassVar[bool] = True\n    "
+        + FINALIZE
+        + "(update={'x': params['1.bias']})",
+        r"finalize returns as update no '1\.weight'\. Let it have the parameters' names",
+    ),
+    "theta alone": (APPLY + "theta", "apply returns a dict. Let it return the next theta, and the"),
+    "no theta": (APPLY + "({}, state)", r"apply returns no '1\.weight'"),
+    "a number": (
+        "def report(self, state): return 3",
+        r"report returns 3\. .* a dictionary of numbers",
+    ),
+    "an error": (
+        "def start(self, theta): return theta['nobody']",
+        r"start raises KeyError: 'nobody' \(app/own\.py, line \d+, in start\)\. Correct its code\.$",
+    ),
+}
+"""What a method of one's own returns that a round cannot use, and what is said of it."""
+
+
+@pytest.mark.parametrize(("body", "said"), RETURNS.values(), ids=RETURNS)
+def test_what_a_round_cannot_use_is_refused_before_it(app: Path, body: str, said: str) -> None:
+    code = SIGNS.replace("import Algorithm", "import Algorithm, ClientExtras")
+    write(app, {"own.py": f"{code}\n    {body}\n"})
+    config = read_config({"algorithm": "./own.py", "2nn.hidden": 64})
+    with pytest.raises(ConfigError, match=rf"^algorithm = 'signs': .*{said}"):
+        try_out(config, load_dataset(config))
+
+
+@pytest.mark.parametrize("name", family_of("algorithm").components())
+def test_what_our_algorithms_return_can_be_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for field in ("_run_id", "_node_id", "_task_id"):  # as every engine sets them
+        monkeypatch.setattr(TaskIdentity, field, 1)
+    monkeypatch.setattr(family_of("algorithm").components()[name], "own_code", OwnCode({}))
+    config = read_config({"algorithm": name, "2nn.hidden": 8})
+    try_out(config, load_dataset(config))
+
+
+def test_what_a_server_rule_raises_in_a_round_names_the_line(app: Path, run: Run) -> None:
+    body = "def apply(self, theta, mean, upload, state, step): return theta, [state][step.plan.round - 1]"
+    write(app, {"own.py": f"{SIGNS}\n    {body}\n"})
+    said = r"^algorithm = 'signs': its server rule raises IndexError: .* \(app/own\.py, line 17, in apply"
+    with pytest.raises(ConfigError, match=said):
+        run(algorithm="./own.py")
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("None", "returns None, and must return a list of clients, in round 1"),
+        ("[0, 99]", r"returns 99, which is none of the 6 candidates \(0 to 5\), in round 1"),
+        ("[0.5]", "returns 0.5, which is none of"),
+        ("[0, 0, 1]", "returns client 0 twice, in round 1"),
+        ("clients", r"raises NameError: .* \(app/last\.py, line 11, in sample\)"),
+    ],
+)
+def test_what_a_sampler_returns_are_clients(app: Path, run: Run, returned: str, said: str) -> None:
+    head = FILES["last.py"].partition("return")[0]
+    write(app, {"last.py": f"{head}return {returned}\n"})
+    with pytest.raises(ConfigError, match=rf"^sampler = 'last': sample {said}"):
+        run(sampler="./last.py")
+
+
+def test_a_sampler_may_return_an_array_in_any_order(app: Path, run: Run) -> None:
+    code = FILES["last.py"].replace(
+        "list(candidates.clients)[-candidates.number :]", "np.arange(3)[::-1]"
+    )
+    write(app, {"last.py": "import numpy as np\n" + code})
+    assert metrics_of(run(sampler="./last.py"))[1]["clients"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("meaning", "said"),
+    [("Share of the mean.", "1; 2 % is 0.02"), ("Weight of the mean.", "1. Weight")],
+)
+def test_only_a_share_may_be_thought_of_in_percent(app: Path, meaning: str, said: str) -> None:
+    field = f'scale: float = Field(0.01, le=1, description="{meaning}")'
+    write(
+        app,
+        {
+            "own.py": SIGNS.replace(
+                'scale: float = Field(0.01, gt=0, description="Length of a step.")', field
+            )
+        },
+    )
+    with pytest.raises(ConfigError, match=f"scale = 2: must be less than or equal to {said}"):
+        read_config({"algorithm": "./own.py", "signs.scale": 2})
+
 
 MANIFESTS = {
     "the name of another entry point": (

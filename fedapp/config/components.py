@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from fedapp.config.app_folder import app_folder, entry_points_of, flower_folder
+from fedapp.config.overrides import override_problems
 from fedapp.config.own_code import OwnCode, import_file, import_module
 from fedapp.config.registry import FAMILIES, Component, Family
 from fedapp.config.settings import Scalar, kebab
@@ -221,8 +222,8 @@ def _problems(family: Family, component: type[Component], expected: str) -> Iter
     name = component.name
     if not (isinstance(name, str) and NAME.fullmatch(name)):
         yield (
-            f"has name = {name!r}, which must be a text of letters, digits and hyphens. Give it a "
-            f'name: ClassVar[str] = "{_with_hyphens(component.__name__)}".'
+            f"has name = {name!r}, which must be a text of letters, digits, hyphens and underscores. "
+            f'Give it a name: ClassVar[str] = "{_with_hyphens(component.__name__)}".'
         )
     if expected and name != expected:
         yield f"has name = {name!r}, and its entry point is {expected!r}. Give both the same name."
@@ -235,6 +236,8 @@ def _problems(family: Family, component: type[Component], expected: str) -> Iter
     if inspect.isabstract(component):
         missing = ", ".join(sorted(component.__abstractmethods__))
         yield f"lacks the method {missing} of {_dotted(family)}. Define it."
+    yield from override_problems(component, family.base_class())
+    yield from component.class_problems()
     for key, field in parameters(component).items():
         if field.is_required() or not isinstance(field.get_default(), Scalar):
             yield (

@@ -39,6 +39,9 @@ TYPES = {
 }
 """What is allowed, by pydantic's name of a type's error."""
 
+SHARE = re.compile(r"\b(share|fraction|accuracy)\b", re.IGNORECASE)
+"""What a key or its meaning says of a number that may be thought of in percent."""
+
 Items = tuple[tuple[str, Scalar, type], ...]
 """A run-config as a cache key; with types, since 1, 1.0 and True are equal."""
 
@@ -257,7 +260,8 @@ def _message(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> 
         bound, value = detail["ctx"]["le"], detail["input"]
         if isinstance(bound, float):  # pydantic writes 1e30 with all of its zeros
             rule = f"must be less than or equal to {bound:g}"
-        rule += f"; {value:g} % is {value / 100:g}" if bound == 1 < value <= 100 else ""
+        if bound == 1 < value <= 100 and SHARE.search(f"{key} {field.description}"):
+            rule += f"; {value:g} % is {value / 100:g}"
     return (
         f"{prefix}{kebab(key)} = {shown(detail['input'])}: {rule}. {field.description} "
         f"The default is {shown(field.get_default())}."

@@ -15,13 +15,15 @@ import importlib
 import inspect
 import pkgutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from fedapp.config.own_code import OwnCode
 from fedapp.config.settings import Settings
+from fedapp.errors import ConfigError, FedappError, one_line, reason_of
 
 if TYPE_CHECKING:
     from fedapp.config.run_config import RunConfig
@@ -44,6 +46,11 @@ class Component(Settings):
     def title(cls) -> str:
         """Return the first line of the docstring, for tables and help texts."""
         return (cls.__doc__ or cls.name).strip().splitlines()[0]
+
+    @classmethod
+    def class_problems(cls) -> Iterable[str]:
+        """Return what in a class of one's own does not go together, with what to do, for an error."""
+        return ()
 
     def run_identity(self) -> dict[str, Any]:
         """Return the parameters as they identify a run, by field: a file by a digest of its content."""
@@ -114,6 +121,34 @@ FAMILIES = (
     ),
     Family("callbacks", "", "fedapp.federation.callback:RunCallback", several=True),
 )
+
+
+def setting_of(component: Component) -> str:
+    """Return the run-config key that chooses a component, with its name, as errors begin."""
+    key = next(family.key for family in FAMILIES if isinstance(component, family.base_class()))
+    return f"{key} = {component.name!r}"
+
+
+@contextmanager
+def calling(component: Component, method: str) -> Iterator[None]:
+    """Name the component and the line in what ``method`` of one of the user's own raises.
+
+    Raises
+    ------
+    ConfigError
+        It raises anything but an error that a user can fix.
+    """
+    try:
+        yield
+    except FedappError:
+        raise
+    except Exception as error:
+        if component.own_code is None:
+            raise
+        reason = one_line(reason_of(error)).removesuffix(".")
+        raise ConfigError(
+            f"{setting_of(component)}: {method} raises {reason}. Correct its code."
+        ) from error
 
 
 @functools.cache

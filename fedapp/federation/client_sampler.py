@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from logging import WARNING
+from typing import Any
 
+import numpy as np
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fedapp.config.registry import calling, setting_of
 from fedapp.config.run_config import RunConfig, participants
-from fedapp.errors import RunError
+from fedapp.errors import ConfigError, RunError
 from fedapp.federation.callback import ServerState
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.faults import KINDS, Fault
 from fedapp.federation.nodes import Cohort, Nodes
-from fedapp.federation.samplers.sampler import Candidates, prepared_sampler
+from fedapp.federation.samplers.sampler import Candidates, Sampler, prepared_sampler
 from fedapp.federation.sampling import distribute, over_selected
 from fedapp.training.algorithm import Algorithm
 
@@ -43,6 +46,33 @@ def assign(
     idle = [node for node in available if node not in busy]
     cohorts = distribute(clients, nodes.sizes(clients), len(idle)) if idle else []
     return list(zip(idle, cohorts, strict=False))
+
+
+def checked_sample(sampler: Sampler, sampled: Any, candidates: Candidates) -> list[int]:
+    """Return the clients that a sampler returned, in ascending order.
+
+    Raises
+    ------
+    ConfigError
+        They are no list, are not among the candidates, or one is there twice.
+    """
+    clients, problem = candidates.clients, ""
+    known = clients if isinstance(clients, range) else set(clients)
+    if not isinstance(sampled, Sequence | np.ndarray):
+        found = "None" if sampled is None else f"a {type(sampled).__name__}"
+        problem = f"{found}, and must return a list of clients"
+    elif unknown := [k for k in sampled if not isinstance(k, int | np.integer) or k not in known]:
+        ids = f"{clients[0]} to {clients[-1]}" if len(clients) else "none"
+        problem = f"{unknown[0]!r}, which is none of the {len(clients)} candidates ({ids})"
+    elif len(set(sampled)) < len(sampled):
+        twice = next(k for k in sampled if list(sampled).count(k) > 1)
+        problem = f"client {twice} twice"
+    if problem:
+        raise ConfigError(
+            f"{setting_of(sampler)}: sample returns {problem}, in round {candidates.round}. Let it "
+            "return each of its clients once, as they are in candidates.clients."
+        )
+    return sorted(map(int, sampled))
 
 
 class ClientSampler:
@@ -79,7 +109,13 @@ class ClientSampler:
     def sample(
         self, round_: int, grid: Grid | None = None, state: ServerState | None = None
     ) -> list[int]:
-        """Return S_t of the clients known now; without grid and state nobody is asked for a loss."""
+        """Return S_t of the clients known now; without grid and state nobody is asked for a loss.
+
+        Raises
+        ------
+        ConfigError
+            The sampler raises, or returns no clients of these.
+        """
         config, clients = self.config, self.population
 
         def losses(asked: Sequence[int]) -> Mapping[int, float]:
@@ -88,18 +124,19 @@ class ClientSampler:
             )
             return found
 
-        return self.sampler.sample(
-            Candidates(
-                config.seed,
-                round_,
-                clients,
-                config.fraction_train,
-                over_selected(config.fraction_train, len(clients), config.over_selection),
-                lambda: self.algorithm.sampling_generator(config.seed, round_),
-                self._sizes,
-                losses,
-            )
+        candidates = Candidates(
+            config.seed,
+            round_,
+            clients,
+            config.fraction_train,
+            over_selected(config.fraction_train, len(clients), config.over_selection),
+            lambda: self.algorithm.sampling_generator(config.seed, round_),
+            self._sizes,
+            losses,
         )
+        with calling(self.sampler, "sample"):
+            sampled = self.sampler.sample(candidates)
+        return checked_sample(self.sampler, sampled, candidates)
 
     def _sizes(self, clients: Sequence[int]) -> Mapping[int, int]:
         """Return n_k of each of ``clients``, 0 of one of the population that is not connected."""

@@ -7,7 +7,7 @@ averaging.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, Protocol
 
@@ -168,6 +168,15 @@ class Algorithm(Component):
 
     needs: ClassVar[frozenset[Need]] = frozenset()
     """Required of the task: "classes" (a label an output) or "features" (a last linear layer)."""
+
+    @classmethod
+    def class_problems(cls) -> Iterator[str]:
+        """Yield the problem of an ``aggregate`` that is not called."""
+        if cls.aggregate is not Algorithm.aggregate and cls.reply != "each":
+            yield (
+                f"has aggregate, which is not called with reply = {cls.reply!r}: nodes send the mean of "
+                'their clients\' updates. Add reply: ClassVar[str] = "each", or leave aggregate out.'
+            )
 
     @property
     def min_updates(self) -> int:

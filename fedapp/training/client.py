@@ -74,7 +74,7 @@ def train_cohort(
     ``Algorithm.initial_client_state``.
     """
     plan = request.plan
-    shared = _shared_context(trainer, theta, broadcast, plan)
+    shared = shared_context(trainer, theta, broadcast, plan)
     mean, uploads = WeightedMean(), WeightedMean()
     each: dict[int, Tensors] = {}
     client_metrics: list[ClientMetrics] = []
@@ -85,7 +85,7 @@ def train_cohort(
             continue
         result = done.result
         weight = _weight(plan, trainer.algorithm, result.examples)
-        update = result.extras.update or _update(plan, result.params, shared, trainer.algorithm)
+        update = result.extras.update or update_of(plan, result.params, shared, trainer.algorithm)
         if plan.reply == "each":
             each[done.client] = update
         else:
@@ -105,7 +105,7 @@ def train_cohort(
     )
 
 
-def _shared_context(
+def shared_context(
     trainer: Trainer,
     theta: Mapping[str, Tensor],
     broadcast: Mapping[str, Tensor],
@@ -170,7 +170,7 @@ def _client_updates(
         results: dict[int, ClientResult | Exception] = {}
         for client in chunk:
             try:
-                tasks[client] = _client_task(trainer, shared, plan, client, data_of(client), states)
+                tasks[client] = client_task(trainer, shared, plan, client, data_of(client), states)
             except Exception as error:
                 results[client] = error
         results |= _train(trainer, tasks, plan)
@@ -232,7 +232,7 @@ def _store_state(
     return result
 
 
-def _client_task(
+def client_task(
     trainer: Trainer,
     shared: ClientContext,
     plan: RoundPlan,
@@ -273,7 +273,7 @@ def _label_counts(trainer: Trainer, examples: Examples) -> Tensor:
     return torch.as_tensor(counts, dtype=trainer.dtype, device=trainer.device)
 
 
-def _update(
+def update_of(
     plan: RoundPlan, params: Tensors, context: ClientContext, algorithm: Algorithm
 ) -> Tensors:
     """Return Delta_k = theta_k - theta (Option I) or theta_k (Option II).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,10 @@ def checked(dataset: Dataset) -> Dataset:
 
 def _problems(task: Task, examples: Examples) -> Iterator[str]:
     inputs, targets = examples.inputs, examples.targets
+    arrays: dict[str, Any] = {"inputs": inputs, "targets": targets, **examples.groups}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            yield f"{name} that are a {type(array).__name__}; they must be a NumPy array, np.asarray(...)"
     if inputs.shape != (len(targets), *task.input_shape) or not len(targets):
         yield (
             f"inputs of shape {inputs.shape} and {len(targets)} targets, where input_shape = "

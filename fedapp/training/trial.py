@@ -1,0 +1,206 @@
+"""A trial of an algorithm of one's own, on two examples, before a run directory is made.
+
+One client update and one step of the server run as in a round, and what each method returns is checked,
+so that a round needs no checks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedapp.config.registry import calling, setting_of
+from fedapp.config.run_config import RunConfig
+from fedapp.data import Dataset, load_transform
+from fedapp.data.dataset import Subset
+from fedapp.errors import ConfigError
+from fedapp.training.algorithm import Algorithm, ClientExtras, ServerStep
+from fedapp.training.build import DTYPES, make_algorithm, make_model, make_module
+from fedapp.training.client import client_task, shared_context, update_of
+from fedapp.training.round_plan import RoundPlan
+from fedapp.training.sequential import SequentialTrainer
+
+
+def try_out(config: RunConfig, dataset: Dataset) -> None:
+    """Try out the run's algorithm, if it is one of the user's own.
+
+    Raises
+    ------
+    ConfigError
+        A method raises, or returns what a round cannot use.
+    """
+    own = make_algorithm(config, dataset.task)
+    if own.own_code is None:
+        return
+    algorithm, transform = cast("Algorithm", _Checked(own)), load_transform(config)
+    kinds = (torch.device("cpu"), DTYPES[config.precision], dataset.task.num_classes)
+    module, model = make_module(config, dataset.task), make_model(config)
+    trainer = SequentialTrainer(module, model, algorithm, transform, *kinds)
+    plan = replace(RoundPlan.of(config), epochs=1, steps=0, batch_size=0)
+    theta = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
+    state = algorithm.start(theta)
+    shared = shared_context(trainer, theta, algorithm.broadcast(state), plan)
+    two = Subset(dataset.train, np.arange(min(len(dataset.train), 2)))
+    (result,) = trainer.client_updates([client_task(trainer, shared, plan, 0, two, None)], plan)
+    mean = result.extras.update or update_of(plan, result.params, shared, algorithm)
+    for problem in _difference(mean, theta):
+        raise ConfigError(
+            f"{setting_of(own)}: finalize returns as update {problem}. Let it have the parameters' names "
+            "and shapes."
+        )
+    if algorithm.reply == "each":
+        count = max(algorithm.min_updates, 1)
+        mean = algorithm.aggregate([mean] * count, [1.0] * count)
+    clients = config.num_clients or 1
+    step = ServerStep(plan, config.server_learning_rate, clients, 1, 1.0, config.fraction_train)
+    _, state = algorithm.apply(theta, mean, result.extras.upload, state, step)
+    algorithm.report(state)
+
+
+class _Checked:
+    """An algorithm whose methods name it in what they raise, and are checked for what they return."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+
+    def __getattr__(self, name: str) -> Any:
+        algorithm = self._algorithm
+        value = getattr(algorithm, name)
+        if not inspect.ismethod(value):
+            return value
+
+        def called(*arguments: Any) -> Any:
+            with calling(algorithm, name):
+                returned = value(*arguments)
+            problems = CHECKS[name](algorithm, returned, arguments) if name in CHECKS else iter(())
+            for problem in problems:
+                raise ConfigError(f"{setting_of(algorithm)}: {name} returns {problem}")
+            return returned
+
+        return called
+
+
+Check = Callable[[Algorithm, Any, tuple[Any, ...]], Iterator[str]]
+"""(algorithm, what a method returned, its arguments) to problems: what it returned, and what to do."""
+
+
+def _loss(_: Algorithm, loss: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    fix = (
+        "Let it return the mean loss of the batch, a tensor without dimensions that PyTorch computed "
+        "from params: without float(), item() and detach()."
+    )
+    yield from (f"{problem}. {fix}" for problem in _no_scalar(loss))
+    if not loss.requires_grad:
+        yield f"a tensor that has no gradient. {fix}"
+
+
+def _gradient(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    fix = (
+        "Let it return the direction of the step, with the parameters' names and shapes, and the value "
+        "of the objective, a tensor without dimensions: as differentiate(params, batch) does."
+    )
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        yield f"{_kind(returned)}. {fix}"
+    direction, loss = returned
+    problems = [*_difference(direction, arguments[1], more=True), *_no_scalar(loss)]
+    yield from (f"{problem}. {fix}" for problem in problems)
+
+
+def _tensors(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    for problem in _difference(returned, {}, more=True):
+        yield f"{problem}. Let it return a dictionary of tensors by name."
+
+
+def _initial_params(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    for problem in _difference(returned, arguments[0].global_params, more=True):
+        yield f"{problem}. Let it return tensors as those of context.global_params."
+
+
+def _finalize(algorithm: Algorithm, extras: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    _, context, _ = arguments
+    if not isinstance(extras, ClientExtras):
+        yield f"{_kind(extras)}. Let it return ClientExtras(upload=..., state=...)."
+    for problem in _difference(extras.upload, {}, more=True):
+        yield f"as upload {problem}. Let it be a dictionary of tensors: of a number x, torch.tensor(x)."
+    if extras.state and not algorithm.keeps_state:
+        yield "a state, which no client keeps. Set keeps_state: ClassVar[bool] = True, or leave it out."
+    is_own = type(algorithm).finalize is not Algorithm.finalize
+    if algorithm.keeps_state and not extras.state and (context.state or not is_own):
+        yield "no state, and keeps_state is True. Let it return ClientExtras(state=...)."
+    for problem in _difference(extras.state, context.state if algorithm.keeps_state else {}):
+        yield f"as state {problem}. Let it be as initial_client_state returns it."
+    if extras.update is not None and not algorithm.custom_update:
+        yield "an update, which is not sent. Set custom_update: ClassVar[bool] = True, or leave it out."
+    if algorithm.custom_update and not extras.update:
+        yield "no update, and custom_update is True. Let it return ClientExtras(update=...)."
+
+
+def _apply(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    fix = "Let it return the next theta, and the next state with the tensors that start returns."
+    if not (isinstance(returned, tuple) and len(returned) == 2):
+        yield f"{_kind(returned)}. {fix}"
+    theta, state = returned
+    problems = [*_difference(theta, arguments[0]), *_difference(state, arguments[3], more=True)]
+    yield from (f"{problem}. {fix}" for problem in problems)
+
+
+def _aggregate(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    for problem in _difference(returned, arguments[0][0]):
+        yield f"{problem}. Let it return one update, with the names and shapes of the clients'."
+
+
+def _report(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    numbers = isinstance(returned, dict) and all(
+        isinstance(x, int | float) for x in returned.values()
+    )
+    if not numbers:
+        yield f"{returned!r:.80}. Let it return a dictionary of numbers: of a tensor x, float(x)."
+
+
+CHECKS: Mapping[str, Check] = {
+    "round_randomness": _tensors,
+    "initial_client_state": _tensors,
+    "initial_params": _initial_params,
+    "loss": _loss,
+    "gradient": _gradient,
+    "step_state": _tensors,
+    "finalize": _finalize,
+    "start": _tensors,
+    "broadcast": _tensors,
+    "aggregate": _aggregate,
+    "apply": _apply,
+    "report": _report,
+}
+
+
+def _no_scalar(value: Any) -> Iterator[str]:
+    if not isinstance(value, Tensor) or value.dim():
+        yield _kind(value)
+
+
+def _kind(value: Any) -> str:
+    """Return what a value is, for an error."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _difference(found: Any, like: Mapping[str, Tensor], *, more: bool = False) -> Iterator[str]:
+    """Yield how ``found`` is not tensors of the names and shapes of ``like``, or has ``more``."""
+    if not isinstance(found, Mapping):
+        yield _kind(found)
+        return
+    for name, tensor in found.items():
+        if not isinstance(tensor, Tensor):
+            yield f"{name!r}: {_kind(tensor)}"
+        elif name in like and tensor.shape != like[name].shape:
+            yield f"{name!r}: {_kind(tensor)} in place of {tuple(like[name].shape)}"
+    yield from (f"no {name!r}" for name in like if name not in found)
+    if not more:
+        yield from (f"a further {name!r}" for name in found if name not in like)
