@@ -39,7 +39,7 @@ from fedapp.federation.validation import Expected, upload_like
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import StateLocation
-from fedapp.training.evaluation import ServerScore
+from fedapp.training.evaluation import ServerScore, as_floats
 from fedapp.training.round_plan import RoundPlan
 
 Replies = Iterable[tuple[int, Message | Fault]]
@@ -281,7 +281,8 @@ class FederatedStrategy(Strategy):
             return problem, further
         if self.algorithm.keeps_state:
             self.state.sizes = self.nodes.known
-        return "", further | self.algorithm.report(self.state.algorithm)
+        reported = self.algorithm.report(self.state.algorithm)
+        return "", further | as_floats("algorithm", self.algorithm, "report", reported)
 
     def _stop_or_warn(self, problem: str) -> None:
         round_ = self._requests.plan.round

@@ -246,7 +246,7 @@ def test_other_settings_are_refused_by_key(whole):
     folder = whole(1)
     stored = json.loads((folder / "config.json").read_text())["config"]
     other = {"learning-rate": 0.3, "seed": 7, "2nn.hidden": 17}
-    free = {"num-server-rounds": 99, "node-timeout": 1.0}
+    free = {"num-server-rounds": 99, "node-timeout": 1.0, "min-nodes": 7}
     values = {**stored, "resume": True, "run-dir": str(folder)}
     with pytest.raises(ConfigError) as error:
         reopen(read_config({**values, **other, **free}))
