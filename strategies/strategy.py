@@ -40,7 +40,7 @@ from fedapp.federation.validation import Expected, upload_like
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import StateLocation
-from fedapp.training.evaluation import ServerScore
+from fedapp.training.evaluation import ServerScore, as_floats
 from fedapp.training.round_plan import RoundPlan
 
 Replies = Iterable[tuple[int, Message | Fault]]
@@ -291,7 +291,8 @@ class FederatedStrategy(Strategy):
         if self.algorithm.keeps_state:
             self.state.sizes = self.nodes.known
         with calling(self.algorithm, "report"):
-            return "", further | self.algorithm.report(self.state.algorithm)
+            reported = self.algorithm.report(self.state.algorithm)
+        return "", further | as_floats(self.algorithm, "report", reported)
 
     def _stop_or_warn(self, problem: str) -> None:
         round_ = self._requests.plan.round

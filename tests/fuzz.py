@@ -30,6 +30,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.task_identity import TaskIdentity
 
+import fedapp
 from fedapp.config.read import defaults, read_config
 from fedapp.data.dataset import Task
 from fedapp.data.node_data import describe_task
@@ -232,7 +233,7 @@ def reply_bytes(rng):
 
 TASK = Task("image", (1, 8, 8), 10, tuple(map(str, range(10))))
 HOLDINGS = {
-    "version": "0.1.0",
+    "version": fedapp.__version__,
     "client-id": 3,
     "examples": 100,
     "fingerprint": "digits-2",
@@ -329,9 +330,14 @@ def settings(rng):
 
 def stored_settings(rng):
     """A damaged config.json: read, or refused by its name."""
-    whole = json.dumps({"config": DEFAULTS, "found": {"nodes": 1}}).encode()
+    values = dict(DEFAULTS)
+    if strange := rng.integers(2):  # whole JSON
+        in_json = [value for value in STRANGE if not isinstance(value, bytes)]
+        values[choose(rng, values)] = choose(rng, [*in_json, 1, 0.5, "fedprox", "shards"])
+    whole = json.dumps({"config": values, "found": {"nodes": 1}}).encode()
     with tempfile.TemporaryDirectory() as name:
-        (Path(name) / "config.json").write_bytes(mutated_bytes(rng, whole))
+        content = whole if strange else mutated_bytes(rng, whole)
+        (Path(name) / "config.json").write_bytes(content)
         try:
             read_stored(Path(name))
         except FedappError:

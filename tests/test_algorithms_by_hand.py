@@ -421,6 +421,22 @@ def test_fedsol_perturbs_rows_of_a_tensor_by_how_far_each_has_moved() -> None:
     torch.testing.assert_close(seen[1]["w"] - w, torch.tensor([[0.3, 0.5], [0.4, 0.0]]))
 
 
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_fedsol_does_not_perturb_where_its_gradient_is_rounding_errors(adaptive: bool) -> None:
+    """At theta, where each client begins."""
+    points = []
+
+    def differentiate(
+        params: Mapping[str, Tensor], batch: Batch, objective: Objective | None = None
+    ) -> tuple[Tensors, Tensor]:
+        points.append(params["w"].tolist())
+        return {"w": torch.full((2,), 1e-9)}, torch.tensor(0.5)
+
+    theta, batch = {"w": torch.ones(2)}, Batch(torch.zeros(1), torch.zeros(1))
+    FedSOL(adaptive=adaptive).gradient(differentiate, theta, batch, ClientContext(theta))
+    assert points == [[1.0, 1.0], [1.0, 1.0]]
+
+
 class Given:
     """A network whose logits are its inputs times w."""
 

@@ -5,6 +5,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import torch
 from in_process import SMALL
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -15,8 +16,10 @@ from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs import callbacks
-from fedapp.runs.callbacks import Checkpoints, ProgressReport, TensorBoardWriter
+from fedapp.runs.callbacks import Checkpoints, Metrics, ProgressReport, TensorBoardWriter
+from fedapp.runs.checkpoint import load_checkpoint
 from fedapp.runs.directory import RunDirectory
+from fedapp.runs.metrics import read_metrics, to_line
 from fedapp.server import run as run_server
 
 
@@ -87,6 +90,41 @@ def test_checkpoints_by_rounds_and_by_seconds(tmp_path, monkeypatch, every, seco
         checkpoints.on_round(result(round_), ServerState(round_, {}))
     checkpoints.on_end(ServerState(8, {}))
     assert rounds == written
+
+
+def test_a_round_that_is_interrupted_in_its_evaluation_is_in_no_checkpoint(tmp_path):
+    """The state is that of the round by then, and metrics.jsonl does not have it."""
+    directory = RunDirectory(tmp_path)
+    checkpoints = Checkpoints(directory, every=0, seconds=0.0)
+    state = ServerState(1, {"w": torch.ones(1)})
+    checkpoints.on_round(result(1), state)
+    state.round, state.theta = 2, {"w": torch.zeros(1)}  # as ``FederatedStrategy._round`` does
+    checkpoints.close()
+    kept = load_checkpoint(directory.checkpoints)
+    assert (kept.round, kept.theta["w"].item()) == (1, 1.0)
+
+
+@pytest.mark.parametrize(("privacy", "kept"), [({"epsilon": 1.0}, 2), ({}, 1)], ids=["private", ""])
+def test_a_private_run_keeps_also_a_charged_round_that_changed_nothing(tmp_path, privacy, kept):
+    """A resume would draw it again, and charge for it again."""
+    checkpoints = Checkpoints(RunDirectory(tmp_path), every=0, seconds=0.0)
+    for round_, problem in ((1, ""), (2, "too few")):
+        training = SimpleNamespace(problem=problem)
+        checkpoints.on_round(
+            SimpleNamespace(round=round_, privacy=privacy, training=training),
+            ServerState(round_, {"w": torch.ones(1)}),
+        )
+    checkpoints.close()
+    assert load_checkpoint(RunDirectory(tmp_path).checkpoints).round == kept
+
+
+@pytest.mark.parametrize(("round_", "kept"), [(0, []), (1, [0, 1]), (2, [0, 1, 2])])
+def test_a_resumed_run_has_no_round_twice(tmp_path, round_, kept):
+    """Round 0, too, is evaluated again where a run goes on from its first checkpoint."""
+    lines = (to_line({"round": number, "seconds": {}}) for number in range(3))
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    Metrics(RunDirectory(tmp_path)).on_start(ServerState(round_, {}))
+    assert [record["round"] for record in read_metrics(tmp_path / "metrics.jsonl")] == kept
 
 
 def test_why_a_run_ended_is_said_also_if_no_checkpoint_can_be_written(

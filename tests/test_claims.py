@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from fedapp.analysis.curves import beyond_plateau
 from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import all_experiments, read_experiment
 from fedapp.studies.papers.cells import Setup, cells_of, make_cells
-from fedapp.studies.papers.claims import Claim, Claims
+from fedapp.studies.papers.claims import Claim, Claims, similarity
 from fedapp.studies.papers.labels import RunLabels
 from fedapp.studies.papers.pages.claims import (
     Checked,
@@ -120,6 +122,17 @@ def test_a_collapsed_cell_says_nothing_of_the_noise_of_others() -> None:
     assert check(claim, {**cells, "f: wild": wild}, RESOLUTION) == alone
 
 
+def test_cells_whose_runs_go_to_the_end_say_how_final_accuracies_scatter() -> None:
+    """One that compares by accuracy has a target, too, which does not end its runs."""
+    calm = cell(*(run_result(final=f, seed=s) for s, f in enumerate((0.4, 0.41, 0.42))))
+    cells = {"f: one": cell(run_result(final=0.5)), "f: calm": calm}
+    claim = Claim(text="s", where="w", measure="value", of="final", cells=("f: one",), low=0.4)
+    by_accuracy = Cell({}, 100, target=0.3, measure="accuracy")
+    by_rounds = dataclasses.replace(by_accuracy, measure="rounds")
+    for ran, verdict in ((by_accuracy, "holds"), (by_rounds, "one seed")):
+        assert check(claim, cells, 0.0, ran={"f: calm": ran}).verdict == verdict
+
+
 def test_a_loss_that_still_falls_says_nothing_of_the_noise_of_its_minimum() -> None:
     """All seeds have it in the last round, 100, where training stops."""
 
@@ -150,6 +163,14 @@ def test_consistency_is_the_share_of_rounds_in_the_layer_where_it_is_least() -> 
     found = measured("consistency", iid, skewed, of="final", low=0.95)
     assert (found.measured, found.verdict) == (0.75, "fails")
     assert measured("consistency", iid, iid, of="final", low=0.95).measured == 0.0
+
+
+def test_a_similarity_of_nothing_counts_in_the_mean() -> None:
+    """Orthogonal updates have a cosine of 0, which is not a round without one."""
+    rows = [
+        {"round": n, "similarity": {"fc": value}} for n, value in enumerate((0.0, 0.5, None), 1)
+    ]
+    assert similarity([run_result(agreement=rows)]) == {"fc": 0.25}
 
 
 def test_a_difference_of_rounds_has_the_interval_of_both() -> None:

@@ -32,6 +32,10 @@ def load(folder: Path, **keys: object) -> Dataset:
     return load_dataset(read_config({"dataset": str(folder), "data-cache": cache, **keys}))
 
 
+def without_test(folder: Path, train: int = 4) -> Path:
+    return write_parquet(folder, {"train": image_splits(train)["train"]}, image_features())
+
+
 def test_parquet_images_are_exact(tmp_path):
     folder = write_parquet(tmp_path / "set", image_splits(), image_features())
     data = load(folder)
@@ -243,6 +247,14 @@ def test_content_and_settings_key_the_cache(tmp_path):
     assert len({one.fingerprint, other.fingerprint, swapped.fingerprint}) == 3
 
 
+def test_another_part_held_out_is_another_entry(tmp_path):
+    """Else a run would be tested on what an earlier one with another test-fraction held out."""
+    folder = without_test(tmp_path / "set", 6)
+    data = [load(folder, test_fraction=fraction) for fraction in (0.2, 0.5, 0.2)]
+    assert [(len(each.train), len(each.test)) for each in data] == [(5, 1), (3, 3), (5, 1)]
+    assert data[0].fingerprint == data[2].fingerprint != data[1].fingerprint
+
+
 def test_starts_at_the_same_time_decode_once(tmp_path, monkeypatch):
     folder = write_parquet(tmp_path / "set", image_splits(), image_features())
     built = []
@@ -276,13 +288,15 @@ def test_a_part_is_held_out_where_the_only_split_is_also_the_test_split(tmp_path
 
 
 def test_node_data_needs_no_test_split(tmp_path):
-    splits = {"train": image_splits()["train"]}
-    folder = write_parquet(tmp_path / "set", splits, image_features())
+    """Nor is what a node has read taken for the server's data, which need one."""
+    folder = without_test(tmp_path / "set")
     config = read_config({"data-cache": str(tmp_path / "cache")})
     data = load_node_data(config, str(folder))
     assert len(data.train) == 4
     assert data.test.inputs.shape == (0, 3, 5, 4)
     assert len(load_node_data(config, str(folder)).test) == 0
+    with pytest.raises(DataError, match=r"It has: train\. Set test-fraction=0\.2"):
+        load(folder)
 
 
 def test_a_class_may_be_held_out_whole(tmp_path):

@@ -15,6 +15,7 @@ from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation import client_sampler
 from fedapp.server_app import app as server_app
+from strategies.dp_fedavg import DPFedAvg
 from tests.in_process import SMALL, metrics
 
 
@@ -111,6 +112,22 @@ def test_of_a_private_population_no_good_reply_is_surplus(tmp_path) -> None:
     assert (last["clients"], last["replied"]) == ([0, 1, 4], 2)
     assert last.get("faults") == {"lost": 1}
     assert not last.get("surplus")
+
+
+def test_a_private_mean_is_divided_by_the_k_of_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Q K is that of epsilon: with the K of those who are left one client could move more than S."""
+    steps, apply = [], DPFedAvg.apply
+
+    def watched(self: DPFedAvg, *given: Any) -> Any:
+        steps.append((given[-1].num_clients, given[-1].participants))
+        return apply(self, *given)
+
+    monkeypatch.setattr(DPFedAvg, "apply", watched)
+    rows = run(LeavingGrid, tmp_path / "run", 3, algorithm="dp-fedavg", weighting="uniform")
+    assert [row["replied"] for row in rows[1:]] == [3, 2, 2]
+    assert steps == [(3, 3), (3, 2), (3, 2)]
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "dp-fedavg"])

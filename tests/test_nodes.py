@@ -13,12 +13,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
+import numpy as np
 import pytest
-from data_files import write_parquet
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from data_files import image_features, image_splits, write_parquet
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 
+import fedapp
 from fedapp import node as node_module
 from fedapp.client_app import app as client_app
 from fedapp.config import read as read_module
@@ -27,13 +29,22 @@ from fedapp.config.run_config import RunConfig, Scalar
 from fedapp.data import Task
 from fedapp.data.embedded.digits import Digits
 from fedapp.data.node_data import NodeData, OwnClient, describe_task, read_node_data
-from fedapp.engines.grid import RUN_ID, set_identity
+from fedapp.engines.grid import RUN_ID, run_client_app, set_identity
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError, RunError
+from fedapp.federation.arrays import to_arrays
 from fedapp.federation.delivery import Delivery
-from fedapp.federation.nodes import REJECTED_PAUSE, Nodes
+from fedapp.federation.messages import (
+    EvaluateRequest,
+    encode_evaluate_request,
+    encode_train_request,
+)
+from fedapp.federation.nodes import NEW_NODE_WAIT, REJECTED_PAUSE, Nodes
 from fedapp.federation.queries import Queries
 from fedapp.server_app import app as server_app
+from fedapp.training.build import initial_parameters
+from fedapp.training.client import TrainRequest
+from fedapp.training.round_plan import RoundPlan
 from tests.in_process import SMALL, metrics
 
 DIGITS = Digits().load()
@@ -69,11 +80,16 @@ def test_a_node_gives_no_hash_of_its_own_data(tmp_path: Path) -> None:
     assert shared.describe()["fingerprint"] == shared.dataset.fingerprint != ""
 
 
-def asked(answer: dict[str, object], task: Task = DIGITS.task) -> str:
-    """Return why a node that answers so is refused, or nothing."""
+def asked(
+    answer: dict[str, object], task: Task = DIGITS.task, sizes: np.ndarray | None = None
+) -> str:
+    """Return why a node that answers so is refused, or nothing; with sizes clients are virtual."""
     record = RecordDict({"holdings": ConfigRecord(answer)})  # type: ignore[arg-type]
-    nodes = Nodes(read_config({"num-clients": 0}), task, DIGITS.fingerprint, None)
-    return nodes._accept(5, Message(record, SUPERLINK_NODE_ID, "query"))
+    config = read_config({"num-clients": 0 if sizes is None else len(sizes)})
+    nodes = Nodes(config, task, DIGITS.fingerprint, sizes)
+    why = nodes._accept(5, Message(record, SUPERLINK_NODE_ID, "query"))
+    assert sizes is not None or bool(nodes.clients) == (not why)
+    return why
 
 
 def answer(task: Task = DIGITS.task) -> dict[str, object]:
@@ -111,6 +127,85 @@ def test_an_answer_without_a_part_of_the_task_is_refused(key: str) -> None:
     assert asked(lacking).startswith(f"it reports no {key} for its data")
     assert asked(answer() | {key: b"1"}).startswith(f"it reports {key} = b'1' for its data")
     assert asked(answer()) == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"version": "0.0.1"},
+            f"version = '0.0.1', but the server has '{fedapp.__version__}'; inst",
+        ),
+        ({"examples": 0}, "it has no training examples; point its data-path to a folder that has"),
+        ({"client-id": -1}, "no data of its own, but num-clients = 0; set its data-path and"),
+        ({"examples": 1.5}, "examples = 1.5 and client-id = 3 are no numbers"),
+        ({"examples": "9"}, "examples = 9 and client-id = 3 are no numbers"),
+        ({"client-id": [3]}, "client-id = [3] are no numbers"),
+    ],
+    ids=str,
+)
+def test_a_device_whose_answer_does_not_fit_is_refused(change: dict, said: str) -> None:
+    assert said in asked(answer() | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"fingerprint": "other"}, "fingerprint = 'other', but the server has .*copy of the data"),
+        ({"fingerprint": ""}, "fingerprint = '', but the server has"),
+        ({"version": "0.0.1"}, "version = '0.0.1'"),
+    ],
+    ids=str,
+)
+def test_a_node_of_virtual_clients_needs_the_servers_data(change: dict, said: str) -> None:
+    """Its clients would train on other examples under the same numbers."""
+    fit, sizes = answer() | {"fingerprint": DIGITS.fingerprint}, np.full(100, 5)
+    assert asked(fit, sizes=sizes) == ""
+    assert re.search(said, asked(fit | change, sizes=sizes))
+
+
+OWN: dict[str, Scalar] = {"num-clients": 0, "2nn.hidden": 4, "trainer": "sequential"}
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+@pytest.mark.parametrize("where", ["data-path", "partition"])
+def test_a_node_gives_its_examples_for_no_other_client(
+    where: str, split: str, tmp_path: Path
+) -> None:
+    """Neither those of a folder of its own nor those of a part of the run's data."""
+    node, dataset = OwnClient(1, num_partitions=3), "digits"
+    if where == "data-path":
+        dataset = str(write_parquet(tmp_path / "own", image_splits(), image_features()))
+        node = OwnClient(1, dataset)
+    examples = getattr(read_node_data(read_config({**OWN, "dataset": dataset}), node), split)
+    assert len(examples(1)) > 0
+    for other in (0, 2):
+        said = f"is client 1 and trains no other client, but it was sent client {other}"
+        with pytest.raises(ConfigError, match=said):
+            examples(other)
+
+
+def test_a_server_that_asks_a_device_for_another_client_gets_no_update_and_no_score() -> None:
+    """Nor does it get the device's own under that client's name."""
+    config = read_config(OWN)
+    theta = to_arrays(initial_parameters(config, DIGITS.task))
+    device = Context(RUN_ID, 7, {"partition-id": 1, "num-partitions": 3}, RecordDict(), OWN)
+
+    def sent(content: RecordDict, kind: str) -> Message:
+        return run_client_app(client_app, Message(content, 7, kind), device)
+
+    plan = RoundPlan(epochs=1, learning_rate=0.1, trainer="sequential")
+    order = encode_train_request(TrainRequest(plan, (0, 1)), theta)
+    content = sent(order, MessageType.TRAIN).content
+    assert content["clients"]["client"] == [1]
+    assert list(content["failures"]["client"]) == [0]
+    assert "trains no other client" in content["failures"]["reason"][0]
+    first, second = (
+        sent(encode_evaluate_request(EvaluateRequest(0, c, 1), theta), MessageType.EVALUATE)
+        for c in ((1, 0), (0, 1))
+    )
+    assert first.content["clients"]["client"] == [1]
+    assert second.has_error()
 
 
 @pytest.fixture
@@ -200,11 +295,13 @@ def holding(**settings: Scalar) -> tuple[Nodes, HoldingGrid]:
     )
 
 
-def test_a_silent_node_holds_up_the_start_no_longer_than_node_timeout() -> None:
-    nodes, grid = holding(node_timeout=0.5)
-    began = time.monotonic()
+def test_a_silent_node_holds_up_the_start_no_longer_than_node_timeout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    nodes, (_, grid) = timed(clock, monkeypatch, node_timeout=60.0), holding()
     assert nodes.wait(grid) == [1]
-    assert time.monotonic() - began < 10
+    assert 60.0 < clock.now < 62.0
     grid.held = False
     assert nodes.available(grid) == [1, 2]
 
@@ -234,12 +331,11 @@ def test_an_answer_that_took_too_long_is_silence_and_no_reason_to_refuse() -> No
 
 def test_a_newcomer_that_answers_late_counts_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round waits for its answer for a while, and then goes on without; it is asked but once."""
-    monkeypatch.setattr("fedapp.federation.nodes.NEW_NODE_WAIT", 0.2)
-    nodes, grid = holding()
-    began = time.monotonic()
+    clock = Clock()
+    nodes, (_, grid) = timed(clock, monkeypatch), holding()
     assert [nodes.available(grid) for _ in range(3)] == [[1]] * 3
     assert nodes.clients == [0]
-    assert time.monotonic() - began < 10
+    assert clock.now == pytest.approx(NEW_NODE_WAIT)
     grid.held = False
     assert nodes.available(grid) == [1, 2]
     assert nodes.clients == [0, 1]

@@ -20,6 +20,7 @@ from fedapp.training import build as setup
 from fedapp.training.build import make_evaluator, make_module, make_trainer
 from fedapp.training.sequential import SequentialTrainer
 from tests.conftest import Component, Run, metrics_of, model_of
+from tests.test_callbacks import scalars
 
 MODEL = """
 from typing import ClassVar
@@ -38,6 +39,11 @@ METRICS = """
     def metrics(self, outputs, targets):
         hit = outputs.argmax(1) == targets
         return {"class_0_accuracy": float(hit[targets == 0].double().mean()), "all": len(targets)}
+"""
+NUMBERS = """
+    def {method}(self, *given):
+        import numpy, torch
+        return {numbers}
 """
 ALGORITHM = """
 from typing import ClassVar
@@ -222,6 +228,42 @@ def test_metrics_of_a_users_own_stand_in_the_record(component: Component, run: R
     assert last["client_all"] == pytest.approx(sum(n * n for n in sizes) / sum(sizes))
     assert last["test_all"] == last["client_all"]
     assert "test_clients" not in last
+
+
+def put(component: Component, method: str, numbers: str) -> dict[str, str]:
+    """Make a model or an algorithm that returns these as numbers of its own; return its key."""
+    code = NUMBERS.format(method=method, numbers=numbers)
+    if method == "metrics":
+        component("fedapp.models", "own", MODEL.format(layer="nn.Identity()") + code)
+        return {"model": "own"}
+    component("strategies", "own", ALGORITHM + code)
+    return {"algorithm": "own"}
+
+
+@pytest.mark.parametrize(("method", "prefix"), [("metrics", "test_"), ("report", "")])
+def test_numbers_of_a_users_own_may_be_arrays_of_one_number(
+    method: str, prefix: str, component: Component, run: Run
+) -> None:
+    numbers = '{"a": torch.tensor(0.5), "b": numpy.float32(0.5), "c": numpy.float64(0.5)}'
+    folder = run(**put(component, method, numbers))
+    for name in ("a", "b", "c"):
+        found = scalars(folder, f"{prefix}{name}")
+        assert [record.get(f"{prefix}{name}") for record in metrics_of(folder)[1:]] == [0.5] * 3
+        assert [(round_, value) for round_, value in found if round_] == [
+            (round_, 0.5) for round_ in (1, 2, 3)
+        ]
+
+
+@pytest.mark.parametrize(("method", "where"), [("metrics", "model"), ("report", "algorithm")])
+@pytest.mark.parametrize("value", ["[0.5]", "None", "torch.ones(2)"])
+def test_what_is_no_number_is_refused_by_its_name(
+    method: str, where: str, value: str, component: Component, run: Run, tmp_path: Path
+) -> None:
+    """Of a model before training; what an algorithm reports is known after the first round."""
+    said = rf"{where} = 'own': Own\.{method} returns .* for 'mean', which is no number\. Return"
+    with pytest.raises(ConfigError, match=said):
+        run(**put(component, method, f'{{"mean": {value}}}'))
+    assert len(metrics_of(tmp_path / "run")) == (method == "report")
 
 
 def test_clients_are_tested_with_what_they_keep(component: Component, run: Run) -> None:

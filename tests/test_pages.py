@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedapp.studies.papers.cells import line_name
@@ -11,7 +13,13 @@ from fedapp.studies.papers.pages.figure_tables import comparison_section
 from fedapp.studies.papers.pages.index import summary, totals
 from fedapp.studies.papers.pages.markdown import span, table, wrapped
 from fedapp.studies.papers.pages.page import page
-from fedapp.studies.papers.pages.tables import Entry, entries, table_section
+from fedapp.studies.papers.pages.tables import (
+    Entry,
+    _not_given,
+    entries,
+    standings,
+    table_section,
+)
 from fedapp.studies.papers.results import POINTS, CellResult, Results, thin
 from fedapp.studies.papers.schema import Comparison, Figure, ScaleName
 from fedapp.studies.sweep.record import RunRecord
@@ -116,6 +124,45 @@ def test_a_cell_too_fast_is_no_nearer_than_one_too_slow(ratio, standing: str) ->
     assert entry.standing == standing
     gains = {"faster": "greater", "slower": "smaller", "not reached": None}
     assert entry.gain == gains.get(standing, standing)  # of 200 / needed to the published 2
+
+
+def reached(*needed: float | None) -> CellResult:
+    return cell(*(run_result(each, seed=seed) for seed, each in enumerate(needed)))
+
+
+@pytest.mark.parametrize(
+    ("needed", "mean"), [((90.0, 110.0), 100.0), ((90.0, None, 110.0), None), ((None,), None)]
+)
+def test_a_cell_of_which_one_seed_did_not_reach_the_target_has_no_rounds(needed, mean) -> None:
+    """The mean of those that did would be of the lucky ones."""
+    assert reached(*needed).needed == mean
+
+
+@pytest.mark.parametrize(
+    ("third", "standing"), [((), "within 25 %"), ((None,), "not reached")], ids=["two", "three"]
+)
+def test_a_cell_of_which_one_seed_did_not_reach_the_target_is_not_reached(third, standing) -> None:
+    """Published are 1,468 rounds, of which 1,400 and 1,500 are within 25 %."""
+    results = table_results({"E = 1, B = ∞ | IID": reached(1400.0, 1500.0, *third)})
+    counts = standings(entries(TABLES["mcmahan-table4"], results))
+    assert {kind: n for kind, n in counts.items() if kind != "not run"} == {standing: 1}
+
+
+@pytest.mark.parametrize(("final", "collapsed"), [(0.42, True), (0.449, True), (0.45, False)])
+def test_a_run_collapsed_at_less_than_half_of_its_best(final: float, collapsed: bool) -> None:
+    """Also of one seed of several."""
+    runs = (run_result(final=0.8, best=0.9), run_result(final=final, best=0.9, seed=1))
+    assert cell(*runs).collapsed == collapsed
+
+
+def test_a_cell_as_fast_as_the_baseline_needs_no_fewer_rounds() -> None:
+    experiment, base = SimpleNamespace(baseline="FedSGD"), reached(100.0)
+    cells = [
+        Entry(None, None, "not given", own, base)  # type: ignore[arg-type]
+        for own in (base, reached(100.0), reached(99.0), reached(None))
+    ]
+    text = _not_given(experiment, cells)  # type: ignore[arg-type]
+    assert text.startswith("1 of 3 cells without published rounds need fewer rounds than the row")
 
 
 def test_all_tables_count_each_published_number_once() -> None:

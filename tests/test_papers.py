@@ -390,7 +390,10 @@ def test_speed_ups_are_over_the_baseline() -> None:
 def test_a_band_is_mean_least_and_greatest_where_all_have_a_point() -> None:
     curves = [([0, 1, 2], [1.0, 2.0, 3.0]), ([0, 2, 3], [3.0, 6.0, 9.0])]
     assert band(curves) == ([0, 2], [2.0, 4.5], [1.0, 3.0], [3.0, 6.0])
-    assert band([([0, 1], [1.0, float("nan")])])[0] == [0]
+    nan = float("nan")
+    assert band([([0, 1], [1.0, nan])])[0] == [0]
+    curves = [([0, 1, 2], [1.0, nan, 3.0]), ([0, 1, 2], [3.0, 5.0, 7.0])]
+    assert band(curves) == ([0, 2], [2.0, 5.0], [1.0, 3.0], [3.0, 7.0])
 
 
 def test_communication_counts_every_client_of_every_round_both_ways() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chisquare, norm
 
-from fedapp.analysis.privacy import default_delta, epsilon
+from fedapp.analysis.privacy import CLIENT, Privacy, default_delta, epsilon
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.engines.in_process import InlineGrid
@@ -25,6 +26,7 @@ from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.federation.sampling import poisson_sample
 from fedapp.runs.checkpoint import drop_checkpoints
+from fedapp.runs.privacy import PrivacyLedger
 from fedapp.seeds import generator
 from fedapp.server import run as run_server
 from fedapp.studies.sweep.execute import execute_run
@@ -648,6 +650,23 @@ def test_the_charge_is_on_disk_before_an_order_leaves(
     assert seen[1] == [*seen[0], {"round": 2, **charge, "clients": drawn[1]}]
 
 
+def test_a_charge_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on the disk, and not only on its way, when the requests are sent."""
+    ledger = PrivacyLedger(tmp_path, Privacy(1.0, 0.5, CLIENT, 1e-3, 0.0, repeatable=False), 6)
+    ledger.start()
+    safe: dict[int, int] = {}
+
+    def synced(number: int) -> None:
+        status = os.fstat(number)
+        safe[status.st_ino] = status.st_size
+
+    monkeypatch.setattr(os, "fsync", synced)
+    for round_ in (1, 2):
+        ledger.charge(round_, [0, 1])
+        status = ledger.path.stat()
+        assert safe[status.st_ino] == status.st_size
+
+
 def test_no_order_leaves_that_cannot_be_charged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: Path, text: str) -> None:
         raise OSError(28, "No space left on device")
@@ -723,7 +742,7 @@ def test_k_is_that_of_the_start_where_nodes_are_clients(tmp_path: Path, caplog: 
     assert "the bound is for the K = 3 clients that are connected now" in caplog.text
 
 
-def test_a_million_coins_take_milliseconds() -> None:
-    """Not timed: a million clients, of whom some ten thousand take part, in one vector of draws."""
+def test_a_million_coins_are_one_vector_of_draws() -> None:
+    """Of a million clients some ten thousand take part."""
     drawn = poisson_sample(generator(0, "sample", 1), range(1_000_000), 0.01)
     assert len(drawn) == pytest.approx(10_000, abs=400)

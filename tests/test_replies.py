@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -76,6 +76,18 @@ def test_a_sound_reply_is_taken_as_it_is() -> None:
 )
 def test_what_a_client_reports_must_be_possible(change: dict[str, float], kind: str) -> None:
     assert fault(reply(replace(REPORT, **change))) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("client", 0.5), ("examples", 4.5), ("steps", 1.5), ("client", 1e300)]
+)
+def test_counts_that_are_no_whole_numbers_are_not_rounded(name: str, value: float) -> None:
+    """0.5 would be client 0."""
+    message = reply(REPORT, replace(REPORT, client=1, examples=2, weight=2.0))
+    columns = dict(message.content["clients"])
+    columns[name] = [value, float(columns[name][1])]
+    message.content["clients"] = MetricRecord(columns)
+    assert fault(message) == "malformed"
 
 
 def test_a_client_takes_no_more_steps_than_its_plan_has() -> None:

@@ -9,9 +9,10 @@ from html_pages import Page
 from in_process import run
 from made_runs import made_run
 
+from fedapp.config.read import read_config
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.figures import curve_panels
-from fedapp.runs.final_outputs import write_summary
+from fedapp.runs.final_outputs import summarise, write_summary
 from fedapp.runs.formatting import aligned, duration, size
 from fedapp.runs.metrics import read_metrics
 from fedapp.runs.page import inline_svg
@@ -173,3 +174,75 @@ def test_formats():
     assert [size(b) for b in (12, 1500, 999_999, 2.5e9)] == ["12 B", "1.5 kB", "1000 kB", "2.5 GB"]
     lines = [("a", "b", "c"), ("long", "its last cell"), ("d", "ee", "f")]
     assert aligned(lines) == ["a     b   c", "long  its last cell", "d     ee  f"]
+
+
+PRIVACY = {"delta": 0.01, "adjacency": "one client"}
+RECORDS = [
+    {"round": 0, "seconds": {"evaluate": 0.5}, "test_accuracy": 0.1, "test_loss": 2.0},
+    {
+        "round": 1,
+        "seconds": {"round": 1.0},
+        "test_accuracy": 0.9,
+        "test_loss": 1.0,
+        "updates": 5.0,
+        "bytes_down": 100,
+        "bytes_up": 30,
+        "epsilon": 1.0,
+        **PRIVACY,
+        "failures": {"3": "raised", "4": "late"},
+    },
+    {
+        "round": 2,
+        "seconds": {"round": 4.0},
+        "test_accuracy": 0.9,
+        "test_loss": 0.75,
+        "updates": None,
+        "bytes_down": 100,
+        "bytes_up": 0,
+        "epsilon": 1.5,
+        **PRIVACY,
+        "failures": {"3": "raised"},
+    },
+    {
+        "round": 3,
+        "seconds": {"round": 2.0},
+        "updates": 7.0,
+        "bytes_down": 50,
+        "bytes_up": 20,
+        "epsilon": 2.0,
+        **PRIVACY,
+    },
+]
+"""Of three rounds: nobody replied in the second, and the third is not evaluated."""
+
+
+def test_a_summary_by_hand():
+    found = summarise(RECORDS, read_config({"target-accuracy": 0.5}))
+    found.pop("finished")
+    assert found == {
+        "rounds": 3,
+        "test_accuracy": 0.9,
+        "test_loss": 0.75,
+        "best_test_accuracy": 0.9,
+        "best_round": 1,  # the first of equal ones
+        "target_accuracy": 0.5,
+        "rounds_to_target": 0.5,
+        "updates": 12.0,
+        "epsilon": 2.0,
+        "delta": 0.01,
+        "adjacency": "one client",
+        "bytes_down": 250,
+        "bytes_up": 50,
+        "seconds": 7.5,
+        "seconds_a_round_median": 2.0,
+        "failures": 3,  # of clients, not of rounds
+    }
+
+
+@pytest.mark.parametrize(("count", "accuracy"), [(0, None), (1, 0.1)])
+def test_a_summary_of_no_trained_round_has_no_numbers_of_training(count, accuracy):
+    found = summarise(RECORDS[:count], read_config({}))
+    assert (found["rounds"], found["updates"], found["failures"]) == (0, 0.0, 0)
+    assert found["seconds_a_round_median"] is found["rounds_to_target"] is None
+    assert "epsilon" not in found
+    assert found["test_accuracy"] == accuracy

@@ -202,6 +202,29 @@ def test_the_command_killed_from_outside_resumes_to_the_same_bits(tmp_path, whol
     assert final(folder) == final(whole(1))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"algorithm": "fedavg"},
+        {"algorithm": "scaffold", "scaffold.option": "I", "partitioner": "dirichlet"},
+        {"algorithm": "fedadam", "sampler": "by-size", "weighting": "uniform", "seed": 3},
+    ],
+    ids=lambda settings: settings["algorithm"],
+)
+def test_a_run_is_done_again_by_its_own_settings(settings, tmp_path):
+    """By the command that the report and the page about run directories print."""
+    first, again = (tmp_path / name for name in ("first", "again"))
+    given = {**SMALL, "num-server-rounds": 2, "run-dir": first, "pictures": "false", **settings}
+    for words in (
+        [f"{key}={value}" for key, value in given.items()],
+        [str(first / "resume.toml"), "resume=false", f"run-dir={again}"],
+    ):
+        done = CliRunner().invoke(command_line, ["run", *words])
+        assert done.exit_code == 0, done.output
+    assert final(again) == final(first)
+    assert (again / "partition.json").read_bytes() == (first / "partition.json").read_bytes()
+
+
 @pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.timeout(900)
@@ -223,7 +246,7 @@ def test_other_settings_are_refused_by_key(whole):
     folder = whole(1)
     stored = json.loads((folder / "config.json").read_text())["config"]
     other = {"learning-rate": 0.3, "seed": 7, "2nn.hidden": 17}
-    free = {"num-server-rounds": 99, "node-timeout": 1.0}
+    free = {"num-server-rounds": 99, "node-timeout": 1.0, "min-nodes": 7}
     values = {**stored, "resume": True, "run-dir": str(folder)}
     with pytest.raises(ConfigError) as error:
         reopen(read_config({**values, **other, **free}))
@@ -347,16 +370,29 @@ def test_a_checkpoint_has_the_clients_that_were_used(tmp_path):
         assert (state.last_used_round, state.sizes) == ({3: 1, 5: 1}, sizes)
 
 
-def test_a_run_of_devices_counts_those_that_it_never_used_after_a_resume(tmp_path):
-    """SCAFFOLD's c is a mean over all three, of which one trains in a round."""
-    folder, parts = tmp_path / "run", [{"partition-id": k, "num-partitions": 3} for k in range(3)]
-    values = {**SMALL, "num-clients": 0, "fraction-train": 0.0, "min-nodes": 3}
-    values |= {"algorithm": "scaffold", "num-server-rounds": 1, "run-dir": str(folder)}
-    server.run(InlineGrid(client_app, values, parts), read_config(values))
-    state = load_checkpoint(folder / "checkpoints")
-    assert len(state.last_used_round) == 1
-    assert state.sizes.keys() == {0, 1, 2}
-    assert sum(state.sizes.values()) == 1440
+def devices(folder, parts, rounds, **settings):
+    """Run SCAFFOLD on these of three devices, one of which trains in a round; return the state."""
+    values = {**SMALL, "num-clients": 0, "fraction-train": 0.0, "algorithm": "scaffold", **settings}
+    values |= {"num-server-rounds": rounds, "run-dir": str(folder)}
+    own = {"num-partitions": 3, "state-path": str(folder / "own")}
+    nodes = [{"partition-id": k, **own} for k in parts]
+    server.run(InlineGrid(client_app, values, nodes), read_config(values))
+    return load_checkpoint(folder / "checkpoints")
+
+
+def test_a_run_of_devices_counts_those_that_are_away_after_a_resume(tmp_path):
+    """SCAFFOLD's c is a mean over all three, one of which is gone for good and had not trained.
+
+    A run that waited for three goes on with two if it is told to.
+    """
+    before = devices(tmp_path / "run", range(3), 1, **{"min-nodes": 3})
+    assert len(before.last_used_round) == 1
+    assert before.sizes.keys() == {0, 1, 2}
+    assert sum(before.sizes.values()) == 1440
+    there = sorted({*before.last_used_round, 0, 1})[:2]
+    settings = {"min-nodes": 2, "node-timeout": 1.0, "resume": True}
+    after = devices(tmp_path / "run", there, 2, **settings)
+    assert (after.round, after.sizes) == (2, before.sizes)
 
 
 def test_a_trace_may_move_and_not_change(tmp_path):
@@ -403,6 +439,36 @@ def test_a_server_state_that_is_theta_itself_can_be_written(tmp_path):
     state = load_checkpoint(tmp_path)
     assert torch.equal(state.theta["weight"], theta["weight"])
     assert torch.equal(state.algorithm["weight"], theta["weight"])
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda theta: {**theta, "extra": torch.zeros(1)}, "is of another model: 'extra'"),
+        (lambda theta: {name: t.double() for name, t in theta.items()}, "is of another model"),
+        (lambda theta: {name: t * torch.nan for name, t in theta.items()}, "holds nan or infinite"),
+    ],
+    ids=["name", "type", "nan"],
+)
+def test_a_checkpoint_of_another_model_is_refused(damage, said, tmp_path):
+    folder = run(tmp_path / "run", num_server_rounds=1)
+    state = load_checkpoint(folder / "checkpoints")
+    state.theta = damage(state.theta)
+    save_checkpoint(folder / "checkpoints", state)
+    with pytest.raises(CheckpointError, match=rf"the checkpoint in .* {said}.*another run-dir"):
+        run(folder, num_server_rounds=2, resume=True)
+    assert metrics(folder)[-1]["round"] == 1
+
+
+def test_a_checkpoint_under_another_rounds_name_is_not_taken_for_it(tmp_path):
+    """Copied by hand: its metrics would be those of another round."""
+    save_checkpoint(tmp_path, ServerState(2, {"w": torch.ones(1)}))
+    for ending in ("json", "safetensors"):
+        shutil.copy(tmp_path / f"round-000002.{ending}", tmp_path / f"round-000005.{ending}")
+    assert load_checkpoint(tmp_path).round == 2
+    (tmp_path / "round-000002.json").unlink()
+    with pytest.raises(CheckpointError, match="says that it is of round 2"):
+        load_checkpoint(tmp_path)
 
 
 def without_m(state):

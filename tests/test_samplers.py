@@ -20,7 +20,7 @@ from fedapp.federation.samplers.availability import Availability
 from fedapp.federation.samplers.by_size import BySize
 from fedapp.federation.samplers.poisson import Poisson
 from fedapp.federation.samplers.power_of_choice import PowerOfChoice
-from fedapp.federation.samplers.sampler import Candidates
+from fedapp.federation.samplers.sampler import Candidates, prepared_sampler
 from fedapp.federation.samplers.uniform import Uniform
 from fedapp.seeds import generator
 from fedapp.server import run as run_server
@@ -137,6 +137,13 @@ def test_a_trace_says_who_is_available(run: Run, tmp_path: Path) -> None:
     assert rows[2]["model_changed"]
 
 
+def test_an_empty_trace_is_named_as_such(tmp_path: Path) -> None:
+    """And not as one whose rows differ in length."""
+    trace = write(tmp_path / "trace.csv", "\n")
+    with pytest.raises(ConfigError, match=r"is empty\. It needs a row of 0 and 1 for each client"):
+        prepared_sampler(read_config({"sampler": "availability", "availability.trace": trace}))
+
+
 class Thetas(Callback):
     def __init__(self) -> None:
         self.thetas: list[dict[str, Any]] = []
@@ -192,8 +199,8 @@ def test_a_resumed_run_samples_as_if_it_had_not_stopped(
     settings: dict[str, Any], run: Run, tmp_path: Path
 ) -> None:
     whole = run("whole", num_server_rounds=4, nodes=2, **settings)
-    run("parts", num_server_rounds=2, **settings)
-    parts = run("parts", num_server_rounds=4, resume=True, **settings)
+    run("parts", num_server_rounds=2, nodes=2, **settings)
+    parts = run("parts", num_server_rounds=4, nodes=2, resume=True, **settings)
     found, expected = (metrics_of(folder) for folder in (parts, whole))
     assert [row.get("clients") for row in found] == [row.get("clients") for row in expected]
     one, two = (load_file(folder / "model.safetensors") for folder in (parts, whole))

@@ -10,7 +10,7 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.data.node_data import read_node_data
 from fedapp.engines.in_process import InlineGrid
-from fedapp.federation.shared_evaluation import PART, is_part
+from fedapp.federation.shared_evaluation import COLUMNS, PART, is_part
 from fedapp.training.build import initial_parameters, make_score
 from fedapp.training.evaluation import score_of
 
@@ -33,40 +33,56 @@ def test_the_score_of_sums():
 SETTINGS = {"eval_train_examples": 1200, "2nn.hidden": 8}
 
 
-@pytest.mark.parametrize("nodes", [2, 3, 5])
-def test_nodes_share_the_batches(tmp_path, nodes):
+@pytest.mark.parametrize(
+    ("nodes", "parts"), [(2, [[0, 2], [1]]), (3, [[0], [1], [2]]), (5, [[0], [1], [2]])]
+)
+def test_nodes_share_the_batches(tmp_path, nodes, parts):
     """Test data of one batch, training data of two: five nodes have no more than three parts."""
     asked = []
 
     def call(message, context):
         if is_part(message.content):
-            asked.append(message.content[PART]["batches"])
+            asked.append(list(message.content[PART]["batches"]))
         return client_app(message, context)
 
     shared = run(tmp_path / "shared", nodes, call, SharingGrid, **SETTINGS)
-    alone = run(tmp_path / "alone", nodes, **SETTINGS)
-    assert sorted(asked[: min(nodes, 3)]) == [[0, 2], [1]] if nodes == 2 else [[0], [1], [2]]
-    assert metrics(shared) == metrics(alone)
+    assert sorted(asked) == sorted(parts * (SMALL["num-server-rounds"] + 1))
+    assert metrics(shared) == metrics(run(tmp_path / "alone", nodes, **SETTINGS))
 
 
-@pytest.mark.parametrize("damage", ["raises", "shape", "missing", "other batches"])
-def test_the_server_evaluates_what_a_node_does_not(tmp_path, damage):
+@pytest.mark.parametrize(
+    ("node", "damage"),
+    [
+        (2, "raises"),
+        (2, "missing"),
+        (2, "unequal columns"),
+        (2, "two sums for one batch"),
+        (1, "one sum for two batches"),
+        (2, "other batches"),
+    ],
+)
+def test_the_server_evaluates_what_a_node_does_not(tmp_path, node, damage):
+    """Node 1 has two batches, node 2 has one; a single sum would else count for both."""
     damaged = []
 
     def call(message, context):
-        if is_part(message.content) and context.node_id == 2:
-            damaged.append(damage)
-            if damage == "raises":
-                raise MemoryError("no room")
-            if damage == "other batches":  # as a worker without the server's GPU has them
-                message.content[PART]["total"] += 1
-            reply = client_app(message, context)
-            if damage == "missing":
-                del reply.content[PART]["loss"]
-            else:
-                reply.content[PART]["loss"] = [1.0] * 3
-            return reply
-        return client_app(message, context)
+        if not is_part(message.content) or context.node_id != node:
+            return client_app(message, context)
+        damaged.append(damage)
+        if damage == "raises":
+            raise MemoryError("no room")
+        part = message.content[PART]
+        if damage == "other batches":  # as a worker without the server's GPU has them
+            part["total"], part["batches"] = part["total"] + 1, [0]
+        reply = client_app(message, context)
+        if damage == "missing":
+            del reply.content[PART]["loss"]
+        elif damage == "unequal columns":
+            reply.content[PART]["loss"] = [1.0] * 3
+        elif "sum" in damage:
+            for name in COLUMNS:
+                reply.content[PART][name] = [1.0] * node
+        return reply
 
     shared = run(tmp_path / "shared", 2, call, SharingGrid, **SETTINGS)
     assert len(damaged) == SMALL["num-server-rounds"] + 1

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +291,16 @@ def test_a_node_that_does_not_see_the_run_directory_says_so(tmp_path: Path) -> N
         shared_folder(StateLocation("a", str(tmp_path / "nowhere"), (0,), ()))
 
 
+def test_the_states_of_a_device_are_for_its_user_alone(tmp_path: Path) -> None:
+    """They are made of its data: a SCAFFOLD variate is a mean of gradients."""
+    before = os.umask(0o022)
+    try:
+        folder = node_folder(StateLocation("a1", "", (0,), ()), str(tmp_path / "states"))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="state-path"):
@@ -299,4 +312,16 @@ def test_resuming_without_the_list_of_attempts_is_refused(tmp_path: Path) -> Non
     run_to(tmp_path, values)
     (tmp_path / "client-states" / "attempts.json").unlink()
     with pytest.raises(CheckpointError, match=r"attempts\.json cannot be read"):
+        run_to(tmp_path, {**values, "resume": True, "num-server-rounds": 2})
+
+
+def test_states_of_an_earlier_format_are_not_resumed(tmp_path: Path) -> None:
+    """Its checkpoints have no last used rounds, so that every client would begin anew."""
+    values = settings("scaffold", num_server_rounds=1)
+    run_to(tmp_path, values)
+    file = tmp_path / "client-states" / "attempts.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": 1}))
+    with pytest.raises(
+        CheckpointError, match=r"attempts\.json cannot be read .*its format is 1, not"
+    ):
         run_to(tmp_path, {**values, "resume": True, "num-server-rounds": 2})

@@ -30,6 +30,7 @@ CHANGEABLE_ON_RESUME = (
     "resume",
     "run-dir",
     "num-server-rounds",
+    "min-nodes",
     "node-timeout",
     "round-deadline",
     "dataset",

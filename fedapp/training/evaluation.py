@@ -6,14 +6,17 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedapp.config.registry import Component, setting_of
 from fedapp.data.dataset import Examples, Subset
 from fedapp.data.transforms.transform import Transform
+from fedapp.errors import ConfigError, one_line
 from fedapp.models.model import Model
 from fedapp.seeds import generator
 from fedapp.training.batched.graph_matmul import LinearWithOnednn
@@ -129,7 +132,32 @@ class Evaluator:
         if not (score.count and outputs):
             return score
         further = self.model.metrics(torch.cat(outputs), torch.cat(self.targets))
-        return replace(score, further=further)
+        return replace(score, further=as_floats(self.model, "metrics", further))
+
+
+def as_floats(component: Component, method: str, found: Any) -> dict[str, float]:
+    """Return the numbers that a method of a component gives, by name.
+
+    Raises
+    ------
+    ConfigError
+        It is no dictionary, or one of its values is no number.
+    """
+    returns = f"{setting_of(component)}: {method} returns"
+    if not isinstance(found, Mapping):
+        raise ConfigError(
+            f"{returns} {one_line(repr(found))}. Let it return a dictionary of numbers."
+        )
+    numbers: dict[str, float] = {}
+    for name, value in found.items():
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"{returns} {one_line(repr(value))} for {name!r}, which is no number. Let it return a "
+                "float for it."
+            ) from error
+    return numbers
 
 
 def score_of(sums: Tensor) -> Score:

@@ -23,6 +23,7 @@ from fedapp.errors import ConfigError
 from fedapp.training.algorithm import Algorithm, ClientExtras, ServerStep
 from fedapp.training.build import DTYPES, make_algorithm, make_model, make_module
 from fedapp.training.client import client_task, shared_context, update_of
+from fedapp.training.evaluation import as_floats
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
 
@@ -60,7 +61,7 @@ def try_out(config: RunConfig, dataset: Dataset) -> None:
     clients = config.num_clients or 1
     step = ServerStep(plan, config.server_learning_rate, clients, 1, 1.0, config.fraction_train)
     _, state = algorithm.apply(theta, mean, result.extras.upload, state, step)
-    algorithm.report(state)
+    as_floats(own, "report", algorithm.report(state))
 
 
 class _Checked:
@@ -155,14 +156,6 @@ def _aggregate(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Itera
         yield f"{problem}. Let it return one update, with the names and shapes of the clients'."
 
 
-def _report(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
-    numbers = isinstance(returned, dict) and all(
-        isinstance(x, int | float) for x in returned.values()
-    )
-    if not numbers:
-        yield f"{returned!r:.80}. Let it return a dictionary of numbers: of a tensor x, float(x)."
-
-
 CHECKS: Mapping[str, Check] = {
     "round_randomness": _tensors,
     "initial_client_state": _tensors,
@@ -175,7 +168,6 @@ CHECKS: Mapping[str, Check] = {
     "broadcast": _tensors,
     "aggregate": _aggregate,
     "apply": _apply,
-    "report": _report,
 }
 
 
