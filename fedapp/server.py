@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from flwr.common.logger import log
 from flwr.serverapp import Grid
+from numpy.typing import ArrayLike
 
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Task
@@ -205,15 +206,12 @@ def _prepare(
         client_states = _client_states(grid, config, directory, algorithm, round_)
         if state is None:
             state = ServerState(0, theta, algorithm.start(theta))
-            engine = grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
-            run_info |= {"nodes": len(available), **engine}
+            run_info |= {"nodes": len(available), **_engine(grid)}
             run_info |= _start_ledger(config, algorithm, directory, nodes.clients)
             _write_first_files(directory, config, node_data, state)
         write_copies(directory.path, config)
     run_info |= digests(config)
-    executed = executed_config(config, node_data, sizes, run_info, by_length=one_length)
-    if executed.threads > max(config.threads, 1):
-        log(INFO, "Threads: %d, as measured", executed.threads)
+    executed = _executed(config, node_data, sizes, run_info, one_length=one_length)
     with disk_space_needed(directory.path, then):
         write_config(directory, config, run_info)
     return FederatedStrategy(
@@ -226,6 +224,25 @@ def _prepare(
         ledger=_ledger(config, algorithm, directory, run_info, state.round),
         population=run_info.get("clients"),
     )
+
+
+def _engine(grid: Grid) -> dict[str, Any]:
+    return grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
+
+
+def _executed(
+    config: RunConfig,
+    node_data: NodeData,
+    sizes: ArrayLike,
+    run_info: dict[str, Any],
+    *,
+    one_length: bool,
+) -> RunConfig:
+    """Return the configuration with what is chosen for it here, such as a measured number of threads."""
+    executed = executed_config(config, node_data, sizes, run_info, by_length=one_length)
+    if executed.threads > max(config.threads, 1):
+        log(INFO, "Threads: %d, as measured", executed.threads)
+    return executed
 
 
 def _client_states(

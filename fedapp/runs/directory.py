@@ -300,9 +300,9 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
     return directory, run_info
 
 
-def resume_command(folder: Path) -> str:
+def resume_command(folder: Path, engine: str = "") -> str:
     """Return the command that resumes the run in ``folder``, of the engine that it is in."""
-    if read_settings(folder)[1].get("engine") == "flower":
+    if (engine or read_settings(folder)[1].get("engine")) == "flower":
         settings = shlex.quote(str(folder / "resume.toml"))
         return f"flwr run . CONNECTION --run-config {settings} --stream"
     return f"fedapp run --resume {shlex.quote(str(folder))}"

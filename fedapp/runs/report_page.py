@@ -189,8 +189,9 @@ def commands(
 ) -> Iterator[tuple[str, str]]:
     """Yield what a command does, and the command: to go on, and to do the same again."""
     start = f"cd {shlex.quote(run_info['app'])} && " if "app" in run_info else ""
-    resume, settings = start + resume_command(folder), shlex.quote(str(folder / "resume.toml"))
-    if run_info.get("engine") == "flower":
+    engine, settings = run_info.get("engine", ""), shlex.quote(str(folder / "resume.toml"))
+    resume = start + resume_command(folder, engine)
+    if engine == "flower":
         yield "Resume, for more rounds after raising num-server-rounds in resume.toml:", resume
     else:
         more = f"num-server-rounds={2 * config.num_server_rounds}"
