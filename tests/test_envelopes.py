@@ -13,7 +13,7 @@ from fedapp.errors import ConfigError
 from fedapp.studies.papers.catalogue import all_experiments, read_experiment
 from fedapp.studies.papers.cells import line_name
 from fedapp.studies.papers.figures.curves import draw_figure
-from fedapp.studies.papers.results import CellResult, Results, cell_result, thin
+from fedapp.studies.papers.results import CellResult, Results, cell_result, curve_of
 from fedapp.studies.papers.schema import Figure
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Candidate, Cell, RateGrid, SearchResult
@@ -48,7 +48,7 @@ def kept(
     cell = Cell({}, 2, seeds=seeds, rates=RateGrid(start=0.1, seeds=seeds), draw=4)
     result = cell_result(cell, SearchResult(runs, candidates[0], candidates), envelopes=True)
     pairs = zip(result.runs, runs, strict=True)
-    drawn = [run.model_copy(update={"curve": thin(record)}) for run, record in pairs]
+    drawn = [run.model_copy(update={"curve": curve_of(record)}) for run, record in pairs]
     return result.model_copy(update={"runs": drawn})
 
 

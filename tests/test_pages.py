@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from fedapp.analysis.curves import rounds_to_target
 from fedapp.studies.papers.cells import line_name
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.figures.curves import draw_figure, points
@@ -20,8 +21,9 @@ from fedapp.studies.papers.pages.tables import (
     standings,
     table_section,
 )
-from fedapp.studies.papers.results import POINTS, CellResult, Results, thin
+from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import Comparison, Figure, ScaleName
+from fedapp.studies.papers.stored import with_curves
 from fedapp.studies.sweep.record import RunRecord
 from tests.paper_results import (
     EXPERIMENTS,
@@ -285,22 +287,26 @@ def test_pages_of_updates_that_were_not_recorded_have_no_numbers(own: CellResult
     assert ("| IID |\n" in said) == any(run.agreement for run in own.runs)
 
 
-def test_curves_are_thinned_and_keep_their_ends_and_their_best() -> None:
-    accuracy = [0.001 * t for t in range(1000)]
-    accuracy[500] = 1.0
+def test_curves_have_every_evaluated_round() -> None:
+    """A claim counts the rounds to a level that only one round of a thousand comes to."""
+    nothing: list[float | None] = [None] * 1000
     record = RunRecord(
-        run="r",
+        run="a",
         settings={},
         status="complete",
         rounds=list(range(1000)),
-        accuracy=accuracy,
-        loss=[None] * 1000,
-        train_loss=[None] * 1000,
+        accuracy=[0.9 if t == 501 else 0.1 for t in range(1000)],
+        loss=nothing,
+        train_loss=nothing,
         gradients=[0] * 1000,
+        agreement=[{"round": t} for t in range(1, 1000)],
     )
-    curve = thin(record)
-    assert len(curve.rounds) <= POINTS + 1
-    assert {0, 500, 999} <= set(curve.rounds)
+    own = run_result(rounds=999, run="a")
+    results = Results(experiment="seo-fig5", scale="cpu", command="c", cells={"own": cell(own)})
+    [run] = with_curves(results, {"a": record}).cells["own"].runs
+    assert run.curve is not None
+    assert rounds_to_target(run.curve.rounds, run.curve.accuracy, 0.9) == 501
+    assert [row["round"] for row in run.agreement] == list(range(1, 1000))
 
 
 def test_a_run_that_diverges_does_not_hide_the_others() -> None:

@@ -27,7 +27,7 @@ from fedapp.studies.sweep.search import Candidate, Cell, SearchResult
 COLLAPSED = 0.5
 """The fraction of its best accuracy below which a run that ends there has collapsed."""
 POINTS, DIGITS = 150, 5
-"""Maximum number of points of a stored curve, and significant digits."""
+"""Maximum number of points of an envelope, and significant digits of a number."""
 
 
 class ResultModel(BaseModel):
@@ -37,7 +37,7 @@ class ResultModel(BaseModel):
 
 
 class Curve(ResultModel):
-    """A run's curve, thinned; None in place of nan."""
+    """A run's curve; None in place of nan."""
 
     rounds: list[int]
     gradients: list[int]
@@ -273,7 +273,7 @@ def _run(record: RunRecord, seed: int, cell: Cell) -> RunResult:
         run=record.run,
         seed=seed,
         rounds=record.last_round,
-        needed=_round(record.rounds_to(cell.target) if cell.target else None, 5),
+        needed=_round(record.rounds_to(cell.target) if cell.target else None),
         final=record.final_accuracy(cell.window),
         best=record.best_accuracy,
         fluctuation=float(f"{fluctuation(record.accuracy):.4g}"),
@@ -295,7 +295,7 @@ def _tried(candidate: Candidate, cell: Cell) -> CandidateResult:
     reached = [value for value in needed if value is not None]
     return CandidateResult(
         settings=dict(candidate.settings),
-        needed=_round(sum(reached) / len(reached), 5) if reached and None not in needed else None,
+        needed=_round(sum(reached) / len(reached)) if reached and None not in needed else None,
         best=float(np.mean([record.best_accuracy for record in records])),
         final=float(np.mean([record.final_accuracy(cell.window) for record in records])),
         rounds=max(record.last_round for record in records),
@@ -303,37 +303,10 @@ def _tried(candidate: Candidate, cell: Cell) -> CandidateResult:
     )
 
 
-def thin(record: RunRecord) -> Curve:
-    """Return about ``POINTS`` evenly spaced rounds of a curve, with the best and the last."""
-    count = len(record.rounds)
-    chosen = _spaced(count)
-    scored = [value or 0.0 for value in record.accuracy]
-    if scored:
-        chosen.add(max(range(count), key=scored.__getitem__))
-    indices = sorted(chosen)
-    return Curve(
-        rounds=[record.rounds[i] for i in indices],
-        gradients=[record.gradients[i] for i in indices],
-        accuracy=[_round(record.accuracy[i]) for i in indices],
-        loss=[_round(record.loss[i]) for i in indices],
-        train_loss=[_round(record.train_loss[i]) for i in indices],
-        training_set_loss=[_round(record.training_set_loss[i]) for i in indices]
-        if record.training_set_loss
-        else [],
-    )
+def curve_of(record: RunRecord) -> Curve:
+    """Return the curve of all evaluated rounds."""
+    return Curve.model_validate({key: getattr(record, key) for key in Curve.model_fields})
 
 
-def thin_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return at most ``POINTS`` evenly spaced rows, with rounded numbers."""
-    indices = sorted(_spaced(len(rows)))
-    return [{key: _shortened(value) for key, value in rows[index].items()} for index in indices]
-
-
-def _shortened(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _shortened(each) for key, each in value.items()}
-    return _round(value) if isinstance(value, float) else value
-
-
-def _round(value: float | None, digits: int = DIGITS) -> float | None:
-    return None if value is None else float(f"{value:.{digits}g}")
+def _round(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
-from fedapp.studies.papers.results import Results, RunResult, thin, thin_rows
+from fedapp.studies.papers.results import Results, RunResult, curve_of
 from fedapp.studies.papers.schema import SCALES, ScaleName
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
@@ -66,7 +66,7 @@ def with_curves(results: Results, records: Mapping[str, RunRecord]) -> Results:
 
 def _with_curve(run: RunResult, records: Mapping[str, RunRecord]) -> RunResult:
     record = records.get(run.run)
-    if record is None or run.curve is not None:
+    if record is None:
         return run
     cut = record.until(Request((), run.rounds))
-    return run.model_copy(update={"curve": thin(cut), "agreement": thin_rows(cut.agreement)})
+    return run.model_copy(update={"curve": curve_of(cut), "agreement": cut.agreement})
