@@ -13,6 +13,7 @@ from fedapp.studies.papers.schema import Cut
 
 HUB = {"mnist": "ylecun/mnist", "cifar10": "uoft-cs/cifar10", "shakespeare": ""}
 """Names of the papers' data sets on the Hugging Face hub; "" where it has another edition."""
+MAKES_SHAKESPEARE = "python -m fedapp.studies.papers.shakespeare"
 
 
 def locate(dataset: str, data: Path | None, cut: Cut | None, cuts: Path) -> str:
@@ -35,7 +36,7 @@ def locate(dataset: str, data: Path | None, cut: Cut | None, cuts: Path) -> str:
             f"this scale uses {cut.train} of its examples" if cut else "the hub does not have it"
         )
         raise ConfigError(
-            f"dataset = {dataset!r}: {because}, so a local copy is needed: the Parquet files of "
+            f"dataset = {dataset!r}: {because}, so a local copy is needed: the Parquet files "
             f"{origin(dataset)} in DIR/{dataset}. Name DIR with --data, or in the environment variable "
             "FEDAPP_DATA."
         )
@@ -44,7 +45,7 @@ def locate(dataset: str, data: Path | None, cut: Cut | None, cuts: Path) -> str:
 
 def origin(dataset: str) -> str:
     """Return where a data set of the papers comes from, for a message."""
-    return HUB[dataset] or "this project's edition (docs/results/data.md)"
+    return f"of {HUB[dataset]}" if HUB[dataset] else f"that `{MAKES_SHAKESPEARE} DIR` writes"
 
 
 def _cut(folder: Path, cut: Cut, cuts: Path) -> Path:
@@ -83,7 +84,7 @@ def _files(folder: Path, split: str) -> list[Path]:
         raise ConfigError(
             f"--data {str(folder.parent)!r}: {str(folder)!r} has no Parquet files of the {split} split "
             f"({split}.parquet or {split}-00000-of-00001.parquet), of which this scale uses the first "
-            f"examples. Put those of {origin(folder.name)} there, or take --scale full, which reads any "
+            f"examples. Put those {origin(folder.name)} there, or take --scale full, which reads any "
             "format."
         )
     return files
