@@ -346,6 +346,9 @@ CONTRADICTED = {
     "CNN, non-IID: 10 to 100 times fewer rounds than FedSGD (E = 20, B = 10)",
     "2NN, non-IID, B = ∞: only a small advantage in increasing C from 0 to 0.1",
     "2NN, non-IID, B = 10: increasing u by E is effective: E = 10 over E = 20",
+    "CNN, IID, B = ∞: only a small advantage in increasing C from 0.1 to 1",
+    "CNN, non-IID, B = ∞: increasing u by E is effective: E = 1 over E = 5",
+    "CNN, non-IID, E = 1: increasing u by B is effective: B = ∞ over B = 50",
 }
 """Sentences that the paper's own tables do not bear out."""
 

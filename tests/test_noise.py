@@ -156,6 +156,13 @@ def test_a_spread_below_the_noise_is_undecidable(noise: float, verdict: str) -> 
     assert judge(claimed("spread", high=2.0), Interval(0.0, 0.5, 2.5), noise) == verdict
 
 
+@pytest.mark.parametrize(("noise", "verdict"), [(0.04, "open"), (0.06, "undecidable")])
+def test_a_share_is_at_most_one(noise: float, verdict: str) -> None:
+    """At least 0.95 is 0.05 below the greatest share: one known to 0.06 cannot be known to hold."""
+    rule = claimed("consistency", low=0.95)
+    assert judge(rule, Interval(0.92, 0.96, 1.0), noise) == verdict
+
+
 def test_a_ratio_is_judged_as_a_logarithm() -> None:
     """Within 25 %, 8 to 12.5: a factor of 1.25 both ways from the middle, 10."""
     rule = claimed("ratio", low=8.0, high=12.5)

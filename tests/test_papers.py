@@ -332,7 +332,7 @@ def test_data_is_local_where_there_is_a_copy_and_else_from_the_hub(tmp_path: Pat
     assert locate("digits", None, Cut(train=1, test=1), tmp_path) == "digits"
     with pytest.raises(ConfigError, match=r"a local copy is needed: .*uoft-cs/cifar10.*--data"):
         locate("cifar10", None, Cut(train=1, test=1), tmp_path)
-    with pytest.raises(ConfigError, match=r"the hub does not have it.*docs/results/data\.md"):
+    with pytest.raises(ConfigError, match=r"the hub does not have it.*papers\.shakespeare DIR"):
         locate("shakespeare", tmp_path, None, tmp_path)
 
 

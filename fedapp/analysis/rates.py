@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Method:
-    """A method with its optimal parameters for m and M."""
+    """A method with its parameters for m and M: the best on a quadratic, or of its theorem (Nesterov)."""
 
     name: str
     step: float

@@ -38,8 +38,8 @@ class Dirichlet(Partitioning):
 
     Yurochkin et al. 2019, as in NIID-Bench; alpha = 0.1 gives most clients a few labels,
     alpha = 100 is close to IID. Every example is used. Split by ``DirichletPartitioner`` of
-    flwr-datasets with ``self_balancing`` off (Seo et al. do not balance); a client's examples are
-    in the order of the data. With ``self_balancing``, and with more clients than examples, which
+    flwr-datasets with ``self_balancing`` off (Seo et al. say nothing of sizes); a client's examples
+    are in the order of the data. With ``self_balancing``, and with more clients than examples, which
     ``DirichletPartitioner`` refuses, this class splits by the same rule itself.
 
     ``sigma`` combines the label skew with the log-normal sizes of ``sgm``: client k's concentration

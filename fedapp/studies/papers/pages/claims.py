@@ -199,15 +199,14 @@ def judge(claim: Claim, interval: Interval, noise: float = 0.0) -> Verdict:
 
 
 def _margin(claim: Claim) -> float:
-    """Return how far a number may be from the middle of the bounds, or from the least it can be."""
-    if claim.high is None:
-        return float("inf")
+    """Return how far a number may be from the middle of the bounds, or from an end of the measure."""
     low = claim.least if claim.low is None else claim.low
+    high = claim.most if claim.high is None else claim.high
     if claim.measure in RATIOS:
-        width = float(np.log(claim.high / low)) if low > 0 else float("inf")
+        width = float(np.log(high / low)) if low > 0 else float("inf")
     else:
-        width = claim.high - low
-    return width if claim.takes_any else width / 2
+        width = high - low
+    return width if None in (claim.low, claim.high) else width / 2
 
 
 def check_all(experiment: Claims, results: Results) -> list[Checked]:
