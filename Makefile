@@ -14,9 +14,10 @@ BIN    := $(VENV)/bin
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
 	    { echo "$(PYTHON) is none of Python 3.11 to 3.13. Try: make PYTHON=python3.12"; exit 1; }
-	test -x $(BIN)/python || \
-	    { test -n "$(STORE)" && $(PYTHON) -m venv "$(STORE)" && ln -sfn "$(STORE)" $(VENV); } || \
-	    $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || \
+	    if test -n "$(STORE)" && { test -L $(VENV) || ! test -e $(VENV); } && mkdir -p "$(STORE)"; \
+	    then $(PYTHON) -m venv "$(STORE)" && ln -sfn "$(STORE)" $(VENV); \
+	    else $(PYTHON) -m venv $(VENV); fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --constraint constraints.txt --editable ".[deploy]"
 	touch $@

@@ -1,7 +1,7 @@
 """Every algorithm by its name alone on the digits: what `fedapp run algorithm=NAME` comes to.
 
     python -m benchmarks.defaults            all, three seeds each, into docs/results/defaults.md
-    python -m benchmarks.defaults fedadam    some; the table is printed and nothing is written
+    python -m benchmarks.defaults fedadam    some, whose rows are put beside the others
 
 No other key is set. Ends with exit code 1 where a run failed.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -63,10 +64,16 @@ def algorithms() -> list[str]:
     return list(next(family for family in FAMILIES if family.key == "algorithm").components())
 
 
-def with_accuracy(page: str, table: str) -> str:
-    """Replace the table of accuracies in the page."""
+def with_rows(page: str, rows: Sequence[Row]) -> str:
+    """Put the rows into the page's table; those of other algorithms stay."""
     head, rest = page.split(BEGIN)
-    return f"{head}{BEGIN}\n{table}\n{END}{rest.split(END, 1)[1]}"
+    table, tail = rest.split(END, 1)
+    lines = {
+        match[1]: match[0] for match in re.finditer(r"^\| \[`(.+?)`\].*$", table, re.MULTILINE)
+    }
+    lines |= {row.name: str(row) for row in rows}
+    ordered = [lines[name] for name in algorithms() if name in lines]
+    return "\n".join([f"{head}{BEGIN}", *HEAD, *ordered, END]) + tail
 
 
 def own_values(name: str) -> list[str]:
@@ -91,7 +98,7 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each algorithm.")] = 3,
     jobs: Annotated[int, typer.Option(min=0, help="Runs at a time. 0: one a core.")] = 0,
 ) -> None:
-    """Run the algorithms at their defaults; write the table where all have run as it says."""
+    """Run the algorithms at their defaults; write their rows where they have run as the page says."""
     chosen = names or algorithms()
     plans: dict[str, Callable[[], Steps]] = {}
     for name in chosen:
@@ -101,14 +108,13 @@ def main(
         store = Store(Path(folder))
         outcomes = run_plans(plans, store, SchedulerOptions(jobs), console)
         rows = [row_of(name, outcomes[name].runs, store) for name in chosen if name in outcomes]
-    table = "\n".join([*HEAD, *map(str, rows)])
-    typer.echo(table)
+    typer.echo("\n".join([*HEAD, *map(str, rows)]))
     missing = "" if len(rows) == len(chosen) else "not every algorithm has run"
     if problem := failure(outcomes.values(), store) or missing:
         typer.echo(problem, err=True)
         raise typer.Exit(1)
-    if not names and (rounds, seeds) == (ROUNDS, 3):
-        PAGE.write_text(with_accuracy(PAGE.read_text(), table))
+    if (rounds, seeds) == (ROUNDS, 3):
+        PAGE.write_text(with_rows(PAGE.read_text(), rows))
 
 
 if __name__ == "__main__":

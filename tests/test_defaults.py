@@ -15,7 +15,7 @@ from benchmarks.defaults import (
     algorithms,
     own_values,
     row_of,
-    with_accuracy,
+    with_rows,
 )
 from fedapp.config.read import defaults
 from fedapp.studies.sweep.execute import execute_run
@@ -76,8 +76,11 @@ def test_a_row_is_of_the_runs_last_rounds(tmp_path: Path) -> None:
 def test_the_table_alone_is_written_anew() -> None:
     page = PAGE.read_text()
     table = page.split(BEGIN)[1].split(END)[0].strip("\n")
-    assert with_accuracy(page, table) == page
-    assert with_accuracy(page, "| a table |") == page.replace(table, "| a table |")
+    assert with_rows(page, []) == page
+    changed = with_rows(page, [Row("krum", [0.5, 0.7])])
+    [line] = [line for line in table.splitlines() if "`krum`" in line]
+    assert changed == page.replace(line, str(Row("krum", [0.5, 0.7])))
+    assert with_rows(page.replace(f"{line}\n", ""), [Row("krum", [0.5, 0.7])]) == changed
 
 
 def test_the_table_has_every_algorithm() -> None:

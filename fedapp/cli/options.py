@@ -81,7 +81,7 @@ def app_settings() -> list[str]:
     """
     standard = defaults()
     return [
-        f"{key}={json.dumps(value)}"
+        f"{key}={json.dumps(value, ensure_ascii=False)}"
         for key, value in dotted(dict(settings_of(app_folder()))).items()
         if value != standard.get(key)
     ]
