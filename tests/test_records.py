@@ -207,6 +207,28 @@ def test_of_an_own_and_a_recorded_run_that_went_far_enough_the_own_one_counts(
     assert store.find(Request.of(SETTINGS, 3)) == mine
 
 
+def test_an_own_run_that_failed_counts_where_no_other_went_far_enough(tmp_path: Path) -> None:
+    store = Store(tmp_path / "runs", {record(5).run: record(5)})
+    failed = record(2, status="failed", problem="round 3: OSError: gone")
+    store.folder(failed.run).mkdir(parents=True)
+    store.keep(failed)
+    assert store.find(Request.of(SETTINGS, 6)) == failed
+    assert store.find(Request.of(SETTINGS, 5)) == record(5)
+    assert store.known == {failed.run: record(5)}
+    assert store.find(Request.of(SETTINGS, 2)).status == "complete"
+    assert Store(tmp_path / "runs").find(Request.of(SETTINGS, 5)) == failed
+
+
+def test_a_run_that_recorded_its_updates_counts_where_that_without_failed(tmp_path: Path) -> None:
+    with_updates = Request.of({**SETTINGS, "record-updates": True}, 5).run
+    complete = record(5, run=with_updates)
+    store = Store(tmp_path / "runs", {with_updates: complete})
+    failed = record(2, status="failed", problem="round 3: OSError: gone")
+    store.folder(failed.run).mkdir(parents=True)
+    store.keep(failed)
+    assert store.find(Request.of(SETTINGS, 5)) == complete
+
+
 def test_without_recorded_runs_nothing_is_found(tmp_path: Path) -> None:
     assert Store(tmp_path / "runs").find(Request.of(SETTINGS, 5)) is None
 

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from fedapp.cli import main as cli
 from fedapp.runs.metrics import read_metrics
+from fedapp.studies.sweep.command import sweep_settings
 from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions, execute_plans
@@ -161,6 +162,36 @@ def test_a_longer_request_leaves_the_result_of_a_shorter_one_as_it_was(tmp_path:
     assert before.rounds == after.rounds == [0, 2, 3]
     assert before.accuracy == after.accuracy
     assert Store(tmp_path).find(long).rounds == [0, 2, 4, 5]
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_the_order_of_lengths_in_a_sweep_changes_no_row(tmp_path: Path) -> None:
+    """All are one run, evaluated every five rounds, and where each of them ends."""
+
+    def accuracies(lengths: str) -> dict[tuple[int, int], float]:
+        folder = tmp_path / lengths
+        words = [f"{key}={value}" for key, value in {**SMALL, "eval-every": 5}.items()]
+        words.append(f"num-server-rounds={lengths}")
+        sweep_settings(words, folder, folder / "to", "", SchedulerOptions(jobs=1), quiet())
+        rows = json.loads((folder / "to" / "sweep.json").read_text())["rows"]
+        return {(row["num-server-rounds"], row["rounds"]): row["accuracy"] for row in rows}
+
+    rising = accuracies("[3,4,9]")
+    assert sorted(rising) == [(3, 3), (4, 4), (9, 9)]
+    assert accuracies("[9,4,3]") == rising
+
+
+@pytest.mark.usefixtures("forked_workers")
+def test_a_run_that_records_its_updates_stops_where_the_one_that_does_not_ends(
+    tmp_path: Path,
+) -> None:
+    [plain] = requests([0.1], rounds=3, **{"eval-every": 5})
+    [recording] = requests([0.1], rounds=6, **{"eval-every": 5, "record-updates": True})
+    plans = {"a": lambda: fixed([recording]), "b": lambda: fixed([plain])}
+    outcomes, _ = execute_plans(plans, Store(tmp_path), SchedulerOptions(jobs=1), quiet())
+    assert outcomes["a"].runs[0].rounds == [0, 5, 6]
+    assert outcomes["b"].runs[0].rounds == [0, 3]
+    assert not Store(tmp_path).folder(plain.run).exists()
 
 
 def test_a_worker_is_not_interrupted_while_it_begins(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.metrics import read_metrics
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import reproduce
+from fedapp.studies.papers.results import cell_result
 from fedapp.studies.sweep.command import sweep_settings
 from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.grid import Row, expand, make_rows, show, split_grid, write_rows
@@ -341,6 +342,21 @@ class Imagined:
             self.asked.append(now.missing[-1])
 
 
+class Stopped(Imagined):
+    """Those at one rate end in round 5, failed or diverged, at an accuracy of 0.8."""
+
+    def __init__(self, needed, at: float, status: str) -> None:
+        super().__init__(needed)
+        self.at, self.status = at, status
+
+    def __call__(self, request: Request) -> RunRecord | None:
+        found = super().__call__(request)
+        if found is None or rate(dict(request.settings)) != self.at:
+            return found
+        values = [0.16 * t for t in range(6)]
+        return record(values, status=self.status, problem=f"round 6: {self.status}")
+
+
 def tuned(**more) -> Cell:
     return Cell(BASE, rounds=1000, target=1.0, rates=RateGrid(start=0.1, **more))
 
@@ -443,6 +459,37 @@ def test_where_no_rate_reaches_the_target_the_highest_accuracy_counts() -> None:
     outcome = runs.do(tuned())
     assert dict(outcome.chosen.settings) == {"learning-rate": 0.1}
     assert outcome.runs[0].rounds_to(1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("at", "status", "chosen", "inside", "problems"),
+    [
+        (0.215443, "failed", 0.1, False, ["round 6: failed"]),
+        (0.215443, "diverged", 0.1, True, []),
+        (0.1, "failed", 0.215443, True, ["round 6: failed"]),  # the grid grows to 0.464159
+        (0.0464159, "failed", 0.1, False, ["round 6: failed"]),
+    ],
+)
+def test_a_rate_whose_run_failed_is_no_candidate(
+    at: float, status: str, chosen: float, inside: bool, problems: list[str]
+) -> None:
+    """One that diverged is measured: it bounds the grid."""
+    runs = Stopped(lambda s: {0.1: 80, 0.215443: 100}.get(rate(s), 150), at, status)
+    outcome = runs.do(tuned())
+    found = cell_result(tuned(), outcome, envelopes=False)
+    assert (found.rate, found.inside, found.problems) == (chosen, inside, problems)
+
+
+def test_a_failed_run_is_not_the_best_where_no_rate_reaches_the_target() -> None:
+    outcome = Stopped(lambda s: 5000 if rate(s) == 0.0464159 else 9000, 0.1, "failed").do(tuned())
+    assert dict(outcome.chosen.settings) == {"learning-rate": 0.0464159}
+    assert max(outcome.runs[0].accuracy) == pytest.approx(0.2)
+
+
+def test_where_the_runs_at_all_rates_failed_nothing_is_inside() -> None:
+    outcome = Stopped(lambda _: 50, 0.1, "failed").do(tuned(width=0, most=0))
+    assert not outcome.inside
+    assert outcome.runs[0].status == "failed"
 
 
 def test_the_other_seeds_and_the_longer_curve_come_at_the_best() -> None:

@@ -96,7 +96,7 @@ class RunResult(ResultModel):
 
 
 class CandidateResult(ResultModel):
-    """A candidate of a search: means over its seeds."""
+    """A candidate of a search: means over its seeds; not measured if a run ``failed``."""
 
     settings: dict[str, Scalar]
     needed: float | None
@@ -104,6 +104,7 @@ class CandidateResult(ResultModel):
     final: float
     rounds: int
     problem: str
+    failed: bool = False
 
 
 class CellResult(ResultModel):
@@ -133,8 +134,9 @@ class CellResult(ResultModel):
 
     @property
     def problems(self) -> list[str]:
-        """The problems of the runs that failed, and of those that diverged."""
-        return [*self.failed.values(), *(run.problem for run in self.runs if run.problem)]
+        """The problems of the runs that failed, those that diverged, and candidates that failed."""
+        own = [*self.failed.values(), *(run.problem for run in self.runs if run.problem)]
+        return [*own, *(each.problem for each in self.tried if each.failed)]
 
     @property
     def rate(self) -> float | None:
@@ -300,6 +302,7 @@ def _tried(candidate: Candidate, cell: Cell) -> CandidateResult:
         final=float(np.mean([record.final_accuracy(cell.window) for record in records])),
         rounds=max(record.last_round for record in records),
         problem="; ".join(record.problem for record in records if record.problem),
+        failed=candidate.failed,
     )
 
 

@@ -89,7 +89,8 @@ class RunRecord(BaseModel):
         """Cut the record to the rounds that ``request`` asks for.
 
         The result does not depend on how far other requests continued the run, nor on where shorter
-        ones ended: of the rounds between those of ``eval-every`` it has the last alone.
+        ones ended: of the rounds between those of ``eval-every`` it has the last alone. That one has no
+        scores if the run had already gone further when it was asked for.
         """
         chosen = self._chosen(request)
         cut = {key: list(compress(getattr(self, key), chosen)) for key in CURVES}

@@ -133,23 +133,26 @@ class Schedule:
     def _missing_runs(self) -> list[MissingRun]:
         """Return the runs without a record, each once, by seed; store the results of finished plans.
 
-        Of two runs that differ only in ``record-updates`` the one that records them serves both.
+        Of requests for a run that with the fewest rounds comes first: it is evaluated where it ends. Of
+        two runs that differ only in ``record-updates`` the one that records them serves both.
         """
-        missing: dict[str, MissingRun] = {}
+        missing: list[MissingRun] = []
         for name, plan in self.plans.items():
             if name in self.outcomes:
                 continue
             now = replay(plan(), self.store.find)
             if now.outcome is not None:
                 self.outcomes[name] = now.outcome
-            for request in now.missing:
-                missing.setdefault(request.run, (name, request))
-        needed = [
-            pair
-            for run, pair in missing.items()
-            if (recording := pair[1].with_updates.run) == run or recording not in missing
-        ]
-        return sorted(needed, key=lambda pair: pair[1].seed)
+            missing += [(name, request) for request in now.missing]
+        runs = {request.run for _, request in missing}
+        shortest: dict[str, MissingRun] = {}
+        for name, request in missing:
+            recording = request.with_updates
+            own = (name, recording if recording.run in runs else request)
+            before = shortest.setdefault(own[1].run, own)
+            if request.rounds < before[1].rounds:
+                shortest[own[1].run] = own
+        return sorted(shortest.values(), key=lambda pair: pair[1].seed)
 
     def _run_missing(
         self, missing: list[MissingRun], workers: Workers | ClusterWorkers, progress: Progress

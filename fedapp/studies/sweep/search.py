@@ -26,6 +26,8 @@ Steps = Generator[Sequence[Request], Sequence[RunRecord], "SearchResult"]
 Plan = Callable[[], Steps]
 Plans = Mapping[str, Plan]
 Find = Callable[[Request], RunRecord | None]
+NOT_MEASURED = (math.inf, math.inf)
+"""The score of a candidate of which a run failed: after all others."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,11 @@ class Candidate:
     settings: tuple[tuple[str, bool | int | float | str], ...]
     records: Sequence[RunRecord]
     score: tuple[float, float]
+
+    @property
+    def failed(self) -> bool:
+        """Whether one of its runs failed; one that diverged is a measurement."""
+        return self.score == NOT_MEASURED
 
 
 @dataclass(frozen=True)
@@ -136,6 +143,8 @@ class Cell:
 
     def score(self, records: Sequence[RunRecord]) -> tuple[float, float]:
         """Return the score of a candidate's runs; tuples compare, lower is better."""
+        if any(record.status == "failed" for record in records):
+            return NOT_MEASURED
         accuracy = _mean([record.final_accuracy(self.window) for record in records])
         if self.measure == "accuracy":
             return (-accuracy, 0.0)
@@ -214,7 +223,7 @@ def _next_indices(rates: RateGrid, candidates: Mapping[int, Candidate]) -> list[
 
 
 def is_inside(cell: Cell, best: Candidate, tried: Sequence[Candidate]) -> bool:
-    """Return whether rates below and above the best candidate's were tried."""
+    """Return whether rates below and above the best candidate's were measured."""
     if cell.rates is None:
         return True
     key = cell.rates.key
@@ -222,9 +231,9 @@ def is_inside(cell: Cell, best: Candidate, tried: Sequence[Candidate]) -> bool:
     along = [
         float(dict(each.settings)[key])
         for each in tried
-        if option.items() <= dict(each.settings).items()
+        if option.items() <= dict(each.settings).items() and not each.failed
     ]
-    return min(along) < float(dict(best.settings)[key]) < max(along)
+    return bool(along) and min(along) < float(dict(best.settings)[key]) < max(along)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -41,8 +41,10 @@ class Store:
     def find(self, request: Request) -> RunRecord | None:
         """Return the record that satisfies ``request``, cut to it, or None.
 
-        A run that recorded its updates satisfies a request that does not ask for them.
+        A run that recorded its updates satisfies a request that does not ask for them. A run that failed
+        counts if there is no other.
         """
+        cut: RunRecord | None = None
         for each in (request, request.with_updates):
             for read in (self.known.get, self._read, self._recorded.get):
                 record = read(each.run)
@@ -50,8 +52,10 @@ class Store:
                     continue
                 if record.satisfies(request):
                     self.known[request.run] = record
-                    return record.until(request)
-        return None
+                    cut = record.until(request)
+                    if cut.status != "failed":
+                        return cut
+        return cut
 
     def keep(self, record: RunRecord) -> None:
         """Write the record of a run, atomically."""
