@@ -289,7 +289,7 @@ class FederatedStrategy(Strategy):
         if problem:
             return problem, further
         if self.algorithm.keeps_state:
-            self.state.sizes = self.nodes.known
+            self.state.sizes = self.nodes.state_sizes = self.nodes.known
         with calling(self.algorithm, "report"):
             reported = self.algorithm.report(self.state.algorithm)
         return "", further | as_floats(self.algorithm, "report", reported)

@@ -78,6 +78,13 @@ def test_what_a_client_reports_must_be_possible(change: dict[str, float], kind: 
     assert fault(reply(replace(REPORT, **change))) == kind
 
 
+@pytest.mark.parametrize("weight", [4.0, 0.0, 6.0])
+def test_where_a_mean_on_the_server_counts_a_client_its_weight_is_its_n_k(weight: float) -> None:
+    fewer = replace(REPORT, weight=weight, examples=min(int(weight), 5))
+    assert fault(reply(fewer), replace(EXPECTED, exact=True)) == "weight"
+    assert fault(reply(REPORT), replace(EXPECTED, exact=True)) == ""
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("client", 0.5), ("examples", 4.5), ("steps", 1.5), ("client", 1e300)]
 )
