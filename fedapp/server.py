@@ -168,8 +168,8 @@ def _check_resumed_nodes(
             "of their own, and `fedapp run` does not reach them. Resume with: "
             f"{resume_command(directory.path)}"
         )
-    nodes, before = len(grid.contexts), run_info.get("nodes")
-    if config.num_clients and before not in (None, nodes):
+    nodes, before = grid.num_nodes, run_info.get("nodes")
+    if before not in (None, nodes):
         raise ConfigError(
             f"{grid.option} {nodes}: the run in {directory.path} has {before} nodes, and a resumed run "
             "has as many, so that it gives the same numbers. Resume with: "

@@ -21,7 +21,7 @@ from fedapp import server
 from fedapp.cli.main import app as command_line
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
-from fedapp.engines.in_process import InlineGrid
+from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
 from fedapp.runs.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint
@@ -29,6 +29,7 @@ from fedapp.runs.directory import create, reopen
 from fedapp.runs.lock import END_MESSAGE, locked
 from fedapp.runs.metrics import drop_scores, to_line
 from fedapp.runs.status import status
+from fedapp.server_app import app as server_app
 
 ROUNDS, EVERY = 11, 3
 SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}
@@ -334,12 +335,19 @@ def test_a_run_goes_on_whatever_another_version_had_for_defaults_of_what_it_does
     assert "fedpa" not in (folder / "resume.toml").read_text()
 
 
-def test_a_run_that_is_resumed_by_its_file_has_as_many_nodes_too(tmp_path):
-    folder = run(tmp_path / "run", nodes=3, num_server_rounds=2)
+@pytest.mark.parametrize("num_clients", [10, 0])
+def test_a_run_that_is_resumed_by_its_file_has_as_many_nodes_too(num_clients, tmp_path):
+    """One node would be the only client, with the data of all, and the bound of DP-FedAvg not its."""
+    folder = tmp_path / "run"
+    values = {**SMALL, "num-clients": num_clients, "num-server-rounds": 2, "run-dir": str(folder)}
+    run_inline(server_app, client_app, values, 3)
     before = metrics(folder)
+    values |= {"num-server-rounds": 3, "resume": True}
     with pytest.raises(ConfigError, match=r"--nodes 1: the run in .* has 3 nodes.*--resume"):
-        run(folder, nodes=1, num_server_rounds=3, resume=True)
+        run_inline(server_app, client_app, values, 1)
     assert metrics(folder) == before
+    run_inline(server_app, client_app, values, 3)
+    assert metrics(folder)[-1]["round"] == 3
 
 
 def test_a_run_of_devices_is_not_resumed_without_them(tmp_path):
