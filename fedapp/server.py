@@ -227,7 +227,9 @@ def _prepare(
 
 
 def _engine(grid: Grid) -> dict[str, Any]:
-    return grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
+    if isinstance(grid, LocalGrid):
+        return {"nodes": grid.num_nodes, **grid.run_info}
+    return {"engine": "flower"}
 
 
 def _executed(

@@ -14,6 +14,7 @@ import killed
 import pytest
 import torch
 from data_files import image_features, image_splits, write_parquet
+from flwr.app import MessageType
 from in_process import SMALL, TWENTY, metrics, run
 from typer.testing import CliRunner
 
@@ -21,6 +22,7 @@ from fedapp import server
 from fedapp.cli.main import app as command_line
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
+from fedapp.engines.grid import error_reply
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
@@ -347,6 +349,26 @@ def test_a_run_that_is_resumed_by_its_file_has_as_many_nodes_too(num_clients, tm
         run_inline(server_app, client_app, values, 1)
     assert metrics(folder) == before
     run_inline(server_app, client_app, values, 3)
+    assert metrics(folder)[-1]["round"] == 3
+
+
+class WorkersGrid(InlineGrid):
+    """As with workers, of which the second fails while it answers."""
+
+    option = "--workers"
+    run_info = {"engine": "workers", "workers": 2}  # noqa: RUF012
+
+    def _answer(self, message):
+        if message.metadata.message_type == MessageType.QUERY and message.metadata.dst_node_id == 2:
+            return error_reply(message, "its worker died")
+        return super()._answer(message)
+
+
+def test_a_run_that_began_while_a_worker_failed_is_resumed_with_as_many(tmp_path):
+    folder = run(tmp_path / "run", grid=WorkersGrid, num_server_rounds=2)
+    stored = json.loads((folder / "config.json").read_text())["found"]
+    assert (stored["nodes"], stored["workers"]) == (2, 2)
+    run(folder, grid=WorkersGrid, num_server_rounds=3, resume=True)
     assert metrics(folder)[-1]["round"] == 3
 
 
