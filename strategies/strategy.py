@@ -80,6 +80,7 @@ class FederatedStrategy(Strategy):
         self.client_states = client_states
         self.ledger = ledger or Ledger()
         self._delivery = Delivery()
+        nodes.forget_messages = self._delivery.forget
         self._evaluation = ClientEvaluation(config, algorithm, nodes, self._delivery, client_states)
         self._sampler = ClientSampler(
             config, algorithm, nodes, self._delivery, population, self._evaluation.training_losses

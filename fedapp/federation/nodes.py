@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, cast
 
@@ -56,7 +56,8 @@ class Nodes:
     is range(K) from the start, with the ``sizes`` n_k [K]. With ``num-clients = 0`` each node is one
     client, with the id and size that it reports. ``rejected`` has the reason by node. ``state_sizes`` has
     n_k of the clients with which the server's state counts. ``tables`` has the statistics of a ``table``
-    that these clients hold. ``queries`` may have been sent ahead.
+    that these clients hold. ``queries`` may have been sent ahead. ``forget_messages`` is called with the
+    nodes that have disconnected.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Nodes:
         self.fingerprint = fingerprint
         self.tables = TableStatistics(table)
         self.rejected: dict[int, str] = {}
+        self.forget_messages: Callable[[Collection[int]], None] = lambda nodes: None
         self.state_sizes: Mapping[int, int] = {}
         self._virtual_sizes = sizes
         self._virtual_examples = 0 if sizes is None else int(sizes.sum())
@@ -199,6 +201,7 @@ class Nodes:
             if self._connections.get(node) != connection
         }
         self._queries.forget(gone)
+        self.forget_messages(gone)
         clients = [client for client, node in self._node_of.items() if node in gone]
         for client in clients:
             del self._node_of[client], self._sizes[client]
