@@ -219,7 +219,7 @@ def _prepare(
         algorithm,
         nodes,
         make_score(config, node_data.dataset),
-        state=state,
+        state,
         client_states=client_states,
         ledger=_ledger(config, algorithm, directory, run_info, state.round),
         population=run_info.get("clients"),
