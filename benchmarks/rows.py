@@ -111,12 +111,13 @@ def _whole_round(
     task = node_data.dataset.task
     sizes = None if node_data.partition is None else node_data.partition.sizes
     nodes = Nodes(config, task, node_data.dataset.fingerprint, sizes)
-    strategy = FederatedStrategy(config, make_algorithm(config, task), nodes, None)
     theta = initial_parameters(config, task)
+    start = ServerState(0, theta)
+    strategy = FederatedStrategy(config, make_algorithm(config, task), nodes, None, start)
     arrays = to_arrays(theta)
     nodes.wait(grid)
     for callback in callbacks:
-        callback.on_start(ServerState(0, theta))
+        callback.on_start(start)
     # Only what happens in a round: the end's files and pictures are written once a run.
     strategy.callbacks = [_OnRound(callback) for callback in [_Check(), *callbacks]]
 

@@ -83,26 +83,26 @@ def make_credentials(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -
     """Make what is not there yet: authority, server certificate for ``hosts``, keys of ``nodes``.
 
     A server certificate without one of the hosts is renewed for those that it had and these, and one
-    that ends within ``RENEWAL`` too; the authority's then as well, in every folder that holds it.
+    that ends within ``RENEWAL`` too; the authority's then as well, in every folder that holds it. Without
+    hosts none is made for a server whose folder is elsewhere.
 
     Raises
     ------
     CredentialsError
-        A node's name cannot be that of a folder, a host's is none, there is no host and no
-        certificate yet, or the authority's key is elsewhere.
+        A node's name cannot be that of a folder, a host's is none, there is no host and no authority
+        yet, or the authority's key is elsewhere.
     """
     found = Credentials(folder)
     _check_names(hosts, nodes)
-    if not found.certificate.exists() and not hosts:
-        raise CredentialsError("--host: name the SuperLink's address as nodes will call it.")
-    _require_authority(found)
+    _require_authority(found, hosts)
     authority = _authority(found)
     if _ends_soon(found.ca):
         _certify_authority(found, authority)
     known = _names(found.certificate)
     asked = [str(_address(host).value) for host in hosts]  # as a certificate has them
-    if not set(asked) <= set(known) or _ends_soon(found.certificate):
-        _make_server(found, authority, [*known, *asked])
+    names = [*known, *asked]
+    if names and (not set(asked) <= set(known) or _ends_soon(found.certificate)):
+        _make_server(found, authority, names)
     for name in nodes:
         if not found.node_key(name).exists():
             _make_node(found, name)
@@ -126,13 +126,17 @@ def _names(certificate: Path) -> list[str]:
     return [str(name.value) for name in names]
 
 
-def _require_authority(found: Credentials) -> None:
-    """Refuse to make a second authority beside what the first one signed."""
+def _require_authority(found: Credentials, hosts: Sequence[str]) -> None:
+    """Refuse to make a second authority beside what the first one signed, or one for no server."""
     key = found.ca.with_name("ca.key")
-    if not key.exists() and (found.certificate.exists() or any(found.folder.glob("*/ca.crt"))):
+    if key.exists():
+        return
+    if found.certificate.exists() or any(found.folder.glob("*/ca.crt")):
         raise CredentialsError(
             f"{key} is missing. Bring {key.parent} back from where you keep it, or start in a new folder."
         )
+    if not hosts:
+        raise CredentialsError("--host: name the SuperLink's address as nodes will call it.")
 
 
 def _authority(found: Credentials) -> ec.EllipticCurvePrivateKey:
@@ -313,7 +317,8 @@ def main(arguments: Sequence[str]) -> int:
     for path, content in before.items():
         if content != path.read_bytes():
             print(f"Renewed: {path}. {WHERE_TO[path.parent.name]}")
-    print(f"For the SuperLink: {found.certificate.parent}")
+    if found.certificate.exists():
+        print(f"For the SuperLink: {found.certificate.parent}")
     for name in given.node:
         print(f"For the SuperNode {name}: {found.node_key(name).parent}")
     return 0

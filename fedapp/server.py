@@ -168,8 +168,8 @@ def _check_resumed_nodes(
             "of their own, and `fedapp run` does not reach them. Resume with: "
             f"{resume_command(directory.path)}"
         )
-    nodes, before = len(grid.contexts), run_info.get("nodes")
-    if config.num_clients and before not in (None, nodes):
+    nodes, before = grid.num_nodes, run_info.get("nodes")
+    if before not in (None, nodes):
         raise ConfigError(
             f"{grid.option} {nodes}: the run in {directory.path} has {before} nodes, and a resumed run "
             "has as many, so that it gives the same numbers. Resume with: "
@@ -219,7 +219,7 @@ def _prepare(
         algorithm,
         nodes,
         make_score(config, node_data.dataset),
-        state=state,
+        state,
         client_states=client_states,
         ledger=_ledger(config, algorithm, directory, run_info, state.round),
         population=run_info.get("clients"),
@@ -227,7 +227,9 @@ def _prepare(
 
 
 def _engine(grid: Grid) -> dict[str, Any]:
-    return grid.run_info if isinstance(grid, LocalGrid) else {"engine": "flower"}
+    if isinstance(grid, LocalGrid):
+        return {"nodes": grid.num_nodes, **grid.run_info}
+    return {"engine": "flower"}
 
 
 def _executed(

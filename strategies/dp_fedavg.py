@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedapp.analysis.privacy import CLIENT, Privacy
 from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import kebab, no_effect
 from fedapp.errors import ConfigError
 from fedapp.training.algorithm import ClientContext, ClientExtras, ServerStep, Tensors
 from fedapp.training.tensors import add, scaled
@@ -61,13 +62,21 @@ class DPFedAvg(Private):
                 "independently, with probability fraction-train: epsilon is computed for that. Leave the "
                 "key out."
             )
-        if self.adaptive and self.clip != type(self).model_fields["clip"].default:
-            yield (
-                f"{self.name}.clip = {self.clip:g}: has no effect, because {self.name}.adaptive is true. "
-                f"Set {self.name}.initial-clip, or {self.name}.adaptive=false."
-            )
+        for field, because in self._unused().items():
+            if (value := getattr(self, field)) != type(self).model_fields[field].default:
+                yield no_effect(f"{self.name}.{kebab(field)}", value, because)
         if config.num_clients and self._too_little(config.fraction_train * config.num_clients):
             yield self._advice(config.fraction_train * config.num_clients)
+
+    def _unused(self) -> Mapping[str, str]:
+        """Return the parameters that have no effect, each with why and what else to set."""
+        if not self.adaptive:
+            because = f"{self.name}.adaptive is false. Set {self.name}.adaptive=true"
+            return dict.fromkeys(("initial_clip", "quantile", "clip_rate", "count_noise"), because)
+        unused = {"clip": f"{self.name}.adaptive is true. Set {self.name}.initial-clip"}
+        if not self.noise:
+            unused["count_noise"] = f"{self.name}.noise is 0. Set {self.name}.noise=1.0"
+        return unused
 
     def privacy(self, config: RunConfig) -> Privacy:
         """Return what one round costs."""

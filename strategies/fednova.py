@@ -18,6 +18,9 @@ from fedapp.training.algorithm import (
 )
 from fedapp.training.tensors import add, scaled
 
+MAX_STEPS = 10**6
+"""Most steps whose contributions are added up: how many there are is what a node says that it has."""
+
 
 class FedNova(Algorithm):
     """Normalised averaging: clients that take more steps do not have more influence.
@@ -46,12 +49,13 @@ class FedNova(Algorithm):
         return ClientExtras(upload={"weight": weight}, update=normalised)
 
     def upload_bounds(self, context: ClientContext) -> Mapping[str, float]:
-        """Return ||a_k||_1 of the largest number of steps."""
-        return {
-            "weight": float(
-                accumulation_norm(torch.zeros((), dtype=torch.float64), context, context.steps)
-            )
-        }
+        """Return ||a_k||_1 of the largest number of steps, or more if they are too many to add up."""
+        steps, rho = context.steps, context.momentum
+        if steps <= MAX_STEPS:
+            like = torch.zeros((), dtype=torch.float64)
+            return {"weight": float(accumulation_norm(like, context, steps))}
+        total = min(steps / (1 - rho), steps * (steps + 1) / 2)
+        return {"weight": steps + rho * total if context.nesterov else total}
 
     def apply(
         self,

@@ -26,7 +26,7 @@ from fedapp.federation.aggregation import (
     similarity_metrics,
     too_few,
 )
-from fedapp.federation.arrays import size_of, to_arrays, to_tensors
+from fedapp.federation.arrays import size_of, to_arrays
 from fedapp.federation.callback import Callback, Ledger, RoundMetrics, ServerState
 from fedapp.federation.client_sampler import ClientSampler
 from fedapp.federation.delivery import Delivery, match_by_node, messages_to
@@ -65,8 +65,7 @@ class FederatedStrategy(Strategy):
         algorithm: Algorithm,
         nodes: Nodes,
         score: ServerScore | None,
-        callbacks: Sequence[Callback] = (),
-        state: ServerState | None = None,
+        state: ServerState,
         client_states: Callable[[], StateLocation] | None = None,
         ledger: Ledger | None = None,
         population: Sequence[int] | None = None,
@@ -75,11 +74,12 @@ class FederatedStrategy(Strategy):
         self.algorithm = algorithm
         self.nodes = nodes
         self.score = score
-        self.callbacks = callbacks
-        self.state = state or ServerState(0, {})
+        self.callbacks: Sequence[Callback] = ()
+        self.state = state
         self.client_states = client_states
         self.ledger = ledger or Ledger()
         self._delivery = Delivery()
+        nodes.forget_messages = self._delivery.forget
         self._evaluation = ClientEvaluation(config, algorithm, nodes, self._delivery, client_states)
         self._sampler = ClientSampler(
             config, algorithm, nodes, self._delivery, population, self._evaluation.training_losses
@@ -106,13 +106,9 @@ class FederatedStrategy(Strategy):
     ) -> Result:
         """Run rounds until ``num_rounds`` are done or a callback stops; then run ``on_end``.
 
-        Deadlines, evaluation and settings come from the configuration, not from the arguments
-        that this method inherits.
+        Deadlines, evaluation and settings come from the configuration, and theta from ``state``, not
+        from the arguments that this method inherits.
         """
-        if not self.state.theta:
-            theta = to_tensors(initial_arrays)
-            with calling(self.algorithm, "start"):
-                self.state = ServerState(0, theta, self.algorithm.start(theta))
         _ = self._upload_like  # before clients train in vain
         result = Result()
         with ExitStack() as stack:
@@ -289,7 +285,7 @@ class FederatedStrategy(Strategy):
         if problem:
             return problem, further
         if self.algorithm.keeps_state:
-            self.state.sizes = self.nodes.known
+            self.state.sizes = self.nodes.state_sizes = self.nodes.known
         with calling(self.algorithm, "report"):
             reported = self.algorithm.report(self.state.algorithm)
         return "", further | as_floats(self.algorithm, "report", reported)

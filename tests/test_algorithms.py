@@ -375,6 +375,49 @@ def test_drift_is_corrected_for_devices_that_join_later(
     assert error < 1e-6
 
 
+class ChangingGrid(InlineGrid):
+    """Node 1 has ``factor`` times its examples in rounds 5 to 10."""
+
+    factor, changed = 1.0, False
+
+    def _answer(self, message: Message) -> Message:
+        plan = message.content.config_records.get("plan")
+        if plan is not None:
+            self.changed = plan["round"] in range(5, 11)
+        reply = super()._answer(message)
+        if message.metadata.dst_node_id == 1 and self.changed:
+            content: Any = reply.content
+            if plan is None:
+                content["holdings"]["examples"] = int(self.factor * content["holdings"]["examples"])
+            else:
+                for key in ("examples", "weight"):
+                    content["clients"][key] = [self.factor * content["clients"][key][0]]
+        return reply
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+@pytest.mark.parametrize("name", ["scaffold", pytest.param("feddyn", marks=pytest.mark.slow)])
+def test_a_device_of_another_size_is_refused_while_it_would_bias_the_mean(
+    name: str, factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its n_k exchanged, c would be no mean of the c_k any more, and never become one again."""
+    monkeypatch.setenv("FEDAPP_STATE", str(tmp_path / "state"))
+    monkeypatch.setattr("fedapp.federation.nodes.REJECTED_PAUSE", 0.0)
+    monkeypatch.setattr(ChangingGrid, "factor", factor)
+    more = {"quadratic.curvature": 0.5, "learning-rate": 0.1}
+    more |= {"feddyn.alpha": 1.0} if name == "feddyn" else {}
+    values = settings(name, num_server_rounds=70, checkpoint_every=0) | more
+    values |= {"num-clients": 0, "run-dir": str(tmp_path / "run")}
+    grid = ChangingGrid(client_app, values, partition_node_configs(4))
+    run_server(grid, read_config(values))
+    records = metrics_of(tmp_path / "run")
+    # It is asked before round 11 begins, and taken back when it is asked again.
+    assert [r["round"] for r in records[1:] if r["replied"] < 4] == list(range(5, 12))
+    assert records[5]["faults"] == {"weight": 1}
+    error = float((model_of(tmp_path / "run")["x"] - torch.from_numpy(OPTIMUM)).abs().max())
+    assert error < 1e-6
+
+
 @TRAINER
 @pytest.mark.parametrize("nesterov", slow_but((False,), (False, True)))
 @pytest.mark.parametrize("option", ["I", "II"])

@@ -1,8 +1,10 @@
-"""Docker Compose: what depends on the SuperLink starts once the SuperLink answers."""
+"""Docker Compose, systemd: who reaches the SuperLink; what depends on it starts once it answers."""
 
 from __future__ import annotations
 
 import itertools
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +20,15 @@ ROOT = Path(__file__).resolve().parent.parent
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "deploy/compose.yaml").read_text())[
     "services"
 ]
+
+
+def test_nobody_on_other_machines_reaches_the_superlink_as_the_files_stand() -> None:
+    """Who does may start runs."""
+    unit = (ROOT / "deploy/systemd/fedapp-superlink.service").read_text()
+    (command,) = re.findall(r"^ExecStart=((?:.*\\\n)*.*)$", unit, re.MULTILINE)
+    options = dict(itertools.pairwise(shlex.split(command)))
+    assert options["--host"] == "127.0.0.1"
+    assert SERVICES["superlink"]["ports"] == ["127.0.0.1:8000:8000"]
 
 
 def test_all_others_wait_until_the_superlink_is_healthy() -> None:

@@ -143,7 +143,11 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         ["clients-together = 5", "trainer='batched'"],
     ),
     ({"trainer": "sequential", "program": "compile"}, ["program = 'compile'", "no effect"]),
-    ({"fraction-train": 1.0, "over-selection": 0.2}, ["over-selection = 0.2", "all 20 clients"]),
+    ({"fraction-train": 1.0, "over-selection": 0.2}, ["over-selection = 0.2", "all clients"]),
+    (
+        {"num-clients": 0, "fraction-train": 1.0, "over-selection": 0.2},
+        ["over-selection = 0.2: has no effect, because all clients train each round"],
+    ),
     ({"text-unit": "words"}, ["text-unit = 'words'", "dataset = 'digits' is embedded"]),
     ({"label-key": "y", "test-fraction": 0.2}, ["label-key = 'y'", "test-fraction = 0.2"]),
     (

@@ -98,6 +98,26 @@ def test_no_second_authority_is_made_while_the_first_ones_key_is_elsewhere(
     assert (folder / "two" / "ca.crt").read_bytes() == before["one/ca.crt"]
 
 
+def test_a_device_is_added_while_the_servers_folder_is_on_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a server key that nobody uses; whose name is asked for where there is no authority."""
+    folder, server = tmp_path / "c", tmp_path / "server"
+    found = make_credentials(folder, ["a.example.org"], ["one"])
+    (folder / "server").rename(server)
+    assert main(["--to", str(folder), "--node", "two"]) == 0
+    assert "SuperLink" not in capsys.readouterr().out
+    assert sorted(path.name for path in folder.iterdir()) == ["ca", "one", "two"]
+    assert (folder / "two" / "ca.crt").read_bytes() == (server / "ca.crt").read_bytes()
+    assert main(["--to", str(folder), "--host", "b.example.org"]) == 0
+    assert names(found) == {"b.example.org", *LOOPBACK}
+    assert f"For the SuperLink: {folder / 'server'}" in capsys.readouterr().out
+    for moved in ("ca", "server"):
+        (folder / moved).rename(tmp_path / f"old-{moved}")
+    assert main(["--to", str(folder), "--node", "three"]) == 2
+    assert f"{folder / 'ca' / 'ca.key'} is missing" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "host", ["a b", "", "münchen.example", "a.example:9092", "https://a.example", "[::1]"]
 )

@@ -6,6 +6,7 @@ import httpx
 import pytest
 from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.run import RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from in_process import SMALL, client_app, metrics, run
@@ -292,6 +293,25 @@ def test_a_silent_node_costs_one_deadline_and_is_then_left_alone_as_busy(tmp_pat
     assert [r["faults"] for r in records] == [{"late": 1}, {"busy": 1}]
     assert [r["replied"] for r in records] == [2, 2]
     assert all(r["model_changed"] for r in records)
+
+
+class RestartedGrid(SilentGrid):
+    """Node 1 is started again when it has been sent its first TRAIN message."""
+
+    starts = 1
+
+    def push(self, message_id, message):
+        self.starts += is_train(message) and message.metadata.dst_node_id == 1
+        super().push(message_id, message)
+
+    def get_nodes(self):
+        starts = {**dict.fromkeys(self.contexts, 1), 1: self.starts}
+        return [NodeInfo(node_id=n, last_activated_at=str(start)) for n, start in starts.items()]
+
+
+def test_a_node_that_was_restarted_is_not_busy_with_what_it_was_sent_before(tmp_path):
+    records = own_run(tmp_path / "run", RestartedGrid, num_server_rounds=2, round_deadline=2.0)
+    assert [r["faults"] for r in records] == [{"late": 1}, {"late": 1}]
 
 
 def test_a_message_lives_as_long_as_its_reply_is_waited_for(tmp_path):

@@ -54,7 +54,7 @@ def aggregated(*replies: TrainReply) -> RunningAggregate:
 )
 def test_replies_are_given_in_the_order_of_the_orders(come: list[int], yielded: list[int]) -> None:
     replies = [reply(report(client)) for client in range(3)]
-    found = in_order(((index, replies[index]) for index in come), 3)
+    found = in_order((index, replies[index]) for index in come)
     assert [each.client_metrics[0].client for each in found] == yielded
 
 
@@ -67,7 +67,7 @@ def test_single_updates_that_all_have_weight_0_have_no_mean() -> None:
 
 def test_a_reply_that_is_lost_holds_up_no_other() -> None:
     replies = iter([(1, reply(report(1))), (0, None), (2, reply(report(2)))])
-    found = in_order(replies, 3)
+    found = in_order(replies)
     assert next(found).client_metrics[0].client == 1
     assert next(replies)[0] == 2  # it was not yet asked for
 
@@ -91,7 +91,7 @@ def test_few_replies_are_held_and_none_is_lost(data: st.DataObject) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedapp.federation.aggregation.MAX_HELD", held)
-        for each in in_order(arriving(), count):
+        for each in in_order(arriving()):
             (metrics,) = each.client_metrics
             given_out.append(metrics.client)
     assert sorted(given_out) == sorted({*come} - rejected)

@@ -405,11 +405,13 @@ class RegisteredGrid(InlineGrid):
         return [self.replies.pop(key) for key in message_ids if key in self.replies]
 
 
-def registered(queries: Queries | None = None, **examples: int) -> tuple[Nodes, RegisteredGrid]:
+def registered(
+    queries: Queries | None = None, config: dict[str, Scalar] | None = None, **examples: int
+) -> tuple[Nodes, RegisteredGrid]:
     """Return nodes that are clients 0 and 1, and their grid; node 2 has as many examples as told."""
     second = answer() | {"client-id": 1} | examples
-    config = read_config({"num-clients": 0})
-    nodes = Nodes(config, DIGITS.task, DIGITS.fingerprint, None, queries=queries)
+    read = read_config({"num-clients": 0, **(config or {})})
+    nodes = Nodes(read, DIGITS.task, DIGITS.fingerprint, None, queries=queries)
     return nodes, RegisteredGrid({1: answer() | {"client-id": 0}, 2: second})
 
 
@@ -634,6 +636,24 @@ def test_a_node_that_is_away_is_named_once_and_takes_part_when_it_is_back(
     grid.starts[2] = 2
     assert nodes.available(grid) == [1, 2]
     assert nodes.clients == [0, 1]
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+def test_a_client_that_a_mean_counts_keeps_its_number_of_examples(weighting: str) -> None:
+    """Before the first round it may have another; uniform weights do not depend on it."""
+    nodes, grid = registered(examples=3, config={"algorithm": "scaffold", "weighting": weighting})
+    for examples in (3, 5):
+        grid.restart(2, examples=examples)
+        assert nodes.available(grid) == [1, 2]
+    nodes.state_sizes = nodes.known
+    grid.restart(2, examples=9)
+    assert nodes.available(grid) == ([1] if weighting == "examples" else [1, 2])
+    if weighting == "examples":
+        assert "examples = 9, but client 1 had 5" in nodes.rejected[2]
+        assert "the data as they were" in nodes.rejected[2]
+        assert nodes.known[1] == 5
+        grid.restart(2, examples=5)
+        assert nodes.available(grid) == [1, 2]
 
 
 def test_a_fit_node_that_was_restarted_as_another_client_is_that_client() -> None:

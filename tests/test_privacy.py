@@ -421,7 +421,20 @@ def fail_for_client_1(
         ({"dp-fedavg.adaptive": True}, "dp-fedavg.noise = 1.0: .* below 2 sigma_b = 1. Set"),
         (
             {"dp-fedavg.adaptive": True, "dp-fedavg.noise": 0.1, "dp-fedavg.clip": 2.0},
-            r"dp-fedavg.clip = 2: has no effect, .* Set dp-fedavg.initial-clip",
+            r"dp-fedavg.clip = 2.0: has no effect, .* Set dp-fedavg.initial-clip",
+        ),
+        *(
+            ({key: value}, f"{key} = {value}: has no effect, .* Set dp-fedavg.adaptive=true, or")
+            for key, value in (
+                ("dp-fedavg.initial-clip", 3.0),
+                ("dp-fedavg.quantile", 0.9),
+                ("dp-fedavg.clip-rate", 0.9),
+                ("dp-fedavg.count-noise", 9.0),
+            )
+        ),
+        (
+            {"dp-fedavg.adaptive": True, "dp-fedavg.noise": 0.0, "dp-fedavg.count-noise": 3.0},
+            r"dp-fedavg.count-noise = 3.0: has no effect, .* Set dp-fedavg.noise=1.0, or",
         ),
         (
             {"algorithm": "local-dp", "local-dp.clip": 0.0},

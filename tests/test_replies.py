@@ -18,7 +18,7 @@ from fedapp.training.algorithm import ClientContext
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
 from fedapp.training.round_plan import RoundPlan
-from strategies.fednova import FedNova
+from strategies.fednova import MAX_STEPS, FedNova
 
 PLAN = RoundPlan(round=3, learning_rate=0.1)
 ORDER = TrainRequest(PLAN, (0, 1))
@@ -78,6 +78,13 @@ def test_what_a_client_reports_must_be_possible(change: dict[str, float], kind: 
     assert fault(reply(replace(REPORT, **change))) == kind
 
 
+@pytest.mark.parametrize("weight", [4.0, 0.0, 6.0])
+def test_where_a_mean_on_the_server_counts_a_client_its_weight_is_its_n_k(weight: float) -> None:
+    fewer = replace(REPORT, weight=weight, examples=min(int(weight), 5))
+    assert fault(reply(fewer), replace(EXPECTED, exact=True)) == "weight"
+    assert fault(reply(REPORT), replace(EXPECTED, exact=True)) == ""
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("client", 0.5), ("examples", 4.5), ("steps", 1.5), ("client", 1e300)]
 )
@@ -111,6 +118,26 @@ def test_a_number_that_multiplies_all_updates_is_one_that_a_client_can_have(
         {"w": torch.zeros(2)}, {"weight": torch.tensor(sent)}, {}, (replace(REPORT, steps=2),), {}
     )
     assert fault(Message(encode_reply(ORDER, content), 1, MessageType.TRAIN), expected) == kind
+
+
+@pytest.mark.parametrize(
+    ("momentum", "nesterov", "bound"),
+    [
+        (0.0, False, 2.0**50),
+        (0.5, False, 2.0**51),
+        (0.5, True, 2.0**51),
+        (1 - 2**-53, False, 2.0**99),
+    ],
+)
+def test_the_bound_of_as_many_steps_as_a_node_claims_needs_no_memory_for_each(
+    momentum: float, nesterov: bool, bound: float
+) -> None:
+    """K gradients count 1 / (1 - rho) each at most, and 1 + 2 + ... + K together at most."""
+    context = ClientContext({}, momentum=momentum, nesterov=nesterov, steps=2**50)
+    assert FedNova().upload_bounds(context)["weight"] == pytest.approx(bound)
+    longest, longer = (replace(context, steps=MAX_STEPS + i) for i in (0, 1))
+    exact = FedNova().upload_bounds(longest)["weight"]
+    assert exact <= FedNova().upload_bounds(longer)["weight"] <= exact * 1.00001
 
 
 def test_a_client_that_is_reported_twice_would_count_twice() -> None:

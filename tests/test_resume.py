@@ -14,6 +14,7 @@ import killed
 import pytest
 import torch
 from data_files import image_features, image_splits, write_parquet
+from flwr.app import MessageType
 from in_process import SMALL, TWENTY, metrics, run
 from typer.testing import CliRunner
 
@@ -21,7 +22,8 @@ from fedapp import server
 from fedapp.cli.main import app as command_line
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
-from fedapp.engines.in_process import InlineGrid
+from fedapp.engines.grid import error_reply
+from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.federation.callback import ServerState
 from fedapp.runs.checkpoint import checkpoint_rounds, load_checkpoint, save_checkpoint
@@ -29,6 +31,7 @@ from fedapp.runs.directory import create, reopen
 from fedapp.runs.lock import END_MESSAGE, locked
 from fedapp.runs.metrics import drop_scores, to_line
 from fedapp.runs.status import status
+from fedapp.server_app import app as server_app
 
 ROUNDS, EVERY = 11, 3
 SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}
@@ -334,12 +337,39 @@ def test_a_run_goes_on_whatever_another_version_had_for_defaults_of_what_it_does
     assert "fedpa" not in (folder / "resume.toml").read_text()
 
 
-def test_a_run_that_is_resumed_by_its_file_has_as_many_nodes_too(tmp_path):
-    folder = run(tmp_path / "run", nodes=3, num_server_rounds=2)
+@pytest.mark.parametrize("num_clients", [10, 0])
+def test_a_run_that_is_resumed_by_its_file_has_as_many_nodes_too(num_clients, tmp_path):
+    """One node would be the only client, with the data of all, and the bound of DP-FedAvg not its."""
+    folder = tmp_path / "run"
+    values = {**SMALL, "num-clients": num_clients, "num-server-rounds": 2, "run-dir": str(folder)}
+    run_inline(server_app, client_app, values, 3)
     before = metrics(folder)
+    values |= {"num-server-rounds": 3, "resume": True}
     with pytest.raises(ConfigError, match=r"--nodes 1: the run in .* has 3 nodes.*--resume"):
-        run(folder, nodes=1, num_server_rounds=3, resume=True)
+        run_inline(server_app, client_app, values, 1)
     assert metrics(folder) == before
+    run_inline(server_app, client_app, values, 3)
+    assert metrics(folder)[-1]["round"] == 3
+
+
+class WorkersGrid(InlineGrid):
+    """As with workers, of which the second fails while it answers."""
+
+    option = "--workers"
+    run_info = {"engine": "workers", "workers": 2}  # noqa: RUF012
+
+    def _answer(self, message):
+        if message.metadata.message_type == MessageType.QUERY and message.metadata.dst_node_id == 2:
+            return error_reply(message, "its worker died")
+        return super()._answer(message)
+
+
+def test_a_run_that_began_while_a_worker_failed_is_resumed_with_as_many(tmp_path):
+    folder = run(tmp_path / "run", grid=WorkersGrid, num_server_rounds=2)
+    stored = json.loads((folder / "config.json").read_text())["found"]
+    assert (stored["nodes"], stored["workers"]) == (2, 2)
+    run(folder, grid=WorkersGrid, num_server_rounds=3, resume=True)
+    assert metrics(folder)[-1]["round"] == 3
 
 
 def test_a_run_of_devices_is_not_resumed_without_them(tmp_path):

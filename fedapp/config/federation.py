@@ -16,8 +16,11 @@ def participants(fraction: float, clients: int) -> int:
 
 
 ALL_TRAIN = Case(
-    "all {num_clients} clients train each round, and no others can be sampled. Lower fraction-train",
-    lambda config: config.num_clients == participants(config.fraction_train, config.num_clients),
+    "all clients train each round, and no others can be sampled. Lower fraction-train",
+    lambda config: (
+        config.fraction_train == 1
+        or config.num_clients == participants(config.fraction_train, config.num_clients)
+    ),
 )
 
 

@@ -46,6 +46,12 @@ class LocalGrid(Grid):
         set_identity(SUPERLINK_NODE_ID)
 
     @property
+    def num_nodes(self) -> int:
+        """The nodes of the run, of which some may be away if each has a partition of its own."""
+        configs = [context.node_config for context in self.contexts.values()]
+        return int(configs[0].get("num-partitions", len(configs)))
+
+    @property
     @abstractmethod
     def run_info(self) -> dict[str, Any]:
         """The engine's entries of ``config.json``, from which a resume takes the same engine."""

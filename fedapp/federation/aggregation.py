@@ -83,8 +83,8 @@ MAX_HELD = 64
 """Most replies that wait for an earlier one, which is then added when it comes."""
 
 
-def in_order(replies: Iterable[tuple[int, TrainReply | None]], count: int) -> Iterator[TrainReply]:
-    """Yield replies 0 .. count-1 in order; None marks a rejected one, one that never came is skipped.
+def in_order(replies: Iterable[tuple[int, TrainReply | None]]) -> Iterator[TrainReply]:
+    """Yield replies in the order of their indices; None marks a rejected one, others may never come.
 
     Replies that arrive before their predecessors are buffered, but no more than ``MAX_HELD``: one that
     is further behind comes after its successors.
@@ -104,10 +104,7 @@ def in_order(replies: Iterable[tuple[int, TrainReply | None]], count: int) -> It
             next_index += 1
             if ready is not None:
                 yield ready
-    for index in range(next_index, count):
-        late = buffer.get(index)
-        if late is not None:
-            yield late
+    yield from (reply for _, reply in sorted(buffer.items()) if reply is not None)
 
 
 @dataclass
@@ -137,7 +134,7 @@ def collect_replies(
     result = RoundReplies()
     unanswered = dict(enumerate(requests))
     decoded = _decode_each(replies, expected, wanted, deadline, unanswered, result.faults)
-    for reply in in_order(decoded, len(requests)):
+    for reply in in_order(decoded):
         result.aggregate.add(reply)
     remaining = [client for request in unanswered.values() for client in request.clients]
     if len(result.aggregate.client_metrics) >= wanted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, cast
 
@@ -23,6 +23,7 @@ from fedapp.errors import DataError, RunError, one_line
 from fedapp.federation.faults import Fault, is_missing
 from fedapp.federation.queries import Connection, Queries, connections
 from fedapp.federation.table_statistics import TableStatistics
+from fedapp.training.algorithm import Algorithm
 from fedapp.training.device import choose_device
 
 MIXED_DEVICES = (
@@ -53,8 +54,10 @@ class Nodes:
 
     With virtual clients (K > 0) every accepted node trains the clients that it is sent, and ``clients``
     is range(K) from the start, with the ``sizes`` n_k [K]. With ``num-clients = 0`` each node is one
-    client, with the id and size that it reports. ``rejected`` has the reason by node. ``tables`` has the
-    statistics of a ``table`` that these clients hold. ``queries`` may have been sent ahead.
+    client, with the id and size that it reports. ``rejected`` has the reason by node. ``state_sizes`` has
+    n_k of the clients with which the server's state counts. ``tables`` has the statistics of a ``table``
+    that these clients hold. ``queries`` may have been sent ahead. ``forget_messages`` is called with the
+    nodes that have disconnected.
     """
 
     def __init__(
@@ -71,6 +74,8 @@ class Nodes:
         self.fingerprint = fingerprint
         self.tables = TableStatistics(table)
         self.rejected: dict[int, str] = {}
+        self.forget_messages: Callable[[Collection[int]], None] = lambda nodes: None
+        self.state_sizes: Mapping[int, int] = {}
         self._virtual_sizes = sizes
         self._virtual_examples = 0 if sizes is None else int(sizes.sum())
         self._sizes: dict[int, int] = {}
@@ -123,7 +128,7 @@ class Nodes:
 
     def add_known(self, sizes: Mapping[int, int]) -> None:
         """Add clients that were accepted before the run was resumed, with their n_k."""
-        self._known = {**sizes, **self._known}
+        self._known, self.state_sizes = {**sizes, **self._known}, sizes
 
     def node_of(self, client: int) -> int:
         """Return the node that is ``client`` (``num-clients = 0`` only)."""
@@ -196,6 +201,7 @@ class Nodes:
             if self._connections.get(node) != connection
         }
         self._queries.forget(gone)
+        self.forget_messages(gone)
         clients = [client for client, node in self._node_of.items() if node in gone]
         for client in clients:
             del self._node_of[client], self._sizes[client]
@@ -312,6 +318,13 @@ class Nodes:
         if client in self._node_of:
             other = self.name_of(self._node_of[client])
             return f"client-id = {client}: node {other} is that client already"
+        before = self.state_sizes.get(client, examples)
+        if examples != before and weights_are_fixed(self.config):
+            return (
+                f"examples = {examples}, but client {client} had {before}, by which algorithm = "
+                f"{self.config.algorithm!r} has weighted it; give it the data as they were, or start "
+                "another run, with weighting='uniform' if they change again"
+            )
         self._node_of[client], self._sizes[client] = node, examples
         self._known[client] = examples
         return ""
@@ -353,6 +366,12 @@ class Nodes:
             f"{self.config.node_timeout:g} s. Start more SuperNodes, lower min-nodes or raise "
             f"node-timeout." + (f" Connected, but not accepted:{rejected}" if rejected else "")
         )
+
+
+def weights_are_fixed(config: RunConfig) -> bool:
+    """Return whether n_k may not change: the server keeps a mean of the clients, weighted by it."""
+    algorithm = cast("Algorithm", config.component("algorithm"))
+    return algorithm.keeps_mean and config.weighting == "examples"
 
 
 def _describe(answer: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import WARNING
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -30,13 +30,6 @@ from fedapp.training.tensors import Tensors
 PART = "batches"
 """The record of the batches that a node evaluates, and of their sums in its reply."""
 COLUMNS = ("loss", "correct", "count")
-
-
-@runtime_checkable
-class SharesEvaluation(Protocol):
-    """A grid whose nodes have the server's data, and work at the same time."""
-
-    shares_evaluation: bool
 
 
 @dataclass(frozen=True)
@@ -114,9 +107,10 @@ def server_scores(
 ) -> RoundMetrics:
     """Return theta's scores on the server's examples; several nodes that can share the batches do.
 
-    The server evaluates what a node does not.
+    They can where the grid's ``shares_evaluation`` is true: its nodes have the server's data, and work at
+    the same time. The server evaluates what a node does not.
     """
-    if not isinstance(grid, SharesEvaluation) or score.num_batches < 2:
+    if not getattr(grid, "shares_evaluation", False) or score.num_batches < 2:
         return score(state.theta)
     connected = nodes.connected(grid, 0.0)
     busy = delivery.busy(connected)

@@ -15,6 +15,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.errors import one_line
 from fedapp.federation.arrays import to_tensors
 from fedapp.federation.faults import Fault, ReplyError
+from fedapp.federation.nodes import weights_are_fixed
 from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.client import ClientMetrics
 from fedapp.training.evaluation import Score
@@ -35,7 +36,8 @@ class Expected:
     ``sizes`` has n_k by client, ``steps`` the largest number of local steps by client (no bound for a
     client without an entry). ``upload`` has tensors of the names, shapes and types of the algorithm's
     uploads, ``largest`` upper bounds of its scalar uploads. ``update`` is "model" only if theta_k itself
-    is sent. ``max_norm`` bounds an update's L2 norm in units of max(|theta|, 1); 0: no bound.
+    is sent. ``max_norm`` bounds an update's L2 norm in units of max(|theta|, 1); 0: no bound. With
+    ``exact`` a weight is n_k, and no less.
     """
 
     theta: Mapping[str, Tensor]
@@ -46,6 +48,7 @@ class Expected:
     weighting: str = "examples"
     update: Literal["delta", "model"] = "delta"
     max_norm: float = 0.0
+    exact: bool = False
 
     @classmethod
     def of(
@@ -70,6 +73,7 @@ class Expected:
             config.weighting,
             plan.update,
             config.max_update_norm,
+            weights_are_fixed(config),
         )
 
 
@@ -100,7 +104,8 @@ def check_client_metrics(metrics: ClientMetrics, expected: Expected) -> None:
     """Reject impossible counts: a client's weight is at most n_k, or with uniform weighting 0 or 1."""
     size = expected.sizes[metrics.client]
     uniform = expected.weighting == "uniform"
-    possible = metrics.weight in (0, 1) if uniform else 0 <= metrics.weight <= size
+    least = size if expected.exact else 0
+    possible = metrics.weight in (0, 1) if uniform else least <= metrics.weight <= size
     if not (possible and 0 <= metrics.examples <= size):
         raise ReplyError(
             "weight",

@@ -106,6 +106,7 @@ RULES: tuple[dict[str, Any], ...] = (
     ),
     {"algorithm": "dp-fedavg", "dp-fedavg.adaptive": True, "dp-fedavg.clip": 0.5},
     {"algorithm": "dp-fedavg", "dp-fedavg.adaptive": True, "dp-fedavg.count-noise": 0.001},
+    {"algorithm": "dp-fedavg", "dp-fedavg.quantile": 0.9, "dp-fedavg.count-noise": 9.0},
     {"algorithm": "fedbn", "evaluation": "server", "model": "cnn-bn"},
     {"model": "cnn-bn", "algorithm": "fedavg"},
     {"model": "cnn-bn", "algorithm": "fedbn", "evaluation": "clients", "batch-size": 1, **NEW},
