@@ -42,7 +42,7 @@ LATER_READING_KEYS = (
     "missing",
     "task",
 )
-"""Keys of READING added later: a default is left out of the cache's key, so old entries stay valid."""
+"""Keys of READING added later: a default is left out of the cache's key, so fingerprints stay."""
 
 
 def load_dataset(config: DataConfig) -> Dataset:

@@ -16,11 +16,9 @@ __all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
-PHOTO_FORMAT = b"photo 2"
-"""Version of the decoding of files that may say how they are turned; raise it when it changes."""
 PHOTOS = (".jpg", ".jpeg", ".tif", ".tiff", ".webp")
-SAVED_FORMAT = b"saved 2"
-"""Version of the reading of what save_to_disk wrote; raise it when it changes."""
+PHOTO_FORMAT, SAVED_FORMAT = b"photo 2", b"saved 2"
+"""Parts of the hash of folders with PHOTOS, and of what save_to_disk wrote; as ``CSV_FORMAT`` is."""
 
 
 def local_folder(config: DataConfig) -> Path | None:

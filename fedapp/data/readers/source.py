@@ -21,7 +21,7 @@ CLIENT_NAMES = ("client_id", "character_id", "writer_id", "author", "user_id", "
 """Usual names of the column of clients."""
 
 CSV_FORMAT = b"csv 3"
-"""Version of the reading of CSV files; raise it when it changes, so that they are read again."""
+"""Part of the hash of CSV files, since they were read otherwise. It stays: raise ``cache.READING``."""
 
 
 @dataclass(frozen=True)
