@@ -111,6 +111,13 @@ def test_a_code_that_is_not_known_as_written_is_read_as_a_number(tmp_path):
     assert known == [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
 
 
+def test_a_boolean_is_read_as_python_writes_it(tmp_path):
+    """In training a column of true and false is one of booleans, and one of true and x is text."""
+    for text in ("code\ntrue\nfalse\n", "code\nTRUE\nFALSE\n", "code\nTrue\nFalse\n"):
+        assert rows_of(tmp_path / "new.csv", text, ("False", "True")) == [[0, 1], [1, 0]]
+    assert rows_of(tmp_path / "new.csv", "code\ntrue\n", ("true", "True")) == [[1, 0]]
+
+
 def test_images_are_predicted_as_in_the_test(tmp_path):
     folder = digits_run(tmp_path / "run", model="2nn")
     digits = load_dataset(read_config({})).test
