@@ -240,6 +240,23 @@ def test_a_column_without_a_value_is_no_column_that_is_lacking(tmp_path):
     assert load(folder, missing="mean").test.inputs.tolist() == [[-1, 0]]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_column_without_a_value_is_not_read_again(tmp_path, monkeypatch, kind):
+    """To see whether a file has the column, its schema is enough, or its first rows."""
+    prepared = []
+    prepare = datasets.DatasetBuilder.download_and_prepare
+
+    def counted(builder, *args, **options):
+        prepared.append(builder.name)
+        return prepare(builder, *args, **options)
+
+    monkeypatch.setattr(datasets.DatasetBuilder, "download_and_prepare", counted)
+    columns = {"h": [1.0, 3.0], "gap": [None, None], "label": [0, 1]}
+    folder = rows_of(kind, tmp_path / "set", columns, columns)
+    assert load(folder, input_keys="h").train.inputs.tolist() == [[-1], [1]]
+    assert prepared == [{"jsonl": "json"}.get(kind, kind)]
+
+
 @pytest.mark.parametrize("keys", [{}, {"input_keys": "a,b"}])
 def test_categorical_keys_are_columns(tmp_path, keys):
     folder = csv(tmp_path / "set", "a,b,label 1,2,0 3,4,1")
