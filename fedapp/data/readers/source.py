@@ -122,6 +122,12 @@ def several_sets(config: DataConfig, names: Iterable[str]) -> DataError:
     )
 
 
+def column_named(name: str, columns: Collection[str]) -> str:
+    """Return the column that a key names, in which spaces around it may be left out; else ``name``."""
+    like = (column for column in columns if column.strip() == name)
+    return name if not name or name in columns else next(like, name)
+
+
 def no_column(where: str, name: str, columns: Iterable[str]) -> str:
     """Return the error that ``where`` lacks a column, without what to do."""
     return f"{where}: has no column {name!r}, but {', '.join(columns) or 'none'}."
