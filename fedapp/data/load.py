@@ -23,7 +23,7 @@ from fedapp.config.group import Case
 from fedapp.config.run_config import RunConfig, kebab
 from fedapp.data.cache import cache_folder, cached_dataset, cached_partition, partition_key
 from fedapp.data.coding import coded, given_statistics, own_statistics
-from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
+from fedapp.data.columns import checked_classes, code_groups, hold_out_random, split_labels
 from fedapp.data.dataset import Dataset, Examples, IndexSetError, Partition, Task
 from fedapp.data.embedded.embedded import Embedded, checked
 from fedapp.data.partition.partitioning import Partitioning, require_index_sets
@@ -194,7 +194,7 @@ def build_dataset(config: DataConfig, source: Source) -> Dataset:
     task, inputs = read(config, splits)
     groups, names, left_out = code_groups(splits)
     train, *tests = (
-        Examples(each, labels_of(split), codes, names, left_out)
+        Examples(each, split_labels(split), codes, names, left_out)
         for each, split, codes in zip(inputs, splits, groups, strict=True)
     )
     empty = Examples(train.inputs[:0], train.targets[:0])
@@ -223,7 +223,7 @@ def _build_table(config: DataConfig, source: Source, table: Table) -> Dataset:
     client = client_column(config, source.train)
     groups, names, left_out = code_groups(splits, client=client, required=bool(config.client_key))
     examples = [
-        Examples(split.inputs, labels_of(split), codes, names, left_out)
+        Examples(split.inputs, split_labels(split), codes, names, left_out)
         for split, codes in zip(splits, groups, strict=True)
     ]
     train = examples[0]
