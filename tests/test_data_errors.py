@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import datasets
@@ -17,11 +18,14 @@ from data_files import (
 )
 from PIL import Image
 from test_data_sources import load
+from typer.testing import CliRunner
 
+from fedapp.cli.main import app
 from fedapp.config.read import read_config
 from fedapp.data import Task, load_dataset, load_node_data, load_partition
 from fedapp.data.node_data import task_differences
 from fedapp.errors import ConfigError, DataError
+from fedapp.runs.directory import create
 
 INTEGERS = {"image": datasets.Image(), "label": datasets.Value("int64")}
 PICTURES = [png(pixels) for pixels in PIXELS]
@@ -471,6 +475,32 @@ def test_cache_folder_that_cannot_be_used(tmp_path):
     )
     with pytest.raises(DataError, match=r"data-cache = .*blocked.*FEDAPP_CACHE"):
         load_dataset(config)
+
+
+@pytest.mark.parametrize("place", ["", "runs", "runs/first"])
+def test_what_a_run_writes_must_not_lie_in_its_data(tmp_path, monkeypatch, place):
+    """The server and a node would read two data sets. Hidden folders are no part of the data."""
+    folder = csv(tmp_path / "set", "x,label\n", *2 * ["1,0\n2,1\n"])
+    monkeypatch.chdir(folder)
+    config = read_config({"dataset": ".", "run-dir": place, "model": "linear"})
+    monkeypatch.setenv("FEDAPP_RUNS", "runs")
+    said = r"lies in dataset = '\.', .* Move the data .*, or choose a folder outside of it\.$"
+    with pytest.raises(ConfigError, match=f"^run-dir = '{folder}/runs.*': {said}"):
+        create(config)
+    with pytest.raises(ConfigError, match=f"^data-cache = 'decoded': {said}"):
+        load_dataset(read_config({"dataset": ".", "data-cache": "decoded"}))
+    assert len(list(folder.iterdir())) == 2
+    hidden = {"data-cache": ".cache/fedapp", "run-dir": f"./.runs/{place}", "model": "linear"}
+    assert len(load_dataset(read_config({"dataset": ".", **hidden})).train) == 2
+    assert create(read_config({"dataset": ".", **hidden})).path.is_dir()
+    assert create(read_config({"run-dir": place})).path.is_dir()
+
+
+def test_the_runs_and_the_table_of_a_sweep_must_not_lie_in_its_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(csv(tmp_path / "set", "x,label\n", *2 * ["1,0\n2,1\n"]))
+    for option, folders in (("--runs", []), ("--to", ["--runs", "../runs"])):
+        result = CliRunner().invoke(app, ["sweep", "dataset=.", "seed=[1,2]", *folders])
+        assert re.match(rf"{option} \S*: lies in dataset = '\.', ", str(result.exception))
 
 
 @pytest.mark.parametrize(("make", "said"), [(lambda folder: folder, "{folder}"), (empty, "")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -219,8 +220,8 @@ def test_a_stray_write_never_reaches_the_cache(tmp_path):
     np.testing.assert_array_equal(load(folder).train.inputs, CHANNELS_FIRST[:4])
 
 
-@pytest.mark.parametrize("damage", ["truncate", "remove", "manifest"])
-def test_damaged_entry_is_made_again_with_a_warning(tmp_path, caplog, damage):
+@pytest.mark.parametrize("damage", ["truncate", "remove", "manifest", "no number", "older"])
+def test_damaged_or_older_entry_is_made_again_with_a_warning(tmp_path, caplog, damage):
     folder = write_parquet(tmp_path / "set", image_splits(), image_features())
     fingerprint = load(folder).fingerprint
     entry = tmp_path / "cache" / fingerprint
@@ -228,10 +229,17 @@ def test_damaged_entry_is_made_again_with_a_warning(tmp_path, caplog, damage):
         os.truncate(entry / "train-inputs.npy", 150)
     elif damage == "remove":
         (entry / "test-targets.npy").unlink()
-    else:
+    elif damage == "manifest":
         (entry / "dataset.json").write_text("{")
+    else:  # as an older version has read the same files
+        stored = json.loads((entry / "dataset.json").read_text())
+        number = stored.pop("reading")
+        older = {"reading": number - 1} if damage == "older" else {}
+        (entry / "dataset.json").write_text(json.dumps({**stored, **older}))
+        np.save(entry / "train-inputs.npy", 0 * CHANNELS_FIRST[:4])
     data = load(folder)
     assert "made again" in caplog.text
+    assert data.fingerprint == fingerprint
     np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:4])
     caplog.clear()
     load(folder)

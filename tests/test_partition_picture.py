@@ -128,7 +128,7 @@ def test_very_many_clients_are_measured_by_a_sample(monkeypatch):
     assert matrix.counts.sum(axis=1).tolist() == [5, 5, 5, 5]
 
 
-def labels_of(folder: Path, split: str) -> Examples:
+def read_labels(folder: Path, split: str) -> Examples:
     parquet = pytest.importorskip("pyarrow.parquet")
     (file,) = folder.glob(f"{split}-*.parquet")
     labels = parquet.read_table(file, columns=["label"])["label"].to_numpy()
@@ -138,14 +138,14 @@ def labels_of(folder: Path, split: str) -> Examples:
 @pytest.mark.data
 @pytest.mark.parametrize(("name", "own", "test"), [("mnist", 600, 100), ("cifar10", 500, 100)])
 def test_a_hundred_iid_clients_of_the_papers_data(name, own, test, real_data):
-    train, rest = labels_of(real_data / name, "train"), labels_of(real_data / name, "test")
+    train, rest = read_labels(real_data / name, "train"), read_labels(real_data / name, "test")
     assert set(Iid().split(train, 100, 0).sizes) == {own}
     assert set(split_test(Iid(), rest, train, 100, 0).sizes) == {test}
 
 
 @pytest.mark.data
 def test_most_clients_of_mnist_shards_have_exactly_two_digits(real_data):
-    train = labels_of(real_data / "mnist", "train")
+    train = read_labels(real_data / "mnist", "train")
     partition = Shards().split(train, 100, 0)
     counts = label_counts(partition.indices, partition.offsets, train.targets, 10)
     assert set(partition.sizes) == {600}

@@ -71,6 +71,28 @@ def test_a_regression_gives_numbers_and_categories_are_coded_as_in_training(tmp_
     np.testing.assert_allclose([value for value, _ in found], expected, rtol=1e-12)
 
 
+def test_given_statistics_may_have_another_order_and_more_columns(tmp_path):
+    """Also where an older version has written them to the run's table.json as they were given."""
+    data = str(clusters(tmp_path / "set"))
+    x, y, more = ({"mean": m, "deviation": d} for m, d in ((110.0, 8.0), (0.0, 1.0), (5.0, 2.0)))
+    runs = []
+    for name, columns in {"a": {"x": x, "y": y}, "b": {"y": y, "more": more, "x": x}}.items():
+        given = tmp_path / f"{name}.json"
+        given.write_text(json.dumps({"columns": columns}))
+        runs.append(run(tmp_path / name, dataset=data, table_statistics=str(given)))
+    ordered, other = runs
+    stored = (ordered / "table.json").read_text()
+    assert (other / "table.json").read_text() == stored
+    new = tmp_path / "new.csv"
+    new.write_text("y,x\n0.5,101\n-1,118\n")
+    assert said(other, new) == said(ordered, new)
+    older = {**json.loads(stored), "columns": {"y": y, "more": more, "x": x}}
+    (other / "table.json").write_text(json.dumps(older))
+    assert said(other, new) == said(ordered, new)
+    export(load_model(other), tmp_path / "out", onnx=False)
+    assert (tmp_path / "out" / "table.json").read_text() == stored
+
+
 def rows_of(file: Path, text: str, categories: tuple[str, ...]) -> list[list[float]]:
     file.write_text(text)
     return read_rows(file, Statistics({"code": categories}), "refuse").tolist()
@@ -87,6 +109,13 @@ def test_a_code_that_is_not_known_as_written_is_read_as_a_number(tmp_path):
     text = "code\n3.0\n007\n1.50\nx\n"
     known = rows_of(tmp_path / "new.csv", text, ("1.5", "3", "7"))
     assert known == [[0, 1, 0], [0, 0, 1], [1, 0, 0], [0, 0, 0]]
+
+
+def test_a_boolean_is_read_as_python_writes_it(tmp_path):
+    """In training a column of true and false is one of booleans, and one of true and x is text."""
+    for text in ("code\ntrue\nfalse\n", "code\nTRUE\nFALSE\n", "code\nTrue\nFalse\n"):
+        assert rows_of(tmp_path / "new.csv", text, ("False", "True")) == [[0, 1], [1, 0]]
+    assert rows_of(tmp_path / "new.csv", "code\ntrue\n", ("true", "True")) == [[1, 0]]
 
 
 def test_images_are_predicted_as_in_the_test(tmp_path):

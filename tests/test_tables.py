@@ -240,6 +240,23 @@ def test_a_column_without_a_value_is_no_column_that_is_lacking(tmp_path):
     assert load(folder, missing="mean").test.inputs.tolist() == [[-1, 0]]
 
 
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_a_column_without_a_value_is_not_read_again(tmp_path, monkeypatch, kind):
+    """To see whether a file has the column, its schema is enough, or its first rows."""
+    prepared = []
+    prepare = datasets.DatasetBuilder.download_and_prepare
+
+    def counted(builder, *args, **options):
+        prepared.append(builder.name)
+        return prepare(builder, *args, **options)
+
+    monkeypatch.setattr(datasets.DatasetBuilder, "download_and_prepare", counted)
+    columns = {"h": [1.0, 3.0], "gap": [None, None], "label": [0, 1]}
+    folder = rows_of(kind, tmp_path / "set", columns, columns)
+    assert load(folder, input_keys="h").train.inputs.tolist() == [[-1], [1]]
+    assert prepared == [{"jsonl": "json"}.get(kind, kind)]
+
+
 @pytest.mark.parametrize("keys", [{}, {"input_keys": "a,b"}])
 def test_categorical_keys_are_columns(tmp_path, keys):
     folder = csv(tmp_path / "set", "a,b,label 1,2,0 3,4,1")
@@ -270,6 +287,19 @@ def test_names_of_columns_may_have_spaces_around_them_but_no_commas(tmp_path):
     folder = write_parquet(tmp_path / "set", {"train": columns, "test": columns})
     data = load(folder, input_keys="a, b", categorical_keys=" b")
     assert data.task.columns == ("a ", " b=1", " b=3")
+    label, who = ["x", "y", "x"], ["n", "m", "n"]
+    columns = {"a ": [1, 2, 3], " kind": label, "who ": who, " ward": [None, *who[:2]]}
+    folder = write_parquet(tmp_path / "keys", {"train": columns, "test": columns})
+    data = load(folder, input_keys="a", label_key="kind", client_key="who")
+    assert (data.task.labels, data.train.targets.tolist()) == (("x", "y"), [0, 1, 0])
+    assert data.train.group_names["client_id"] == ("m", "n")
+    keys = {"dataset": str(folder), **NATURAL, "natural.column": "who"}
+    assert load_partition(read_config(keys), data, 2).client(1).tolist() == [0, 2]
+    with pytest.raises(ConfigError, match=r"natural\.column = ' ward': some row .* has no value"):
+        load_partition(read_config({**keys, "natural.column": "ward"}), data, 2)
+    texts = {" text": ["a", "b"], " kind": [1, 0]}
+    folder = write_parquet(tmp_path / "texts", {"train": texts, "test": texts})
+    assert load(folder, input_key="text", label_key="kind").train.targets.tolist() == [1, 0]
     columns = {"b, m": [1, 3], "b ": [1, 3], "b": [5, 6], "label": [0, 1]}
     folder = write_parquet(tmp_path / "other", {"train": columns, "test": columns})
     assert load(folder, input_keys="b").task.columns == ("b",)

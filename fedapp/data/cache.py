@@ -4,7 +4,7 @@ A data set is a folder named by the hash of its content and of the settings that
 is written to a temporary folder and then renamed, so a reader sees all of it or nothing; processes that
 start together wait for the first one instead of decoding as well. A partition is one file in
 ``partitions/``: the SHA-256 of its content, then the index sets and those of the test examples as NumPy
-arrays. An entry that is damaged is made again.
+arrays. An entry that is damaged, or that an older version has read otherwise, is made again.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ from fedapp.data.table import Table
 from fedapp.errors import DataError
 from fedapp.files import write_atomically
 
-DATASET_FORMAT = 1
-"""Version of the layout and of the decoding; raise it when either changes."""
+READING = 2
+"""Version of the layout and of the reading; raise it when files become other arrays, or are refused.
+
+An older entry is made again under the same name, so that the fingerprint that runs note stays.
+"""
 PARTITION_FORMAT = 1
 """Version of the layout, and of how sets are taken from flwr-datasets; raise it when either changes."""
 
@@ -46,7 +49,7 @@ logger = logging.getLogger(__name__)
 
 
 class CacheDamageError(Exception):
-    """An entry does not match its manifest."""
+    """An entry does not match its manifest, or an older version has read it."""
 
 
 def cache_folder(config: DataConfig) -> Path:
@@ -66,7 +69,7 @@ def cached_dataset(
     DataError
         The cache folder cannot be used, or ``build`` raises it.
     """
-    name = hashlib.sha256(json.dumps([DATASET_FORMAT, key], sort_keys=True).encode()).hexdigest()
+    name = hashlib.sha256(json.dumps([1, key], sort_keys=True).encode()).hexdigest()
     folder = cache_folder(config)
     try:
         dataset = _read_dataset(config, folder / name, name)
@@ -107,7 +110,7 @@ def _build_entry(
 def _write_dataset(dataset: Dataset, entry: Path) -> None:
     """Write every array as an .npy file, and the manifest that describes them."""
     entry.mkdir()
-    manifest: dict[str, Any] = {"task": asdict(dataset.task), "splits": {}}
+    manifest: dict[str, Any] = {"reading": READING, "task": asdict(dataset.task), "splits": {}}
     if dataset.table is not None:
         manifest["table"] = asdict(dataset.table)
     for split in ("train", "test"):
@@ -139,11 +142,13 @@ def _save(path: Path, array: NDArray[Any]) -> dict[str, Any]:
 
 
 def _read_dataset(config: DataConfig, entry: Path, name: str) -> Dataset | None:
-    """Return the entry's data set, or None where there is none or a damaged one."""
+    """Return the entry's data set, or None where there is none, a damaged or an older one."""
     if not entry.exists():
         return None
     try:
         manifest = json.loads((entry / MANIFEST).read_text())
+        if manifest.get("reading", 1) < READING:
+            raise CacheDamageError("an older version has read them")
         return Dataset(
             name=config.dataset,
             task=Task(**{key: _as_tuple(value) for key, value in manifest["task"].items()}),
@@ -153,7 +158,7 @@ def _read_dataset(config: DataConfig, entry: Path, name: str) -> Dataset | None:
             table=_read_table(manifest.get("table")),
         )
     except (CacheDamageError, FileNotFoundError, ValueError, KeyError, TypeError) as error:
-        logger.warning("The cached data in %s are damaged (%s): they are made again.", entry, error)
+        logger.warning("The cached data in %s are made again: %s.", entry, error)
         return None
 
 

@@ -84,7 +84,7 @@ def coded(dataset: Dataset, statistics: Statistics) -> Dataset:
         test=test,
         fingerprint=hashlib.sha256(content.encode()).hexdigest(),
         table=None,
-        statistics=dataclasses.replace(statistics, labels=labels, num_classes=num_classes),
+        statistics=Statistics({n: statistics.columns[n] for n in table.names}, labels, num_classes),
     )
 
 

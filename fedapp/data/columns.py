@@ -120,7 +120,7 @@ MAX_CLASSES_WITHOUT_NAMES = 10_000
 """Integer labels above this, and above the number of examples, are taken for ids."""
 
 
-def labels_of(split: Split) -> NDArray[Any]:
+def split_labels(split: Split) -> NDArray[Any]:
     """Return the labels of a split that has labels."""
     if split.labels is None:
         raise ValueError("a split without labels")
@@ -136,7 +136,7 @@ def checked_classes(config: DataConfig, source: Source) -> int:
         A label is negative, or too large.
     """
     key = config.label_key or "label"
-    num_classes = len(source.class_names) or int(labels_of(source.train).max()) + 1
+    num_classes = len(source.class_names) or int(split_labels(source.train).max()) + 1
     if num_classes > max(len(source.train), MAX_CLASSES_WITHOUT_NAMES) and not source.class_names:
         raise DataError(
             f"label-key = {key!r}: the {len(source.train)} training examples of dataset "
@@ -148,7 +148,7 @@ def checked_classes(config: DataConfig, source: Source) -> int:
         config.test_split: source.test,
     }
     for name, split in splits.items():
-        labels = np.empty(0, np.int64) if split is None else labels_of(split)
+        labels = np.empty(0, np.int64) if split is None else split_labels(split)
         wrong = np.flatnonzero((labels < 0) | (labels >= num_classes))
         if len(wrong):
             raise DataError(

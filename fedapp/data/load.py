@@ -21,13 +21,13 @@ from fedapp.config.data import (
 )
 from fedapp.config.group import Case
 from fedapp.config.run_config import RunConfig, kebab
-from fedapp.data.cache import cached_dataset, cached_partition, partition_key
+from fedapp.data.cache import cache_folder, cached_dataset, cached_partition, partition_key
 from fedapp.data.coding import coded, given_statistics, own_statistics
-from fedapp.data.columns import checked_classes, code_groups, hold_out_random, labels_of
+from fedapp.data.columns import checked_classes, code_groups, hold_out_random, split_labels
 from fedapp.data.dataset import Dataset, Examples, IndexSetError, Partition, Task
 from fedapp.data.embedded.embedded import Embedded, checked
 from fedapp.data.partition.partitioning import Partitioning, require_index_sets
-from fedapp.data.readers import content_key, read_source
+from fedapp.data.readers import content_key, read_source, require_outside
 from fedapp.data.readers.source import Source, Split
 from fedapp.data.table import Table
 from fedapp.data.text.build import build_next_symbol, encode_labelled
@@ -42,7 +42,7 @@ LATER_READING_KEYS = (
     "missing",
     "task",
 )
-"""Keys of READING added later: a default is left out of the cache's key, so old entries stay valid."""
+"""Keys of READING added later: a default is left out of the cache's key, so fingerprints stay."""
 
 
 def load_dataset(config: DataConfig) -> Dataset:
@@ -103,6 +103,8 @@ def load_node_data(config: DataConfig, path: str) -> Dataset:
 
 
 def _load_cached(config: DataConfig, *, node: bool) -> Dataset:
+    cache = cache_folder(config)
+    require_outside(config, cache, f"data-cache = {str(cache)!r}")
     fields = DataConfig.model_fields
     unset = {n for n in LATER_READING_KEYS if getattr(config, n) == fields[n].default}
     # The statistics are applied to what the cache holds.
@@ -192,7 +194,7 @@ def build_dataset(config: DataConfig, source: Source) -> Dataset:
     task, inputs = read(config, splits)
     groups, names, left_out = code_groups(splits)
     train, *tests = (
-        Examples(each, labels_of(split), codes, names, left_out)
+        Examples(each, split_labels(split), codes, names, left_out)
         for each, split, codes in zip(inputs, splits, groups, strict=True)
     )
     empty = Examples(train.inputs[:0], train.targets[:0])
@@ -221,7 +223,7 @@ def _build_table(config: DataConfig, source: Source, table: Table) -> Dataset:
     client = client_column(config, source.train)
     groups, names, left_out = code_groups(splits, client=client, required=bool(config.client_key))
     examples = [
-        Examples(split.inputs, labels_of(split), codes, names, left_out)
+        Examples(split.inputs, split_labels(split), codes, names, left_out)
         for split, codes in zip(splits, groups, strict=True)
     ]
     train = examples[0]

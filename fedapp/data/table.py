@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -224,6 +224,12 @@ class Statistics:
             else:
                 features += [f"{name}={value}" for value in column]
         return tuple(features)
+
+    def of_features(self, features: Sequence[str]) -> Statistics:
+        """Return the statistics of the columns that became ``features``, in their order."""
+        names = {first: name for name in self.columns for first in self.features((name,))[:1]}
+        columns = (names[feature] for feature in features if feature in names)
+        return replace(self, columns={name: self.columns[name] for name in columns})
 
 
 def template(statistics: Statistics) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 import fedapp
 from fedapp.config.read import read_config, without_callbacks, without_unused_parameters
 from fedapp.config.run_config import RunConfig
+from fedapp.data.readers import require_outside
 from fedapp.errors import CheckpointError, ComponentError, ConfigError
 from fedapp.files import json_problem, write_atomically, write_json
 from fedapp.runs.checkpoint import checkpoint_rounds
@@ -98,10 +99,11 @@ def create(config: RunConfig) -> RunDirectory:
     Raises
     ------
     ConfigError
-        ``run-dir`` holds a run already, or checkpoints of one, or cannot be written.
+        ``run-dir`` holds a run already, or checkpoints of one, lies in the data, or cannot be written.
     """
     path = Path(config.run_dir).expanduser() if config.run_dir else _default_path(config)
     directory = RunDirectory(path.absolute())
+    require_outside(config, directory.path, f"run-dir = {str(directory.path)!r}")
     if config.run_dir:
         check_is_new(directory)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import shutil
 import warnings
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from torch import nn
 
 from fedapp.data import network_task
 from fedapp.data.node_data import describe_task
-from fedapp.files import as_folder, write_atomically
+from fedapp.files import as_folder, write_atomically, write_json
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.own_code import reference_to_copy, write_files
 from fedapp.runs.saved_model import SavedModel
@@ -84,7 +83,7 @@ def export(model: SavedModel, folder: Path, *, onnx: bool) -> str:
     if (code := model.config.own_code().get("model")) is not None:
         write_files(folder / "code", code)
     if model.statistics is not None:
-        shutil.copyfile(model.directory.table, folder / RunDirectory(folder).table.name)
+        write_json(RunDirectory(folder).table, model.statistics.to_dict())
     if onnx:
         _write_onnx(model, folder / ONNX)
     return script

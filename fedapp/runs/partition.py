@@ -22,7 +22,7 @@ from fedapp.runs.partition_figure import draw_partition
 from fedapp.runs.partition_summary import (
     MAX_LABELS,
     count_labels,
-    labels_of,
+    labels_and_names,
     notes,
     summarise_partition,
 )
@@ -50,7 +50,7 @@ def draw_missing_partition(folder: Path, config: RunConfig, run_info: Mapping[st
 
 def _draw(folder: Path, config: RunConfig, node_data: NodeData) -> None:
     if node_data.partition is not None:
-        targets, labels = labels_of(node_data.dataset)
+        targets, labels = labels_and_names(node_data.dataset)
         draw_partition(node_data.partition, targets, labels, folder / "partition", _title(config))
 
 
@@ -75,7 +75,7 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
     stem = _picture_stem(picture)
     dataset = load_dataset(config)
     partition = load_partition(config, dataset, config.num_clients)
-    targets, labels = labels_of(dataset)
+    targets, labels = labels_and_names(dataset)
     console.print(_table(partition, targets, labels))
     summary = summarise_partition(config, dataset, partition)
     for key in ("num_examples", "size_ratio", "update_multiplier", "mean_total_variation"):

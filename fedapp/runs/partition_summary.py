@@ -47,7 +47,7 @@ def write_partition(folder: Path, config: RunConfig, node_data: NodeData) -> Non
         log(WARNING, "%s", message)
 
 
-def labels_of(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
+def labels_and_names(dataset: Dataset) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Return each example's label and the labels' names; token sequences and numbers have one label."""
     targets = dataset.train.targets
     if targets.ndim > 1 or np.issubdtype(targets.dtype, np.floating):
@@ -60,7 +60,7 @@ def summarise_partition(
     config: RunConfig, dataset: Dataset, partition: Partition
 ) -> dict[str, Any]:
     """Return the content of ``partition.json``."""
-    targets, labels = labels_of(dataset)
+    targets, labels = labels_and_names(dataset)
     partitioner = cast("Partitioning", config.component("partitioner"))
     scheme = {"name": partitioner.name, **partitioner.model_dump()}
     summary = partition_summary(partition, targets, len(labels), scheme, config.seed)
@@ -107,7 +107,7 @@ def unused_data(config: RunConfig, dataset: Dataset, summary: Mapping[str, Any])
 
 def empty_classes(dataset: Dataset) -> str:
     """Return a sentence about the classes without a training example, or nothing."""
-    targets, labels = labels_of(dataset)
+    targets, labels = labels_and_names(dataset)
     counts = np.bincount(targets, minlength=len(labels))
     missing = [label for label, count in zip(labels, counts, strict=True) if not count]
     if not missing:

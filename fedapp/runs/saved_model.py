@@ -49,7 +49,9 @@ def load_model(folder: Path) -> SavedModel:
     config, _ = read_stored(folder)
     directory = RunDirectory(folder.absolute())
     task = read_saved_task(directory) if directory.task.exists() else load_dataset(config).task
-    statistics = read_statistics(directory) if directory.table.exists() else None
+    statistics = None
+    if directory.table.exists():  # of older versions, it may have another order and more columns
+        statistics = read_statistics(directory).of_features(task.columns)
     require_whole_model(
         config, task, because="Predict with a model of a run with algorithm='fedavg', say."
     )

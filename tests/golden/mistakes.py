@@ -136,6 +136,8 @@ RULES: tuple[dict[str, Any], ...] = (
     {"partitioner": "natural", "num-clients": 11, **QUADRATIC},
     {"partitioner": "natural", "natural.column": "who", **QUADRATIC},
     {"partitioner": "dirichlet", "dirichlet.alpha": 0.01, "dirichlet.min-size": 30},
+    {"partitioner": "dirichlet", "dirichlet.min-size": 2000, "num-clients": 3},
+    {"partitioner": "dirichlet", "dirichlet.min-size": 500, "num-clients": 3},
     # data that cannot be read
     {"dataset": "/no/such/folder"},
     {"dataset": "{data}/plays/train.parquet"},

@@ -41,6 +41,12 @@ def checked(dataset: Dataset) -> Dataset:
 
 
 def _problems(task: Task, examples: Examples) -> Iterator[str]:
+    """Yield what is wrong with the types and shapes, and then what is wrong with the values."""
+    yield from _wrong_arrays(task, examples)
+    yield from _wrong_values(task, examples)
+
+
+def _wrong_arrays(task: Task, examples: Examples) -> Iterator[str]:
     inputs, targets = examples.inputs, examples.targets
     arrays: dict[str, Any] = {"inputs": inputs, "targets": targets, **examples.groups}
     for name, array in arrays.items():
@@ -51,10 +57,25 @@ def _problems(task: Task, examples: Examples) -> Iterator[str]:
             f"inputs of shape {inputs.shape} and {len(targets)} targets, where input_shape = "
             f"{task.input_shape} of the task asks for {(len(targets) or 'n', *task.input_shape)}"
         )
-    tokens, symbols = task.kind == "tokens", task.num_symbols or task.num_classes
+    tokens = task.kind == "tokens"
     if inputs.dtype.kind != ("i" if tokens else "f") and (tokens or inputs.dtype != np.uint8):
         kinds = "signed integers" if tokens else "floats, or uint8, which networks see as x / 255"
         yield f"inputs of type {inputs.dtype}; they must be {kinds}"
+    if targets.dtype.kind not in "biuf":
+        unique = "np.unique(targets, return_inverse=True)[1]"
+        yield f"targets of type {targets.dtype}; number the classes 0, 1, ..., as {unique} does"
+    column = targets.shape[1:] == (1,) and not tokens
+    if column or (task.regression and targets.ndim > 1):
+        advice = ": give targets.ravel()" if column else ", one number an example"
+        yield f"targets of shape {targets.shape}, which must be ({len(targets)},){advice}"
+    for name, ids in examples.groups.items():
+        if ids.dtype.kind == "f":
+            yield f"a column {name!r} of type {ids.dtype}; ids are whole numbers or texts"
+
+
+def _wrong_values(task: Task, examples: Examples) -> Iterator[str]:
+    inputs, targets = examples.inputs, examples.targets
+    tokens, symbols = task.kind == "tokens", task.num_symbols or task.num_classes
     if any(a.dtype.kind == "f" and not np.isfinite(a.min() + a.max()) for a in (inputs, targets)):
         yield "numbers that are not finite. Fill in what is missing, or leave the examples out"
     if tokens and not 0 <= inputs.min() <= inputs.max() < symbols:

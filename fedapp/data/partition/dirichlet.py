@@ -19,7 +19,6 @@ from fedapp.data.partition.partitioning import (
     index_sets,
     labels_of,
     log_normal_shares,
-    require_examples,
     require_labels,
 )
 from fedapp.errors import ConfigError
@@ -76,7 +75,7 @@ class Dirichlet(Partitioning):
         """
         labels, rng = labels_of(examples), generator(seed, PURPOSE)
         require_labels(labels, self.name)
-        require_examples(len(labels), num_clients, self.min_size)
+        self._require_examples(len(labels), num_clients)
         known, counts = np.unique(labels, return_counts=True)
         alphas = self._concentrations(rng, num_clients)
         self._advance_to_valid_draw(rng, alphas, counts)
@@ -99,6 +98,18 @@ class Dirichlet(Partitioning):
         if len(test) < partition.num_clients:
             return None
         return by_label(labels_of(test), labels_of(train), partition)
+
+    def _require_examples(self, n: int, num_clients: int) -> None:
+        """Raise ConfigError unless n examples suffice for ``min_size`` for each client."""
+        if self.min_size * num_clients > n:
+            size, clients = n // num_clients, n // self.min_size
+            fixes = [f"dirichlet.min-size to {size} or less" if size else "dirichlet.min-size=0"]
+            fixes += [f"num-clients to {clients} or less"] if clients else []
+            raise ConfigError(
+                f"dirichlet.min-size = {self.min_size}: for num-clients = {num_clients} these are "
+                f"{self.min_size * num_clients} training examples, and the data set has only {n}. Set "
+                f"{', or '.join(fixes)}."
+            )
 
     def _advance_to_valid_draw(
         self, rng: np.random.Generator, alphas: NDArray[np.float64], counts: NDArray[np.int64]

@@ -12,7 +12,7 @@ from pydantic import Field
 from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Examples, Partition, from_index_sets
 from fedapp.data.partition.partitioning import BY, PURPOSE, Partitioning, by_owner, index_sets
-from fedapp.data.readers.source import CLIENT_NAMES
+from fedapp.data.readers.source import CLIENT_NAMES, column_named
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 
@@ -78,7 +78,9 @@ class Natural(Partitioning):
                 f"partitioner = 'natural': the data set has no column{named} of client ids. "
                 "Choose another partitioner, for example partitioner='iid'."
             )
-        column = self.column or ("client_id" if "client_id" in columns else "")
+        column = column_named(self.column, columns) or (
+            "client_id" if "client_id" in columns else ""
+        )
         if not column and len(columns) == 1:
             column = next(iter(columns))
         if column not in columns:
@@ -91,7 +93,8 @@ class Natural(Partitioning):
     def _refuse_left_out(self, examples: Examples) -> None:
         """Refuse a column of ids that the data have, but not in a form that can be used."""
         usual = () if "client_id" in examples.groups else CLIENT_NAMES
-        for name in (self.column,) if self.column else usual:
+        named = (column_named(self.column, examples.left_out),)
+        for name in named if self.column else usual:
             if fault := examples.left_out.get(name):
                 key = "natural.column =" if self.column else "partitioner = 'natural': column"
                 raise ConfigError(f"{key} {name!r}: {fault}")

@@ -76,13 +76,12 @@ def require_labels(labels: NDArray[Any], partitioner: str) -> None:
         )
 
 
-def require_examples(n: int, num_clients: int, minimum: int = 1) -> None:
-    """Raise ConfigError unless n examples suffice for ``minimum`` examples for each client."""
-    if num_clients * minimum > n:
-        share = f"{minimum} training examples" if minimum > 1 else "one training example"
+def require_examples(n: int, num_clients: int) -> None:
+    """Raise ConfigError unless n examples suffice for one for each client."""
+    if num_clients > n:
         raise ConfigError(
             f"num-clients = {num_clients}: the data set has only {n} training examples, and every "
-            f"client needs at least {share}. Set num-clients to {n // minimum} or less."
+            f"client needs at least one training example. Set num-clients to {n} or less."
         )
 
 

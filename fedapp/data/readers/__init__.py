@@ -7,20 +7,19 @@ import os
 import re
 from pathlib import Path
 
+from fedapp.config.components import family_of, is_component
 from fedapp.config.data import CIFAR, CLASS_FOLDERS, IDX, DataConfig
 from fedapp.config.group import Case
 from fedapp.data.readers.source import CSV_FORMAT, Source, Split, visible_paths
-from fedapp.errors import DataError
+from fedapp.errors import ConfigError, DataError
 
-__all__ = ["Source", "Split", "content_key", "local_folder", "read_source"]
+__all__ = ["Source", "Split", "content_key", "local_folder", "read_source", "require_outside"]
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
-PHOTO_FORMAT = b"photo 2"
-"""Version of the decoding of files that may say how they are turned; raise it when it changes."""
 PHOTOS = (".jpg", ".jpeg", ".tif", ".tiff", ".webp")
-SAVED_FORMAT = b"saved 2"
-"""Version of the reading of what save_to_disk wrote; raise it when it changes."""
+PHOTO_FORMAT, SAVED_FORMAT = b"photo 2", b"saved 2"
+"""Parts of the hash of folders with PHOTOS, and of what save_to_disk wrote; as ``CSV_FORMAT`` is."""
 
 
 def local_folder(config: DataConfig) -> Path | None:
@@ -44,6 +43,20 @@ def local_folder(config: DataConfig) -> Path | None:
             "folder, a hub name such as 'ylecun/mnist', or an embedded data set such as 'digits'."
         )
     return None
+
+
+def require_outside(config: DataConfig, path: Path, where: str) -> None:
+    """Raise ConfigError, which begins with ``where``, if what is in ``path`` is hashed with the data."""
+    embedded = is_component(family_of("dataset"), config.dataset)
+    folder = None if embedded else local_folder(config)
+    place = path.expanduser().resolve()
+    if folder is None or not place.is_relative_to(folder):
+        return
+    if not any(part.startswith(".") for part in place.relative_to(folder).parts):
+        raise ConfigError(
+            f"{where}: lies in dataset = {config.dataset!r}, whose files would change during the run. "
+            "Move the data into a folder of their own, or choose a folder outside of it."
+        )
 
 
 def content_key(config: DataConfig) -> str:

@@ -186,8 +186,8 @@ def _as_written(
     files = {split: builder.config.data_files[split]}
     folder = scratch and str(scratch / f"only-{split}")
     single = datasets.load_dataset_builder(builder.name, data_files=files, cache_dir=folder)
-    single.download_and_prepare()
-    lacking = empty.difference(single.info.features)
+    stream = single.as_streaming_dataset(split=split)  # reads no more than it is asked for
+    lacking = empty.difference(stream.column_names or next(iter(stream)))
     own = [name for name in table.column_names if name not in lacking]
     return table.select(own), {name: names[name] for name in names if name not in lacking}
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import CLIENT_NAMES
+from fedapp.data.readers.source import CLIENT_NAMES, column_named
 from fedapp.data.table import MAX_CATEGORIES, MAX_NUMBER, MISSING
 from fedapp.errors import DataError
 
@@ -60,16 +60,15 @@ def names_in(value: str) -> tuple[str, ...]:
 
 
 def _columns_in(config: DataConfig, key: str, value: str, columns: Sequence[str]) -> list[str]:
-    """Return the columns that a key names; spaces around a column's name need not be given."""
-    by_name = {column.strip(): column for column in reversed(columns)}
-    by_name |= {column: column for column in columns}
-    for name in names_in(value):
-        if name not in by_name:
+    """Return the columns that a key names."""
+    names = [column_named(name, columns) for name in names_in(value)]
+    for name in names:
+        if name not in columns:
             raise DataError(
                 f"{key} = {', '.join(names_in(value))!r}: dataset {config.dataset!r} has no column "
                 f"{name!r}. Set {key} to some of its columns: {', '.join(columns)}.{_commas(columns)}"
             )
-    return [by_name[name] for name in names_in(value)]
+    return names
 
 
 def _commas(columns: Sequence[str]) -> str:

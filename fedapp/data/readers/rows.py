@@ -86,7 +86,7 @@ def _read_parquet(path: Path) -> tuple[Any, ClassNames]:
 
 
 def _read_csv(path: Path, statistics: Statistics) -> tuple[Any, ClassNames]:
-    """Return a CSV file's table, in which a category is as written, or else as a number would be."""
+    """Return a CSV file's table, in which a category is as written, or else as a boolean or number is."""
     known = {n: how for n, how in statistics.columns.items() if not isinstance(how, Scaling)}
     rows = read_csv({"": [str(path)]}, dtype=dict.fromkeys(known, str))[""]
     if not len(rows):
@@ -97,7 +97,10 @@ def _read_csv(path: Path, statistics: Statistics) -> tuple[Any, ClassNames]:
 
 
 def _category(categories: Collection[str], text: str) -> str:
-    return text if text in categories else as_number(text)
+    """Return the text, or where it is no category, the boolean or the number that it may stand for."""
+    if text in categories:
+        return text
+    return text.capitalize() if text.lower() in ("true", "false") else as_number(text)
 
 
 def read_image(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:

@@ -21,7 +21,7 @@ CLIENT_NAMES = ("client_id", "character_id", "writer_id", "author", "user_id", "
 """Usual names of the column of clients."""
 
 CSV_FORMAT = b"csv 3"
-"""Version of the reading of CSV files; raise it when it changes, so that they are read again."""
+"""Part of the hash of CSV files, since they were read otherwise. It stays: raise ``cache.READING``."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +120,12 @@ def several_sets(config: DataConfig, names: Iterable[str]) -> DataError:
         f"dataset-subset = {config.dataset_subset!r}: {config.dataset} holds several sets: "
         f"{', '.join(sorted(names))}. Set dataset-subset to a part of only one name."
     )
+
+
+def column_named(name: str, columns: Collection[str]) -> str:
+    """Return the column that a key names, in which spaces around it may be left out; else ``name``."""
+    like = (column for column in columns if column.strip() == name)
+    return name if not name or name in columns else next(like, name)
 
 
 def no_column(where: str, name: str, columns: Iterable[str]) -> str:

@@ -31,6 +31,7 @@ from fedapp.data.readers.source import (
     Source,
     Split,
     choose_splits,
+    column_named,
     no_column_in_test,
 )
 from fedapp.data.table import Table
@@ -62,6 +63,9 @@ def source_from_tables(
         A split or a column is missing, empty or of a type that cannot be used.
     """
     train, test = choose_splits(config, tables, test_required=test_required)
+    given = {key: getattr(config, key) for key in ("input_key", "label_key", "client_key")}
+    columns = {key: column_named(name, train.column_names) for key, name in given.items()}
+    config = config.model_copy(update=columns)
     label = _label_name(config, train, class_names)
     if names := table_inputs(config, train, class_names, label):
         splits = {config.train_split: train} | ({} if test is None else {config.test_split: test})

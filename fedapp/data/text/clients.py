@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import CLIENT_NAMES, Source, Split, no_column_in_test
+from fedapp.data.readers.source import CLIENT_NAMES, Source, Split, column_named, no_column_in_test
 from fedapp.errors import DataError
 
 
@@ -20,13 +20,14 @@ def client_column(config: DataConfig, split: Split) -> str:
     DataError
         `client-key` names no column.
     """
-    if config.client_key and config.client_key not in split.columns:
+    key = column_named(config.client_key, split.columns)
+    if key and key not in split.columns:
         raise DataError(
             f"client-key = {config.client_key!r}: dataset {config.dataset!r} has no such column. "
             f"Its further columns: {', '.join(split.columns) or 'none'}."
         )
     usual = (name for name in CLIENT_NAMES if name in split.columns)
-    return config.client_key or next(usual, "")
+    return key or next(usual, "")
 
 
 def join_windows(config: DataConfig, source: Source, client: str) -> Source:

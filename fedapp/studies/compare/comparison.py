@@ -20,8 +20,8 @@ from fedapp.studies.compare.runs import (
     by_settings,
     differing_settings,
     find_runs,
-    labels_of,
     names_of,
+    run_labels,
 )
 
 
@@ -153,7 +153,7 @@ def compare(paths: Sequence[Path], target: float | None = None) -> Comparison:
         runs = [runs[i] for i in sorted(range(len(runs)), key=lambda i: by_settings(differing, i))]
         differing = differing_settings(runs)
     names = names_of([run.directory.path for run in runs])
-    labels = labels_of(differing, names)
+    labels = run_labels(differing, names)
     if target is None:
         target = _common_target(runs)
     compared = [

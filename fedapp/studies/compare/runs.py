@@ -156,7 +156,7 @@ def _differs(key: str, values: Sequence[Scalar | None]) -> bool:
     return field is None or given != {field.get_default()}
 
 
-def labels_of(differing: Differing, names: Sequence[str]) -> list[str]:
+def run_labels(differing: Differing, names: Sequence[str]) -> list[str]:
     """Return a label for each run: values of as few settings as tell the runs apart.
 
     Components count before other settings, and settings of execution last. Runs with the same settings

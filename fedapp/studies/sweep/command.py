@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedapp.config.read import callback_settings, parse_settings
+from fedapp.config.read import callback_settings, parse_settings, read_config
+from fedapp.data.readers import require_outside
 from fedapp.errors import ConfigError
 from fedapp.files import as_folder
 from fedapp.studies.sweep.grid import expand, make_rows, request_for, show, split_grid, write_rows
@@ -35,7 +36,7 @@ def sweep_settings(
     ------
     ConfigError
         A point of the grid is not a valid configuration, a key of the grid does not distinguish runs,
-        ``best_of`` is not in the grid, or ``runs`` or ``to`` cannot be written.
+        ``best_of`` is not in the grid, or ``runs`` or ``to`` cannot be written, or lie in the data.
     """
     plain, grid = split_grid(settings)
     rows_differ_in = [key for key in grid if key != "seed"]
@@ -58,6 +59,9 @@ def sweep_settings(
             f"it one value, as in {key}={grid[key][0]}, or compare `fedapp run` with each."
         )
     points = expand(base, grid)
+    for point in points:
+        require_outside(read_config({**base, **point}), runs, f"--runs {runs}")
+        require_outside(read_config({**base, **point}), to, f"--to {to}")
     requests = [request_for({**base, **point}) for point in points]
     _ = [request.run for request in requests]  # refuses a data set that is not there
     store, to = Store(runs), as_folder(to, "--to")

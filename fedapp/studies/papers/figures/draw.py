@@ -13,7 +13,7 @@ from fedapp.config.run_config import Scalar
 from fedapp.data import load_dataset, load_partition
 from fedapp.runs.figures import COLORS, GREY, losses_figure, percent_tick, similarity_figure
 from fedapp.runs.partition_figure import draw_comparison
-from fedapp.runs.partition_summary import labels_of
+from fedapp.runs.partition_summary import labels_and_names
 from fedapp.studies.papers.catalogue import Experiment
 from fedapp.studies.papers.cells import Setup
 from fedapp.studies.papers.figures.curves import draw_figure
@@ -102,7 +102,7 @@ def draw_partitions(settings: Mapping[str, Mapping[str, Scalar]], stem: Path) ->
         title: load_partition(config, dataset, config.num_clients)
         for title, config in configs.items()
     }
-    [path] = draw_comparison(partitions, *labels_of(dataset), stem, PNG)
+    [path] = draw_comparison(partitions, *labels_and_names(dataset), stem, PNG)
     return reduce_colors(path)
 
 
