@@ -490,6 +490,38 @@ def test_what_a_round_cannot_use_is_refused_before_it(app: Path, body: str, said
         try_out(config, load_dataset(config))
 
 
+SMOOTH = "F.cross_entropy({outputs}, {targets}, label_smoothing=0.1)"
+SMOOTHED = {
+    "algorithm": SIGNS
+    + "\n    "
+    + LOSS
+    + SMOOTH.format(outputs="network.outputs(params, batch.inputs)", targets="batch.targets"),
+    "model": SIZED
+    + "\nclass Smooth(Sized):"
+    + '\n    """A smoothed loss."""'
+    + '\n    name: ClassVar[str] = "signs"'
+    + "\n    def loss(self, outputs, targets, mask=None):"
+    + f"\n        return {SMOOTH.format(outputs='outputs', targets='targets')}",
+}
+"""A loss that does not read the mask, of an algorithm and of a model."""
+
+
+@pytest.mark.parametrize(("family", "code"), SMOOTHED.items(), ids=SMOOTHED)
+def test_a_loss_that_counts_padding_trains_one_client_after_another_alone(
+    app: Path, family: str, code: str
+) -> None:
+    """Padding repeats an example, so that with the batched trainer it would count several times."""
+    write(app, {"own.py": "import torch.nn.functional as F\n" + code})
+    chosen = {family: "./own.py" + (":Smooth" if family == "model" else "")}
+    said = rf"^{family} = 'signs': its loss counts the padding .* `batch\.mask` .*'sequential'\.$"
+    for trainer in ("batched", "auto"):
+        config = read_config({**chosen, "trainer": trainer})
+        with pytest.raises(ConfigError, match=said):
+            try_out(config, load_dataset(config))
+    config = read_config({**chosen, "trainer": "sequential"})
+    try_out(config, load_dataset(config))
+
+
 @pytest.mark.parametrize("name", family_of("algorithm").components())
 def test_what_our_algorithms_return_can_be_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for field in ("_run_id", "_node_id", "_task_id"):  # as every engine sets them

@@ -1,4 +1,4 @@
-"""A trial of an algorithm of one's own, on two examples, before a run directory is made.
+"""A trial of an algorithm or a loss of one's own, on two examples, before a run directory is made.
 
 One client update and one step of the server run as in a round, and what each method returns is checked,
 so that a round needs no checks.
@@ -15,34 +15,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapp.config.registry import calling, setting_of
+from fedapp.config.registry import Component, calling, setting_of
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, load_transform
 from fedapp.data.dataset import Subset
 from fedapp.errors import ConfigError
-from fedapp.training.algorithm import Algorithm, ClientExtras, ServerStep
-from fedapp.training.build import DTYPES, make_algorithm, make_model, make_module
+from fedapp.models.model import Model
+from fedapp.training.algorithm import Algorithm, Batch, ClientExtras, ServerStep
+from fedapp.training.build import DTYPES, example_inputs, make_algorithm, make_model, make_module
 from fedapp.training.client import client_task, shared_context, update_of
 from fedapp.training.evaluation import as_floats
+from fedapp.training.networks import unbatchable_layer
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.tensors import add, norm
 
 
 def try_out(config: RunConfig, dataset: Dataset) -> None:
-    """Try out the run's algorithm, if it is one of the user's own.
+    """Try out the run's algorithm, and its model's loss, if they are the user's own.
 
     Raises
     ------
     ConfigError
         A method raises, or returns what a round cannot use.
     """
-    own = make_algorithm(config, dataset.task)
-    if own.own_code is None:
-        return
-    algorithm, transform = cast("Algorithm", _Checked(own)), load_transform(config)
-    kinds = (torch.device("cpu"), DTYPES[config.precision], dataset.task.num_classes)
+    own, model = make_algorithm(config, dataset.task), make_model(config)
+    if model.own_code is not None and type(model).loss is not Model.loss:
+        _try_round(config, dataset, Algorithm(), model)
+    if own.own_code is not None:
+        _try_round(config, dataset, own, own)
+
+
+def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: Component) -> None:
+    """Run a round of the algorithm; errors name the component that is tried out."""
     module, model = make_module(config, dataset.task), make_model(config)
-    trainer = SequentialTrainer(module, model, algorithm, transform, *kinds)
+    layer = unbatchable_layer(module, example_inputs(config, dataset.task))
+    batched = config.trainer != "sequential" and not layer
+    algorithm = cast("Algorithm", _Checked(own, component, batched=batched))
+    kinds = (torch.device("cpu"), DTYPES[config.precision], dataset.task.num_classes)
+    trainer = SequentialTrainer(module, model, algorithm, load_transform(config), *kinds)
     plan = replace(RoundPlan.of(config), epochs=1, steps=0, batch_size=0)
     theta = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
     state = algorithm.start(theta)
@@ -52,8 +63,8 @@ def try_out(config: RunConfig, dataset: Dataset) -> None:
     mean = result.extras.update or update_of(plan, result.params, shared, algorithm)
     for problem in _difference(mean, theta):
         raise ConfigError(
-            f"{setting_of(own)}: finalize returns as update {problem}. Let it have the parameters' names "
-            "and shapes."
+            f"{setting_of(component)}: finalize returns as update {problem}. Let it have the parameters' "
+            "names and shapes."
         )
     if algorithm.reply == "each":
         count = max(algorithm.min_updates, 1)
@@ -65,26 +76,51 @@ def try_out(config: RunConfig, dataset: Dataset) -> None:
 
 
 class _Checked:
-    """An algorithm whose methods name it in what they raise, and are checked for what they return."""
+    """An algorithm whose methods are checked for what they return, and name a component in errors.
 
-    def __init__(self, algorithm: Algorithm) -> None:
-        self._algorithm = algorithm
+    ``batched``: whether the batched trainer may run it, here or on a machine with a GPU.
+    """
+
+    def __init__(self, algorithm: Algorithm, component: Component, *, batched: bool) -> None:
+        self._algorithm, self._component, self._batched = algorithm, component, batched
 
     def __getattr__(self, name: str) -> Any:
-        algorithm = self._algorithm
+        algorithm, component = self._algorithm, self._component
         value = getattr(algorithm, name)
         if not inspect.ismethod(value):
             return value
 
         def called(*arguments: Any) -> Any:
-            with calling(algorithm, name):
+            with calling(component, name):
                 returned = value(*arguments)
             problems = CHECKS[name](algorithm, returned, arguments) if name in CHECKS else iter(())
             for problem in problems:
-                raise ConfigError(f"{setting_of(algorithm)}: {name} returns {problem}")
+                raise ConfigError(f"{setting_of(component)}: {name} returns {problem}")
+            if (
+                name == "gradient"
+                and self._batched
+                and _counts_padding(algorithm, returned, arguments)
+            ):
+                raise ConfigError(
+                    f"{setting_of(component)}: its loss counts the padding of batches, which the batched "
+                    "trainer (on a GPU trainer='auto') has. Weigh the examples by `batch.mask` "
+                    "(`mean_over_targets`), or set trainer='sequential'."
+                )
             return returned
 
         return called
+
+
+def _counts_padding(algorithm: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> bool:
+    """Return whether a local step would be another if the batch were filled up with its first example."""
+    differentiate, params, batch, context = arguments
+    rows = [*range(len(batch.targets)), 0]
+    mask = torch.tensor([1] * len(batch.targets) + [0]).to(returned[1])
+    filled_up = Batch(batch.inputs[rows], batch.targets[rows], mask)
+    direction, loss = algorithm.gradient(differentiate, params, filled_up, context)
+    before = {name: returned[0][name] for name in params}
+    changed = norm(add(before, direction, -1.0)) > 0.01 * norm(before)
+    return bool(changed | ((loss - returned[1]).abs() > 0.01 * returned[1].abs()))
 
 
 Check = Callable[[Algorithm, Any, tuple[Any, ...]], Iterator[str]]
