@@ -490,6 +490,62 @@ def test_what_a_round_cannot_use_is_refused_before_it(app: Path, body: str, said
         try_out(config, load_dataset(config))
 
 
+REMEMBERED = {
+    "after a step": """
+    def step_state(self, params, direction, context):
+        return {f"at/{n}": p for n, p in params.items()}
+""",
+    "after the step before": """
+    def step_state(self, params, direction, context):
+        last = {f"last/{n}": p for n, p in params.items()}
+        old = context.step_state or {f"last/{n}": p for n, p in context.global_params.items()}
+        return last | {f"at/{n}": old[f"last/{n}"] for n in params}
+""",
+    "before a step": """
+    def gradient(self, differentiate, params, batch, context):
+        gradient, loss = differentiate(params, batch)
+        return gradient | {f"at/{n}": p for n, p in params.items()}, loss
+
+    def step_state(self, params, direction, context):
+        return {name: tensor for name, tensor in direction.items() if name.startswith("at/")}
+""",
+}
+"""Rules that hand on the parameters of some moment, and how they copy them."""
+
+COPIED = ": p.clone() for n, p in params"
+
+REPORTED = """
+    def finalize(self, params, context, steps):
+        at = context.step_state or {f"at/{n}": p for n, p in context.global_params.items()}
+        return ClientExtras(upload={n: at[f"at/{n}"] for n in params})
+
+    def start(self, theta):
+        return {"norm": theta["1.bias"].new_zeros(())}
+
+    def apply(self, theta, mean, upload, state, step):
+        return super().apply(theta, mean, upload, state, step)[0], {"norm": upload["1.bias"].norm()}
+
+    def report(self, state):
+        return {"norm": float(state["norm"])}
+"""
+
+
+@pytest.mark.parametrize("body", REMEMBERED.values(), ids=REMEMBERED)
+def test_a_rule_that_hands_on_parameters_copies_them(app: Path, run: Run, body: str) -> None:
+    """In the sequential trainer the next step would change them in place."""
+    code = SIGNS.replace("import Algorithm", "import Algorithm, ClientExtras") + body + REPORTED
+    write(app, {"own.py": code, "copied.py": code.replace(": p for n, p in params", COPIED)})
+    config = read_config({"algorithm": "./own.py"})
+    method = "gradient" if "gradient" in body else "step_state"
+    said = rf"{method} returns '\w+/1\.weight': the parameter itself.* Return a `\.clone\(\)`\.$"
+    with pytest.raises(ConfigError, match=rf"^algorithm = 'signs': {said}"):
+        try_out(config, load_dataset(config))
+    same = {"algorithm": "./copied.py", "batch_size": 64}
+    one = metrics_of(run("one", trainer="sequential", **same))
+    two = metrics_of(run("two", trainer="batched", program="record", **same))
+    assert [r["norm"] for r in one[1:]] == pytest.approx([r["norm"] for r in two[1:]])
+
+
 SMOOTH = "F.cross_entropy({outputs}, {targets}, label_smoothing=0.1)"
 SMOOTHED = {
     "algorithm": SIGNS

@@ -147,6 +147,21 @@ def _gradient(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterat
     direction, loss = returned
     problems = [*_difference(direction, arguments[1], more=True), *_no_scalar(loss)]
     yield from (f"{problem}. {fix}" for problem in problems)
+    further = {name: tensor for name, tensor in direction.items() if name not in arguments[1]}
+    yield from _parameters_among(further, arguments[1])
+
+
+def _step_state(algorithm: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    yield from _tensors(algorithm, returned, arguments)
+    yield from _parameters_among(returned, arguments[0])
+
+
+def _parameters_among(tensors: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield which tensors for the next step share memory with parameters."""
+    memory = {tensor.untyped_storage().data_ptr() for tensor in params.values()}
+    for name, tensor in tensors.items():
+        if tensor.untyped_storage().data_ptr() in memory:
+            yield f"{name!r}: the parameter itself, which the next step changes. Return a `.clone()`."
 
 
 def _tensors(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
@@ -198,7 +213,7 @@ CHECKS: Mapping[str, Check] = {
     "initial_params": _initial_params,
     "loss": _loss,
     "gradient": _gradient,
-    "step_state": _tensors,
+    "step_state": _step_state,
     "finalize": _finalize,
     "start": _tensors,
     "broadcast": _tensors,
