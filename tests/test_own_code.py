@@ -452,7 +452,10 @@ RETURNS = {
         GRADIENT + "return {n: p[:1] for n, p in params.items()}, differentiate(params, batch)[1]",
         r"gradient returns '1\.weight': a tensor of shape \(1, 64\) in place of \(64, 64\)",
     ),
-    "an upload": (FINALIZE + "(upload={'norm': 3.0})", "as upload 'norm': a float.* torch.tensor"),
+    "an upload": (
+        FINALIZE + "(upload={'norm': 3.0})",
+        r"as upload 'norm': a float\. .* torch\.tensor\(float",
+    ),
     "a state": (FINALIZE + "(state=params)", "a state, which no client keeps. Set keeps_state"),
     "no state": (STATE, r"finalize returns no state, and keeps_state is True.*state=\.\.\.\)"),
     "another state": (
@@ -469,6 +472,19 @@ RETURNS = {
     ),
     "theta alone": (APPLY + "theta", "apply returns a dict. Let it return the next theta, and the"),
     "no theta": (APPLY + "({}, state)", r"apply returns no '1\.weight'"),
+    "another type": (
+        APPLY + "({n: t.double() for n, t in theta.items()}, state)",
+        r"apply returns '1\.weight': torch\.float64 in place of torch\.float32\. Let it .*"
+        r" `\.to\(theta\[name\]\.dtype\)`",
+    ),
+    "whole numbers": (
+        FINALIZE + "(upload={'n': params['1.bias'].argmax()})",
+        r"as upload 'n': torch\.int64, whose mean is no such number.* `\.float\(\)`, or torch\.tensor\(float\(x\)\)",
+    ),
+    "a truth": (
+        FINALIZE + "(upload={'n': params['1.bias'].sum() > 0})",
+        r"as upload 'n': torch\.bool, whose mean is no",
+    ),
     "a number": (
         "def report(self, state): return 3",
         r"report returns 3\. .* a dictionary of numbers",

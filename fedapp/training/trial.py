@@ -64,7 +64,7 @@ def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: C
     for problem in _difference(mean, theta):
         raise ConfigError(
             f"{setting_of(component)}: finalize returns as update {problem}. Let it have the parameters' "
-            "names and shapes."
+            "names, shapes and types."
         )
     if algorithm.reply == "each":
         count = max(algorithm.min_updates, 1)
@@ -139,8 +139,8 @@ def _loss(_: Algorithm, loss: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
 
 def _gradient(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
     fix = (
-        "Let it return the direction of the step, with the parameters' names and shapes, and the value "
-        "of the objective, a tensor without dimensions: as differentiate(params, batch) does."
+        "Let it return the direction of the step, with the parameters' names, shapes and types, and the "
+        "value of the objective, a tensor without dimensions: as differentiate(params, batch) does."
     )
     if not (isinstance(returned, tuple) and len(returned) == 2):
         yield f"{_kind(returned)}. {fix}"
@@ -178,8 +178,7 @@ def _finalize(algorithm: Algorithm, extras: Any, arguments: tuple[Any, ...]) -> 
     _, context, _ = arguments
     if not isinstance(extras, ClientExtras):
         yield f"{_kind(extras)}. Let it return ClientExtras(upload=..., state=...)."
-    for problem in _difference(extras.upload, {}, more=True):
-        yield f"as upload {problem}. Let it be a dictionary of tensors: of a number x, torch.tensor(x)."
+    yield from _upload(extras.upload)
     if extras.state and not algorithm.keeps_state:
         yield "a state, which no client keeps. Set keeps_state: ClassVar[bool] = True, or leave it out."
     is_own = type(algorithm).finalize is not Algorithm.finalize
@@ -193,8 +192,19 @@ def _finalize(algorithm: Algorithm, extras: Any, arguments: tuple[Any, ...]) -> 
         yield "no update, and custom_update is True. Let it return ClientExtras(update=...)."
 
 
+def _upload(upload: Any) -> Iterator[str]:
+    fix = "Let it be a dictionary of tensors of floats: `.float()`, or torch.tensor(float(x))."
+    yield from (f"as upload {problem}. {fix}" for problem in _difference(upload, {}, more=True))
+    for name, tensor in upload.items():
+        if not tensor.is_floating_point():
+            yield f"as upload {name!r}: {tensor.dtype}, whose mean is no such number. {fix}"
+
+
 def _apply(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
-    fix = "Let it return the next theta, and the next state with the tensors that start returns."
+    fix = (
+        "Let it return the next theta, and the next state with the tensors that start returns, in their "
+        "types: `.to(theta[name].dtype)`."
+    )
     if not (isinstance(returned, tuple) and len(returned) == 2):
         yield f"{_kind(returned)}. {fix}"
     theta, state = returned
@@ -204,7 +214,7 @@ def _apply(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[
 
 def _aggregate(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
     for problem in _difference(returned, arguments[0][0]):
-        yield f"{problem}. Let it return one update, with the names and shapes of the clients'."
+        yield f"{problem}. Let it return one update, with the names, shapes and types of the clients'."
 
 
 CHECKS: Mapping[str, Check] = {
@@ -235,7 +245,7 @@ def _kind(value: Any) -> str:
 
 
 def _difference(found: Any, like: Mapping[str, Tensor], *, more: bool = False) -> Iterator[str]:
-    """Yield how ``found`` is not tensors of the names and shapes of ``like``, or has ``more``."""
+    """Yield how ``found`` is not tensors of names, shapes and types of ``like``, or has ``more``."""
     if not isinstance(found, Mapping):
         yield _kind(found)
         return
@@ -244,6 +254,8 @@ def _difference(found: Any, like: Mapping[str, Tensor], *, more: bool = False) -
             yield f"{name!r}: {_kind(tensor)}"
         elif name in like and tensor.shape != like[name].shape:
             yield f"{name!r}: {_kind(tensor)} in place of {tuple(like[name].shape)}"
+        elif name in like and tensor.dtype != like[name].dtype:
+            yield f"{name!r}: {tensor.dtype} in place of {like[name].dtype}"
     yield from (f"no {name!r}" for name in like if name not in found)
     if not more:
         yield from (f"a further {name!r}" for name in found if name not in like)
