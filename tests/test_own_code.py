@@ -479,7 +479,7 @@ RETURNS = {
     ),
     "whole numbers": (
         FINALIZE + "(upload={'n': params['1.bias'].argmax()})",
-        r"as upload 'n': torch\.int64, whose mean is no such number.* `\.float\(\)`, or torch\.tensor\(float\(x\)\)",
+        r"as upload 'n': torch\.int64, whose mean is no such number\. .* `\.float\(\)`",
     ),
     "a truth": (
         FINALIZE + "(upload={'n': params['1.bias'].sum() > 0})",
