@@ -594,6 +594,33 @@ def test_a_loss_that_counts_padding_trains_one_client_after_another_alone(
     try_out(config, load_dataset(config))
 
 
+NOISY = {
+    "gradient": GRADIENT
+    + "return {n: torch.randn_like(p) for n, p in params.items()}, differentiate(params, batch)[1]",
+    "finalize": FINALIZE + "(upload={'noise': torch.rand(3)})",
+}
+
+
+@pytest.mark.parametrize(("method", "body"), NOISY.items(), ids=NOISY)
+def test_draws_that_a_batch_of_clients_has_no_seed_for_are_refused(
+    app: Path, method: str, body: str
+) -> None:
+    """Under vmap a draw is an error, and a single client's comes from a generator without a seed."""
+    code = SIGNS.replace("import Algorithm", "import Algorithm, ClientExtras")
+    dropout = FILES["nets.py"].replace("nn.ReLU()", "nn.Dropout()")
+    write(app, {"own.py": f"import torch\n{code}\n    {body}\n", "drops.py": dropout})
+    said = (
+        rf"^algorithm = 'signs': {method} draws at random.* `round_randomness`, .*'sequential'\.$"
+    )
+    for trainer in ("batched", "auto"):
+        config = read_config({"algorithm": "./own.py", "trainer": trainer})
+        with pytest.raises(ConfigError, match=said):
+            try_out(config, load_dataset(config))
+    for one_by_one in ({"trainer": "sequential"}, {"model": "./drops.py:Wide"}):
+        config = read_config({"algorithm": "./own.py", **one_by_one})
+        try_out(config, load_dataset(config))
+
+
 @pytest.mark.parametrize("name", family_of("algorithm").components())
 def test_what_our_algorithms_return_can_be_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for field in ("_run_id", "_node_id", "_task_id"):  # as every engine sets them

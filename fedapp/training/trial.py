@@ -91,24 +91,39 @@ class _Checked:
             return value
 
         def called(*arguments: Any) -> Any:
+            before = torch.get_rng_state()
             with calling(component, name):
                 returned = value(*arguments)
-            problems = CHECKS[name](algorithm, returned, arguments) if name in CHECKS else iter(())
-            for problem in problems:
-                raise ConfigError(f"{setting_of(component)}: {name} returns {problem}")
-            if (
-                name == "gradient"
-                and self._batched
-                and _counts_padding(algorithm, returned, arguments)
-            ):
-                raise ConfigError(
-                    f"{setting_of(component)}: its loss counts the padding of batches, which the batched "
-                    "trainer (on a GPU trainer='auto') has. Weigh the examples by `batch.mask` "
-                    "(`mean_over_targets`), or set trainer='sequential'."
-                )
+            draws = name in CLIENT_RULE and not torch.equal(before, torch.get_rng_state())
+            for problem in self._problems(name, returned, arguments, draws=draws):
+                raise ConfigError(f"{setting_of(component)}: {problem}")
             return returned
 
         return called
+
+    def _problems(
+        self, name: str, returned: Any, arguments: tuple[Any, ...], *, draws: bool
+    ) -> Iterator[str]:
+        if name in CHECKS:
+            problems = CHECKS[name](self._algorithm, returned, arguments)
+            yield from (f"{name} returns {problem}" for problem in problems)
+        if not self._batched:
+            return
+        batched = "the batched trainer (on a GPU trainer='auto')"
+        if draws:
+            yield (
+                f"{name} draws at random, for which {batched} has no seed. Use `round_randomness`, or "
+                "set trainer='sequential'."
+            )
+        if name == "gradient" and _counts_padding(self._algorithm, returned, arguments):
+            yield (
+                f"its loss counts the padding of batches, which {batched} has. Weigh the examples by "
+                "`batch.mask` (`mean_over_targets`), or set trainer='sequential'."
+            )
+
+
+CLIENT_RULE = ("initial_params", "loss", "gradient", "step_state", "finalize")
+"""The methods for which the sequential trainer seeds PyTorch's generator."""
 
 
 def _counts_padding(algorithm: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> bool:
