@@ -27,6 +27,7 @@ from fedapp.training.evaluation import Evaluator
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientTask
 from strategies.fedavg import FedAvg
+from tests.conftest import Component
 from tests.fake_gpu import GPU, fake_gpu
 from tests.test_algorithms import settings
 from tests.test_models import SMALL
@@ -94,6 +95,44 @@ def test_no_tensor_of_a_round_is_on_another_device(
     assert not watch.problems
     returned = (*reply.mean.values(), *reply.uploads.values())
     assert {tensor.device for tensor in returned} == {GPU}
+
+
+OWN = """
+from typing import ClassVar
+import torch
+from fedapp.training.algorithm import Algorithm, ClientExtras
+from fedapp.training.tensors import add
+
+class Own(Algorithm):
+    \"\"\"Federated averaging whose clients send a number, and shift the gradient.\"\"\"
+
+    name: ClassVar[str] = "own"
+    keeps_state: ClassVar[bool] = True
+
+    def round_randomness(self, context, seed, client):
+        return {name: torch.ones(tensor.shape) for name, tensor in context.global_params.items()}
+
+    initial_client_state = lambda self, context: self.round_randomness(context, 0, 0)
+
+    def gradient(self, differentiate, params, batch, context):
+        gradient, loss = differentiate(params, batch)
+        return add(add(gradient, context.round_randomness), context.state), loss
+
+    def finalize(self, params, context, steps):
+        return ClientExtras(upload={"steps": torch.tensor(float(steps))}, state=dict(context.state))
+"""
+
+
+@pytest.mark.parametrize("kind", ["sequential", "alone"])
+def test_an_algorithm_of_ones_own_may_make_tensors_on_the_cpu(
+    kind: str, component: Component, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    component("strategies", "own", OWN)
+    values = {"algorithm": "own", "num-clients": 4, "2nn.hidden": 4, "batch-size": 200}
+    with fake_gpu(monkeypatch) as watch:
+        reply = two_rounds({**values, **KINDS[kind]}, clients=4)
+    assert not reply.failures
+    assert not watch.problems
 
 
 MODELS = [

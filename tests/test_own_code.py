@@ -452,7 +452,10 @@ RETURNS = {
         GRADIENT + "return {n: p[:1] for n, p in params.items()}, differentiate(params, batch)[1]",
         r"gradient returns '1\.weight': a tensor of shape \(1, 64\) in place of \(64, 64\)",
     ),
-    "an upload": (FINALIZE + "(upload={'norm': 3.0})", "as upload 'norm': a float.* torch.tensor"),
+    "an upload": (
+        FINALIZE + "(upload={'norm': 3.0})",
+        r"as upload 'norm': a float\. .* torch\.tensor\(float",
+    ),
     "a state": (FINALIZE + "(state=params)", "a state, which no client keeps. Set keeps_state"),
     "no state": (STATE, r"finalize returns no state, and keeps_state is True.*state=\.\.\.\)"),
     "another state": (
@@ -469,6 +472,19 @@ RETURNS = {
     ),
     "theta alone": (APPLY + "theta", "apply returns a dict. Let it return the next theta, and the"),
     "no theta": (APPLY + "({}, state)", r"apply returns no '1\.weight'"),
+    "another type": (
+        APPLY + "({n: t.double() for n, t in theta.items()}, state)",
+        r"apply returns '1\.weight': torch\.float64 in place of torch\.float32\. Let it .*"
+        r" `\.to\(theta\[name\]\.dtype\)`",
+    ),
+    "whole numbers": (
+        FINALIZE + "(upload={'n': params['1.bias'].argmax()})",
+        r"as upload 'n': torch\.int64, whose mean is no such number\. .* `\.float\(\)`",
+    ),
+    "a truth": (
+        FINALIZE + "(upload={'n': params['1.bias'].sum() > 0})",
+        r"as upload 'n': torch\.bool, whose mean is no",
+    ),
     "a number": (
         "def report(self, state): return 3",
         r"report returns 3\. .* a dictionary of numbers",
@@ -487,6 +503,121 @@ def test_what_a_round_cannot_use_is_refused_before_it(app: Path, body: str, said
     write(app, {"own.py": f"{code}\n    {body}\n"})
     config = read_config({"algorithm": "./own.py", "2nn.hidden": 64})
     with pytest.raises(ConfigError, match=rf"^algorithm = 'signs': .*{said}"):
+        try_out(config, load_dataset(config))
+
+
+REMEMBERED = {
+    "after a step": """
+    def step_state(self, params, direction, context):
+        return {f"at/{n}": p for n, p in params.items()}
+""",
+    "after the step before": """
+    def step_state(self, params, direction, context):
+        last = {f"last/{n}": p for n, p in params.items()}
+        old = context.step_state or {f"last/{n}": p for n, p in context.global_params.items()}
+        return last | {f"at/{n}": old[f"last/{n}"] for n in params}
+""",
+    "before a step": """
+    def gradient(self, differentiate, params, batch, context):
+        gradient, loss = differentiate(params, batch)
+        return gradient | {f"at/{n}": p for n, p in params.items()}, loss
+
+    def step_state(self, params, direction, context):
+        return {name: tensor for name, tensor in direction.items() if name.startswith("at/")}
+""",
+}
+"""Rules that hand on the parameters of some moment, and how they copy them."""
+
+COPIED = ": p.clone() for n, p in params"
+
+REPORTED = """
+    def finalize(self, params, context, steps):
+        at = context.step_state or {f"at/{n}": p for n, p in context.global_params.items()}
+        return ClientExtras(upload={n: at[f"at/{n}"] for n in params})
+
+    def start(self, theta):
+        return {"norm": theta["1.bias"].new_zeros(())}
+
+    def apply(self, theta, mean, upload, state, step):
+        return super().apply(theta, mean, upload, state, step)[0], {"norm": upload["1.bias"].norm()}
+
+    def report(self, state):
+        return {"norm": float(state["norm"])}
+"""
+
+
+@pytest.mark.parametrize("body", REMEMBERED.values(), ids=REMEMBERED)
+def test_a_rule_that_hands_on_parameters_copies_them(app: Path, run: Run, body: str) -> None:
+    """In the sequential trainer the next step would change them in place."""
+    code = SIGNS.replace("import Algorithm", "import Algorithm, ClientExtras") + body + REPORTED
+    write(app, {"own.py": code, "copied.py": code.replace(": p for n, p in params", COPIED)})
+    config = read_config({"algorithm": "./own.py"})
+    method = "gradient" if "gradient" in body else "step_state"
+    said = rf"{method} returns '\w+/1\.weight': the parameter itself.* Return a `\.clone\(\)`\.$"
+    with pytest.raises(ConfigError, match=rf"^algorithm = 'signs': {said}"):
+        try_out(config, load_dataset(config))
+    same = {"algorithm": "./copied.py", "batch_size": 64}
+    one = metrics_of(run("one", trainer="sequential", **same))
+    two = metrics_of(run("two", trainer="batched", program="record", **same))
+    assert [r["norm"] for r in one[1:]] == pytest.approx([r["norm"] for r in two[1:]])
+
+
+SMOOTH = "F.cross_entropy({outputs}, {targets}, label_smoothing=0.1)"
+SMOOTHED = {
+    "algorithm": SIGNS
+    + "\n    "
+    + LOSS
+    + SMOOTH.format(outputs="network.outputs(params, batch.inputs)", targets="batch.targets"),
+    "model": SIZED
+    + "\nclass Smooth(Sized):"
+    + '\n    """A smoothed loss."""'
+    + '\n    name: ClassVar[str] = "signs"'
+    + "\n    def loss(self, outputs, targets, mask=None):"
+    + f"\n        return {SMOOTH.format(outputs='outputs', targets='targets')}",
+}
+"""A loss that does not read the mask, of an algorithm and of a model."""
+
+
+@pytest.mark.parametrize(("family", "code"), SMOOTHED.items(), ids=SMOOTHED)
+def test_a_loss_that_counts_padding_trains_one_client_after_another_alone(
+    app: Path, family: str, code: str
+) -> None:
+    """Padding repeats an example, so that with the batched trainer it would count several times."""
+    write(app, {"own.py": "import torch.nn.functional as F\n" + code})
+    chosen = {family: "./own.py" + (":Smooth" if family == "model" else "")}
+    said = rf"^{family} = 'signs': its loss counts the padding .* `batch\.mask` .*'sequential'\.$"
+    for trainer in ("batched", "auto"):
+        config = read_config({**chosen, "trainer": trainer})
+        with pytest.raises(ConfigError, match=said):
+            try_out(config, load_dataset(config))
+    config = read_config({**chosen, "trainer": "sequential"})
+    try_out(config, load_dataset(config))
+
+
+NOISY = {
+    "gradient": GRADIENT
+    + "return {n: torch.randn_like(p) for n, p in params.items()}, differentiate(params, batch)[1]",
+    "finalize": FINALIZE + "(upload={'noise': torch.rand(3)})",
+}
+
+
+@pytest.mark.parametrize(("method", "body"), NOISY.items(), ids=NOISY)
+def test_draws_that_a_batch_of_clients_has_no_seed_for_are_refused(
+    app: Path, method: str, body: str
+) -> None:
+    """Under vmap a draw is an error, and a single client's comes from a generator without a seed."""
+    code = SIGNS.replace("import Algorithm", "import Algorithm, ClientExtras")
+    dropout = FILES["nets.py"].replace("nn.ReLU()", "nn.Dropout()")
+    write(app, {"own.py": f"import torch\n{code}\n    {body}\n", "drops.py": dropout})
+    said = (
+        rf"^algorithm = 'signs': {method} draws at random.* `round_randomness`, .*'sequential'\.$"
+    )
+    for trainer in ("batched", "auto"):
+        config = read_config({"algorithm": "./own.py", "trainer": trainer})
+        with pytest.raises(ConfigError, match=said):
+            try_out(config, load_dataset(config))
+    for one_by_one in ({"trainer": "sequential"}, {"model": "./drops.py:Wide"}):
+        config = read_config({"algorithm": "./own.py", **one_by_one})
         try_out(config, load_dataset(config))
 
 

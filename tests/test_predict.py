@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ from fedapp.runs.export import export, is_plain
 from fedapp.runs.predict import predict
 from fedapp.runs.saved_model import load_model
 from fedapp.training.build import example_inputs
+from tests.own_app import app_in, reload, write
 
 
 def said(folder: Path, *files: Path, length: int = 8) -> list[tuple[str | float, float | None]]:
@@ -235,6 +237,39 @@ def test_the_script_of_an_export_runs_and_builds_the_network(tmp_path, name):
     assert torch.equal(found["model"](inputs), model.module(inputs))  # type: ignore[operator]
     weights = safetensors.torch.load_file(tmp_path / "out" / "weights.safetensors")
     assert weights.keys() == model.module.state_dict().keys()
+
+
+SHARED = """
+from typing import ClassVar
+from torch import nn
+from fedapp.models.model import Model
+
+class Shared(Model):
+    \"\"\"One activation after two layers, which PyTorch names once.\"\"\"
+
+    name: ClassVar[str] = "shared"
+
+    def build(self, task):
+        act = nn.Tanh()
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), act, nn.Linear(8, 8), act, nn.Linear(8, 10))
+"""
+
+
+def test_the_script_of_a_chain_of_ones_own_builds_the_same_network(tmp_path, monkeypatch):
+    """With its code: a text of its layers lacks the second use of one, and what texts leave out."""
+    write(tmp_path / "app", {"shared.py": SHARED})
+    monkeypatch.setenv("FEDAPP_APP", str(tmp_path / "app"))
+    with app_in(tmp_path / "app"):
+        folder = digits_run(
+            tmp_path / "run", model="./shared.py", num_server_rounds=1, **{"2nn.hidden": 200}
+        )
+        model = load_model(folder)
+        script = export(model, tmp_path / "out", onnx=False)
+        reload(tmp_path / "app")
+        found: dict[str, Any] = {"__file__": str(tmp_path / "out" / "load_model.py")}
+        exec(script, found)
+    inputs = torch.randn(2, 1, 8, 8)
+    assert torch.equal(found["model"](inputs), model.module(inputs))
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from html_pages import Page
 from in_process import run
 from made_runs import made_run
+from safetensors.torch import save_file
 
 from fedapp.config.read import read_config
 from fedapp.runs.directory import RunDirectory, read_stored
@@ -125,6 +126,29 @@ def test_commands_that_resume_and_repeat(tmp_path, found, told):
     _, page = report_of(folder)
     for command in told:
         assert command.format(folder) in page.text
+
+
+PRIVATE = {"algorithm": "dp-fedavg", "dp-fedavg.max-epsilon": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "told"),
+    [
+        ({"target_accuracy": 0.7}, "2 of 9", False),  # the target is reached
+        ({"target_accuracy": 0.7, "num_server_rounds": 2}, "2", False),
+        ({"target_accuracy": 0.7, "num_server_rounds": 2, "eval_every": 9}, "2", True),  # later not
+        ({"target_accuracy": 0.9}, "2 of 9", True),  # a callback ended it
+        (PRIVATE, "2 of 9", False),  # max-epsilon did
+        (PRIVATE, "", True),  # it was stopped, and has no model
+        ({**PRIVATE, "num_server_rounds": 2}, "2", True),
+    ],
+)
+def test_no_resume_that_trains_nothing_is_told(tmp_path, settings, model, told):
+    folder = made_run(tmp_path / "run", [0.1, 0.2, 0.8], **{"num_server_rounds": 9, **settings})
+    save_file({}, folder / "model.safetensors", {"round": model})
+    _, page = report_of(folder)
+    assert ("for more rounds" in page.text) == told
+    assert f"run-dir={folder}-again" in page.text
 
 
 def test_a_regression_has_a_curve_of_its_rmse(tmp_path):

@@ -37,6 +37,7 @@ from fedapp.runs.model_sharpness import Measurement, TrainingLoss, sharpness_of
 from fedapp.seeds import generator
 from fedapp.training.build import make_evaluator
 from tests.conftest import Run, model_of
+from tests.data_files import write_parquet
 
 
 def quadratic(matrix: Tensor) -> Terms:
@@ -248,6 +249,16 @@ def test_networks_can_be_differentiated_twice(run: Run, model: str) -> None:
     found = sharpness_of(folder, Measurement(examples=8, directions=1))
     assert np.isfinite([found.eigenvalue, found.rise]).all()
     assert found.eigenvalue > 0
+
+
+def test_a_network_without_second_derivatives_is_refused(run: Run, tmp_path: Path) -> None:
+    texts = write_parquet(
+        tmp_path / "texts", {s: {"text": ["to be"] * 3} for s in ("train", "test")}
+    )
+    small = {"char-lstm.hidden": 2, "char-lstm.layers": 1, "text_unroll": 3, "num_clients": 2}
+    folder = run(dataset=str(texts), model="char-lstm", num_server_rounds=1, **small)
+    with pytest.raises(ConfigError, match=r"^model = 'char-lstm': .* no second derivatives"):
+        sharpness_of(folder, Measurement(directions=1))
 
 
 def test_sharpness_is_the_same_each_time_and_on_the_command_line(run: Run, tmp_path: Path) -> None:

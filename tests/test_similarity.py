@@ -24,7 +24,7 @@ from fedapp.analysis.similarity import (
 from fedapp.cli.main import app as cli
 from fedapp.config.read import defaults
 from fedapp.errors import DataError
-from fedapp.runs.figures import loss_traces, read_runs, similarity_curves
+from fedapp.runs.figures import loss_traces, read_runs, similarity_curves, similarity_figure
 from tests.conftest import Run, largest_difference, metrics_of, model_of, slow_but
 
 DIGITS: dict[str, Any] = {
@@ -177,20 +177,33 @@ def test_traces_are_of_the_five_clients_that_trained_most() -> None:
     assert similarity_curves(records) == {"fc": ([1, 2], [0.5, 0.25]), "out": ([2], [0.75])}
 
 
-def test_pictures_of_two_runs(tmp_path: Path) -> None:
-    runs = [tmp_path / "iid", tmp_path / "skewed"]
-    for folder in runs:
-        folder.mkdir()
+def recorded(*folders: Path) -> list[Path]:
+    """Write two rounds' records into each folder."""
+    for folder in folders:
+        folder.mkdir(parents=True)
         lines = [record(t, {"0": 1 / t, "7": 2 / t}, {"fc": 0.5 / t, "out": None}) for t in (1, 2)]
         (folder / "metrics.jsonl").write_text(
             "".join(json.dumps({**line, "seconds": {}}) + "\n" for line in lines)
         )
         (folder / "config.json").write_text(json.dumps({"config": defaults(), "found": {}}))
+    return list(folders)
+
+
+def test_pictures_of_two_runs(tmp_path: Path) -> None:
+    runs = recorded(tmp_path / "iid", tmp_path / "skewed")
     done = CliRunner().invoke(cli, ["updates", *map(str, runs), "--to", str(tmp_path / "out")])
     assert done.exit_code == 0
     for name in ("client-losses", "similarity"):
         assert (tmp_path / "out" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert "<svg" in (tmp_path / "out" / f"{name}.svg").read_text()
+
+
+def test_no_run_is_lost_by_its_name_or_for_want_of_a_colour(tmp_path: Path) -> None:
+    places = ["iid", *(f"seed-{seed}/skewed" for seed in range(9))]
+    runs = read_runs(recorded(*(tmp_path / place for place in places)))
+    assert list(runs) == ["iid", *(str(tmp_path / place) for place in places[1:])]
+    axes, _ = similarity_figure(runs).axes
+    assert len(axes.get_legend_handles_labels()[1]) == 10
 
 
 def test_a_run_without_the_record_is_named(run: Run) -> None:

@@ -92,26 +92,27 @@ def export(model: SavedModel, folder: Path, *, onnx: bool) -> str:
 def script_of(model: SavedModel) -> str:
     """Return lines of PyTorch that build the network and load ``weights.safetensors`` beside them.
 
-    A chain of PyTorch's own layers needs no other package; another network needs this one.
+    A chain of PyTorch's own layers needs no other package; another network needs this one, as does one
+    of the user's own, whose layers may do what their texts do not say.
     """
-    example = example_inputs(model.config, model.task)
+    config, example = model.config, example_inputs(model.config, model.task)
     parts = {
         "about": _about(model),
         "weights": WEIGHTS,
         "shape": tuple(example.shape),
         "inputs": example.dtype,
-        "dtype": DTYPES[model.config.precision],
+        "dtype": DTYPES[config.precision],
     }
-    if is_plain(model.module):
+    own = "model" in config.own_code()
+    if is_plain(model.module) and not own:
         layers = [f'    ("{n}", nn.{layer!r}),' for n, layer in model.module.named_children()]
         return PLAIN.format(**parts, layers="\n".join(layers))
-    config = model.config
     values, prefix = config.to_run_config(), f"{config.name_of('model')}."
     settings = {key: values[key] for key in ("model", "precision", "initial-weights", "seed")}
     settings |= {key: value for key, value in values.items() if key.startswith(prefix)}
     task = describe_task(network_task(config, model.task))
     lines = dict.fromkeys(OWN, "")
-    if "model" in config.own_code():
+    if own:
         settings["model"], lines = reference_to_copy(config, "model"), OWN
     return WITH_PACKAGE.format(**parts, **lines, settings=settings, task=task)
 

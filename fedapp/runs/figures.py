@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -199,7 +200,7 @@ def _draw_losses(axes: Axes, records: Sequence[RoundMetrics]) -> None:
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
-    """Return the metrics of the runs in ``folders``, by the folders' names.
+    """Return the metrics of the runs in ``folders``, by the folders' names, or paths where names repeat.
 
     Raises
     ------
@@ -209,7 +210,8 @@ def read_runs(folders: Sequence[Path]) -> Runs:
         A run has no round with ``record-updates = true``.
     """
     runs = {}
-    for folder in folders:
+    names = [folder.resolve().name for folder in folders]
+    for folder, name in zip(folders, names, strict=True):
         read_settings(folder)
         records = read_metrics(RunDirectory(folder).metrics)
         if not any("similarity" in record for record in records):
@@ -217,7 +219,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
                 f"{folder}: its metrics.jsonl has no similarity of updates. Run it again with "
                 "record-updates=true."
             )
-        runs[folder.resolve().name] = records
+        runs[name if names.count(name) == 1 else str(folder)] = records
     return runs
 
 
@@ -281,7 +283,8 @@ def similarity_figure(runs: Runs) -> Figure:
     for axes in panels[len(layers) :]:
         axes.set_visible(False)
     for axes, layer in zip(panels, layers, strict=False):
-        for color, (title, curve) in zip(COLORS, curves.items(), strict=False):
+        colors = itertools.cycle(COLORS)
+        for color, (title, curve) in zip(colors, curves.items(), strict=False):
             axes.plot(*curve.get(layer, ([], [])), color=color, linewidth=1.4, label=title)
         axes.axhline(0, color=PALE, linewidth=0.8, zorder=0)
         title = f"layer {layer}" if layer.isdigit() else layer

@@ -21,6 +21,7 @@ from fedapp.analysis.loss_landscape import (
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Examples, load_dataset, load_transform
 from fedapp.errors import CheckpointError, ConfigError
+from fedapp.models.peephole import PeepholeLSTM
 from fedapp.runs.directory import RunDirectory, read_stored, resume_command
 from fedapp.runs.initial_model import read_weights
 from fedapp.runs.metrics import read_metrics
@@ -111,7 +112,8 @@ def sharpness_of(folder: Path, settings: Measurement, dataset: str = "") -> Shar
     CheckpointError
         There is no run, or it has no final model.
     ConfigError
-        The data are not those of the run, or the clients keep a part of the model.
+        The data are not those of the run, the clients keep a part of the model, or its network has no
+        second derivatives.
     """
     config, run_info = read_stored(folder)
     config = config.model_copy(update={"dataset": dataset}) if dataset else config
@@ -124,6 +126,12 @@ def sharpness_of(folder: Path, settings: Measurement, dataset: str = "") -> Shar
         )
     because = "Sharpness is measured of whole models: of a run with algorithm='fedavg', say."
     require_whole_model(config, data.task, because=because)
+    layers = make_module(config, data.task).modules()
+    if any(isinstance(layer, PeepholeLSTM) for layer in layers):
+        raise ConfigError(
+            f"model = {config.model!r}: its LSTM has no second derivatives, and sharpness is measured by "
+            "them. Measure runs of another model."
+        )
     examples = sample_examples(data.train, settings.examples or len(data.train), config.seed)
     terms = TrainingLoss(config, data, examples)
     return _measure(terms, theta, config, settings, len(examples), last_round(folder))

@@ -14,11 +14,13 @@ from fedapp.config.read import defaults, without_unused_parameters
 from fedapp.config.run_config import RunConfig, Scalar, kebab
 from fedapp.config.training import ALGORITHM_DEFAULTS
 from fedapp.federation.callback import RoundMetrics
+from fedapp.runs.callbacks import has_reached
 from fedapp.runs.directory import RunDirectory, resume_command
 from fedapp.runs.figures import curve_panels
 from fedapp.runs.formatting import duration, number, percent, rounds, setting, size
 from fedapp.runs.metrics import faults_by_kind, trained_clients, wall_seconds
 from fedapp.runs.page import inline_svg, page, picture, render
+from fedapp.runs.stored_run import round_of_model
 from fedapp.training.algorithm import Algorithm
 
 PARTS = {
@@ -80,7 +82,9 @@ def report_page(
         ],
         changed=changed_settings(config),
         settings={key: setting(value) for key, value in values.items()},
-        commands=list(commands(directory.path, config, run_info)),
+        commands=list(
+            commands(directory.path, config, run_info, goes_on=_goes_on(directory, config, records))
+        ),
     )
     return page(directory.path.name, body)
 
@@ -184,16 +188,27 @@ def changed_settings(config: RunConfig) -> list[tuple[str, str, str]]:
     ]
 
 
+def _goes_on(directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics]) -> bool:
+    """Return whether more rounds would train: the run has not ended by its target or ``max-epsilon``."""
+    last, planned = records[-1]["round"] if records else 0, config.num_server_rounds
+    target, every = config.target_accuracy, config.eval_every
+    if has_reached(records, last, target=target, eval_every=every, planned=2 * planned):
+        return False
+    privacy = cast("Algorithm", config.component("algorithm")).privacy(config)
+    ended_early = round_of_model(directory.model) == f"{last} of {planned}"
+    return not (ended_early and privacy and privacy.max_epsilon)
+
+
 def commands(
-    folder: Path, config: RunConfig, run_info: Mapping[str, Any]
+    folder: Path, config: RunConfig, run_info: Mapping[str, Any], *, goes_on: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield what a command does, and the command: to go on, and to do the same again."""
+    """Yield what a command does, and the command: to go on, if it does, and to do the same again."""
     start = f"cd {shlex.quote(run_info['app'])} && " if "app" in run_info else ""
     engine, settings = run_info.get("engine", ""), shlex.quote(str(folder / "resume.toml"))
     resume = start + resume_command(folder, engine)
-    if engine == "flower":
+    if goes_on and engine == "flower":
         yield "Resume, for more rounds after raising num-server-rounds in resume.toml:", resume
-    else:
+    elif goes_on:
         more = f"num-server-rounds={2 * config.num_server_rounds}"
         yield "Resume, for more rounds:", f"{resume} {more}"
     if config.num_clients:

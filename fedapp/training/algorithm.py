@@ -223,14 +223,17 @@ class Algorithm(Component):
     ) -> tuple[Tensors, Tensor]:
         """Return the direction that a local step descends, and the objective's value.
 
-        The direction may have further names, for ``step_state``.
+        The direction may have further names, for ``step_state``; parameters among them are cloned.
         """
         return differentiate(params, batch)
 
     def step_state(
         self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext
     ) -> Tensors:
-        """Return ``context.step_state`` for the next step; ``params`` are those after this step."""
+        """Return ``context.step_state`` for the next step; ``params`` are those after this step.
+
+        The next step may change ``params`` in place: what is to last is cloned.
+        """
         return {}
 
     def finalize(

@@ -118,14 +118,19 @@ def shared_context(
     }
     context = ClientContext(
         {**global_params, **trainer.statistics},
-        {n: tensor.to(trainer.device) for n, tensor in broadcast.items()},
+        _on_device(trainer, broadcast),
         learning_rate=plan.learning_rate,
         round=plan.round,
         momentum=plan.momentum,
         nesterov=plan.nesterov,
         normalisation=trainer.normalisation,
     )
-    return replace(context, state=trainer.algorithm.initial_client_state(context))
+    state = trainer.algorithm.initial_client_state(context)
+    return replace(context, state=_on_device(trainer, state))
+
+
+def _on_device(trainer: Trainer, tensors: Mapping[str, Tensor]) -> Tensors:
+    return {name: tensor.to(trainer.device) for name, tensor in tensors.items()}
 
 
 def initial_client_params(
@@ -244,7 +249,7 @@ def client_task(
     context = replace(shared, steps=plan.num_steps(len(examples)))
     context = _client_context(context, trainer, examples, states, client)
     randomness = trainer.algorithm.round_randomness(context, plan.seed, client)
-    context = replace(context, round_randomness=randomness)
+    context = replace(context, round_randomness=_on_device(trainer, randomness))
     return ClientTask(context, examples, client_generator(plan.seed, plan.round, client))
 
 
@@ -259,8 +264,7 @@ def _client_context(
     if states is not None and trainer.algorithm.keeps_state:
         state = states.read(client, context.state)
         if state is not None:
-            state = {name: tensor.to(trainer.device) for name, tensor in state.items()}
-            context = replace(context, state=state)
+            context = replace(context, state=_on_device(trainer, state))
     if "classes" in trainer.algorithm.needs:
         context = replace(context, label_counts=_label_counts(trainer, examples))
     return context

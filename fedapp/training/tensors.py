@@ -69,10 +69,11 @@ def which_are_finite(groups: Iterable[Iterable[Tensor]]) -> list[bool]:
 def _extremes(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return minimum and maximum of each tensor; on a GPU of all tensors at once, in two launches.
 
-    This is faster than a mask of all values; with a nan both are nan.
+    This is faster than a mask of all values; with a nan both are nan. Tensors on the CPU are copied to
+    the GPU on which the first one is.
     """
     if tensors and tensors[0].device.type != "cpu":
-        tensors = [torch.cat([tensor.flatten() for tensor in tensors])]
+        tensors = [torch.cat([tensor.flatten().to(tensors[0].device) for tensor in tensors])]
     return [value for tensor in tensors for value in torch.aminmax(tensor)]
 
 

@@ -1,4 +1,4 @@
-"""A trial of an algorithm of one's own, on two examples, before a run directory is made.
+"""A trial of an algorithm or a loss of one's own, on two examples, before a run directory is made.
 
 One client update and one step of the server run as in a round, and what each method returns is checked,
 so that a round needs no checks.
@@ -15,34 +15,45 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapp.config.registry import calling, setting_of
+from fedapp.config.registry import Component, calling, setting_of
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, load_transform
 from fedapp.data.dataset import Subset
 from fedapp.errors import ConfigError
-from fedapp.training.algorithm import Algorithm, ClientExtras, ServerStep
-from fedapp.training.build import DTYPES, make_algorithm, make_model, make_module
+from fedapp.models.model import Model
+from fedapp.training.algorithm import Algorithm, Batch, ClientExtras, ServerStep
+from fedapp.training.build import DTYPES, example_inputs, make_algorithm, make_model, make_module
 from fedapp.training.client import client_task, shared_context, update_of
 from fedapp.training.evaluation import as_floats
+from fedapp.training.networks import unbatchable_layer
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
+from fedapp.training.tensors import add, norm
 
 
 def try_out(config: RunConfig, dataset: Dataset) -> None:
-    """Try out the run's algorithm, if it is one of the user's own.
+    """Try out the run's algorithm, and its model's loss, if they are the user's own.
 
     Raises
     ------
     ConfigError
         A method raises, or returns what a round cannot use.
     """
-    own = make_algorithm(config, dataset.task)
-    if own.own_code is None:
-        return
-    algorithm, transform = cast("Algorithm", _Checked(own)), load_transform(config)
-    kinds = (torch.device("cpu"), DTYPES[config.precision], dataset.task.num_classes)
+    own, model = make_algorithm(config, dataset.task), make_model(config)
+    if model.own_code is not None and type(model).loss is not Model.loss:
+        _try_round(config, dataset, Algorithm(), model)
+    if own.own_code is not None:
+        _try_round(config, dataset, own, own)
+
+
+def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: Component) -> None:
+    """Run a round of the algorithm; errors name the component that is tried out."""
     module, model = make_module(config, dataset.task), make_model(config)
-    trainer = SequentialTrainer(module, model, algorithm, transform, *kinds)
+    layer = unbatchable_layer(module, example_inputs(config, dataset.task))
+    batched = config.trainer != "sequential" and not layer
+    algorithm = cast("Algorithm", _Checked(own, component, batched=batched))
+    kinds = (torch.device("cpu"), DTYPES[config.precision], dataset.task.num_classes)
+    trainer = SequentialTrainer(module, model, algorithm, load_transform(config), *kinds)
     plan = replace(RoundPlan.of(config), epochs=1, steps=0, batch_size=0)
     theta = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
     state = algorithm.start(theta)
@@ -52,8 +63,8 @@ def try_out(config: RunConfig, dataset: Dataset) -> None:
     mean = result.extras.update or update_of(plan, result.params, shared, algorithm)
     for problem in _difference(mean, theta):
         raise ConfigError(
-            f"{setting_of(own)}: finalize returns as update {problem}. Let it have the parameters' names "
-            "and shapes."
+            f"{setting_of(component)}: finalize returns as update {problem}. Let it have the parameters' "
+            "names, shapes and types."
         )
     if algorithm.reply == "each":
         count = max(algorithm.min_updates, 1)
@@ -65,26 +76,66 @@ def try_out(config: RunConfig, dataset: Dataset) -> None:
 
 
 class _Checked:
-    """An algorithm whose methods name it in what they raise, and are checked for what they return."""
+    """An algorithm whose methods are checked for what they return, and name a component in errors.
 
-    def __init__(self, algorithm: Algorithm) -> None:
-        self._algorithm = algorithm
+    ``batched``: whether the batched trainer may run it, here or on a machine with a GPU.
+    """
+
+    def __init__(self, algorithm: Algorithm, component: Component, *, batched: bool) -> None:
+        self._algorithm, self._component, self._batched = algorithm, component, batched
 
     def __getattr__(self, name: str) -> Any:
-        algorithm = self._algorithm
+        algorithm, component = self._algorithm, self._component
         value = getattr(algorithm, name)
         if not inspect.ismethod(value):
             return value
 
         def called(*arguments: Any) -> Any:
-            with calling(algorithm, name):
+            before = torch.get_rng_state()
+            with calling(component, name):
                 returned = value(*arguments)
-            problems = CHECKS[name](algorithm, returned, arguments) if name in CHECKS else iter(())
-            for problem in problems:
-                raise ConfigError(f"{setting_of(algorithm)}: {name} returns {problem}")
+            draws = name in CLIENT_RULE and not torch.equal(before, torch.get_rng_state())
+            for problem in self._problems(name, returned, arguments, draws=draws):
+                raise ConfigError(f"{setting_of(component)}: {problem}")
             return returned
 
         return called
+
+    def _problems(
+        self, name: str, returned: Any, arguments: tuple[Any, ...], *, draws: bool
+    ) -> Iterator[str]:
+        if name in CHECKS:
+            problems = CHECKS[name](self._algorithm, returned, arguments)
+            yield from (f"{name} returns {problem}" for problem in problems)
+        if not self._batched:
+            return
+        batched = "the batched trainer (on a GPU trainer='auto')"
+        if draws:
+            yield (
+                f"{name} draws at random, for which {batched} has no seed. Use `round_randomness`, or "
+                "set trainer='sequential'."
+            )
+        if name == "gradient" and _counts_padding(self._algorithm, returned, arguments):
+            yield (
+                f"its loss counts the padding of batches, which {batched} has. Weigh the examples by "
+                "`batch.mask` (`mean_over_targets`), or set trainer='sequential'."
+            )
+
+
+CLIENT_RULE = ("initial_params", "loss", "gradient", "step_state", "finalize")
+"""The methods for which the sequential trainer seeds PyTorch's generator."""
+
+
+def _counts_padding(algorithm: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> bool:
+    """Return whether a local step would be another if the batch were filled up with its first example."""
+    differentiate, params, batch, context = arguments
+    rows = [*range(len(batch.targets)), 0]
+    mask = torch.tensor([1] * len(batch.targets) + [0]).to(returned[1])
+    filled_up = Batch(batch.inputs[rows], batch.targets[rows], mask)
+    direction, loss = algorithm.gradient(differentiate, params, filled_up, context)
+    before = {name: returned[0][name] for name in params}
+    changed = norm(add(before, direction, -1.0)) > 0.01 * norm(before)
+    return bool(changed | ((loss - returned[1]).abs() > 0.01 * returned[1].abs()))
 
 
 Check = Callable[[Algorithm, Any, tuple[Any, ...]], Iterator[str]]
@@ -103,14 +154,29 @@ def _loss(_: Algorithm, loss: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
 
 def _gradient(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
     fix = (
-        "Let it return the direction of the step, with the parameters' names and shapes, and the value "
-        "of the objective, a tensor without dimensions: as differentiate(params, batch) does."
+        "Let it return the direction of the step, with the parameters' names, shapes and types, and the "
+        "value of the objective, a tensor without dimensions: as differentiate(params, batch) does."
     )
     if not (isinstance(returned, tuple) and len(returned) == 2):
         yield f"{_kind(returned)}. {fix}"
     direction, loss = returned
     problems = [*_difference(direction, arguments[1], more=True), *_no_scalar(loss)]
     yield from (f"{problem}. {fix}" for problem in problems)
+    further = {name: tensor for name, tensor in direction.items() if name not in arguments[1]}
+    yield from _parameters_among(further, arguments[1])
+
+
+def _step_state(algorithm: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
+    yield from _tensors(algorithm, returned, arguments)
+    yield from _parameters_among(returned, arguments[0])
+
+
+def _parameters_among(tensors: Mapping[str, Tensor], params: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield which tensors for the next step share memory with parameters."""
+    memory = {tensor.untyped_storage().data_ptr() for tensor in params.values()}
+    for name, tensor in tensors.items():
+        if tensor.untyped_storage().data_ptr() in memory:
+            yield f"{name!r}: the parameter itself, which the next step changes. Return a `.clone()`."
 
 
 def _tensors(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
@@ -127,8 +193,7 @@ def _finalize(algorithm: Algorithm, extras: Any, arguments: tuple[Any, ...]) -> 
     _, context, _ = arguments
     if not isinstance(extras, ClientExtras):
         yield f"{_kind(extras)}. Let it return ClientExtras(upload=..., state=...)."
-    for problem in _difference(extras.upload, {}, more=True):
-        yield f"as upload {problem}. Let it be a dictionary of tensors: of a number x, torch.tensor(x)."
+    yield from _upload(extras.upload)
     if extras.state and not algorithm.keeps_state:
         yield "a state, which no client keeps. Set keeps_state: ClassVar[bool] = True, or leave it out."
     is_own = type(algorithm).finalize is not Algorithm.finalize
@@ -142,8 +207,19 @@ def _finalize(algorithm: Algorithm, extras: Any, arguments: tuple[Any, ...]) -> 
         yield "no update, and custom_update is True. Let it return ClientExtras(update=...)."
 
 
+def _upload(upload: Any) -> Iterator[str]:
+    fix = "Let it be a dictionary of tensors of floats: `.float()`, or torch.tensor(float(x))."
+    yield from (f"as upload {problem}. {fix}" for problem in _difference(upload, {}, more=True))
+    for name, tensor in upload.items():
+        if not tensor.is_floating_point():
+            yield f"as upload {name!r}: {tensor.dtype}, whose mean is no such number. {fix}"
+
+
 def _apply(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
-    fix = "Let it return the next theta, and the next state with the tensors that start returns."
+    fix = (
+        "Let it return the next theta, and the next state with the tensors that start returns, in their "
+        "types: `.to(theta[name].dtype)`."
+    )
     if not (isinstance(returned, tuple) and len(returned) == 2):
         yield f"{_kind(returned)}. {fix}"
     theta, state = returned
@@ -153,7 +229,7 @@ def _apply(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[
 
 def _aggregate(_: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> Iterator[str]:
     for problem in _difference(returned, arguments[0][0]):
-        yield f"{problem}. Let it return one update, with the names and shapes of the clients'."
+        yield f"{problem}. Let it return one update, with the names, shapes and types of the clients'."
 
 
 CHECKS: Mapping[str, Check] = {
@@ -162,7 +238,7 @@ CHECKS: Mapping[str, Check] = {
     "initial_params": _initial_params,
     "loss": _loss,
     "gradient": _gradient,
-    "step_state": _tensors,
+    "step_state": _step_state,
     "finalize": _finalize,
     "start": _tensors,
     "broadcast": _tensors,
@@ -184,7 +260,7 @@ def _kind(value: Any) -> str:
 
 
 def _difference(found: Any, like: Mapping[str, Tensor], *, more: bool = False) -> Iterator[str]:
-    """Yield how ``found`` is not tensors of the names and shapes of ``like``, or has ``more``."""
+    """Yield how ``found`` is not tensors of names, shapes and types of ``like``, or has ``more``."""
     if not isinstance(found, Mapping):
         yield _kind(found)
         return
@@ -193,6 +269,8 @@ def _difference(found: Any, like: Mapping[str, Tensor], *, more: bool = False) -
             yield f"{name!r}: {_kind(tensor)}"
         elif name in like and tensor.shape != like[name].shape:
             yield f"{name!r}: {_kind(tensor)} in place of {tuple(like[name].shape)}"
+        elif name in like and tensor.dtype != like[name].dtype:
+            yield f"{name!r}: {tensor.dtype} in place of {like[name].dtype}"
     yield from (f"no {name!r}" for name in like if name not in found)
     if not more:
         yield from (f"a further {name!r}" for name in found if name not in like)

@@ -26,7 +26,7 @@ from fedapp.studies.papers.figures.landscapes import (
 from fedapp.studies.papers.figures.sharpness import draw_sharpness
 from fedapp.studies.papers.figures.style import (
     PNG,
-    new_figure,
+    new_panels,
     note_scale,
     reduce_colors,
     save,
@@ -110,7 +110,7 @@ def draw_ranking(results: Results) -> Drawing:
     """Draw mean and range of the algorithms' accuracies, the best on top; a gray line marks FedAvg."""
     ran = {name: cell for name, cell in results.cells.items() if cell.runs}
     order = sorted(ran, key=lambda name: ran[name].mean("final"))
-    figure, [[axes]] = new_figure(1, 1, 6.4, 0.9 + 0.24 * max(len(order), 1))
+    figure, [[axes]] = new_panels(1, 1, 6.4, 0.9 + 0.24 * max(len(order), 1))
     for place, name in enumerate(order):
         low, high = ran[name].spread("final")
         color = COLORS[1] if name == BASE else COLORS[0]

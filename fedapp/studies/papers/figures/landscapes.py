@@ -16,7 +16,7 @@ from fedapp.config.run_config import Scalar
 from fedapp.data.node_data import read_node_data
 from fedapp.runs.figures import COLORS, GREY
 from fedapp.seeds import generator
-from fedapp.studies.papers.figures.style import DASHES, new_figure
+from fedapp.studies.papers.figures.style import DASHES, new_panels
 from fedapp.training.algorithm import Tensors
 from fedapp.training.build import initial_parameters, make_evaluator, make_trainer
 from fedapp.training.client import TrainRequest, train_cohort
@@ -49,7 +49,7 @@ def descent(inputs: Array, targets: Array, batch: int, rate: float, steps: int) 
 def draw_descents(examples: int = 200, steps: int = 60) -> Drawing:
     """Draw Seo et al. 2024, Figure 1: B = n, B = 1 and a batch between, with one rate."""
     inputs, targets = least_squares(examples)
-    figure, [[axes]] = new_figure(1, 1, 6.0, 4.6)
+    figure, [[axes]] = new_panels(1, 1, 6.0, 4.6)
     _contours(axes, lambda w: ((inputs @ w - targets[:, None]) ** 2).mean(axis=0) / 2)
     for number, (label, batch) in enumerate(
         (("SGD, B = 1", 1), ("mini-batch SGD, B = 16", 16), (f"GD, B = n = {examples}", examples))
@@ -85,7 +85,7 @@ def local_path(start: Array, curvature: Array, optimum: Array) -> Array:
 
 def draw_two_clients() -> Drawing:
     """Draw Seo et al. 2024, Figure 11: two clients' landscapes, local paths, and their mean."""
-    figure, [row] = new_figure(1, 2, 4.6, 4.2)
+    figure, [row] = new_panels(1, 2, 4.6, 4.2)
     for axes, kind in zip(row, CURVATURES, strict=True):
         _draw_pair(axes, kind)
     row[0].legend(fontsize=8, framealpha=0.8, edgecolor="none", loc="upper right")
@@ -183,7 +183,7 @@ def measure_interpolation(settings: Mapping[str, Scalar]) -> dict[str, Any]:
 
 def draw_interpolation(numbers: Mapping[str, Any]) -> Drawing:
     """Draw both panels; the better parent's loss is dashed, the parents' positions are dotted."""
-    figure, [row] = new_figure(1, 2, 4.4, 3.3)
+    figure, [row] = new_panels(1, 2, 4.4, 3.3)
     for axes, (name, title) in zip(row, TITLES.items(), strict=True):
         axes.plot(numbers["thetas"], numbers[name], color=COLORS[0], linewidth=1.5)
         best = min(numbers[f"{name} parents"])

@@ -31,7 +31,7 @@ SMALLER: dict[ScaleName, str] = {
 }
 
 
-def new_figure(
+def new_panels(
     rows: int, columns: int, width: float, height: float
 ) -> tuple[Figure, list[list[Axes]]]:
     """Return a figure of ``rows`` x ``columns`` panels, each ``width`` x ``height`` inches."""
@@ -41,7 +41,7 @@ def new_figure(
 def grid_of(count: int, across: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure of ``count`` panels, ``across`` in a row, each ``width`` x ``height`` inches."""
     rows = -(-count // across)
-    figure, grid = new_figure(rows, across, width, height)
+    figure, grid = new_panels(rows, across, width, height)
     cells = [axes for row in grid for axes in row]
     for axes in cells[count:]:
         axes.set_visible(False)
