@@ -169,7 +169,7 @@ def _check_resumed_nodes(
             f"{resume_command(directory.path)}"
         )
     nodes, before = grid.num_nodes, run_info.get("nodes")
-    if before not in (None, nodes):
+    if None not in (before, nodes) and before != nodes:
         raise ConfigError(
             f"{grid.option} {nodes}: the run in {directory.path} has {before} nodes, and a resumed run "
             "has as many, so that it gives the same numbers. Resume with: "
@@ -206,7 +206,7 @@ def _prepare(
         client_states = _client_states(grid, config, directory, algorithm, round_)
         if state is None:
             state = ServerState(0, theta, algorithm.start(theta))
-            run_info |= {"nodes": len(available), **_engine(grid)}
+            run_info |= {"nodes": len(available)} | _engine(grid)
             run_info |= _start_ledger(config, algorithm, directory, nodes.clients)
             _write_first_files(directory, config, node_data, state)
         write_copies(directory.path, config)
@@ -227,9 +227,10 @@ def _prepare(
 
 
 def _engine(grid: Grid) -> dict[str, Any]:
-    if isinstance(grid, LocalGrid):
-        return {"nodes": grid.num_nodes, **grid.run_info}
-    return {"engine": "flower"}
+    if not isinstance(grid, LocalGrid):
+        return {"engine": "flower"}
+    nodes = {} if grid.num_nodes is None else {"nodes": grid.num_nodes}
+    return nodes | grid.run_info
 
 
 def _executed(

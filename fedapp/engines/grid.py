@@ -46,9 +46,11 @@ class LocalGrid(Grid):
         set_identity(SUPERLINK_NODE_ID)
 
     @property
-    def num_nodes(self) -> int:
-        """The nodes of the run, of which some may be away if each has a partition of its own."""
+    def num_nodes(self) -> int | None:
+        """The nodes of the run, of which some may be away; None if they have data of their own."""
         configs = [context.node_config for context in self.contexts.values()]
+        if "data-path" in configs[0]:
+            return None
         return int(configs[0].get("num-partitions", len(configs)))
 
     @property
