@@ -69,6 +69,7 @@ def cached_dataset(
     DataError
         The cache folder cannot be used, or ``build`` raises it.
     """
+    # The 1 stays, whatever READING is: runs note the name as the data's fingerprint.
     name = hashlib.sha256(json.dumps([1, key], sort_keys=True).encode()).hexdigest()
     folder = cache_folder(config)
     try:
