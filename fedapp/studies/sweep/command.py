@@ -59,9 +59,9 @@ def sweep_settings(
             f"it one value, as in {key}={grid[key][0]}, or compare `fedapp run` with each."
         )
     points = expand(base, grid)
-    for point in points:
-        require_outside(read_config({**base, **point}), runs, f"--runs {runs}")
-        require_outside(read_config({**base, **point}), to, f"--to {to}")
+    for config in (read_config({**base, **point}) for point in points):
+        require_outside(config, runs, f"--runs {runs}")
+        require_outside(config, to, f"--to {to}")
     requests = [request_for({**base, **point}) for point in points]
     _ = [request.run for request in requests]  # refuses a data set that is not there
     store, to = Store(runs), as_folder(to, "--to")
