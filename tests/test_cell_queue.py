@@ -116,6 +116,17 @@ def test_the_cost_of_a_cell_is_that_of_the_seeds_that_are_left(tmp_path: Path) -
     assert not waiting_cells(work)
 
 
+@pytest.mark.usefixtures("fewer_clients_cost_more")
+def test_a_cell_of_which_further_seeds_are_left_comes_after_the_others(tmp_path: Path) -> None:
+    """Though they are the cheapest: runs go by their seeds."""
+    work = prepare(["seo-fig5"], options(tmp_path))
+    planned = {name: replace(work.planned[name], seeds=(0, 1)) for name in CELLS}
+    work = replace(work, planned=planned)
+    request = planned[CELLS[0]].request({}, 0, planned[CELLS[0]].rounds)
+    work.store.known[request.run] = record_of(request, 1.0)
+    assert [each.name for each in waiting_cells(work)] == [*CELLS[1:], CELLS[0]]
+
+
 def test_a_cell_without_a_result_keeps_the_records_of_its_runs(tmp_path: Path) -> None:
     """As a search of which one rate has been tried: here a cell without its first seed."""
     work = prepare(["seo-fig5"], options(tmp_path))

@@ -36,10 +36,11 @@ class Waiting:
 def waiting_cells(work: Work) -> list[Waiting]:
     """Return the cells that are not done, the cheapest first; equal cells of several experiments once.
 
-    A cell of a table or figure is named by it, and not by the claims about it. Of equal cells one that
-    records updates comes first, because it serves the others.
+    Those without a seed come before those of which further seeds are left, as their runs do. A cell of
+    a table or figure is named by it, and not by the claims about it. Of equal cells one that records
+    updates comes first, because it serves the others.
     """
-    seconds, cells, seen = seconds_of(work), list[Waiting](), list[Cell]()
+    seconds, cells, seen = seconds_of(work), list[tuple[bool, Waiting]](), list[Cell]()
 
     def order(name: str) -> tuple[bool, bool]:
         records = bool(work.planned[name].settings.get(RECORD_UPDATES))
@@ -47,12 +48,13 @@ def waiting_cells(work: Work) -> list[Waiting]:
 
     for name in sorted(work.chosen, key=order):
         cell = work.planned[name]
-        left = 1 - seeds_done(work, name) / len(cell.seeds)
+        done = seeds_done(work, name)
+        left = 1 - done / len(cell.seeds)
         if cell in seen or not left:
             continue
         seen.append(cell)
-        cells.append(Waiting(name, seconds[name] * left))
-    return sorted(cells, key=lambda each: each.seconds)
+        cells.append((done > 0, Waiting(name, seconds[name] * left)))
+    return [each for _, each in sorted(cells, key=lambda pair: (pair[0], pair[1].seconds))]
 
 
 def seeds_done(work: Work, name: str) -> int:
