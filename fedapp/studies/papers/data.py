@@ -6,6 +6,7 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically
@@ -65,10 +66,18 @@ def _cut(folder: Path, cut: Cut, cuts: Path) -> Path:
         path = copy / f"{split}.parquet"
         if not path.exists():
             tables = [pq.read_table(file) for file in files[split]]
-            buffer = pa.BufferOutputStream()
-            pq.write_table(pa.concat_tables(tables).slice(0, count), buffer)
-            write_atomically(path, buffer.getvalue().to_pybytes())
+            write_parquet(pa.concat_tables(tables).slice(0, count), path)
     return copy
+
+
+def write_parquet(table: Any, path: Path) -> None:
+    """Write a ``pyarrow.Table`` atomically."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    content = pa.BufferOutputStream()
+    pq.write_table(table, content)
+    write_atomically(path, content.getvalue().to_pybytes())
 
 
 def _files(folder: Path, split: str) -> list[Path]:

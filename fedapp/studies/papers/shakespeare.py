@@ -19,7 +19,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from fedapp.errors import DataError, FedappError
-from fedapp.files import as_folder, write_atomically
+from fedapp.files import as_folder
+from fedapp.studies.papers.data import write_parquet
 
 COMMIT = "6b82db852c7322dd33e95db347f0ddfc812c6409"
 SOURCE = f"https://github.com/TheMITTech/shakespeare/archive/{COMMIT}.tar.gz"
@@ -111,15 +112,12 @@ def digest(lines: Iterable[Line]) -> str:
 def write(splits: dict[str, list[Line]], folder: Path) -> None:
     """Write ``train-00000-of-00001.parquet`` and the file of the test split."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     text = dict.fromkeys(("play", "role", "client_id"), pa.string())
     schema = pa.schema({**text, "line_no": pa.int32(), "text": pa.string()})
     for name, lines in splits.items():
         table = pa.Table.from_pylist([line._asdict() for line in lines], schema)
-        content = pa.BufferOutputStream()
-        pq.write_table(table, content)
-        write_atomically(folder / f"{name}-00000-of-00001.parquet", content.getvalue().to_pybytes())
+        write_parquet(table, folder / f"{name}-00000-of-00001.parquet")
 
 
 def main(arguments: Sequence[str]) -> None:

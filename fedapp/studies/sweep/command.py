@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedapp.config.read import callback_settings, parse_settings, read_config
+from fedapp.config.run_config import Scalar
 from fedapp.data.readers import require_outside
 from fedapp.errors import ConfigError
 from fedapp.files import as_folder
@@ -39,25 +40,8 @@ def sweep_settings(
         ``best_of`` is not in the grid, or ``runs`` or ``to`` cannot be written, or lie in the data.
     """
     plain, grid = split_grid(settings)
-    rows_differ_in = [key for key in grid if key != "seed"]
-    if best_of and best_of not in rows_differ_in:
-        raise ConfigError(
-            f"--best-of {best_of}: must be a key, other than seed, with several values in this sweep. "
-            f"One of: {', '.join(rows_differ_in) or 'none here'}."
-        )
     base = {key: value for key, value in parse_settings(plain).items() if key not in grid}
-    for key in ("run-dir", "resume"):
-        if key in {**base, **grid}:
-            raise ConfigError(
-                f"{key}: a sweep names its runs itself, in the folder --runs. Leave the key out."
-            )
-    first = {key: values[0] for key, values in grid.items()}
-    unnamed = EXECUTION.difference(LENGTH) | callback_settings({**base, **first}).keys()
-    for key in unnamed.intersection(grid):
-        raise ConfigError(
-            f"{key}: is not part of the identity of a run, and all its values would be one run. Give "
-            f"it one value, as in {key}={grid[key][0]}, or compare `fedapp run` with each."
-        )
+    _check_keys(base, grid, best_of)
     points = expand(base, grid)
     for config in (read_config({**base, **point}) for point in points):
         require_outside(config, runs, f"--runs {runs}")
@@ -78,6 +62,30 @@ def sweep_settings(
     for path in write_rows(rows, to, base):
         console.print(str(path), highlight=False, soft_wrap=True)
     return failure(outcomes.values(), store)
+
+
+def _check_keys(
+    base: Mapping[str, Scalar], grid: Mapping[str, Sequence[Scalar]], best_of: str
+) -> None:
+    """Refuse keys that a sweep sets itself, or that do not tell its runs apart."""
+    rows_differ_in = [key for key in grid if key != "seed"]
+    if best_of and best_of not in rows_differ_in:
+        raise ConfigError(
+            f"--best-of {best_of}: must be a key, other than seed, with several values in this sweep. "
+            f"One of: {', '.join(rows_differ_in) or 'none here'}."
+        )
+    for key in ("run-dir", "resume"):
+        if key in {**base, **grid}:
+            raise ConfigError(
+                f"{key}: a sweep names its runs itself, in the folder --runs. Leave the key out."
+            )
+    first = {key: values[0] for key, values in grid.items()}
+    unnamed = EXECUTION.difference(LENGTH) | callback_settings({**base, **first}).keys()
+    for key in unnamed.intersection(grid):
+        raise ConfigError(
+            f"{key}: is not part of the identity of a run, and all its values would be one run. Give "
+            f"it one value, as in {key}={grid[key][0]}, or compare `fedapp run` with each."
+        )
 
 
 def _title(point: Mapping[str, object]) -> str:
