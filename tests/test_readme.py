@@ -71,7 +71,7 @@ def test_the_counts_of_the_papers_cells_are_the_indexs() -> None:
     said = (
         f"publish {published} numbers of rounds, of which {read['run']} were run. With the paper's "
         f"settings as we read them {read['within']} are within 25 % both ways, all of the CNN; "
-        f"{read['faster']} are faster, {read['slower']} is slower, and {read['not reached']} did not "
+        f"{read['faster']} are faster, {read['slower']} are slower, and {read['not reached']} did not "
         "reach the target. With the images and initial weights of TensorFlow's MNIST tutorial, which "
         f"were tried after that, {its_2nn['within']} of {its_2nn['run']} of the 2NN are within 25 %, "
         f"and none of {its_cnn['not reached']} of the CNN came to its target. {read['three']} and "
