@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import torch
@@ -277,6 +277,8 @@ def _start_ledger(
     if privacy is None:
         return {}
     algorithm.require_clients(config, len(clients))
+    if config.initial_model:
+        log(WARNING, "initial-model counts as public: epsilon is that of this run alone")
     PrivacyLedger(directory.path, privacy, len(clients)).start()
     if config.num_clients:
         return {}
