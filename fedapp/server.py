@@ -352,7 +352,8 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
             f"dataset = {config.dataset!r}: not the data that {directory.path} was made with "
             f"(fingerprint {node_data.dataset.fingerprint!r}, the run has "
             f"{run_info.get('fingerprint')!r}). Resume with the files as they were, "
-            "with dataset=FOLDER if they have moved, or start another run, in another run-dir."
+            "with dataset=FOLDER (or table-statistics=FILE) if they have moved, or start another run, in "
+            "another run-dir."
         )
     return directory, run_info
 

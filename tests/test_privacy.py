@@ -543,7 +543,7 @@ def test_a_run_of_a_sweep_that_spent_its_epsilon_is_done(tmp_path: Path) -> None
     record = execute_run(request, store, lambda *_: False)
     assert record is not None
     assert (record.status, record.last_round) == ("complete", 2)
-    assert record.problem == "max-epsilon ended it after round 2"
+    assert record.problem == "max-epsilon or a callback ended it after round 2"
     assert store.find(request) == record
 
 
