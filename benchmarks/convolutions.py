@@ -1,5 +1,7 @@
 """What a step of convolutional networks costs for several clients: grouped, as products, one by one.
 
+    python -m benchmarks.gpu convolutions
+
 ``torch.func.vmap`` makes the convolutions of c clients one convolution of c groups, which cuDNN may
 be slow at; the trainer replaces it on a GPU by kernels for all groups at once. The same gradients
 come from products of matrices (the images' windows as columns), and from one client after another,
@@ -9,7 +11,7 @@ whose images lie contiguous or channels-last. On a GPU each is a captured CUDA g
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -90,7 +92,7 @@ def with_products(module: nn.Module) -> nn.Module:
 
 
 def variants(case: Case, task: Task, device: torch.device) -> dict[str, Variant]:
-    """Return the five ways to the gradients of all clients' next step, from random weights and images."""
+    """Return the ways to the gradients of all clients' next step, from random weights and images."""
     model = make_model(read_config({"model": case.model}))
     drawn = torch.Generator().manual_seed(0)
     images = torch.randn(case.clients, case.batch, *task.input_shape, generator=drawn).to(device)
@@ -105,9 +107,11 @@ def variants(case: Case, task: Task, device: torch.device) -> dict[str, Variant]
     one, last = [*weights, images[0]], torch.channels_last
     laid = [to_memory_format(tensor, last) for tensor in one]
     alone = gradients_of(network(), model)
+    together = Variant(vmap(alone), [*stacked, images, labels])
+    kernels = {KERNELS: replace(together, rewrite=use_triton)} if device.type == "cuda" else {}
     return {
-        GROUPED: Variant(vmap(alone), [*stacked, images, labels]),
-        KERNELS: Variant(vmap(alone), [*stacked, images, labels], rewrite=use_triton),
+        GROUPED: together,
+        **kernels,
         PRODUCTS: Variant(
             vmap(gradients_of(with_products(network()), model)), [*stacked, images, labels]
         ),

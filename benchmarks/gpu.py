@@ -9,8 +9,8 @@ with an evaluation every ten. W3: images a second, over those of a bare centrali
 batch size. Convolutions: a step of several clients as grouped convolutions, as products, and one by
 one, contiguous and channels-last. FEDAPP_DATA names the folder with the data sets; without it random
 images of their shapes stand in. Of the project's needs it takes NumPy, PyTorch, pydantic and what
-reads a terminal's options (typer, rich); the rounds with messages and server need Flower too, and are
-left out without it.
+reads a terminal's options (typer, rich). Without Flower a round is the trainer's alone, and W1 has no
+row with messages and server.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def main(
     except ConfigError as error:
         raise typer.BadParameter(f"{error} Here: --device cpu.") from error
     name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
-    console.print(f"{name}; torch {torch.__version__}, float32; medians of {turns} rounds")
+    console.print(f"{name}; torch {torch.__version__}, float32; medians of two rounds or more")
     measures = {"W1": measure_w1, "W4": measure_w4, "W3": measure_w3}
     for chosen in names or [*measures, CONVOLUTIONS]:
         if chosen == CONVOLUTIONS:

@@ -32,6 +32,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import click
 import torch
 import typer
 from packaging.requirements import Requirement
@@ -238,15 +239,13 @@ PEERS = (
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[W1] [W2]")] = None,
+    names: Annotated[list[str] | None, typer.Argument(click_type=click.Choice(NAMES))] = None,
     turns: Annotated[int, typer.Option(min=1, help="Turns of which the medians are taken.")] = 5,
     workers: Annotated[int, typer.Option(min=1, help="Processes or devices of a row.")] = 2,
     steps: Annotated[int, typer.Option(min=0, help="Local steps a client. 0: all.")] = 0,
 ) -> None:
     """Print a table a workload."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    if unknown := set(names or ()) - set(NAMES):
-        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: one of {', '.join(NAMES)}.")
     console.print(conditions(turns), highlight=False)
     for name in names or NAMES:
         measure(name, WORKLOADS[name], turns, workers, steps)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 from unittest.mock import patch
 
+import click
 import torch
 import typer
 from rich.console import Console
@@ -102,7 +103,9 @@ def quartiles(times: Sequence[float], base: Sequence[float]) -> str:
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[W1 ... W5]")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(click_type=click.Choice(list(LIMITS)))
+    ] = None,
     turns: Annotated[int, typer.Option(min=2)] = 10,
 ) -> None:
     """Print a table a workload."""

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
+import click
 import ray
 import torch
 import typer
@@ -121,7 +122,11 @@ def seconds_bare(name: str, folder: str) -> float:
     return statistics.median(times)
 
 
-def main(names: Annotated[list[str] | None, typer.Argument(metavar="[W1|W2]...")] = None) -> None:
+def main(
+    names: Annotated[
+        list[str] | None, typer.Argument(click_type=click.Choice(list(ROUNDS)))
+    ] = None,
+) -> None:
     """Print a table a workload."""
     os.environ.update(ENVIRONMENT, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(sys.path))
     torch.set_num_threads(1)

@@ -11,6 +11,7 @@ import tempfile
 import threading
 from typing import Annotated
 
+import click
 import torch
 import typer
 from rich.console import Console
@@ -48,7 +49,7 @@ def stacked(runs: list[Round]) -> Round:
 
 
 def main(
-    name: Annotated[str, typer.Argument(metavar="[W1 ... W5]")] = "W1",
+    name: Annotated[str, typer.Argument(click_type=click.Choice(list(WORKLOADS)))] = "W1",
     count: Annotated[int, typer.Option("--runs", min=2)] = 11,
     turns: Annotated[int, typer.Option(min=2)] = 10,
     steps: Annotated[int, typer.Option(help="Local steps of a client at most.")] = 0,

@@ -28,10 +28,10 @@ class Workload:
 
     def values(self, run_dir: str, threads: int, steps: int = 0) -> dict[str, Scalar] | None:
         """Return the run-config, with at most ``steps`` local steps (0: all); None without data."""
-        folder = os.environ.get("FEDAPP_DATA", "")
-        if self.data and not folder and not self.stand_in:
+        folder = Path(os.environ.get("FEDAPP_DATA") or os.devnull) / self.data
+        data = {"dataset": str(folder)} if self.data and folder.is_dir() else self.stand_in
+        if self.data and not data:
             return None
-        data = {"dataset": str(Path(folder) / self.data)} if self.data and folder else self.stand_in
         limited = {"local-epochs": 5, "local-steps": steps} if steps else {}
         return {
             "threads": threads,

@@ -319,6 +319,10 @@ def main(arguments: Sequence[str]) -> int:
             print(f"Renewed: {path}. {WHERE_TO[path.parent.name]}")
     if found.certificate.exists():
         print(f"For the SuperLink: {found.certificate.parent}")
+    elif found.ca in before and before[found.ca] != found.ca.read_bytes():
+        print(
+            f"{found.certificate} is elsewhere and was not renewed: bring it back, or name --host."
+        )
     for name in given.node:
         print(f"For the SuperNode {name}: {found.node_key(name).parent}")
     return 0

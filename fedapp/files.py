@@ -22,12 +22,12 @@ def as_folder(path: Path, option: str) -> Path:
         It is a file or inside one, or cannot be created or written.
     """
     path = path.expanduser().absolute()
-    there = next(each for each in (path, *path.parents) if each.exists())
-    if not there.is_dir():
-        raise ConfigError(
-            f"{option} {path}: must be a folder, and {there} is a file. Choose another."
-        )
     try:
+        there = next(each for each in (path, *path.parents) if each.exists())
+        if not there.is_dir():
+            raise ConfigError(
+                f"{option} {path}: must be a folder, and {there} is a file. Choose another."
+            )
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -75,12 +75,14 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o666) -> None:
 
 @contextlib.contextmanager
 def disk_space_needed(place: Path, then: str) -> Iterator[None]:
-    """Turn a write error in ``place`` into a RunError: which file, and to free space ``then``."""
+    """Turn a write error in ``place`` into a RunError: which file, what to mend, and ``then``."""
     try:
         yield
     except OSError as error:
+        denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        mend = "Let this user write there" if denied else "Free disk space"
         raise RunError(
-            f"{error.filename or place} cannot be written ({error.strerror}). Free disk space, {then}."
+            f"{error.filename or place} cannot be written ({error.strerror}). {mend}, {then}."
         ) from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import torch
@@ -277,6 +277,8 @@ def _start_ledger(
     if privacy is None:
         return {}
     algorithm.require_clients(config, len(clients))
+    if config.initial_model:
+        log(WARNING, "initial-model counts as public: epsilon is that of this run alone")
     PrivacyLedger(directory.path, privacy, len(clients)).start()
     if config.num_clients:
         return {}
@@ -350,7 +352,8 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
             f"dataset = {config.dataset!r}: not the data that {directory.path} was made with "
             f"(fingerprint {node_data.dataset.fingerprint!r}, the run has "
             f"{run_info.get('fingerprint')!r}). Resume with the files as they were, "
-            "with dataset=FOLDER if they have moved, or start another run, in another run-dir."
+            "with dataset=FOLDER (or table-statistics=FILE) if they have moved, or start another run, in "
+            "another run-dir."
         )
     return directory, run_info
 

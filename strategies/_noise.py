@@ -18,6 +18,9 @@ from fedapp.training.tensors import Tensors, scaled
 
 Entropy = Literal["seed", "system"]
 
+LEAST_DELTA = 1e-14
+"""The smallest delta: below it the accountant's distributions, whose tails are cut, give no epsilon."""
+
 
 class Private(Algorithm):
     """Base of the private algorithms: the hyper-parameters of clipping, noise and privacy."""
@@ -27,7 +30,9 @@ class Private(Algorithm):
 
     clip: float = Field(1.0, ge=0, description="Largest L2 norm of an update, S. 0: none.")
     noise: float = Field(1.0, ge=0, description="Noise multiplier, z: the deviation over S.")
-    delta: float = Field(0.0, ge=0, lt=1, description="Delta of the epsilon given. 0: K^-1.1.")
+    delta: float = Field(
+        0.0, ge=0, lt=1, description="Delta of the epsilon given, at least 1e-14. 0: K^-1.1."
+    )
     max_epsilon: float = Field(
         0.0, ge=0, description="End the run before a round that would pass this epsilon. 0: never."
     )
@@ -48,6 +53,11 @@ class Private(Algorithm):
                 f"target-accuracy = {config.target_accuracy:g}: with algorithm = {self.name!r} and "
                 f"evaluation = {config.evaluation!r} the clients' examples would say, without noise, "
                 "when the run ends. Set evaluation='server', or leave target-accuracy out."
+            )
+        if 0 < self.delta < LEAST_DELTA:
+            yield (
+                f"{self.name}.delta = {self.delta:g}: epsilon is not computed below {LEAST_DELTA:g}. "
+                "Raise it, or leave the key out."
             )
         if self.noise and not self.clip:
             yield (

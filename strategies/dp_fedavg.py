@@ -62,6 +62,18 @@ class DPFedAvg(Private):
                 "independently, with probability fraction-train: epsilon is computed for that. Leave the "
                 "key out."
             )
+        if config.on_failure == "stop":
+            yield (
+                f"on-failure = 'stop': with algorithm = {self.name!r} a client's examples would say, "
+                "without noise, when the run ends. Leave the key out."
+            )
+        bound = type(config).model_fields["max_update_norm"].default
+        if config.max_update_norm not in (0, bound):
+            yield (
+                f"max-update-norm = {config.max_update_norm:g}: with algorithm = {self.name!r} one "
+                "client could let the updates of all of its node count as zero. Leave the key out: "
+                f"{self.name}.clip bounds each client's."
+            )
         for field, because in self._unused().items():
             if (value := getattr(self, field)) != type(self).model_fields[field].default:
                 yield no_effect(f"{self.name}.{kebab(field)}", value, because)

@@ -38,6 +38,7 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
     ({"learning-rate": 0.0}, ["learning-rate = 0.0", "greater than 0"]),
     ({"learning-rate": float("nan")}, ["learning-rate = nan"]),
     ({"learning-rate": float("inf")}, ["learning-rate = inf", "finite"]),
+    ({"dirichlet.alpha": float("nan")}, ["dirichlet.alpha = nan: must be a finite number"]),
     ({"learning-rate": 1e300}, ["learning-rate = 1e+300", "less than or equal to 1e+30"]),
     ({"weight-decay": 1e300}, ["weight-decay = 1e+300", "less than or equal to 1e+30"]),
     ({"learning-rate-decay": 1.01}, ["learning-rate-decay = 1.01", "less than or equal to 1"]),

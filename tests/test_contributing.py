@@ -1,4 +1,4 @@
-"""The examples of CONTRIBUTING.md, and Python in the docs, run as they stand there."""
+"""The examples of CONTRIBUTING.md, and Python in two pages of the docs, run as they stand there."""
 
 from __future__ import annotations
 

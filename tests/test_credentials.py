@@ -76,6 +76,20 @@ def test_certificates_that_end_soon_are_renewed_and_keys_of_nodes_stay(
     certificate(found.certificate).verify_directly_issued_by(old)
 
 
+def test_a_server_certificate_that_is_elsewhere_is_named_where_the_authoritys_is_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(credentials, "DAYS", 20)
+        found = make_credentials(tmp_path / "all", ["a.example.org"], [])
+    found.certificate.parent.rename(tmp_path / "on the server")
+    assert main(["--to", str(tmp_path / "all")]) == 0
+    missing = f"{found.certificate} is elsewhere and was not renewed"
+    assert missing in capsys.readouterr().out
+    assert main(["--to", str(tmp_path / "all")]) == 0
+    assert missing not in capsys.readouterr().out
+
+
 def test_a_federation_without_a_host_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

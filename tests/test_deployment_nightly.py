@@ -1,4 +1,4 @@
-"""What of a deployment takes too long for every push: `make test-all` runs it."""
+"""What of a deployment takes too long for every push: `make test-nightly` runs it."""
 
 import contextlib
 import json

@@ -64,6 +64,36 @@ def test_no_room_at_the_end_is_one_clear_error(tmp_path, monkeypatch):
     assert "checkpoints cannot be written (No space left on device). Free disk space" in why
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "summary.json", "partition.svg"])
+def test_no_room_for_what_a_run_ends_with_is_one_clear_error(file, tmp_path, monkeypatch):
+    """And leaves no part of a picture, which a report would show."""
+    opened, folder = os.open, tmp_path / "run"
+
+    def unless_the_file(path, *how):
+        if Path(path).name.startswith(f".{file}."):
+            full()
+        return opened(path, *how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", unless_the_file)
+        with pytest.raises(RunError, match=rf"{file} cannot be written \(No space .* and resume"):
+            run(folder, pictures=True)
+    assert not (folder / file).exists()
+    run(folder, pictures=True, resume=True)
+    assert (folder / file).exists()
+
+
+def test_what_may_not_be_written_is_not_called_full():
+    denied = PermissionError(errno.EACCES, "Permission denied", "run/config.json")
+    with (
+        pytest.raises(
+            RunError, match=r"run/config\.json .* denied\)\. Let this user .*, or else\."
+        ),
+        files.disk_space_needed(Path("run"), "or else"),
+    ):
+        raise denied
+
+
 @pytest.mark.parametrize(
     "file", ["checkpoints/round-000000.safetensors", "task.json", "config.json"]
 )

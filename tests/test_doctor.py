@@ -24,8 +24,7 @@ def test_on_gpus_there_is_a_process_for_each(gpus: int, monkeypatch: pytest.Monk
     actors = f"num-supernodes={gpus} client-resources-num-cpus=1 client-resources-num-gpus=1"
     assert actors in commands
     assert (f"--workers {gpus}" in commands) == (gpus > 1)
-    assert "--stacked" in commands
-    assert "16" not in commands
+    assert f"--jobs {8 * gpus} " in commands
 
 
 @pytest.mark.parametrize(

@@ -95,6 +95,19 @@ def test_given_statistics_may_have_another_order_and_more_columns(tmp_path):
     assert (tmp_path / "out" / "table.json").read_text() == stored
 
 
+def test_statistics_that_were_moved_are_named_on_resume(tmp_path):
+    data, given = str(clusters(tmp_path / "set")), tmp_path / "given.json"
+    columns = {name: {"mean": 0.0, "deviation": 1.0} for name in "xy"}
+    given.write_text(json.dumps({"columns": columns}))
+    folder = run(tmp_path / "run", dataset=data, table_statistics=str(given))
+    moved = given.rename(tmp_path / "moved.json")
+    more = {"dataset": data, "num_server_rounds": 4, "resume": True}
+    run(folder, **more, table_statistics=str(moved))
+    moved.write_text(json.dumps({"columns": columns | {"x": {"mean": 1.0, "deviation": 1.0}}}))
+    with pytest.raises(CheckpointError, match="not the data that"):
+        run(folder, **more, table_statistics=str(moved))
+
+
 def rows_of(file: Path, text: str, categories: tuple[str, ...]) -> list[list[float]]:
     file.write_text(text)
     return read_rows(file, Statistics({"code": categories}), "refuse").tolist()

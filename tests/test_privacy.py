@@ -440,6 +440,9 @@ def fail_for_client_1(
             {"algorithm": "local-dp", "local-dp.clip": 0.0},
             "local-dp.clip = 0: without clipping",
         ),
+        ({"on-failure": "stop"}, r"on-failure = 'stop': .*without noise, when the run ends"),
+        ({"max-update-norm": 0.1}, r"max-update-norm = 0\.1: .*count as zero.*dp-fedavg\.clip"),
+        ({"dp-fedavg.delta": 1e-17}, r"dp-fedavg\.delta = 1e-17: .* not computed below 1e-14"),
     ],
 )
 def test_what_breaks_the_guarantee_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -540,7 +543,7 @@ def test_a_run_of_a_sweep_that_spent_its_epsilon_is_done(tmp_path: Path) -> None
     record = execute_run(request, store, lambda *_: False)
     assert record is not None
     assert (record.status, record.last_round) == ("complete", 2)
-    assert record.problem == "max-epsilon ended it after round 2"
+    assert record.problem == "max-epsilon or a callback ended it after round 2"
     assert store.find(request) == record
 
 

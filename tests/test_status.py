@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -54,7 +55,20 @@ def test_a_run_of_a_deployment_is_resumed_by_flower(tmp_path):
     (folder / "summary.json").unlink()
     said = dict(status(folder))["resume"]
     assert said.startswith("from round 3: flwr run . CONNECTION --run-config ")
-    assert f"{folder / 'resume.toml'}" in said
+    assert said.endswith(f"{folder / 'resume.toml'} --stream")
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    said = dict(status(copy))["resume"]
+    assert said.endswith(f"{copy / 'resume.toml'} --stream  # first set run-dir in it to {copy}")
+
+
+def test_a_run_whose_metrics_were_cut_goes_on_and_other_files_are_no_checkpoints(tmp_path):
+    folder = run(tmp_path / "run")
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:2]))
+    (folder / "checkpoints" / "round-000003 (copy).json").write_text("{}")
+    rows = dict(status(folder))
+    assert rows["state"] == "stopped"
+    assert rows["resume"].startswith("from round 0: ")
 
 
 def stop_after(round_, monkeypatch, callback=Metrics):

@@ -9,15 +9,18 @@ import json
 import math
 import shutil
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES, source_digest
 from fedapp.errors import ConfigError, FedappError
+from fedapp.federation.evaluation import evaluation_metrics
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.metrics import read_metrics
@@ -30,7 +33,7 @@ from fedapp.studies.sweep.grid import Row, expand, make_rows, show, split_grid, 
 from fedapp.studies.sweep.identity import EXECUTION, Request
 from fedapp.studies.sweep.plans import retry_failures, run_plans
 from fedapp.studies.sweep.record import RunRecord, problem_of, read_run
-from fedapp.studies.sweep.scheduler import SchedulerOptions, in_groups
+from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions, in_groups
 from fedapp.studies.sweep.search import (
     Candidate,
     Cell,
@@ -302,6 +305,8 @@ def test_accuracy_at_the_end_is_a_mean_of_the_last_and_nothing_if_it_diverged() 
         ),
         ({"round": 1, "model_changed": False, "failures": {"3": "is not finite"}}, "diverged"),
         ({"round": 1, "model_changed": False, "failures": {"3": "OSError: gone"}}, "failed"),
+        ({"round": 1, "test_loss": math.nan, "client_clients": 4}, "diverged"),
+        (evaluation_metrics(read_config({"evaluation": "clients"}), None) | {"round": 1}, "failed"),
     ],
 )
 def test_a_run_ends_when_it_cannot_go_on(row, status) -> None:
@@ -744,6 +749,33 @@ def do(request: Request, store: Store) -> RunRecord:
     found = execute_run(request, store, lambda *_: False)
     assert found is not None
     return found
+
+
+def test_a_run_that_a_callback_ends_before_training_has_ended(tmp_path: Path) -> None:
+    (tmp_path / "ends.py").write_text(
+        "from fedapp.federation.callback import RunCallback\n\n\n"
+        "class Ends(RunCallback):\n    name = 'ends'\n"
+        "    def on_round(self, result, state):\n"
+        "        return True\n"
+    )
+    found = do(Request.of({**SHORT, "callbacks": str(tmp_path / "ends.py")}, 2), Store(tmp_path))
+    assert (found.rounds, found.problem) == (
+        [0],
+        "max-epsilon or a callback ended it after round 0",
+    )
+
+
+def test_brackets_in_a_reason_are_printed_as_they_are(tmp_path: Path) -> None:
+    said, store, request = (
+        Console(file=io.StringIO(), width=200),
+        Store(tmp_path),
+        Request.of(BASE, 2),
+    )
+    store.folder(request.run).mkdir()
+    store.keep(record([], request.run, "failed", problem="OSError: cannot read [/data/x.npy]"))
+    event = cast("Any", SimpleNamespace(request=request))
+    Schedule({}, store, SchedulerOptions(), said)._report("a", event)
+    assert "cannot read [/data/x.npy]" in said.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_failed_run_is_tried_again_as_is_asked_now(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def _on_cores() -> list[tuple[str, str]]:
 
 
 def _on_gpus(gpus: int) -> list[tuple[str, str]]:
-    """Return commands with one process a GPU; several processes would take turns."""
+    """Return commands with one process a GPU; several take turns, unless a service shares it."""
     shares = "client-resources-num-cpus=1 client-resources-num-gpus=1"
     several = [("On all GPUs, with no SuperLink", f"fedapp run --workers {gpus}")]
     return [
@@ -91,8 +91,8 @@ def _on_gpus(gpus: int) -> list[tuple[str, str]]:
             f'flwr run . --stream --federation-config "num-supernodes={gpus} {shares}"',
         ),
         (
-            "Many runs, one process a GPU, eight runs at a time in each",
-            'fedapp sweep --stacked 8 "seed=[0,1,2,3,4,5,6,7]"',
+            "Many runs, eight at a time on a GPU, which NVIDIA's multi-process service shares",
+            f'nvidia-cuda-mps-control -d; fedapp sweep --jobs {8 * gpus} "seed=[0,1,2,3,4,5,6,7]"',
         ),
     ]
 

@@ -23,7 +23,7 @@ def updates(
 
     folder = as_folder(to, "--to")
     for path in draw_updates(read_runs(run_dirs), folder):
-        console.print(str(path), highlight=False, soft_wrap=True)
+        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
 
 
 def sharpness(
@@ -74,7 +74,9 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) ->
     directory = RunDirectory(run_dir.absolute())
     problem = draw_missing_partition(directory.path, config, run_info)
     write_report(directory, config, write_summary(directory, config))
-    console.print(str(directory.path / "report.html"), highlight=False, soft_wrap=True)
+    console.print(
+        str(directory.path / "report.html"), markup=False, highlight=False, soft_wrap=True
+    )
     end_with(f"no picture of the partition: {problem}" if problem else "")
 
 

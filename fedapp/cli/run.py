@@ -169,6 +169,6 @@ def init(
     from fedapp.cli.init import create_app
 
     for path in create_app(folder):
-        console.print(str(path), highlight=False, soft_wrap=True)
+        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
     start = f"cd {shlex.quote(str(folder))}; fedapp run"
-    console.print(f"Run it: {start}", highlight=False, soft_wrap=True)
+    console.print(f"Run it: {start}", markup=False, highlight=False, soft_wrap=True)

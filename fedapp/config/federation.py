@@ -55,7 +55,9 @@ class FederationConfig(ConfigGroup):
         description="Share of additional clients sampled; a round ends when m have replied well.",
     )
     max_update_norm: float = Field(
-        1e6, ge=0, description="Largest L2 norm of an update over max(|theta|, 1). 0: any."
+        1e6,
+        ge=0,
+        description="Largest L2 norm of a reply's (mean) update over max(|theta|, 1). 0: any.",
     )
     on_failure: Literal["continue", "stop"] = Field(
         "continue",

@@ -49,7 +49,7 @@ class ConfigGroup(Settings):
 
     title: ClassVar[str] = ""
 
-    options: Mapping[str, Scalar] = Field(
+    options: Mapping[str, Any] = Field(
         default_factory=dict,
         exclude=True,
         description="Parameters of components, as name.parameter.",

@@ -180,7 +180,7 @@ def _finite_mean(scores: Sequence[Score], name: str) -> float:
 
 def evaluation_metrics(config: RunConfig, scores: MetricRecord | None) -> RoundMetrics:
     """Return the clients' aggregated scores; with ``evaluation = "clients"`` also as the test's."""
-    clients = {} if scores is None else dict(scores)
+    clients = {"clients": 0} if scores is None else dict(scores)
     metrics: RoundMetrics = {f"client_{key.replace('-', '_')}": clients[key] for key in clients}
     if config.evaluation == "clients":
         test = {"loss": math.nan, "accuracy": math.nan, **clients}

@@ -111,7 +111,8 @@ def drop_checkpoints(folder: Path, first: int) -> None:
 
 
 def _descriptions(folder: Path) -> list[Path]:
-    return sorted(folder.glob("round-*.json"), reverse=True)
+    found = folder.glob("round-*.json")
+    return sorted((path for path in found if path.stem[6:].isdecimal()), reverse=True)
 
 
 def _round_of(description: Path) -> int:

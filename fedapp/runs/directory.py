@@ -11,6 +11,7 @@ import os
 import platform
 import shlex
 import subprocess
+import tomllib
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ CHANGEABLE_ON_RESUME = (
     "node-timeout",
     "round-deadline",
     "dataset",
+    "data-cache",
+    "table-statistics",
     "availability.trace",
 )
 """Keys that a resumed run may change; those that name files only if these are the same."""
@@ -305,9 +308,20 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
 def resume_command(folder: Path, engine: str = "") -> str:
     """Return the command that resumes the run in ``folder``, of the engine that it is in."""
     if (engine or read_settings(folder)[1].get("engine")) == "flower":
-        settings = shlex.quote(str(folder / "resume.toml"))
-        return f"flwr run . CONNECTION --run-config {settings} --stream"
+        settings = folder / "resume.toml"
+        command = f"flwr run . CONNECTION --run-config {shlex.quote(str(settings))} --stream"
+        copied = f"  # first set run-dir in it to {folder}" if _names_another(settings) else ""
+        return command + copied
     return f"fedapp run --resume {shlex.quote(str(folder))}"
+
+
+def _names_another(settings: Path) -> bool:
+    """Return whether a resume.toml names another folder than its own, that of a run that was copied."""
+    try:
+        named = tomllib.loads(settings.read_text())["run-dir"]
+    except (OSError, KeyError, ValueError):
+        return False
+    return Path(named).resolve() != settings.parent.resolve()
 
 
 def open_states(

@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from fedapp.analysis.curves import least
 from fedapp.errors import DataError
 from fedapp.federation.callback import RoundMetrics
+from fedapp.files import write_atomically
 from fedapp.runs.directory import RunDirectory, read_settings
 from fedapp.runs.metrics import read_metrics
 
@@ -81,15 +82,17 @@ def save(
     stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_name(stem.name + ending) for ending in endings]
     for file in files:
+        drawn = io.BytesIO()
         if file.suffix == ".svg":
-            write_svg(figure, file, dpi=dpi, outlines=outlines)
+            write_svg(figure, drawn, dpi=dpi, outlines=outlines)
         else:
-            figure.savefig(file, dpi=dpi)
+            figure.savefig(drawn, format=file.suffix[1:], dpi=dpi)
+        write_atomically(file, drawn.getvalue())
     return files
 
 
 def write_svg(
-    figure: Figure, to: Path | io.StringIO, *, dpi: int = 150, outlines: bool = True
+    figure: Figure, to: io.BytesIO | io.StringIO, *, dpi: int = 150, outlines: bool = True
 ) -> None:
     """Write the figure as SVG; the same figure is the same text."""
     font_type = "path" if outlines else "none"

@@ -14,7 +14,8 @@ from flwr.common.logger import log
 from fedapp.analysis.curves import rounds_to_target
 from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import Callback, RoundMetrics, ServerState
-from fedapp.files import write_atomically, write_json
+from fedapp.files import disk_space_needed, write_atomically, write_json
+from fedapp.runs.callbacks import RESUME
 from fedapp.runs.directory import RunDirectory, read_settings
 from fedapp.runs.metrics import read_metrics, total, wall_seconds
 from fedapp.training.tensors import contiguous_copies
@@ -28,6 +29,10 @@ class FinalOutputs(Callback):
 
     def on_end(self, state: ServerState) -> None:
         """Write the files, and log the final accuracy."""
+        with disk_space_needed(self.directory.path, RESUME):
+            self._write(state)
+
+    def _write(self, state: ServerState) -> None:
         theta = contiguous_copies(state.theta)
         planned = self.config.num_server_rounds
         early = f" of {planned}" if state.round < planned else ""

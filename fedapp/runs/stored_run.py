@@ -60,6 +60,8 @@ class StoredRun:
         rounds = checkpoint_rounds(self.directory.checkpoints)
         if not rounds or not self.directory.summary.exists() or not self.directory.model.exists():
             return False
+        if self.rounds < rounds[0]:
+            return False  # metrics.jsonl was cut
         of = round_of_model(self.directory.model)
         if rounds[0] >= self.planned or self.has_reached_target:
             return of.partition(" ")[0] in ("", str(rounds[0]))

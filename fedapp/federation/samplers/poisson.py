@@ -34,6 +34,5 @@ class Poisson(Sampler):
         if config.over_selection:
             yield (
                 f"over-selection = {config.over_selection}: has no effect, because sampler = 'poisson' "
-                "draws any number of clients, and waits for all. Set sampler='uniform', or leave the "
-                "key out."
+                "draws any number of clients, and waits for all. Leave it out."
             )

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from fedapp.config.run_config import RunConfig, participants
+from fedapp.config.run_config import RunConfig
 from fedapp.federation.samplers.sampler import Candidates, Sampler
+from fedapp.federation.sampling import over_selected
 
 
 class PowerOfChoice(Sampler):
@@ -23,7 +24,7 @@ class PowerOfChoice(Sampler):
     asks: ClassVar[bool] = True
 
     candidates: int = Field(
-        0, ge=0, description="Candidates a round, d, at least m. 0: twice as many as train."
+        0, ge=0, description="Candidates a round, d. 0: twice as many as are sampled."
     )
 
     def sample(self, candidates: Candidates) -> list[int]:
@@ -36,10 +37,10 @@ class PowerOfChoice(Sampler):
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield also the error of fewer candidates than clients that train."""
         yield from super().config_errors(config)
-        m = participants(config.fraction_train, config.num_clients)
-        if config.num_clients and 0 < self.candidates < m:
+        sampled = over_selected(config.fraction_train, config.num_clients, config.over_selection)
+        if config.num_clients and 0 < self.candidates < sampled:
             yield (
-                f"power-of-choice.candidates = {self.candidates}: {m} clients train a round "
-                "(max(floor(fraction-train * num-clients), 1)), and are chosen of so many. Raise it, or "
+                f"power-of-choice.candidates = {self.candidates}: {sampled} clients are chosen of so "
+                "many (max(floor(fraction-train * num-clients), 1), and over-selection). Raise it, or "
                 "lower fraction-train."
             )

@@ -60,7 +60,7 @@ def sweep_settings(
     rows = make_rows([points[i] for i in done], records, targets, best_of)
     console.print(show(rows))
     for path in write_rows(rows, to, base):
-        console.print(str(path), highlight=False, soft_wrap=True)
+        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
     return failure(outcomes.values(), store)
 
 

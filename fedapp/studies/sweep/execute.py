@@ -47,12 +47,12 @@ class StopRun(Callback):
 
     def __init__(self, should_stop: ShouldStop) -> None:
         self.should_stop = should_stop
-        self.rounds = 0
+        self.may_continue = False
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Return whether the run ends after this round."""
-        self.rounds += 1
         stopped = self.should_stop(result.round, result.metrics.get("test_accuracy"))
+        self.may_continue |= stopped or result.round > 0
         return stopped or problem_of(result.metrics)[0] != "complete"
 
 
@@ -177,6 +177,7 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
     # A longer run continues a shorter one, which keeps its numbers.
     run(grid, read_config(values), [stop, *stops], one_length=False)
     record = read_run(request, folder)
-    if stop.rounds or record.satisfies(request):
+    if stop.may_continue or record.satisfies(request):
         return record
-    return record.model_copy(update={"problem": f"max-epsilon ended it after round {done}"})
+    ended = f"max-epsilon or a callback ended it after round {done}"
+    return record.model_copy(update={"problem": ended})

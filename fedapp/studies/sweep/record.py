@@ -171,9 +171,14 @@ def problem_of(record: RoundMetrics) -> tuple[Status, str]:
     """Return whether training can continue after a round, and the reason if not.
 
     Training diverged if all updates are rejected as not finite or too large, or the test loss is not
-    finite. If the model did not change for another reason, the run failed.
+    finite. If the model did not change for another reason, or nobody evaluated it, the run failed.
     """
     if "test_loss" in record and not _is_finite(record["test_loss"]):
+        if record.get("client_clients") == 0:
+            return (
+                "failed",
+                f"round {record['round']}: no client evaluated the model, as its log says",
+            )
         return "diverged", f"round {record['round']}: the test loss is not finite"
     if record.get("model_changed", True):
         return "complete", ""

@@ -123,7 +123,9 @@ class Schedule:
 
             cluster, request = self.options.cluster, self.options.request
             workers = ClusterWorkers(cluster, request, self.store.root, requests)
-            self.console.print(f"Workers: {workers.location}", highlight=False, soft_wrap=True)
+            self.console.print(
+                f"Workers: {workers.location}", markup=False, highlight=False, soft_wrap=True
+            )
             return workers
         devices = {dict(request.settings).get("device", "auto") for request in requests}
         named = any(str(device).startswith("cuda:") for device in devices)
@@ -241,7 +243,9 @@ class Schedule:
             rate = dict(event.request.settings).get("learning-rate")
             text = "" if rate is None else f"η = {rate}, "
             text += f"{record.last_round} rounds, {record.seconds:.1f} s, {outcome}"
-            self.console.print(f"{name}  {record.run}  {text}", highlight=False, soft_wrap=True)
+            self.console.print(
+                f"{name}  {record.run}  {text}", markup=False, highlight=False, soft_wrap=True
+            )
 
     def _progress(self) -> Progress:
         return Progress(

@@ -11,7 +11,7 @@ from filelock import FileLock
 from pydantic import ValidationError
 
 from fedapp.errors import CheckpointError
-from fedapp.files import as_folder, write_atomically
+from fedapp.files import as_folder, disk_space_needed, write_atomically
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 
@@ -60,7 +60,8 @@ class Store:
     def keep(self, record: RunRecord) -> None:
         """Write the record of a run, atomically."""
         path = self.folder(record.run) / "record.json"
-        write_atomically(path, (record.model_dump_json() + "\n").encode())
+        with disk_space_needed(path, "and run the same command again"):
+            write_atomically(path, (record.model_dump_json() + "\n").encode())
 
     def forget(self, run: str) -> None:
         """Drop the cached record; the next ``find`` reads the file."""
