@@ -226,7 +226,7 @@ WRONG = {
     "run callbacks=./rows.py rows.label=true": "rows.label | true | must be a text | The default is ''",
     "run callbacks=true": "callbacks | true | must be a text | files, classes or entry points",
     # samplers
-    "run sampler=unifrom": "sampler | 'unifrom' | One of: availability, | Did you mean 'uniform'?",
+    "run sampler=unifrom": "sampler | 'unifrom' | One of: auto, availability, | Did you mean 'uniform'?",
     "run sampler=by-size": "weighting | 'examples' | sampler = 'by-size' | Set weighting='uniform'",
     "run sampler=poisson over-selection=0.5": "over-selection | 0.5 | 'poisson' | sampler='uniform'",
     f"{CHOICE} power-of-choice.candidates=2": "candidates | 2 | 10 clients train | Raise it",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from fedapp.cli.options import console, end_with
 
@@ -47,15 +46,14 @@ def sharpness(
 ) -> None:
     """Measure the sharpness of final models: curvature of the training loss, and its rise."""
     from fedapp.files import as_file, write_json
+    from fedapp.runs.formatting import aligned
     from fedapp.runs.model_sharpness import COLUMNS, Measurement, as_row, sharpness_of
 
     file = None if to is None else as_file(to, "--to")
     measurement = Measurement(examples, distance, directions)
     by_run = {str(folder): sharpness_of(folder, measurement, dataset) for folder in run_dirs}
-    table = Table(*COLUMNS, box=None, padding=(0, 2, 0, 0))
-    for name, each in by_run.items():
-        table.add_row(*as_row(name, each))
-    console.print(table)
+    for line in aligned([COLUMNS, *(as_row(name, each) for name, each in by_run.items())]):
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
     if file is not None:
         write_json(file, {name: asdict(each) for name, each in by_run.items()})
 

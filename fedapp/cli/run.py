@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedapp.cli.options import (
     CpusPerWorker,
@@ -148,7 +148,9 @@ def keys(
     """List all run-config keys, or those of one component, with default, allowed values and meaning."""
     from fedapp.config.key_docs import allowed, allowed_of, describe
 
-    table = Table("key", "default", "allowed", "meaning", box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        Column("key", no_wrap=True), "default", "allowed", "meaning", box=None, padding=(0, 2, 0, 0)
+    )
     if name:
         for component, line in describe(name):
             console.print(escape(line), highlight=False, soft_wrap=True)

@@ -52,7 +52,7 @@ def choices(family: Family, text: str) -> list[str]:
 
 def is_component(family: Family, value: str) -> bool:
     """Return whether ``value`` names a component, and no data set of a hub or folder, nor "auto"."""
-    if family.auto and value == "auto":
+    if value in family.automatic:
         return False
     return value in family.components() or not family.open or is_own(family, value)
 
@@ -133,7 +133,7 @@ def _import(family: Family, value: str, folder: Path) -> tuple[ModuleType, OwnCo
         return (*import_file(_path(match["path"], folder), folder), match["name"] or "")
     if match := MODULE.fullmatch(value):
         return (*import_module(match["module"], folder), match["name"])
-    names = [*family.components(), *entry_points(family, folder)]
+    names = [*family.automatic, *family.components(), *entry_points(family, folder)]
     similar = difflib.get_close_matches(value, names, n=1)
     if (folder / f"{value}.py").is_file():
         similar = [f"./{value}.py"]

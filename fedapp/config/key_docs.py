@@ -21,7 +21,7 @@ def allowed(key: str) -> str:
     for family in FAMILIES:
         if family.key == key and not family.several:
             others = ", a name on the hub, a folder" if key == "dataset" else ""
-            return ", ".join(family.components()) + others
+            return ", ".join([*family.automatic, *family.components()]) + others
     return allowed_of(field_of(key))
 
 

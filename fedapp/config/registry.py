@@ -72,8 +72,8 @@ class Family:
     """The base class of its components, as ``module:Class``."""
     open: bool = False
     """Whether other values than the components' names are allowed (a hub name, a folder)."""
-    auto: bool = False
-    """Whether "auto" leaves the choice to the algorithm."""
+    automatic: tuple[str, ...] = ()
+    """Names that leave the choice to the algorithm, as "auto"."""
     several: bool = False
     """Whether a value may name several components, separated by commas, or none."""
 
@@ -117,7 +117,7 @@ FAMILIES = (
         "sampler",
         "fedapp.federation.samplers",
         "fedapp.federation.samplers.sampler:Sampler",
-        auto=True,
+        automatic=("auto",),
     ),
     Family("callbacks", "", "fedapp.federation.callback:RunCallback", several=True),
 )

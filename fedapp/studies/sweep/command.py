@@ -12,7 +12,14 @@ from fedapp.config.run_config import Scalar
 from fedapp.data.readers import require_outside
 from fedapp.errors import ConfigError
 from fedapp.files import as_folder
-from fedapp.studies.sweep.grid import expand, make_rows, request_for, show, split_grid, write_rows
+from fedapp.studies.sweep.grid import (
+    as_lines,
+    expand,
+    make_rows,
+    request_for,
+    split_grid,
+    write_rows,
+)
 from fedapp.studies.sweep.identity import EXECUTION, LENGTH
 from fedapp.studies.sweep.plans import failure, run_plans
 from fedapp.studies.sweep.scheduler import SchedulerOptions
@@ -58,9 +65,8 @@ def sweep_settings(
     records = [outcomes[_title(points[i])].runs[0] for i in done]
     targets = [requests[i].target for i in done]
     rows = make_rows([points[i] for i in done], records, targets, best_of)
-    console.print(show(rows))
-    for path in write_rows(rows, to, base):
-        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+    for line in [*as_lines(rows), *map(str, write_rows(rows, to, base))]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     return failure(outcomes.values(), store)
 
 

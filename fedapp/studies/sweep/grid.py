@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table
-
 from fedapp.config.read import parse_settings, read_config
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
 from fedapp.files import write_atomically, write_json
+from fedapp.runs.formatting import aligned
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 
@@ -206,15 +205,13 @@ def make_rows(
     return list(first.values()) if best_of else rows
 
 
-def show(rows: Sequence[Row]) -> Table:
-    """Return the table for the terminal."""
+def as_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the table for the terminal, a line a row."""
     keys = list(rows[0].point) if rows else []
     loss_alone = all(row.mean is None for row in rows) and any(row.loss is not None for row in rows)
     shown = "test loss" if loss_alone else "test accuracy"
-    table = Table(*keys, shown, "min - max", "rounds", "to target", "seconds", box=None)
-    for row in rows:
-        table.add_row(*row.cells(), style="" if row.status == "complete" else "dim")
-    return table
+    header = [*keys, shown, "min - max", "rounds", "to target", "seconds"]
+    return aligned([header, *(row.cells() for row in rows)])
 
 
 def write_rows(rows: Sequence[Row], folder: Path, base: Values) -> list[Path]:
