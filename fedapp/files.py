@@ -80,9 +80,9 @@ def disk_space_needed(place: Path, then: str) -> Iterator[None]:
         yield
     except OSError as error:
         denied = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
-        mend = "Let this user write there" if denied else "Free disk space"
+        fix = "Let this user write there" if denied else "Free disk space"
         raise RunError(
-            f"{error.filename or place} cannot be written ({error.strerror}). {mend}, {then}."
+            f"{error.filename or place} cannot be written ({error.strerror}). {fix}, {then}."
         ) from error
 
 

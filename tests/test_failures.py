@@ -314,7 +314,7 @@ def test_a_cohort_of_clients_without_examples_is_no_fault(algorithm, tmp_path):
         assert record["model_changed"]
 
 
-OWN_UPDATES = ("fednova", "fedsgd", "fedpa", "local-dp", "dp-fedavg")
+OWN_UPDATES = ("fednova", "fedsgd", "fedpa", "local-dp")
 
 
 @pytest.mark.parametrize("name", OWN_UPDATES)

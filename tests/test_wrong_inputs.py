@@ -228,8 +228,8 @@ WRONG = {
     # samplers
     "run sampler=unifrom": "sampler | 'unifrom' | One of: auto, availability, | Did you mean 'uniform'?",
     "run sampler=by-size": "weighting | 'examples' | sampler = 'by-size' | Set weighting='uniform'",
-    "run sampler=poisson over-selection=0.5": "over-selection | 0.5 | 'poisson' | sampler='uniform'",
-    f"{CHOICE} power-of-choice.candidates=2": "candidates | 2 | 10 clients train | Raise it",
+    "run sampler=poisson over-selection=0.5": "over-selection | 0.5 | 'poisson' | Leave it out",
+    f"{CHOICE} power-of-choice.candidates=2": "candidates | 2 | 10 clients are chosen | Raise it",
     "run power-of-choice.candidates=9": "candidates | 9 | sampler is 'auto' | Set sampler='power-of",
     "run algorithm=dp-fedavg sampler=uniform": "sampler | 'uniform' | epsilon is | Leave the key out",
     "run algorithm=local-dp sampler=power-of-choice": "sampler | 'power-of-choice' | not private | Leave",
