@@ -126,5 +126,5 @@ def test_the_commands_run_as_they_are_printed(tmp_path: Path) -> None:
     (percent,) = re.findall(r"50 rounds: ([\d.]+) %", TEXT)
     assert runs[50]["test_accuracy"] == pytest.approx(float(percent) / 100, abs=0.01)
     assert runs[300]["test_accuracy"] > 0.96
-    rows = re.findall(r"^ (fedavg|fedavgm|scaffold) +(0\.\d+)", log, re.MULTILINE)
+    rows = re.findall(r"^(fedavg|fedavgm|scaffold) +(0\.\d+)", log, re.MULTILINE)
     assert {name for name, _ in rows} == {"fedavg", "fedavgm", "scaffold"}
