@@ -1,5 +1,6 @@
 """A disk that is full: the run goes on, says so, and loses nothing that it had."""
 
+import contextlib
 import errno
 import json
 import os
@@ -54,6 +55,21 @@ def full(*arguments):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@contextlib.contextmanager
+def no_room_for(name):
+    """Let nothing be written to files of this name."""
+    opened = os.open
+
+    def unless_the_file(path, *how):
+        if Path(path).name.startswith(f".{name}."):
+            full()
+        return opened(path, *how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", unless_the_file)
+        yield
+
+
 def test_no_room_at_the_end_is_one_clear_error(tmp_path, monkeypatch):
     from fedapp.runs import callbacks
 
@@ -65,19 +81,12 @@ def test_no_room_at_the_end_is_one_clear_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "summary.json", "partition.svg"])
-def test_no_room_for_what_a_run_ends_with_is_one_clear_error(file, tmp_path, monkeypatch):
+def test_no_room_for_what_a_run_ends_with_is_one_clear_error(file, tmp_path):
     """And leaves no part of a picture, which a report would show."""
-    opened, folder = os.open, tmp_path / "run"
-
-    def unless_the_file(path, *how):
-        if Path(path).name.startswith(f".{file}."):
-            full()
-        return opened(path, *how)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", unless_the_file)
-        with pytest.raises(RunError, match=rf"{file} cannot be written \(No space .* and resume"):
-            run(folder, pictures=True)
+    folder = tmp_path / "run"
+    message = rf"{file} cannot be written \(No space .* and resume"
+    with no_room_for(file), pytest.raises(RunError, match=message):
+        run(folder, pictures=True)
     assert not (folder / file).exists()
     run(folder, pictures=True, resume=True)
     assert (folder / file).exists()
@@ -97,20 +106,10 @@ def test_what_may_not_be_written_is_not_called_full():
 @pytest.mark.parametrize(
     "file", ["checkpoints/round-000000.safetensors", "task.json", "config.json"]
 )
-def test_no_room_at_the_start_is_one_clear_error_and_the_run_can_be_begun_again(
-    file, tmp_path, monkeypatch
-):
-    opened, folder = os.open, tmp_path / "run"
-
-    def unless_the_file(path, *how):
-        if Path(path).name.startswith(f".{Path(file).name}."):
-            full()
-        return opened(path, *how)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", unless_the_file)
-        with pytest.raises(RunError) as ended:
-            run(folder)
+def test_no_room_at_the_start_is_one_clear_error_and_the_run_can_be_begun_again(file, tmp_path):
+    folder = tmp_path / "run"
+    with no_room_for(Path(file).name), pytest.raises(RunError) as ended:
+        run(folder)
     assert str(ended.value) == (
         f"{folder / file} cannot be written (No space left on device). Free disk space, or choose "
         "another run-dir."
