@@ -22,8 +22,8 @@ from fedapp.runs.metrics import read_metrics
 from fedapp.studies.sweep.command import sweep_settings
 from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions, execute_plans
-from fedapp.studies.sweep.search import fixed
+from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions
+from fedapp.studies.sweep.search import Plans, SearchResult, fixed
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.workers import Worker
 
@@ -43,6 +43,14 @@ def requests(rates, rounds: int = ROUNDS, **more) -> list[Request]:
     return [Request.of({**base, "learning-rate": rate, **more}, rounds) for rate in rates]
 
 
+def execute(
+    plans: Plans, store: Store, **options: Any
+) -> tuple[dict[str, SearchResult], dict[str, str]]:
+    """Return the plans' results and the runs that failed or diverged, of one worker."""
+    schedule = Schedule(plans, store, SchedulerOptions(jobs=1, **options), quiet())
+    return schedule.run(), schedule.failed
+
+
 @pytest.mark.usefixtures("forked_workers")
 def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_rest(
     tmp_path: Path,
@@ -53,21 +61,19 @@ def test_runs_that_diverge_or_whose_worker_dies_are_named_and_do_not_stop_the_re
     plans = {
         name: (lambda r=r: fixed([r])) for name, r in zip("abc", (wild, broken, good), strict=True)
     }
-    outcomes, failed = execute_plans(plans, store, SchedulerOptions(jobs=1), quiet())
+    outcomes, failed = execute(plans, store)
     statuses = {name: outcome.runs[0].status for name, outcome in outcomes.items()}
     assert statuses == {"a": "diverged", "b": "failed", "c": "complete"}
     assert set(failed) == {wild.run, broken.run}
     assert "not finite" in failed[wild.run]
     assert outcomes["c"].runs[0].last_round == 3
     inode = (store.folder(good.run) / "record.json").stat().st_ino
-    execute_plans(plans, Store(tmp_path), SchedulerOptions(jobs=1), quiet())
+    execute(plans, Store(tmp_path))
     assert (store.folder(good.run) / "record.json").stat().st_ino == inode  # nothing ran again
 
     [longer] = requests([0.1], rounds=6)
     assert longer.run == good.run
-    outcomes, _ = execute_plans(
-        {"d": lambda: fixed([longer])}, Store(tmp_path), SchedulerOptions(jobs=1), quiet()
-    )
+    outcomes, _ = execute({"d": lambda: fixed([longer])}, Store(tmp_path))
     assert outcomes["d"].runs[0].rounds == [0, 1, 2, 3, 4, 5, 6]
     assert [row["round"] for row in read_metrics(store.folder(good.run) / "metrics.jsonl")] == [
         *range(7)
@@ -79,12 +85,10 @@ def test_a_run_that_records_its_updates_serves_the_one_that_does_not(tmp_path: P
     [plain] = requests([0.1], rounds=3)
     [recording] = requests([0.1], rounds=3, **{"record-updates": True})
     plans = {"a": lambda: fixed([plain]), "b": lambda: fixed([recording])}
-    outcomes, _ = execute_plans(plans, Store(tmp_path), SchedulerOptions(jobs=1), quiet())
+    outcomes, _ = execute(plans, Store(tmp_path))
     assert outcomes["a"].runs == outcomes["b"].runs
     assert not Store(tmp_path).folder(plain.run).exists()
-    alone, _ = execute_plans(
-        {"a": plans["a"]}, Store(tmp_path / "alone"), SchedulerOptions(jobs=1), quiet()
-    )
+    alone, _ = execute({"a": plans["a"]}, Store(tmp_path / "alone"))
     [served], [own] = outcomes["a"].runs, alone["a"].runs
     assert (served.run, own.run) == (recording.run, plain.run)
     assert served.loss == pytest.approx(own.loss, rel=1e-5)
@@ -122,7 +126,7 @@ def test_when_the_time_is_up_runs_are_cut_at_a_checkpoint(
     plans = {
         name: (lambda r=r: fixed([r])) for name, r in (("a", short), ("b", long), ("c", later))
     }
-    outcomes, failed = execute_plans(plans, store, SchedulerOptions(jobs=1, hours=1.0), quiet())
+    outcomes, failed = execute(plans, store, hours=1.0)
     assert list(outcomes) == ["a"]
     assert not failed
     assert not store.folder(later.run).exists()
@@ -133,9 +137,7 @@ def test_when_the_time_is_up_runs_are_cut_at_a_checkpoint(
     [further] = requests([0.3], rounds=done + 5)
     curves = []
     for root in (store.root, tmp_path / "whole"):
-        again, _ = execute_plans(
-            {"b": lambda: fixed([further])}, Store(root), SchedulerOptions(jobs=1), quiet()
-        )
+        again, _ = execute({"b": lambda: fixed([further])}, Store(root))
         curves.append((again["b"].runs[0].accuracy, again["b"].runs[0].loss))
     assert curves[0] == curves[1]
 
@@ -188,7 +190,7 @@ def test_a_run_that_records_its_updates_stops_where_the_one_that_does_not_ends(
     [plain] = requests([0.1], rounds=3, **{"eval-every": 5})
     [recording] = requests([0.1], rounds=6, **{"eval-every": 5, "record-updates": True})
     plans = {"a": lambda: fixed([recording]), "b": lambda: fixed([plain])}
-    outcomes, _ = execute_plans(plans, Store(tmp_path), SchedulerOptions(jobs=1), quiet())
+    outcomes, _ = execute(plans, Store(tmp_path))
     assert outcomes["a"].runs[0].rounds == [0, 5, 6]
     assert outcomes["b"].runs[0].rounds == [0, 3]
     assert not Store(tmp_path).folder(plain.run).exists()

@@ -205,7 +205,7 @@ TABLE: tuple[Row, ...] = (
     ("Watch", "ShouldStop", ()),
     ("Watched", "StopRun", ()),
     ("Pulse", "ProgressReporter", ()),
-    ("carry_out", "execute_plans, run_missing", ()),
+    ("carry_out", "run_plans, run_missing", ()),
     ("perform", "execute_run", STUDIES),
     ("hear", "handle_event", STUDIES),
     ("time_is_up", "out_of_time", ()),

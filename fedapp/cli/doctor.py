@@ -27,7 +27,7 @@ def examine(config: RunConfig, console: Console) -> None:
     console.print("\n[bold]Commands[/]")
     for why, command in commands(config):
         console.print(f"  {why}:")
-        console.print(f"    {command}", highlight=False, soft_wrap=True, markup=False)
+        console.out(f"    {command}", highlight=False)
 
 
 def facts(config: RunConfig) -> list[tuple[str, str]]:

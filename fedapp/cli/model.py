@@ -35,7 +35,7 @@ def predict(
         value = each.value if isinstance(each.value, str) else f"{each.value:.6g}"
         probability = "" if each.probability is None else f"  {each.probability:.4f}"
         line = f"{place}  {value}{probability}"
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.out(line, highlight=False)
 
 
 def export(
@@ -51,5 +51,5 @@ def export(
 
     folder = to or run_dir / "export"
     script = export_model(load_model(run_dir), folder, onnx=onnx)
-    console.print(script, highlight=False, soft_wrap=True, markup=False)
-    console.print(str(folder.absolute()), highlight=False, soft_wrap=True, markup=False)
+    console.out(script, highlight=False)
+    console.out(folder.absolute(), highlight=False)

@@ -22,7 +22,7 @@ def updates(
 
     folder = as_folder(to, "--to")
     for path in draw_updates(read_runs(run_dirs), folder):
-        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+        console.out(path, highlight=False)
 
 
 def sharpness(
@@ -53,7 +53,7 @@ def sharpness(
     measurement = Measurement(examples, distance, directions)
     by_run = {str(folder): sharpness_of(folder, measurement, dataset) for folder in run_dirs}
     for line in aligned([COLUMNS, *(as_row(name, each) for name, each in by_run.items())]):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.out(line, highlight=False)
     if file is not None:
         write_json(file, {name: asdict(each) for name, each in by_run.items()})
 
@@ -72,9 +72,7 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) ->
     directory = RunDirectory(run_dir.absolute())
     problem = draw_missing_partition(directory.path, config, run_info)
     write_report(directory, config, write_summary(directory, config))
-    console.print(
-        str(directory.path / "report.html"), markup=False, highlight=False, soft_wrap=True
-    )
+    console.out(directory.path / "report.html", highlight=False)
     end_with(f"no picture of the partition: {problem}" if problem else "")
 
 
@@ -98,7 +96,7 @@ def status(
         lines = aligned(list_runs(run_dir))
     for line in lines:
         # The terminal wraps lines, so that a command can be copied as a whole.
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.out(line, highlight=False)
 
 
 def compare(
@@ -127,7 +125,7 @@ def compare(
         typer.echo(json.dumps(comparison.to_dict(), indent=2))
     else:
         for line in as_lines(comparison):
-            console.print(line, highlight=False, soft_wrap=True, markup=False)
+            console.out(line, highlight=False)
     if to is not None or not as_json:
         for path in write_comparison(comparison, run_dirs, to or Path()):
             typer.echo(path, err=as_json)

@@ -153,7 +153,7 @@ def keys(
     )
     if name:
         for component, line in describe(name):
-            console.print(escape(line), highlight=False, soft_wrap=True)
+            console.out(line, highlight=False)
             for key, field in parameters(component).items():
                 default = json.dumps(field.get_default())
                 table.add_row(key, default, escape(allowed_of(field)), field.description)
@@ -171,6 +171,6 @@ def init(
     from fedapp.cli.init import create_app
 
     for path in create_app(folder):
-        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+        console.out(path, highlight=False)
     start = f"cd {shlex.quote(str(folder))}; fedapp run"
-    console.print(f"Run it: {start}", markup=False, highlight=False, soft_wrap=True)
+    console.out(f"Run it: {start}", highlight=False)

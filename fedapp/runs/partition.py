@@ -83,9 +83,9 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
         shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
     for message in notes(config, dataset, summary):
-        console.print(message, markup=False, highlight=False, soft_wrap=True)
+        console.out(message, highlight=False)
     for file in draw_partition(partition, targets, labels, stem, _title(config)):
-        console.print(f"picture: {file.absolute()}", markup=False, highlight=False, soft_wrap=True)
+        console.out(f"picture: {file.absolute()}", highlight=False)
 
 
 def _picture_stem(picture: Path) -> Path:

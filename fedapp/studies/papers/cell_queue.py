@@ -80,12 +80,12 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
     work = prepare(names, options)
     writer, waiting = _Writer(work, console), waiting_cells(work)
     plans = {each.name: work.plans[each.name] for each in waiting}
-    console.print(summary(waiting, _jobs(options)), highlight=False, soft_wrap=True)
+    console.out(summary(waiting, _jobs(options)), highlight=False)
     try:
         run_plans(plans, work.store, options.scheduler, console, on_finish=writer.write)
         writer.write()
     finally:
-        console.print(summary(waiting_cells(work), _jobs(options)), highlight=False, soft_wrap=True)
+        console.out(summary(waiting_cells(work), _jobs(options)), highlight=False)
     return " ".join(dict.fromkeys(filter(None, writer.problems.values())))
 
 

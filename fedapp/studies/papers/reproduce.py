@@ -130,9 +130,9 @@ def publish_done(work: Work, names: Sequence[str], console: Console) -> str:
             problems.append(problem)
             continue
         for path in publish(work.experiments[name], results, setup, options.to, records):
-            console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+            console.out(path, highlight=False)
     for path in publish_index(options.to, records):
-        console.print(str(path), markup=False, highlight=False, soft_wrap=True)
+        console.out(path, highlight=False)
     return " ".join(filter(None, [failure(outcomes, work.store), *problems]))
 
 

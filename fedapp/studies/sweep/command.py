@@ -66,7 +66,7 @@ def sweep_settings(
     targets = [requests[i].target for i in done]
     rows = make_rows([points[i] for i in done], records, targets, best_of)
     for line in [*as_lines(rows), *map(str, write_rows(rows, to, base))]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.out(line, highlight=False)
     return failure(outcomes.values(), store)
 
 

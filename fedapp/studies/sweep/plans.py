@@ -13,7 +13,7 @@ from fedapp.config.read import read_config
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import SOURCES, RunRecord
 from fedapp.studies.sweep.retry import retry
-from fedapp.studies.sweep.scheduler import SchedulerOptions, execute_plans
+from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions
 from fedapp.studies.sweep.search import Plans, SearchResult, replay
 from fedapp.studies.sweep.store import Store
 from fedapp.training.build import sources
@@ -32,8 +32,9 @@ def run_plans(
     """
     if options.retry:
         retry_failures(plans, store)
-    outcomes, problems = execute_plans(plans, store, options, console, on_finish)
-    for run, problem in {**problems, **_failed(outcomes.values())}.items():
+    schedule = Schedule(plans, store, options, console, on_finish)
+    outcomes = schedule.run()
+    for run, problem in {**schedule.failed, **_failed(outcomes.values())}.items():
         console.print(f"[yellow]{run}[/]: {escape(problem)}", highlight=False, soft_wrap=True)
     _warn_of(outdated(plans, store), store.root, console)
     return outcomes

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MissingRun = tuple[str, Request]
 """The name of a plan and a request of it that has no record."""
-STOP_TIMEOUT = 900.0
+ROUND_TIMEOUT = 900.0
 """Seconds that runs have to finish their round at the time limit."""
 
 
@@ -72,7 +72,8 @@ def gpus_for(devices: Iterable[Scalar]) -> list[str]:
 class Schedule:
     """Executes the missing runs of ``plans``, in order, within the limits of ``options``.
 
-    ``on_finish`` is called when runs have finished.
+    A plan that is not finished at the time limit has no result. ``on_finish`` is called when runs have
+    finished.
     """
 
     def __init__(
@@ -123,9 +124,7 @@ class Schedule:
 
             cluster, request = self.options.cluster, self.options.request
             workers = ClusterWorkers(cluster, request, self.store.root, requests)
-            self.console.print(
-                f"Workers: {workers.location}", markup=False, highlight=False, soft_wrap=True
-            )
+            self.console.out(f"Workers: {workers.location}", highlight=False)
             return workers
         devices = {dict(request.settings).get("device", "auto") for request in requests}
         named = any(str(device).startswith("cuda:") for device in devices)
@@ -196,16 +195,15 @@ class Schedule:
     def _stop_workers(self, workers: Workers | ClusterWorkers) -> None:
         """Let every run finish its round and write a checkpoint; store the results of finished plans."""
         running = [request for worker in workers.busy for request in worker.requests]
-        workers.close(STOP_TIMEOUT)
+        workers.close(ROUND_TIMEOUT)
         for request in running:
             self.store.forget(request.run)
         left = len(self._missing_runs())
         if left:
-            self.console.print(
+            self.console.out(
                 f"{self.options.hours:g} hours are over: {len(self.outcomes)} of {len(self.plans)} are "
                 "done. Every run has a checkpoint; the same command continues them.",
                 highlight=False,
-                soft_wrap=True,
             )
 
     def _handle_event(self, event: WorkerEvent, progress: Progress) -> bool:
@@ -243,9 +241,7 @@ class Schedule:
             rate = dict(event.request.settings).get("learning-rate")
             text = "" if rate is None else f"η = {rate}, "
             text += f"{record.last_round} rounds, {record.seconds:.1f} s, {outcome}"
-            self.console.print(
-                f"{name}  {record.run}  {text}", markup=False, highlight=False, soft_wrap=True
-            )
+            self.console.out(f"{name}  {record.run}  {text}", highlight=False)
 
     def _progress(self) -> Progress:
         return Progress(
@@ -259,22 +255,6 @@ class Schedule:
             console=self.console,
             disable=not self.console.is_terminal,
         )
-
-
-def execute_plans(
-    plans: Plans,
-    store: Store,
-    options: SchedulerOptions,
-    console: Console,
-    on_finish: Callable[[], None] = lambda: None,
-) -> tuple[dict[str, SearchResult], dict[str, str]]:
-    """Execute plans and return their results, and the runs that failed or diverged with the reason.
-
-    A plan that is not finished at the time limit has no result. ``on_finish`` is called when runs have
-    finished.
-    """
-    schedule = Schedule(plans, store, options, console, on_finish)
-    return schedule.run(), schedule.failed
 
 
 def in_groups(waiting: Sequence[MissingRun], most: int) -> list[list[MissingRun]]:
