@@ -23,7 +23,7 @@ from benchmarks.turns import conditions, ratio
 from benchmarks.workloads import WORKLOADS
 from fedapp.config.read import read_config
 from fedapp.data.node_data import read_node_data
-from fedapp.training.batched.run_batching import ParticipantSlot, RunBatch
+from fedapp.training.batched.run_batching import RunBatch
 
 console = Console()
 
@@ -31,15 +31,13 @@ console = Console()
 def stacked(runs: list[Round]) -> Round:
     """Return a round of all runs, each in a thread, whose clients train together."""
 
-    def in_slot(slot: ParticipantSlot, run: Round) -> None:
-        with slot:
+    def run_in(run_batch: RunBatch, run: Round) -> None:
+        with run_batch.taking_part():
             run()
 
     def call() -> None:
-        slots = RunBatch(len(runs)).slots
-        threads = [
-            threading.Thread(target=in_slot, args=pair) for pair in zip(slots, runs, strict=True)
-        ]
+        run_batch = RunBatch(len(runs))
+        threads = [threading.Thread(target=run_in, args=(run_batch, run)) for run in runs]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -204,10 +204,14 @@ def _prepare(
     round_, then = (state.round, RESUME) if state else (0, "or choose another run-dir")
     with disk_space_needed(directory.path, then):
         client_states = _client_states(grid, config, directory, algorithm, round_)
+        clients = run_info.get("clients", nodes.clients)
+        resumed_after = None if state is None else state.round
+        ledger = _ledger(config, algorithm, directory, clients, resumed_after)
+        if ledger and not config.num_clients:
+            run_info["clients"] = list(clients)
         if state is None:
             state = ServerState(0, theta, algorithm.start(theta))
             run_info |= {"nodes": len(available)} | _engine(grid)
-            run_info |= _start_ledger(config, algorithm, directory, nodes.clients)
             _write_first_files(directory, config, node_data, state)
         write_copies(directory.path, config)
     run_info |= digests(config)
@@ -221,7 +225,7 @@ def _prepare(
         make_score(config, node_data.dataset),
         state,
         client_states=client_states,
-        ledger=_ledger(config, algorithm, directory, run_info, state.round),
+        ledger=ledger,
         population=run_info.get("clients"),
     )
 
@@ -269,42 +273,31 @@ def _write_first_files(
     write_task(directory, node_data.dataset)
 
 
-def _start_ledger(
-    config: RunConfig, algorithm: Algorithm, directory: RunDirectory, clients: Sequence[int]
-) -> dict[str, Any]:
-    """Start the ledger of a private run; return its population, if the nodes are clients."""
-    privacy = algorithm.privacy(config)
-    if privacy is None:
-        return {}
-    algorithm.require_clients(config, len(clients))
-    if config.initial_model:
-        log(WARNING, "initial-model counts as public: epsilon is that of this run alone")
-    PrivacyLedger(directory.path, privacy, len(clients)).start()
-    if config.num_clients:
-        return {}
-    log(
-        INFO,
-        "num-clients = 0: the bound is for the K = %d clients that are connected now",
-        len(clients),
-    )
-    return {"clients": list(clients)}
-
-
 def _ledger(
     config: RunConfig,
     algorithm: Algorithm,
     directory: RunDirectory,
-    run_info: dict[str, Any],
-    reached: int,
+    clients: Sequence[int],
+    resumed_after: int | None,
 ) -> PrivacyLedger | None:
-    """Return the ledger of a private run, as it stands after round ``reached``."""
+    """Return the ledger of a private run, new or as it stands after the round ``resumed_after``."""
     privacy = algorithm.privacy(config)
     if privacy is None:
         return None
-    ledger = PrivacyLedger(
-        directory.path, privacy, len(run_info.get("clients", range(config.num_clients)))
-    )
-    ledger.resume(reached)
+    ledger = PrivacyLedger(directory.path, privacy, len(clients))
+    if resumed_after is None:
+        algorithm.require_clients(config, len(clients))
+        if config.initial_model:
+            log(WARNING, "initial-model counts as public: epsilon is that of this run alone")
+        if not config.num_clients:
+            log(
+                INFO,
+                "num-clients = 0: the bound is for the K = %d clients that are connected now",
+                len(clients),
+            )
+        ledger.start()
+    else:
+        ledger.resume(resumed_after)
     ledger.log_guarantee()
     return ledger
 

@@ -33,20 +33,20 @@ SECONDS = 120
 BATCHED: dict[str, Any] = {"trainer": "batched", "program": "record", "2nn.hidden": 8}
 
 
-def in_slots(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Do each work in a thread with a slot of one batch; return what it returns or raises."""
+def in_one_batch(works: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Do each work in a thread that takes part in one batch; return what it returns or raises."""
     run_batch = RunBatch(len(works))
     found: list[Any] = [None] * len(works)
 
-    def enter_slot(place: int) -> None:
+    def take_part(place: int) -> None:
         try:
-            with run_batch.slots[place]:
+            with run_batch.taking_part():
                 found[place] = works[place]()
         except Exception as error:
             found[place] = error
 
     threads = [
-        threading.Thread(target=enter_slot, args=(p,), daemon=True) for p in range(len(works))
+        threading.Thread(target=take_part, args=(p,), daemon=True) for p in range(len(works))
     ]
     for thread in threads:
         thread.start()
@@ -99,7 +99,7 @@ def rounds_of(trainer: Doubling, values: Sequence[float]) -> Callable[[], list[f
 
 def test_all_runs_of_a_batch_train_together_until_they_end() -> None:
     trainer = Doubling()
-    found = in_slots(
+    found = in_one_batch(
         [rounds_of(trainer, [1, 2, 3]), rounds_of(trainer, [4]), rounds_of(trainer, [5, 6])]
     )
     assert found == [[2, 4, 6], [8], [10, 12]]
@@ -117,7 +117,7 @@ def test_a_run_that_raises_does_not_harm_the_others_and_draws_nothing_twice() ->
             [reply] = run_batch.client_updates(trainer.train, [task(value)], PLAN)
             draws.append(float(reply.params["x"][1]))
 
-    [wrong, fine] = in_slots([rounds_of(trainer, [-1]), drawing])
+    [wrong, fine] = in_one_batch([rounds_of(trainer, [-1]), drawing])
     assert isinstance(wrong, ValueError)
     assert fine is None
     first = np.float32(np.random.default_rng(0).random())
@@ -133,25 +133,26 @@ def test_after_half_a_capture_nobody_trains_anew() -> None:
             raise CaptureError("not captured to its end")
 
     trainer = Captures()
-    found = in_slots([rounds_of(trainer, [1]), rounds_of(trainer, [2])])
+    found = in_one_batch([rounds_of(trainer, [1]), rounds_of(trainer, [2])])
     assert [type(each) for each in found] == [CaptureError] * 2
     assert trainer.sizes == [2]
 
 
-def test_a_run_that_raises_before_it_trains_leaves_its_slot() -> None:
+def test_a_run_that_raises_before_it_trains_leaves_the_batch() -> None:
     trainer = Doubling()
 
     def fails() -> None:
         raise OSError("no data")
 
-    [wrong, fine] = in_slots([fails, rounds_of(trainer, [1, 2])])
+    [wrong, fine] = in_one_batch([fails, rounds_of(trainer, [1, 2])])
     assert isinstance(wrong, OSError)
     assert fine == [2, 4]
 
 
-def test_a_thread_outside_its_slot_is_in_no_batch() -> None:
-    with RunBatch(1).slots[0] as slot:
-        assert current_run_batch() is slot.run_batch
+def test_a_thread_that_takes_no_part_is_in_no_batch() -> None:
+    run_batch = RunBatch(1)
+    with run_batch.taking_part():
+        assert current_run_batch() is run_batch
     assert current_run_batch() is None
 
 
@@ -163,7 +164,7 @@ def test_what_has_another_plan_is_trained_for_itself() -> None:
         assert run_batch is not None
         run_batch.client_updates(trainer.train, [task(1)], other)
 
-    in_slots([rounds_of(trainer, [1]), differs])
+    in_one_batch([rounds_of(trainer, [1]), differs])
     assert trainer.sizes == [1, 1]
 
 
@@ -219,7 +220,7 @@ def test_runs_of_unequal_sizes_and_lengths_are_what_they_are_alone(
         work(tmp_path / "stacked" / name, more, *([Raising(3)] if name == "d" else []))
         for name, more in runs.items()
     ]
-    assert [type(each) for each in in_slots(works)] == [type(None)] * 3 + [OSError]
+    assert [type(each) for each in in_one_batch(works)] == [type(None)] * 3 + [OSError]
     for name in "abc":
         alone, stacked = (tmp_path / how / name for how in ("alone", "stacked"))
         assert largest_difference(model_of(stacked), model_of(alone)) < 1e-9
@@ -239,7 +240,7 @@ def check_records(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> N
 
 
 def test_each_run_logs_its_own_lines(tmp_path: Path) -> None:
-    in_slots([work(tmp_path / "a", {}), work(tmp_path / "b", {"seed": 1})])
+    in_one_batch([work(tmp_path / "a", {}), work(tmp_path / "b", {"seed": 1})])
     for name, other in ("ab", "ba"):
         said = (tmp_path / name / "log.jsonl").read_text()
         assert str(tmp_path / name) in said

@@ -24,7 +24,7 @@ from fedapp.server import run
 from fedapp.studies.sweep.identity import ONE_OF_MANY, Request
 from fedapp.studies.sweep.record import RunRecord, failed_run, problem_of, read_run
 from fedapp.studies.sweep.store import Store
-from fedapp.training.batched.run_batching import ParticipantSlot, RunBatch, current_run_batch
+from fedapp.training.batched.run_batching import RunBatch, current_run_batch
 from fedapp.training.build import is_batched
 
 ShouldStop = Callable[[int, float | None], bool]
@@ -83,8 +83,8 @@ def execute_together(jobs: Sequence[Job], store: Store) -> None:
     locked = {job: lock for job in jobs if (lock := _try_lock(job, store))}
     run_batch = RunBatch(len(locked))
     threads = [
-        threading.Thread(target=_run_in_slot, args=(job, store, lock, slot), name=job.request.run)
-        for (job, lock), slot in zip(locked.items(), run_batch.slots, strict=True)
+        threading.Thread(target=_run_in, args=(run_batch, job, store, lock), name=job.request.run)
+        for job, lock in locked.items()
     ]
     for thread in threads:
         thread.start()
@@ -116,8 +116,8 @@ def _can_be_stacked(folder: Path) -> bool:
         return False  # executed alone, it reports the error
 
 
-def _run_in_slot(job: Job, store: Store, lock: FileLock, slot: ParticipantSlot) -> None:
-    with slot:
+def _run_in(run_batch: RunBatch, job: Job, store: Store, lock: FileLock) -> None:
+    with run_batch.taking_part():
         record: RunRecord | None
         try:
             record = _execute(job.request, store, job.should_stop)

@@ -7,10 +7,10 @@ meet where their trainers are called.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextvars import ContextVar, Token
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import CaptureError, ClientResult, ClientTask, restoring
@@ -48,20 +48,21 @@ class RunBatch:
     """
 
     def __init__(self, num_runs: int) -> None:
-        self.slots = [ParticipantSlot(self) for _ in range(num_runs)]
         self._condition = threading.Condition()
         self._num_active = num_runs
         self._calls: list[_TrainCall] = []
 
-    def enter(self) -> None:
-        """Wait until no other thread runs."""
-        self._condition.acquire()
-
-    def leave(self) -> None:
-        """End this thread's run; the others no longer wait for it."""
-        self._num_active -= 1
-        self._condition.notify_all()
-        self._condition.release()
+    @contextmanager
+    def taking_part(self) -> Iterator[None]:
+        """Let this thread's run take part, as soon as no other thread runs, until the block ends."""
+        with self._condition:
+            token = _RUN_BATCH.set(self)
+            try:
+                yield
+            finally:
+                _RUN_BATCH.reset(token)
+                self._num_active -= 1
+                self._condition.notify_all()
 
     def client_updates(
         self, train: Train, tasks: Sequence[ClientTask], plan: RoundPlan
@@ -79,29 +80,6 @@ class RunBatch:
         if call.error is not None:
             raise call.error
         return call.results
-
-
-class ParticipantSlot:
-    """Context manager under which a thread's run takes part in the batch."""
-
-    def __init__(self, run_batch: RunBatch) -> None:
-        self.run_batch = run_batch
-        self._token: Token[RunBatch | None] | None = None
-
-    def __enter__(self) -> ParticipantSlot:
-        self.run_batch.enter()
-        self._token = _RUN_BATCH.set(self.run_batch)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._token is not None:
-            _RUN_BATCH.reset(self._token)
-        self.run_batch.leave()
 
 
 _RUN_BATCH: ContextVar[RunBatch | None] = ContextVar("run_batch", default=None)
