@@ -34,14 +34,12 @@ LANES = (
 HELPERS = (
     "fedapp.federation.arrays",
     "fedapp.federation.callback",
-    "fedapp.training.layout",
-    "fedapp.training.subnormal",
     "fedapp.training.tensors",
 )
 """Modules of conversions, of arithmetic and of interfaces, which are not drawn."""
 DETAILS = (
-    *("busy", "get_node_ids", "grace_period", "inputs", "largest", "num_correct", "num_steps"),
-    *("own_client", "sizes", "take_back", "targets", "test", "updates"),
+    *("busy", "get_node_ids", "grace_period", "inputs", "num_correct", "num_steps"),
+    *("own_client", "sizes", "targets", "test", "updates"),
 )
 """Functions that are not drawn: bounds, deadlines and look-ups beside the path."""
 

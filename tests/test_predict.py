@@ -202,7 +202,7 @@ def test_a_labelled_text_gets_a_class(tmp_path):
 def test_a_run_that_has_not_ended_and_one_without_files_of_inputs(tmp_path):
     folder = run(tmp_path / "run", dataset=str(clusters(tmp_path / "set")), num_server_rounds=1)
     (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"the run has not ended. Continue it"):
+    with pytest.raises(CheckpointError, match=r"the run has not ended. Resume it"):
         load_model(folder)
     settings = {"dataset": "quadratic", "partitioner": "natural", "model": "quadratic"}
     plain = digits_run(tmp_path / "quadratic", **settings, **{"2nn.hidden": 200})

@@ -295,6 +295,9 @@ def test_runs_without_a_model_or_with_other_data_are_refused(run: Run, tmp_path:
     folder = run()
     with pytest.raises(ConfigError, match=r"not the data of the run .* --dataset"):
         sharpness_of(folder, Measurement(), dataset="quadratic")
+    save_file({"other": torch.zeros(2)}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is of another model"):
+        sharpness_of(folder, Measurement())
     (folder / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read"):
         sharpness_of(folder, Measurement())

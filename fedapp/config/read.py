@@ -101,12 +101,16 @@ def _read(values: Mapping[str, Any]) -> RunConfig:
 
 def _with_algorithm_defaults(config: RunConfig) -> RunConfig:
     """Return ``config`` with the algorithm's value of each field that is left to it."""
-    algorithm = cast("Algorithm", config.component("algorithm"))
-    values = {field: getattr(algorithm, f"default_{field}") for field in ALGORITHM_DEFAULTS}
-    if algorithm.one_gradient:
-        values["local_epochs"] = 1
+    values = algorithm_defaults(config)
     unset = {k: v for k, v in values.items() if getattr(config, k) == _default(k)}
     return config.model_copy(update=unset)
+
+
+def algorithm_defaults(config: RunConfig) -> dict[str, Scalar]:
+    """Return by field the defaults that are the algorithm's."""
+    algorithm = cast("Algorithm", config.component("algorithm"))
+    values = {field: getattr(algorithm, f"default_{field}") for field in ALGORITHM_DEFAULTS}
+    return values | ({"local_epochs": 1} if algorithm.one_gradient else {})
 
 
 def without_unused_parameters(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -161,8 +161,6 @@ def _decode_each(
         request = unanswered.pop(index)
         reply = None
         try:
-            if isinstance(message, Fault):
-                raise ReplyError(*message)
             reply = decode_reply(request, message, expected)
             faults |= {client: Fault("raised", why) for client, why in reply.failures.items()}
             accepted += len(reply.client_metrics)

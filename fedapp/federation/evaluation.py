@@ -128,8 +128,6 @@ def collect_scores(
     for index, message in replies:
         node, clients = unanswered.pop(index)
         try:
-            if isinstance(message, Fault):
-                raise ReplyError(*message)
             decoded = decode_scores(message, clients, has_accuracy=has_accuracy)
             scores |= {k: score for k, score in decoded.items() if isinstance(score, Score)}
             reasons = {k: fault.reason for k, fault in decoded.items() if isinstance(fault, Fault)}

@@ -67,14 +67,16 @@ def is_missing(message: Message) -> bool:
     return message.has_error() and FAULT_OF.get(message.error.code) == "late"
 
 
-def content_of(message: Message) -> RecordDict:
-    """Return a reply's content, or raise ReplyError for an error message."""
-    if message.has_error():
+def content_of(reply: Message | Fault) -> RecordDict:
+    """Return a reply's content, or raise ReplyError for a fault or an error message."""
+    if isinstance(reply, Fault):
+        raise ReplyError(*reply)
+    if reply.has_error():
         kind, reason = (
-            FAULT_OF.get(message.error.code, "raised"),
-            one_line(message.error.reason or ""),
+            FAULT_OF.get(reply.error.code, "raised"),
+            one_line(reply.error.reason or ""),
         )
         if kind == "late" and reason.startswith(UPLOAD_BROKE_OFF):
             raise ReplyError("lost", f"{PARTIAL_REPLY}, and its upload broke off")
         raise ReplyError(kind, f"the node failed: {reason}")
-    return message.content
+    return reply.content

@@ -156,7 +156,7 @@ def encode_reply(request: TrainRequest, reply: TrainReply) -> RecordDict:
     return content
 
 
-def decode_reply(request: TrainRequest, message: Message, expected: Expected) -> TrainReply:
+def decode_reply(request: TrainRequest, reply: Message | Fault, expected: Expected) -> TrainReply:
     """Return the reply to a train request, checked.
 
     Raises
@@ -165,7 +165,7 @@ def decode_reply(request: TrainRequest, message: Message, expected: Expected) ->
         The node failed, or its reply is malformed, not finite, too large, of other names, shapes or
         types, of another round or other clients than requested, or of more weight than they have.
     """
-    content = content_of(message)
+    content = content_of(reply)
     try:
         metrics = cast("dict[str, Any]", content.metric_records["metrics"])
         if metrics["server-round"] != request.plan.round:
@@ -312,7 +312,7 @@ def encode_scores(scores: Mapping[int, Score], failures: Mapping[int, str]) -> R
 
 
 def decode_scores(
-    message: Message, clients: Sequence[int], *, has_accuracy: bool
+    reply: Message | Fault, clients: Sequence[int], *, has_accuracy: bool
 ) -> dict[int, Score | Fault]:
     """Return each client's score in a reply to an EVALUATE message, or its fault.
 
@@ -323,7 +323,7 @@ def decode_scores(
     ReplyError
         The node failed, or its reply is malformed.
     """
-    content = content_of(message)
+    content = content_of(reply)
     try:
         columns = cast("dict[str, list[Any]]", content.metric_records["clients"])
         further = cast("dict[str, list[Any]]", content.metric_records[MODEL_METRICS])

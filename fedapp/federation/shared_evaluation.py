@@ -83,8 +83,6 @@ def encode_sums(sums: Tensor) -> RecordDict:
 
 
 def _decode_sums(reply: Message | Fault, size: int) -> Tensor:
-    if isinstance(reply, Fault):
-        raise ReplyError(*reply)
     record = content_of(reply).metric_records.get(PART, MetricRecord())
     try:
         sums = torch.tensor([record[name] for name in COLUMNS], dtype=torch.float64)

@@ -66,44 +66,33 @@ def make_plain(axes: Axes, grid: Literal["both", "y"] = "both") -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def save(
-    figure: Figure,
-    stem: Path,
-    *,
-    dpi: int,
-    endings: Sequence[str] = ENDINGS,
-    outlines: bool = True,
-) -> list[Path]:
-    """Write the figure as ``stem`` with each of the endings; the files are reproducible.
+def without_math(text: str) -> str:
+    """Return a text that matplotlib does not interpret as a formula."""
+    return text.replace("$", r"\$")
 
-    The text of an SVG is drawn as ``outlines``, which look the same everywhere, or else as text, which is
-    smaller.
-    """
+
+def save(figure: Figure, stem: Path, *, dpi: int, endings: Sequence[str] = ENDINGS) -> list[Path]:
+    """Write the figure as ``stem`` with each of the endings; the files are reproducible."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     files = [stem.with_name(stem.name + ending) for ending in endings]
     for file in files:
         drawn = io.BytesIO()
         if file.suffix == ".svg":
-            write_svg(figure, drawn, dpi=dpi, outlines=outlines)
+            write_svg(figure, drawn, dpi=dpi)
         else:
             figure.savefig(drawn, format=file.suffix[1:], dpi=dpi)
         write_atomically(file, drawn.getvalue())
     return files
 
 
-def write_svg(
-    figure: Figure, to: io.BytesIO | io.StringIO, *, dpi: int = 150, outlines: bool = True
-) -> None:
-    """Write the figure as SVG; the same figure is the same text."""
-    font_type = "path" if outlines else "none"
-    with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": font_type}):
+def write_svg(figure: Figure, to: io.BytesIO | io.StringIO, *, dpi: int = 150) -> None:
+    """Write the figure as SVG, with letters as outlines; the same figure is the same text."""
+    with mpl.rc_context({"svg.hashsalt": SALT, "svg.fonttype": "path"}):
         figure.savefig(to, format="svg", dpi=dpi, metadata={"Date": None})
 
 
-def draw_curves(
-    records: Sequence[RoundMetrics], target: float, title: str, stem: Path
-) -> list[Path]:
-    """Draw test accuracy (or RMSE) and losses by round as ``stem``.png and .svg; return the files."""
+def draw_curves(records: Sequence[RoundMetrics], target: float, title: str, stem: Path) -> None:
+    """Draw test accuracy (or RMSE) and losses by round as ``stem``.png and .svg."""
     figure = new_figure(9.2, 3.7)
     left, right = figure.subplots(1, 2)
     _draw_score(left, records, target)
@@ -111,7 +100,7 @@ def draw_curves(
     for axes in (left, right):
         by_round(axes)
     figure.suptitle(title, fontsize=10, color="#333333")
-    return save(figure, stem, dpi=150)
+    save(figure, stem, dpi=150)
 
 
 def curve_panels(records: Sequence[RoundMetrics], target: float) -> list[tuple[str, Figure]]:

@@ -20,11 +20,11 @@ from fedapp.analysis.loss_landscape import (
 )
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Examples, load_dataset, load_transform
-from fedapp.errors import CheckpointError, ConfigError
+from fedapp.errors import ConfigError
 from fedapp.models.peephole import PeepholeLSTM
-from fedapp.runs.directory import RunDirectory, read_stored, resume_command
-from fedapp.runs.initial_model import read_weights
+from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.metrics import read_metrics
+from fedapp.runs.saved_model import final_weights, require_weights_of
 from fedapp.runs.stored_run import round_of_model
 from fedapp.seeds import generator
 from fedapp.training.batches import to_device
@@ -110,14 +110,15 @@ def sharpness_of(folder: Path, settings: Measurement, dataset: str = "") -> Shar
     Raises
     ------
     CheckpointError
-        There is no run, or it has no final model.
+        There is no run, or it has no final model of its network.
     ConfigError
         The data are not those of the run, the clients keep a part of the model, or its network has no
         second derivatives.
     """
     config, run_info = read_stored(folder)
     config = config.model_copy(update={"dataset": dataset}) if dataset else config
-    theta = _final_model(RunDirectory(folder))
+    directory = RunDirectory(folder)
+    theta = final_weights(directory)
     data = load_dataset(config)
     if data.fingerprint != run_info.get("fingerprint", data.fingerprint):
         raise ConfigError(
@@ -126,8 +127,9 @@ def sharpness_of(folder: Path, settings: Measurement, dataset: str = "") -> Shar
         )
     because = "Sharpness is measured of whole models: of a run with algorithm='fedavg', say."
     require_whole_model(config, data.task, because=because)
-    layers = make_module(config, data.task).modules()
-    if any(isinstance(layer, PeepholeLSTM) for layer in layers):
+    module = make_module(config, data.task)
+    require_weights_of(module, theta, directory)
+    if any(isinstance(layer, PeepholeLSTM) for layer in module.modules()):
         raise ConfigError(
             f"model = {config.model!r}: its LSTM has no second derivatives, and sharpness is measured by "
             "them. Measure runs of another model."
@@ -168,18 +170,6 @@ def _measure(
         directions=settings.directions,
         rise=float(np.mean(rises)),
     )
-
-
-def _final_model(directory: RunDirectory) -> dict[str, Tensor]:
-    try:
-        return read_weights(directory.model)
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{directory.path} has no {directory.model.name}: the run has not ended. Resume it: "
-            f"{resume_command(directory.path)}"
-        ) from error
-    except OSError as error:
-        raise CheckpointError(f"{directory.model} cannot be read: {error}") from error
 
 
 def last_round(folder: Path) -> int:

@@ -27,10 +27,8 @@ MAX_CLIENTS = 400
 """Rows of the picture; of more clients the first are drawn."""
 
 
-def draw_participation(
-    records: Sequence[RoundMetrics], config: RunConfig, stem: Path
-) -> list[Path]:
-    """Draw clients by rounds as ``stem``.png and .svg; return the files."""
+def draw_participation(records: Sequence[RoundMetrics], config: RunConfig, stem: Path) -> None:
+    """Draw clients by rounds as ``stem``.png and .svg."""
     trained = [record for record in records if record["round"] > 0]
     clients = range(config.num_clients)
     sampler = prepared_sampler(config)
@@ -63,4 +61,4 @@ def draw_participation(
         Patch(facecolor=color, edgecolor="#8A8A8A", label=name) for name, color in shown.items()
     ]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
-    return save(figure, stem, dpi=100)
+    save(figure, stem, dpi=100)

@@ -19,7 +19,7 @@ from fedapp.analysis.partition import (
     update_multiplier,
 )
 from fedapp.data.dataset import Partition
-from fedapp.runs.figures import ENDINGS, make_plain, new_figure, save
+from fedapp.runs.figures import ENDINGS, make_plain, new_figure, save, without_math
 from fedapp.runs.partition_summary import Matrix, count_labels
 
 COLORS = (
@@ -74,7 +74,7 @@ def draw_partition(
     elif max(matrix.counts.shape) <= MAX_WRITTEN:
         _write_counts(heat, matrix.counts)
     numbers = " · ".join(_numbers(partition.sizes, matrix.counts))
-    figure.suptitle(_without_math(f"{title}\n{numbers}".strip()), fontsize=10, color="#333333")
+    figure.suptitle(without_math(f"{title}\n{numbers}".strip()), fontsize=10, color="#333333")
     return save(figure, path, dpi=120, endings=endings)
 
 
@@ -122,7 +122,7 @@ def _spread_by_skew(matrix: Matrix) -> Matrix:
 
 def _draw_bars(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> None:
     """Draw one bar a client, stacked by label; the rarest labels are merged if colours run out."""
-    names, columns = [_without_math(label) for label in labels], counts
+    names, columns = [without_math(label) for label in labels], counts
     if len(labels) > len(COLORS):
         frequent = np.sort(np.argsort(-counts.sum(axis=0), kind="stable")[: len(COLORS) - 1])
         rest = counts.sum(axis=1) - counts[:, frequent].sum(axis=1)
@@ -136,11 +136,6 @@ def _draw_bars(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str]) -> 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=11))
     make_plain(axes, grid="y")
     axes.set_xlim(-0.6, len(counts) - 0.4)
-
-
-def _without_math(text: str) -> str:
-    """Return a text that matplotlib does not interpret as a formula."""
-    return text.replace("$", r"\$")
 
 
 def _legend(axes: Axes) -> None:
@@ -174,7 +169,7 @@ def _draw_heat_map(axes: Axes, counts: NDArray[np.int64], labels: Sequence[str])
         interpolation="nearest",
     )
     ticks = range(0, len(labels), -(-len(labels) // MAX_WRITTEN))
-    axes.set_yticks(ticks, [_without_math(labels[c]) for c in ticks], fontsize=8)
+    axes.set_yticks(ticks, [without_math(labels[c]) for c in ticks], fontsize=8)
     return image
 
 

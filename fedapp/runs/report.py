@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from logging import WARNING
+from pathlib import Path
 from typing import Any
 
 from flwr.common.logger import log
@@ -19,7 +20,7 @@ from fedapp.runs.report_page import report_page
 
 def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, Any]) -> None:
     """Write the curves and the report from the metrics on disk."""
-    data = config.name_of("dataset").rstrip("/").rsplit("/", 1)[-1]
+    data = Path(config.name_of("dataset")).name
     algorithm = config.name_of("algorithm")
     title = (
         f"{algorithm}, {data} ({config.name_of('partitioner')}), "

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from fedapp.config.read import defaults, without_unused_parameters
-from fedapp.config.run_config import RunConfig, Scalar, kebab
-from fedapp.config.training import ALGORITHM_DEFAULTS
+from fedapp.config.read import algorithm_defaults, defaults, without_unused_parameters
+from fedapp.config.run_config import RunConfig, kebab
 from fedapp.federation.callback import RoundMetrics
 from fedapp.runs.callbacks import has_reached
 from fedapp.runs.directory import RunDirectory, resume_command
@@ -175,11 +174,8 @@ def time_by_part(records: Sequence[RoundMetrics]) -> Iterator[tuple[Fact, str, f
 
 def changed_settings(config: RunConfig) -> list[tuple[str, str, str]]:
     """Return key, value and default of the settings that are not at their defaults."""
-    algorithm = cast("Algorithm", config.component("algorithm"))
-    own = {kebab(field): getattr(algorithm, f"default_{field}") for field in ALGORITHM_DEFAULTS}
-    standard: dict[str, Scalar] = {**defaults(), **own}
-    if algorithm.one_gradient:
-        standard["local-epochs"] = 1
+    own = {kebab(field): value for field, value in algorithm_defaults(config).items()}
+    standard = {**defaults(), **own}
     values = without_unused_parameters(config.to_run_config())
     return [
         (key, setting(value), setting(standard.get(key)))

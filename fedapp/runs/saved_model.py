@@ -17,6 +17,7 @@ from fedapp.runs.directory import RunDirectory, read_stored, resume_command
 from fedapp.runs.initial_model import read_weights
 from fedapp.runs.saved_task import read_saved_task, read_statistics
 from fedapp.training.build import make_module, require_whole_model
+from fedapp.training.tensors import Tensors
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ def load_model(folder: Path) -> SavedModel:
     """
     config, _ = read_stored(folder)
     directory = RunDirectory(folder.absolute())
+    weights = final_weights(directory)
     task = read_saved_task(directory) if directory.task.exists() else load_dataset(config).task
     statistics = None
     if directory.table.exists():  # of older versions, it may have another order and more columns
@@ -56,13 +58,31 @@ def load_model(folder: Path) -> SavedModel:
         config, task, because="Predict with a model of a run with algorithm='fedavg', say."
     )
     module = make_module(config, task)
-    if not directory.model.is_file():
-        raise CheckpointError(
-            f"{directory.model}: there is no such file, because the run has not ended. Continue it "
-            f"first: {resume_command(directory.path)}"
-        )
-    weights = read_weights(directory.model)
-    if problem := mismatch(weights, dict(module.named_parameters())):
-        raise CheckpointError(f"{directory.model} {problem}")
+    require_weights_of(module, weights, directory)
     module.load_state_dict(weights, strict=False)
     return SavedModel(directory, config, task, statistics, module.eval())
+
+
+def final_weights(directory: RunDirectory) -> Tensors:
+    """Return the weights of a run's final model.
+
+    Raises
+    ------
+    CheckpointError
+        The run has not ended, or the file cannot be read.
+    """
+    try:
+        return read_weights(directory.model)
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{directory.path} has no {directory.model.name}: the run has not ended. Resume it: "
+            f"{resume_command(directory.path)}"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(f"{directory.model} cannot be read: {error}") from error
+
+
+def require_weights_of(module: nn.Module, weights: Tensors, directory: RunDirectory) -> None:
+    """Raise CheckpointError if the run's final weights are those of another network than ``module``."""
+    if problem := mismatch(weights, dict(module.named_parameters())):
+        raise CheckpointError(f"{directory.model} {problem}")

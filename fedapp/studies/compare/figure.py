@@ -10,7 +10,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from fedapp.runs.figures import COLORS, PALE, by_round, draw_target, new_figure, percent_tick
+from fedapp.runs.figures import (
+    COLORS,
+    PALE,
+    by_round,
+    draw_target,
+    new_figure,
+    percent_tick,
+    without_math,
+)
 from fedapp.studies.compare.comparison import ACCURACY, METRICS, ComparedRun, Comparison, Metric
 
 MAX_STYLES = 12
@@ -60,7 +68,7 @@ def draw_panels(comparison: Comparison) -> dict[Metric, Figure]:
 def draw_all(comparison: Comparison) -> Figure:
     """Return one figure of all metrics beside each other, with the legend below."""
     lines = [
-        Line2D([], [], color=style.color, linestyle=style.line, label=_without_math(run.label))
+        Line2D([], [], color=style.color, linestyle=style.line, label=_in_legend(run.label))
         for run, style in zip(comparison.runs, styles_of(comparison.runs), strict=True)
         if style
     ]
@@ -109,6 +117,6 @@ def _spans_decades(comparison: Comparison, metric: Metric) -> bool:
     return bool(values) and min(values) > 0 and max(values) > LOG_SPAN * min(values)
 
 
-def _without_math(text: str) -> str:
-    """Return a text that matplotlib does not interpret as a formula, nor leaves out of a legend."""
-    return text.replace("$", r"\$").lstrip("_")
+def _in_legend(label: str) -> str:
+    """Return a label without what makes matplotlib leave it out of a legend."""
+    return without_math(label).lstrip("_")

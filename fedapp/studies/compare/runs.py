@@ -200,7 +200,7 @@ def _rank(key: str) -> int:
 def phrase(key: str, value: Scalar) -> str:
     """Return a setting in a label: a component by its name, a parameter without its component's."""
     if key in FAMILY_KEYS:
-        return str(value).rstrip("/").rsplit("/", 1)[-1]
+        return Path(str(value)).name
     return f"{key.rpartition('.')[2]} {setting(value)}"
 
 

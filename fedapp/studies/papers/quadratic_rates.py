@@ -126,8 +126,9 @@ def promised(method: Method, steps: int) -> Array:
     return bound(method, float(excess(start)[0]), distance, STRONG_CONVEXITY, steps)
 
 
-def rates_figure(steps: int = 16) -> Figure:
-    """Draw measured gaps (points) and bounds (lines) over ``steps`` rounds."""
+def rates_figure() -> Figure:
+    """Draw measured gaps (points) and bounds (lines) by round."""
+    steps = 16
     figure = new_figure(7.2, 4.2)
     axes = figure.subplots()
     for method, color in zip(METHODS, COLORS_OF_METHODS, strict=True):

@@ -97,15 +97,15 @@ class Base(Part):
 class Column(Part):
     """A column of a table; ``tuning`` overrides the experiment's search, and a row's overrides both.
 
-    ``again`` names the column that this one, of a ``Variant``, repeats with the settings that ``variant``
-    describes; both have the same published numbers. The page counts variants separately.
+    ``repeats`` names the column that this one, of a ``Variant``, repeats with the settings that
+    ``variant`` describes; both have the same published numbers. The page counts variants separately.
     """
 
     label: str
     settings: dict[str, Scalar] = {}
     target: float | None = None
     learning_rate_search: dict[str, Any] = Field({}, alias="tuning")
-    repeats: str = Field("", alias="again")
+    repeats: str = ""
     variant: str = ""
 
     @property
@@ -136,7 +136,7 @@ class Variant(Part):
             {
                 **column,
                 "label": f"{label}, {self.label}",
-                "again": label,
+                "repeats": label,
                 "variant": self.about,
                 "settings": {**column.get("settings", {}), **self.settings},
                 "tuning": self.learning_rate_search.get(label, column.get("tuning", {})),

@@ -80,8 +80,10 @@ def _rewrite_copy(copy: Node, memory: MemoryUse, matmuls: bool) -> None:
     if terms is None or any(meta(term).dtype != meta(weight).dtype for _, term in terms):
         return
     with copy.graph.inserting_before(copy):
-        parts_of = _split_matmuls if matmuls else _without_matmuls
-        split = [(sign, *parts_of(term, memory)) for sign, term in terms]
+        split = [
+            (sign, *(_split_matmuls(term, memory) if matmuls else ([], term)))
+            for sign, term in terms
+        ]
         rests = [(sign, rest) for sign, _, rest in split if rest is not None]
         if not all(
             _same_shape(rest, weight) and _readable_later(rest, memory) for _, rest in rests
@@ -116,12 +118,6 @@ def _other_terms(value: Node, weight: Node) -> list[tuple[float, Node]] | None:
         return [(1.0, first)]
     inner = _other_terms(first, weight)
     return None if inner is None else [*inner, (sign, second)]
-
-
-def _without_matmuls(term: Node, memory: MemoryUse) -> tuple[list[ScaledMatmul], Node | None]:
-    """Return the sum as it is."""
-    del memory
-    return [], term
 
 
 def _split_matmuls(term: Node, memory: MemoryUse) -> tuple[list[ScaledMatmul], Node | None]:

@@ -46,8 +46,9 @@ def descent(inputs: Array, targets: Array, batch: int, rate: float, steps: int) 
     return np.stack(path)
 
 
-def draw_descents(examples: int = 200, steps: int = 60) -> Drawing:
+def draw_descents() -> Drawing:
     """Draw Seo et al. 2024, Figure 1: B = n, B = 1 and a batch between, with one rate."""
+    examples, steps = 200, 60
     inputs, targets = least_squares(examples)
     figure, [[axes]] = new_panels(1, 1, 6.0, 4.6)
     _contours(axes, lambda w: ((inputs @ w - targets[:, None]) ** 2).mean(axis=0) / 2)

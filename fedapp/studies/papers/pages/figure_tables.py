@@ -11,7 +11,7 @@ from fedapp.config.run_config import Scalar
 from fedapp.runs.formatting import duration, number, percent, stated_percent
 from fedapp.runs.model_sharpness import Measurement
 from fedapp.studies.papers.catalogue import all_experiments
-from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
+from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, SEPARATOR
 from fedapp.studies.papers.claims import Claims, shares_of_rounds, similarity
 from fedapp.studies.papers.figures.sharpness import SYMBOLS, Point, points
 from fedapp.studies.papers.labels import RunLabels
@@ -253,7 +253,7 @@ def lines_section(results: Results, run_labels: RunLabels) -> str:
 
 
 def _line(name: str, cell: CellResult, results: Results, run_labels: RunLabels) -> list[str]:
-    shown = run_labels.text(name.replace(" | ", ": ", 1).replace(" | ", ", "), name)
+    shown = run_labels.text(name.replace(SEPARATOR, ": ", 1).replace(SEPARATOR, ", "), name)
     final, best = (_published(results.experiment, name, of) for of in ("final", "best"))
     if not cell.runs:
         return [shown, "", next(iter(cell.problems), NOT_RUN), "", final, "", best, *[""] * 4]

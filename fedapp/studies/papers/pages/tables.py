@@ -114,7 +114,7 @@ def entries(experiment: Table, results: Results) -> list[Entry]:
 
 
 def _result(results: Results, label: str, column: Column) -> CellResult:
-    return results.cells.get(f"{label} | {column.label}", CellResult())
+    return results.cells.get(f"{label}{SEPARATOR}{column.label}", CellResult())
 
 
 def variants_of(experiment: Table) -> list[str]:
