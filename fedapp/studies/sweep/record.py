@@ -37,8 +37,8 @@ CURVES = (
 class RunRecord(BaseModel):
     """The rounds of a run so far; lists have an entry for each evaluated round, None for nan.
 
-    ``train_loss`` is the clients' mean; ``training_set_loss`` is the global model's, with
-    ``eval-train-examples``; ``gradients`` counts the mini-batch gradients of all clients up to the
+    ``train_loss`` is the clients' mean with their weights; ``training_set_loss`` is the global model's,
+    with ``eval-train-examples``; ``gradients`` counts the mini-batch gradients of all clients up to the
     round; ``updates`` is u, averaged over the rounds; ``bytes_down`` and ``bytes_up`` are the mean bytes
     a round to and from one node; ``seconds`` is the wall time of all rounds; ``..._until`` are these
     four up to each evaluated round (records of earlier versions do not have them, and have the totals of
