@@ -21,9 +21,10 @@ from fedapp.federation.arrays import to_arrays
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.round_result import RoundResult
+from fedapp.federation.validation import upload_like
 from fedapp.runs.directory import create
 from fedapp.server import standard_callbacks
-from fedapp.training.build import initial_parameters, make_algorithm
+from fedapp.training.build import initial_parameters, make_algorithm, network_context
 from fedapp.training.device import choose_device
 from fedapp.training.execution import executed_config
 from strategies.strategy import FederatedStrategy
@@ -113,7 +114,10 @@ def _whole_round(
     nodes = Nodes(config, task, node_data.dataset.fingerprint, sizes)
     theta = initial_parameters(config, task)
     start = ServerState(0, theta)
-    strategy = FederatedStrategy(config, make_algorithm(config, task), nodes, None, start)
+    algorithm = make_algorithm(config, task)
+    context = network_context(config, task, theta, algorithm.broadcast(start.algorithm))
+    upload = upload_like(algorithm, theta, context)
+    strategy = FederatedStrategy(config, algorithm, nodes, None, start, upload)
     arrays = to_arrays(theta)
     nodes.wait(grid)
     for callback in callbacks:

@@ -11,6 +11,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from numpy.typing import ArrayLike
 
+from fedapp.config.registry import calling
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, Task
 from fedapp.data.coding import coded, own_statistics, summary_of
@@ -24,6 +25,7 @@ from fedapp.federation.delivery import repeat_failed_requests
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.queries import Queries
 from fedapp.federation.samplers.sampler import prepared_sampler
+from fedapp.federation.validation import upload_like
 from fedapp.files import disk_space_needed
 from fedapp.machine import keep_memory
 from fedapp.runs.callbacks import (
@@ -61,6 +63,7 @@ from fedapp.training.build import (
     initial_parameters,
     make_algorithm,
     make_score,
+    network_context,
     require_batches,
     require_given_statistics,
     require_target,
@@ -224,9 +227,19 @@ def _prepare(
         nodes,
         make_score(config, node_data.dataset),
         state,
+        _upload(config, algorithm, task, state),
         client_states=client_states,
         ledger=ledger,
         population=run_info.get("clients"),
+    )
+
+
+def _upload(config: RunConfig, algorithm: Algorithm, task: Task, state: ServerState) -> Tensors:
+    """Return tensors of the names, shapes and types that the clients upload, without values."""
+    with calling(algorithm, "broadcast"):
+        broadcast = algorithm.broadcast(state.algorithm)
+    return upload_like(
+        algorithm, state.theta, network_context(config, task, state.theta, broadcast)
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
-from functools import cached_property
 from logging import INFO, WARNING
 from typing import Any
 
@@ -16,7 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedapp.config.registry import calling
 from fedapp.config.run_config import RunConfig
-from fedapp.errors import ConfigError, RunError, one_line
+from fedapp.errors import RunError
 from fedapp.federation.aggregation import (
     RoundReplies,
     RunningAggregate,
@@ -36,7 +35,7 @@ from fedapp.federation.messages import encode_train_request
 from fedapp.federation.nodes import Nodes
 from fedapp.federation.round_result import UNCHANGED, RoundRequests, RoundResult, TrainingResult
 from fedapp.federation.shared_evaluation import server_scores
-from fedapp.federation.validation import Expected, upload_like
+from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import StateLocation
@@ -54,7 +53,8 @@ class FederatedStrategy(Strategy):
 
     The clients of a round are sampled statelessly and distributed over the nodes as cohorts. Their
     replies are checked, averaged in float64 in client order, and given to the algorithm's server
-    rule. ``score`` evaluates theta on the server and returns entries of the round's metrics. A private
+    rule. ``score`` evaluates theta on the server and returns entries of the round's metrics. ``upload``
+    has tensors of the names, shapes and types that clients upload besides their updates. A private
     run has a ``ledger``, and samples by coin from the ``population`` with which it began (None: all
     clients).
     """
@@ -66,6 +66,7 @@ class FederatedStrategy(Strategy):
         nodes: Nodes,
         score: ServerScore | None,
         state: ServerState,
+        upload: Tensors,
         client_states: Callable[[], StateLocation] | None = None,
         ledger: Ledger | None = None,
         population: Sequence[int] | None = None,
@@ -76,6 +77,7 @@ class FederatedStrategy(Strategy):
         self.score = score
         self.callbacks: Sequence[Callback] = ()
         self.state = state
+        self.upload = upload
         self.client_states = client_states
         self.ledger = ledger or Ledger()
         self._delivery = Delivery()
@@ -109,7 +111,6 @@ class FederatedStrategy(Strategy):
         Deadlines, evaluation and settings come from the configuration, and theta from ``state``, not
         from the arguments that this method inherits.
         """
-        _ = self._upload_like  # before clients train in vain
         result = Result()
         with ExitStack() as stack:
             for callback in reversed(self.callbacks):
@@ -236,9 +237,7 @@ class FederatedStrategy(Strategy):
         """Check and average the replies; name the sampled clients that got no request."""
         config, requests, theta = self.config, self._requests, self.state.theta
         sizes = self.nodes.sizes(requests.clients)
-        expected = Expected.of(
-            config, self.algorithm, requests.plan, theta, self._upload_like, sizes
-        )
+        expected = Expected.of(config, self.algorithm, requests.plan, theta, self.upload, sizes)
         wanted = self._sampler.wanted(requests.sampled)
         result = collect_replies(requests.by_node, replies, expected, wanted, config.round_deadline)
         result.faults |= self._sampler.unassigned(requests.sampled, requests.clients)
@@ -248,20 +247,6 @@ class FederatedStrategy(Strategy):
         """Return the tensors that clients are sent besides theta."""
         with calling(self.algorithm, "broadcast"):
             return self.algorithm.broadcast(self.state.algorithm)
-
-    @cached_property
-    def _upload_like(self) -> Tensors:
-        """Tensors of the names, shapes and types that the clients upload, without values."""
-        extras = self._broadcast()
-        try:
-            like = upload_like(self.algorithm, self.state.theta, extras)
-        except Exception as error:
-            raise ConfigError(
-                f"algorithm = {self.algorithm.name!r}: finalize raises {one_line(repr(error))} for a "
-                "client that took no step, whose context.step_state is empty. Return an upload of the "
-                "same names, shapes and types for it, too."
-            ) from error
-        return {name: tensor.to("meta") for name, tensor in like.items()}
 
     def _apply(self, aggregate: RunningAggregate) -> tuple[str, RoundMetrics]:
         """Apply the server rule; return why theta stays as it was, or "", and further metrics."""

@@ -421,11 +421,11 @@ def test_what_is_uploaded_is_worked_out_once(name, tmp_path, monkeypatch):
     """It is the same in every round, and local-dp draws a model's worth of noise to find out."""
     calls = []
 
-    def counted(algorithm, theta, broadcast):
+    def counted(algorithm, theta, context):
         calls.append(algorithm.name)
-        return upload_like(algorithm, theta, broadcast)
+        return upload_like(algorithm, theta, context)
 
-    monkeypatch.setattr("strategies.strategy.upload_like", counted)
+    monkeypatch.setattr("fedapp.server.upload_like", counted)
     records = metrics(run(tmp_path / "run", algorithm=name, weighting="uniform"))
     assert [record["replied"] for record in records[1:]] == [5, 5, 5]
     assert calls == [name]

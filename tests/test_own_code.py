@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -39,9 +40,10 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.workers import name_problem
 from fedapp.training.build import make_algorithm, make_model, make_module, make_trainer
 from fedapp.training.sequential import SequentialTrainer
-from fedapp.training.trial import try_out
-from tests.conftest import Run, metrics_of, model_of
+from fedapp.training.trial import ROUND_METRICS, try_out
+from tests.conftest import Run, largest_difference, metrics_of, model_of
 from tests.own_app import FILES, PYPROJECT, SIGNS, app_in, reload, write
+from tests.printed import ROOT
 
 
 @pytest.fixture
@@ -489,6 +491,33 @@ RETURNS = {
         "def report(self, state): return 3",
         r"report returns 3\. .* a dictionary of numbers",
     ),
+    "a name of the round": (
+        "def report(self, state): return {'steps': 7}",
+        "report returns 'steps', which every round has. Choose another name",
+    ),
+    "the round in a loss": (
+        LOSS + "params['1.bias'].sum() * (1 + context.round)",
+        "loss depends on context.round or context.steps, .*`round_randomness`",
+    ),
+    "the steps near theta": (
+        GRADIENT
+        + "return {n: context.steps * (p - context.global_params[n]) for n, p in params.items()}"
+        + ", differentiate(params, batch)[1]",
+        "gradient depends on context.round or context.steps",
+    ),
+    "a start that evaluation lacks": (
+        STATE
+        + """
+    def initial_client_state(self, context): return {"x": context.global_params["1.bias"]}
+    def start(self, theta): return {"b": theta["1.bias"]}
+    def broadcast(self, state): return state
+    def initial_params(self, context):
+        return {**context.global_params, "1.bias": context.broadcast["b"]}
+    """
+        + FINALIZE
+        + "(state={'x': params['1.bias']})",
+        r"initial_params raises KeyError: 'b'.* A client is evaluated with them, too",
+    ),
     "an error": (
         "def start(self, theta): return theta['nobody']",
         r"start raises KeyError: 'nobody' \(app/own\.py, line \d+, in start\)\. Correct its code\.$",
@@ -560,6 +589,104 @@ def test_a_rule_that_hands_on_parameters_copies_them(app: Path, run: Run, body: 
     one = metrics_of(run("one", trainer="sequential", **same))
     two = metrics_of(run("two", trainer="batched", program="record", **same))
     assert [r["norm"] for r in one[1:]] == pytest.approx([r["norm"] for r in two[1:]])
+
+
+EVALUATED = {
+    "num_correct raises": (
+        "def num_correct(self, outputs, targets): return outputs[99], len(targets)",
+        "num_correct raises IndexError",
+    ),
+    "whole numbers": (
+        "def num_correct(self, outputs, targets): return 1, len(targets)",
+        r"num_correct returns \(1, 2\)\. Let it return two tensors without dimensions",
+    ),
+    "metrics raises": (
+        "def metrics(self, outputs, targets): return {'f1': outputs['f1']}",
+        "metrics raises",
+    ),
+}
+
+
+@pytest.mark.parametrize(("method", "said"), EVALUATED.values(), ids=EVALUATED)
+@pytest.mark.parametrize("evaluation", ["server", "clients"])
+def test_an_evaluation_that_raises_is_refused_before_a_run(
+    evaluation: str, method: str, said: str, app: Path, run: Run, tmp_path: Path
+) -> None:
+    head, net, rest = SIZED.partition("class Net")
+    write(app, {"sized.py": f"{head}    {method}\n\n{net}{rest}"})
+    with pytest.raises(ConfigError, match=rf"^model = 'sized': {said}"):
+        run(model="./sized.py", evaluation=evaluation)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_names_of_a_rounds_metrics_are_those_of_the_page() -> None:
+    """But for the numbers that algorithms and models of ours report."""
+    page = (ROOT / "docs" / "run-directory.md").read_text()
+    table = page.partition("## A line of `metrics.jsonl`")[2].partition("###")[0]
+    names = [
+        name
+        for row in table.splitlines()
+        for name in re.findall(r"`([a-z_<>0-9]+)`", row.partition("|")[2].partition("|")[0])
+    ]
+    assert {name for name in names if "<" not in name} - {"clip"} == ROUND_METRICS
+
+
+CONSTANT = """
+    def loss(self, network, params, batch, context):
+        loss = super().loss(network, params, batch, context)
+        for name, before in context.step_state.items():
+            loss = loss + 0.5 * (params[name.removeprefix("at/")] - before).square().sum()
+        return loss
+"""
+
+
+def test_what_a_step_returns_is_a_constant_in_the_next(app: Path, run: Run) -> None:
+    """A clone of the live parameters does not move with them: the term has a gradient."""
+    code = SIGNS.partition("    def gradient")[0]
+    rule = REMEMBERED["before a step"].replace(": p for n, p in params", COPIED)
+    write(app, {"own.py": code + rule + CONSTANT, "plain.py": code})
+    models = [
+        model_of(run(f"{file} {trainer}", algorithm=f"./{file}.py", **given, batch_size=64))
+        for file in ("own", "plain")
+        for trainer, given in (
+            ("one", {"trainer": "sequential"}),
+            ("many", {"trainer": "batched", "program": "record"}),
+        )
+    ]
+    for name in models[0]:
+        torch.testing.assert_close(models[0][name], models[1][name], atol=1e-6, rtol=1e-4)
+    assert largest_difference(models[0], models[2]) > 1e-3
+
+
+COUNTED = """
+    needs: ClassVar[frozenset[str]] = frozenset({"classes"})
+
+    def finalize(self, params, context, steps):
+        layers = {n: p for n, p in params.items() if n in context.normalisation}
+        return ClientExtras(upload={"labels": context.label_counts, **layers})
+
+    def start(self, theta):
+        return {"labels": torch.zeros(()), "layers": torch.zeros(())}
+
+    def apply(self, theta, mean, upload, state, step):
+        labels, layers = upload["labels"].sum().float(), torch.tensor(len(upload) - 1.0)
+        return super().apply(theta, mean, upload, state, step)[0], {"labels": labels, "layers": layers}
+
+    def report(self, state):
+        return {"sum_of_labels": state["labels"], "layers": state["layers"]}
+"""
+
+
+def test_an_upload_may_have_label_counts_and_the_layers_of_normalisation(
+    app: Path, run: Run
+) -> None:
+    code = SIGNS.replace("import Algorithm", "import Algorithm, ClientExtras") + COUNTED
+    normed = FILES["nets.py"].replace("nn.ReLU()", "nn.LayerNorm(16), nn.ReLU()")
+    write(app, {"own.py": f"import torch\n{code}", "normed.py": normed})
+    records = metrics_of(run(algorithm="./own.py", model="./normed.py:Wide"))
+    # Six clients of 240 examples, and a weight and a bias of the LayerNorm.
+    assert [record["sum_of_labels"] for record in records[1:]] == [240] * 3
+    assert [record["layers"] for record in records[1:]] == [2] * 3
 
 
 SMOOTH = "F.cross_entropy({outputs}, {targets}, label_smoothing=0.1)"
@@ -653,6 +780,18 @@ def test_what_a_sampler_returns_are_clients(app: Path, run: Run, returned: str, 
     write(app, {"last.py": f"{head}return {returned}\n"})
     with pytest.raises(ConfigError, match=rf"^sampler = 'last': sample {said}"):
         run(sampler="./last.py")
+
+
+def test_all_clients_that_a_sampler_returns_count(app: Path, run: Run) -> None:
+    """However many nodes train them, and though they are more than C K = 3."""
+    everybody = FILES["last.py"].replace("[-candidates.number :]", "")
+    write(app, {"last.py": everybody})
+    models = []
+    for nodes in (1, 3, 6):
+        folder = run(f"{nodes}", nodes=nodes, sampler="./last.py")
+        assert [record["replied"] for record in metrics_of(folder)[1:]] == [6] * 3
+        models.append(model_of(folder))
+    assert max(largest_difference(models[0], each) for each in models[1:]) < 1e-6
 
 
 def test_a_sampler_may_return_an_array_in_any_order(app: Path, run: Run) -> None:

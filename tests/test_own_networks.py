@@ -236,6 +236,70 @@ def test_what_a_pass_in_training_mode_does_is_refused_before_a_run(
         run(tmp_path / "run", **settings)
 
 
+NO_TENSOR = """
+from typing import ClassVar
+from torch import nn
+from fedapp.models.model import Model
+
+class Outputs(nn.Linear):
+    def forward(self, x):
+        return {"logits": super().forward(x.flatten(1))}
+
+class Own(Model):
+    name: ClassVar[str] = "own"
+
+    def build(self, task):
+        return Outputs(64, 10)
+
+    def loss(self, outputs, targets, mask=None):
+        return super().loss(outputs["logits"], targets, mask)
+"""
+
+
+def test_outputs_that_are_no_tensor_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Own returns a dict, which is no tensor"):
+        run(tmp_path / "run", **own(tmp_path, NO_TENSOR))
+
+
+EMBEDDED = """
+from torch import nn
+
+class Words(nn.Module):
+    def __init__(self, num_classes):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(258, 4), nn.Linear(4, num_classes)
+
+    def forward(self, symbols):
+        return self.head(self.embedding(symbols).mean(1))
+"""
+
+
+@pytest.mark.parametrize("trainer", ["sequential", "batched"])
+def test_a_network_gets_symbols_that_pytorchs_embedding_takes(tmp_path: Path, trainer: str) -> None:
+    """They are stored as 16-bit integers."""
+    for split in ("train", "test"):
+        lines = "".join(
+            f"{word} {i},{len(word) - 3}\n" for i in range(20) for word in ("good", "bad")
+        )
+        (tmp_path / f"{split}.csv").write_text("text,label\n" + lines)
+    text: dict[str, Scalar] = {"dataset": str(tmp_path), "text_unroll": 12, "program": "record"}
+    if trainer == "sequential":
+        del text["program"]
+    folder = run(tmp_path / "run", trainer=trainer, **text, **own(tmp_path, EMBEDDED))
+    assert metrics(folder)[-1]["test_loss"] < metrics(folder)[0]["test_loss"]
+
+
+def test_a_frozen_parameter_may_have_two_names(tmp_path: Path) -> None:
+    twice = FROZEN.replace(
+        "self.body.req", "self.norm.again = self.norm.bias\n        self.body.req"
+    )
+    assert model(run(tmp_path / "run", **own(tmp_path, twice))).keys() == {
+        "norm.weight",
+        "head.weight",
+        "head.bias",
+    }
+
+
 def test_a_network_without_parameters_is_refused(tmp_path: Path) -> None:
     settings = own(tmp_path, FROZEN.replace("self.body.requires", "self.requires"))
     with pytest.raises(ConfigError, match="Tuned has no parameters that require gradients"):

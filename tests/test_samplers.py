@@ -68,7 +68,6 @@ def test_poisson_draws_each_client_with_probability_c() -> None:
     samples = [Poisson().sample(candidates(t, fraction=0.3)) for t in range(2000)]
     assert np.mean([len(s) for s in samples]) == pytest.approx(1.2, abs=0.07)
     assert min(map(len, samples)) == 0
-    assert Poisson().wanted(1, 3) == 3
 
 
 def test_power_of_choice_takes_the_largest_losses_of_its_candidates() -> None:

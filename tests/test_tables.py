@@ -573,6 +573,35 @@ def test_clients_test_a_regression(tmp_path):
     assert dict(status(folder))["RMSE"] == f"{last['test_rmse']:.6g}"
 
 
+HUBER = """
+from typing import ClassVar
+import torch.nn.functional as F
+from torch import nn
+from fedapp.models.model import Model
+
+class Huber(Model):
+    name: ClassVar[str] = "huber"
+    takes: ClassVar[frozenset[str]] = frozenset({"vector"})
+
+    def build(self, task):
+        return nn.Linear(2, 1)
+
+    def loss(self, outputs, targets, mask=None):
+        losses = F.huber_loss(outputs.squeeze(1), targets.to(outputs.dtype), reduction="none")
+        return losses.mean() if mask is None else (losses * mask).sum() / mask.sum().clamp(min=1)
+"""
+
+
+def test_a_regression_with_a_loss_of_its_own_has_no_accuracy(tmp_path):
+    data, _, _ = line(tmp_path / "set")
+    (tmp_path / "huber.py").write_text(HUBER)
+    settings = {"label_key": "y", "model": str(tmp_path / "huber.py"), "num_clients": 3}
+    last = metrics(run(tmp_path / "run", dataset=str(data), **settings))[-1]
+    assert last["test_accuracy"] is None
+    assert 0 < last["test_loss"] < last["test_rmse"] ** 2 / 2
+    assert last["test_r2"] < 1
+
+
 def test_a_resumed_run_and_a_node_that_joins_later_use_the_runs_statistics(tmp_path):
     data = clusters(tmp_path / "set", parts=3)
     settings = {

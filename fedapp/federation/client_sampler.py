@@ -193,9 +193,10 @@ class ClientSampler:
             self._delivery.drop_late(grid)
 
     def wanted(self, sampled: Sequence[int]) -> int:
-        """Return the accepted clients after which no others are waited for."""
-        m = participants(self.config.fraction_train, len(self.population))
-        return self.sampler.wanted(m, len(sampled))
+        """Return the accepted clients after which no others are waited for: with over-selection m."""
+        if not self.config.over_selection:
+            return len(sampled)
+        return min(participants(self.config.fraction_train, len(self.population)), len(sampled))
 
     def unassigned(self, sampled: Collection[int], assigned: Collection[int]) -> dict[int, Fault]:
         """Return why sampled clients were not assigned to a node."""

@@ -188,7 +188,7 @@ def decode_reply(request: TrainRequest, reply: Message | Fault, expected: Expect
         each = {
             r.client: checked_update(f"{EACH}{r.client}", arrays, expected) for r in client_metrics
         }
-    if expected.upload and has_weight:
+    if has_weight and (expected.upload or "uploads" in arrays):
         uploads = checked_tensors("uploads", arrays, expected.upload)
         if uploads.keys() == expected.theta.keys():
             check_norm("uploads", uploads, expected, min(request.plan.learning_rate, 1.0))

@@ -59,6 +59,7 @@ class TrainingResult:
         clients = aggregate.client_metrics
         updates = aggregate.average([plan.updates(client.examples) for client in clients])
         return {
+            **self.further,
             "learning_rate": plan.learning_rate,
             **({} if plan.steps else {"local_epochs": plan.epochs}),
             "batch_size": plan.batch_size,
@@ -75,7 +76,6 @@ class TrainingResult:
             **_fault_metrics(self.replies.faults),
             **({"late_replies": self.late} if self.late else {}),
             "model_changed": not self.problem,
-            **self.further,
         }
 
 

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fedapp.config.run_config import RunConfig
-from fedapp.errors import one_line
+from fedapp.errors import ConfigError, one_line
 from fedapp.federation.arrays import to_tensors
 from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.nodes import weights_are_fixed
@@ -78,16 +78,26 @@ class Expected:
 
 
 def upload_like(
-    algorithm: Algorithm, theta: Mapping[str, Tensor], broadcast: Mapping[str, Tensor]
+    algorithm: Algorithm, theta: Mapping[str, Tensor], context: ClientContext
 ) -> Tensors:
-    """Return tensors of the names, shapes and types that ``Algorithm.finalize`` uploads."""
-    context = ClientContext(theta, broadcast, learning_rate=1.0)
-    context = replace(
-        context,
-        state=algorithm.initial_client_state(context),
-        round_randomness=algorithm.round_randomness(context, 0, 0),
-    )
-    return algorithm.finalize(theta, context, 1).upload
+    """Return tensors of the names, shapes and types that ``Algorithm.finalize`` uploads, without values.
+
+    Raises
+    ------
+    ConfigError
+        It raises for a client that took no step.
+    """
+    try:
+        context = replace(context, learning_rate=1.0, state=algorithm.initial_client_state(context))
+        randomness = algorithm.round_randomness(context, 0, 0)
+        like = algorithm.finalize(theta, replace(context, round_randomness=randomness), 1).upload
+        return {name: tensor.to("meta") for name, tensor in like.items()}
+    except Exception as error:
+        raise ConfigError(
+            f"algorithm = {algorithm.name!r}: finalize raises {one_line(repr(error))} for a client that "
+            "took no step, whose context.step_state is empty. Return an upload of the same names, shapes "
+            "and types for it, too."
+        ) from error
 
 
 def checked_score(score: Score, *, has_accuracy: bool) -> Score | Fault:

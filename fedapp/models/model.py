@@ -99,7 +99,8 @@ class Model(Component, ABC):
 
         ``mask`` [n] is 1 for real examples and 0 for the padding of a batch; targets equal to
         IGNORE never count. Without any target that counts the loss is 0. Where targets are floats
-        [n] (a regression), it is the mean squared error of the outputs [n, 1].
+        [n] (a regression), which have the type in which the data are stored, it is the mean squared
+        error of the outputs [n, 1].
         """
         if is_regression(targets):
             squares = (outputs.squeeze(1) - targets.to(outputs.dtype)).square()
@@ -117,28 +118,25 @@ class Model(Component, ABC):
     def num_correct(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Return how many targets are predicted correctly, and how many count: two scalars.
 
-        The former is nan for a regression with the base's loss.
+        The former is nan for a regression.
         """
-        if self.predicts_numbers(targets):
+        if is_regression(targets):
             return without_accuracy(targets)
         counted = targets != IGNORE
         return ((outputs.argmax(1) == targets) & counted).sum(), counted.sum()
 
-    def predicts_numbers(self, targets: Tensor) -> bool:
-        """Return whether this is a regression with the base's loss."""
-        return is_regression(targets) and type(self).loss is Model.loss
-
     def metrics(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         """Return further metrics of a model, by name; by default those of a regression.
 
-        These are the root of the mean squared error, and R2 = 1 - sum (y - f)^2 / sum (y - mean y)^2.
+        These are the root of the mean squared error, and R2 = 1 - sum (y - f)^2 / sum (y - mean y)^2, of
+        outputs [n, 1].
 
         ``outputs`` [n, C] (or [n, C, T]) and ``targets`` are those of all examples evaluated. In the
         metrics of a round the names have the prefix ``test_`` or ``training_set_``, or ``client_`` for
         the mean over clients that evaluate the model, weighted by their examples (of "rmse" that of the
         squares).
         """
-        if not self.predicts_numbers(targets):
+        if not is_regression(targets) or outputs.shape[1:] != (1,):
             return {}
         targets = targets.double()
         squares = (outputs.squeeze(1).double() - targets).square().sum()
@@ -208,7 +206,8 @@ def _freeze(network: nn.Module) -> None:
     for layer in network.train().modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase) and not layer.training:
             layer.track_running_stats = False
-        for name, parameter in list(layer.named_parameters(recurse=False)):
+        parameters = layer.named_parameters(recurse=False, remove_duplicate=False)
+        for name, parameter in list(parameters):
             if not parameter.requires_grad:
                 delattr(layer, name)
                 layer.register_buffer(name, parameter.detach())
@@ -236,7 +235,7 @@ def zero_examples(task: Task, count: int, dtype: torch.dtype = torch.float32) ->
 
 
 def _require_outputs(model: Model, network: nn.Module, task: Task) -> None:
-    """Call the network on two zero examples; the shape matters only to the loss of the base class."""
+    """Call the network on two zero examples; the shape counts only for the loss of the base class."""
     name, training = type(model).__name__, [(part, part.training) for part in network.modules()]
     inputs = zero_examples(task, 2)
     try:
@@ -249,17 +248,17 @@ def _require_outputs(model: Model, network: nn.Module, task: Task) -> None:
         ) from error
     for part, mode in training:
         part.training = mode
-    if type(model).loss is not Model.loss:
+    if not isinstance(outputs, Tensor):
+        found = f"a {type(outputs).__name__}, which is no tensor,"
+    elif type(model).loss is Model.loss and tuple(outputs.shape[:2]) != (2, task.num_classes):
+        found = f"shape {tuple(outputs.shape)}"
+    else:
         return
-    is_tensor = isinstance(outputs, Tensor)
-    if not is_tensor or tuple(outputs.shape[:2]) != (2, task.num_classes):
-        kind = f"a {type(outputs).__name__}, which is no tensor,"
-        found = f"shape {tuple(outputs.shape)}" if is_tensor else kind
-        raise ConfigError(
-            f"model = {model.name!r}: {name} returns {found} for two examples. Let "
-            f"forward return logits of shape [n, {task.num_classes}] (of a text's every symbol: "
-            f"[n, {task.num_classes}, T])."
-        )
+    raise ConfigError(
+        f"model = {model.name!r}: {name} returns {found} for two examples. Let "
+        f"forward return logits of shape [n, {task.num_classes}] (of a text's every symbol: "
+        f"[n, {task.num_classes}, T])."
+    )
 
 
 def _fitting(task: Task) -> list[str]:

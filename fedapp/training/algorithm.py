@@ -205,7 +205,11 @@ class Algorithm(Component):
         return {}
 
     def initial_params(self, context: ClientContext) -> Mapping[str, Tensor]:
-        """Return the parameters from which the client starts: theta."""
+        """Return the parameters from which the client starts: theta.
+
+        A client that keeps state is also evaluated with them; then of ``context`` only ``global_params``,
+        ``state`` and ``normalisation`` are set.
+        """
         return context.global_params
 
     def loss(
@@ -223,7 +227,8 @@ class Algorithm(Component):
     ) -> tuple[Tensors, Tensor]:
         """Return the direction that a local step descends, and the objective's value.
 
-        The direction may have further names, for ``step_state``; parameters among them are cloned.
+        The direction may have further names, for ``step_state``; parameters among them are cloned. What
+        is returned is a constant in later steps.
         """
         return differentiate(params, batch)
 

@@ -23,7 +23,7 @@ from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, reason_of
 from fedapp.models.initial_weights import draw_initial_weights
 from fedapp.models.model import Model, initialise, zero_examples
-from fedapp.training.algorithm import Algorithm, Tensors
+from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
 from fedapp.training.batched.chunks import CLIENTS_PER_CORE, WHOLE_COHORT, ClientBatching
 from fedapp.training.batched.compiled_step import Mode, can_compile
 from fedapp.training.batched.trainer import BatchedTrainer
@@ -113,6 +113,20 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
             "trainer='sequential' or 'auto' (and leave out --stacked)."
         )
     return module
+
+
+def network_context(
+    config: RunConfig, task: Task, theta: Tensors, broadcast: Tensors
+) -> ClientContext:
+    """Return what the contexts of all clients have in common, on the CPU; label counts are zeros."""
+    module = make_module(config, task)
+    counts = torch.zeros(task.num_classes, dtype=DTYPES[config.precision])
+    return ClientContext(
+        {**theta, **running_statistics(module)},
+        broadcast,
+        normalisation=normalisation_names(module),
+        label_counts=counts if "classes" in make_algorithm(config, task).needs else None,
+    )
 
 
 def example_inputs(config: RunConfig, task: Task, count: int = 2) -> Tensor:

@@ -17,7 +17,7 @@ from fedapp.config.registry import Component, setting_of
 from fedapp.data.dataset import Examples, Subset
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, one_line
-from fedapp.models.model import Model
+from fedapp.models.model import Model, is_regression
 from fedapp.seeds import generator
 from fedapp.training.batched.graph_matmul import LinearWithOnednn
 from fedapp.training.batches import sequence_ends, to_device
@@ -81,7 +81,7 @@ class Evaluator:
 
     def _load(self, examples: Examples) -> None:
         inputs, targets = to_device(examples, self.device)
-        self.has_metrics |= self.model.predicts_numbers(targets)
+        self.has_metrics |= is_regression(targets)
         ends = sequence_ends(examples, causal=self.model.causal and not self.has_metrics)
         parts = (inputs.split(self.batch_size), targets.split(self.batch_size))
         if ends is not None:

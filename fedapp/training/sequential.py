@@ -120,12 +120,13 @@ class SequentialTrainer:
             direction, loss = self.algorithm.gradient(
                 self._differentiate(context), live, batch, context
             )
+            direction = {name: tensor.detach() for name, tensor in direction.items()}
             with torch.no_grad():
                 optimizer.step(live_params, [direction[name] for name in live])
                 step_state = self.algorithm.step_state(live, direction, context)
             if step_state:
                 context = dataclasses.replace(context, step_state=step_state)
-            losses.append(loss)
+            losses.append(loss.detach())
             sizes.append(counted_targets(batch).sum())
         with torch.no_grad():
             final = {

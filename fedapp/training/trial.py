@@ -18,21 +18,44 @@ from torch import Tensor
 from fedapp.config.registry import Component, calling, setting_of
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, load_transform
-from fedapp.data.dataset import Subset
-from fedapp.errors import ConfigError
-from fedapp.models.model import Model
-from fedapp.training.algorithm import Algorithm, Batch, ClientExtras, ServerStep
+from fedapp.data.dataset import Examples, Subset
+from fedapp.errors import ConfigError, one_line
+from fedapp.models.model import Model, PlainModel
+from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, ServerStep
+from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, example_inputs, make_algorithm, make_model, make_module
-from fedapp.training.client import client_task, shared_context, update_of
+from fedapp.training.client import client_task, is_personalised, shared_context, update_of
 from fedapp.training.evaluation import as_floats
 from fedapp.training.networks import unbatchable_layer
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.tensors import add, norm
 
+ROUND_METRICS = frozenset(
+    (
+        *(
+            "round",
+            "seconds",
+            "clients",
+            "replied",
+            "failures",
+            "faults",
+            "surplus",
+            "late_replies",
+        ),
+        *("examples", "steps", "learning_rate", "local_epochs", "batch_size", "updates"),
+        *("effective_updates", "train_loss", "model_changed", "bytes_down", "bytes_up"),
+        *("bytes_asked", "epsilon", "delta", "adjacency", "checkpoint_error", "similarity"),
+        *("distance_mean", "distance_max", "client_train_loss", "test_loss", "test_accuracy"),
+        *("test_rmse", "test_r2", "training_set_loss", "training_set_accuracy", "client_loss"),
+        *("client_accuracy", "client_worst_accuracy", "client_clients"),
+    )
+)
+"""The names in a round's line of ``metrics.jsonl``, of which an algorithm's own metrics have none."""
+
 
 def try_out(config: RunConfig, dataset: Dataset) -> None:
-    """Try out the run's algorithm, and its model's loss, if they are the user's own.
+    """Try out the run's algorithm, and its model's loss and metrics, if they are the user's own.
 
     Raises
     ------
@@ -40,8 +63,10 @@ def try_out(config: RunConfig, dataset: Dataset) -> None:
         A method raises, or returns what a round cannot use.
     """
     own, model = make_algorithm(config, dataset.task), make_model(config)
-    if model.own_code is not None and type(model).loss is not Model.loss:
-        _try_round(config, dataset, Algorithm(), model)
+    if model.own_code is not None and not isinstance(model, PlainModel):
+        if type(model).loss is not Model.loss:
+            _try_round(config, dataset, Algorithm(), model)
+        _try_evaluation(config, dataset, model)
     if own.own_code is not None:
         _try_round(config, dataset, own, own)
 
@@ -58,8 +83,8 @@ def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: C
     theta = {name: tensor.detach().clone() for name, tensor in module.named_parameters()}
     state = algorithm.start(theta)
     shared = shared_context(trainer, theta, algorithm.broadcast(state), plan)
-    two = Subset(dataset.train, np.arange(min(len(dataset.train), 2)))
-    (result,) = trainer.client_updates([client_task(trainer, shared, plan, 0, two, None)], plan)
+    task = client_task(trainer, shared, plan, 0, _two(dataset), None)
+    (result,) = trainer.client_updates([task], plan)
     mean = result.extras.update or update_of(plan, result.params, shared, algorithm)
     for problem in _difference(mean, theta):
         raise ConfigError(
@@ -72,7 +97,51 @@ def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: C
     clients = config.num_clients or 1
     step = ServerStep(plan, config.server_learning_rate, clients, 1, 1.0, config.fraction_train)
     _, state = algorithm.apply(theta, mean, result.extras.upload, state, step)
-    as_floats(own, "report", algorithm.report(state))
+    if taken := as_floats(own, "report", algorithm.report(state)).keys() & ROUND_METRICS:
+        raise ConfigError(
+            f"{setting_of(component)}: report returns {min(taken)!r}, which every round has. Choose "
+            "another name."
+        )
+    if is_personalised(own):
+        _try_personal_evaluation(algorithm, shared)
+
+
+def _try_personal_evaluation(algorithm: Algorithm, shared: ClientContext) -> None:
+    """Ask for the parameters with which a client is evaluated."""
+    context = ClientContext(
+        shared.global_params, state=shared.state, normalisation=shared.normalisation
+    )
+    try:
+        algorithm.initial_params(context)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{error} A client is evaluated with them, too: then context has global_params, state and "
+            "normalisation alone."
+        ) from error
+
+
+def _try_evaluation(config: RunConfig, dataset: Dataset, model: Model) -> None:
+    """Evaluate the initial model on two examples."""
+    module = make_module(config, dataset.task).eval()
+    inputs, targets = to_device(_two(dataset), torch.device("cpu"))
+    with torch.no_grad():
+        outputs = module(load_transform(config).test(inputs, DTYPES[config.precision]))
+        with calling(model, "num_correct"):
+            counts = model.num_correct(outputs, targets)
+        with calling(model, "metrics"):
+            metrics = model.metrics(outputs, targets)
+    if not (isinstance(counts, tuple) and len(counts) == 2) or any(
+        not isinstance(each, Tensor) or each.dim() for each in counts
+    ):
+        raise ConfigError(
+            f"{setting_of(model)}: num_correct returns {one_line(repr(counts))}. Let it return two "
+            "tensors without dimensions: how many targets are predicted correctly, and how many count."
+        )
+    as_floats(model, "metrics", metrics)
+
+
+def _two(dataset: Dataset) -> Examples:
+    return Subset(dataset.train, np.arange(min(len(dataset.train), 2)))
 
 
 class _Checked:
@@ -115,6 +184,13 @@ class _Checked:
                 f"{name} draws at random, for which {batched} has no seed. Use `round_randomness`, or "
                 "set trainer='sequential'."
             )
+        with calling(self._component, name):
+            uses_round = name in LOCAL_STEP and _uses_round(self._algorithm, name, arguments)
+        if uses_round:
+            yield (
+                f"{name} depends on context.round or context.steps, which {batched} does not have in a "
+                "local step. Give it by `round_randomness`, or set trainer='sequential'."
+            )
         if name == "gradient" and _counts_padding(self._algorithm, returned, arguments):
             yield (
                 f"its loss counts the padding of batches, which {batched} has. Weigh the examples by "
@@ -124,6 +200,34 @@ class _Checked:
 
 CLIENT_RULE = ("initial_params", "loss", "gradient", "step_state", "finalize")
 """The methods for which the sequential trainer seeds PyTorch's generator."""
+
+
+LOCAL_STEP = {"loss": 1, "gradient": 1, "step_state": 0}
+"""The methods of a local step, which the batched trainer traces once, and the place of ``params``."""
+
+
+def _uses_round(algorithm: Algorithm, name: str, arguments: tuple[Any, ...]) -> bool:
+    """Return whether a method of a local step gives something else in another round.
+
+    At other parameters than theta, where a term that keeps them near it is not 0.
+    """
+    place, method = LOCAL_STEP[name], getattr(algorithm, name)
+    moved = {n: tensor.detach() * 1.01 + 0.01 for n, tensor in arguments[place].items()}
+    given, context = [*arguments[:place], moved, *arguments[place + 1 : -1]], arguments[-1]
+    later = replace(context, round=context.round + 1, steps=context.steps + 1)
+    now, then = _tensors_in(method(*given, context)), _tensors_in(method(*given, later))
+    return not all(
+        first.shape == second.shape and first.isclose(second, equal_nan=True).all()
+        for first, second in zip(now, then, strict=True)
+    )
+
+
+def _tensors_in(returned: Any) -> list[Tensor]:
+    """Return the tensors of what a method of a local step returns."""
+    if isinstance(returned, Tensor):
+        return [returned]
+    values = returned.values() if isinstance(returned, Mapping) else returned
+    return [tensor for value in values for tensor in _tensors_in(value)]
 
 
 def _counts_padding(algorithm: Algorithm, returned: Any, arguments: tuple[Any, ...]) -> bool:

@@ -11,7 +11,7 @@ from fedapp.config.registry import Component
 
 
 class Transform(Component):
-    """A map from stored arrays to network inputs. The base: bytes to [0, 1], the rest unchanged."""
+    """A map from stored arrays to network inputs. The base: bytes to [0, 1], tokens to int64."""
 
     draws: ClassVar[int] = 0
     """Random numbers for each training example of each batch; 0: training inputs are test inputs."""
@@ -24,7 +24,7 @@ class Transform(Component):
         """Return the inputs as the network sees them at test time: [n, *output_shape]."""
         if inputs.dtype == torch.uint8:
             return inputs.to(dtype).div_(255)
-        return inputs.to(dtype) if inputs.is_floating_point() else inputs
+        return inputs.to(dtype) if inputs.is_floating_point() else inputs.long()
 
     def train(self, inputs: Tensor, dtype: torch.dtype, draws: Tensor) -> Tensor:
         """Return the inputs as the network sees them in training: [n, *output_shape].
@@ -36,6 +36,6 @@ class Transform(Component):
 
 
 class Scale(Transform):
-    """Bytes become floats in [0, 1]; floats and tokens stay as they are."""
+    """Bytes become floats in [0, 1]; floats and tokens keep their values."""
 
     name: ClassVar[str] = "scale"

@@ -20,10 +20,6 @@ class Poisson(Sampler):
         """Return a Poisson sample, of any size."""
         return poisson_sample(candidates.rng(), candidates.clients, candidates.fraction)
 
-    def wanted(self, m: int, sampled: int) -> int:
-        """Return the size of the sample: all of it is waited for."""
-        return sampled
-
     def config_errors(self, config: RunConfig) -> Iterator[str]:
         """Yield the errors of no clients, and of over-selection, whose m clients there are not."""
         if not config.fraction_train:

@@ -59,11 +59,10 @@ class Sampler(Component, ABC):
 
     @abstractmethod
     def sample(self, candidates: Candidates) -> list[int]:
-        """Return S_t, in ascending order."""
+        """Return S_t, in ascending order.
 
-    def wanted(self, m: int, sampled: int) -> int:
-        """Return the accepted clients, of ``sampled`` ones, after which no others are waited for."""
-        return min(m, sampled)
+        A round waits for all of it, or with ``over-selection`` for the first m.
+        """
 
     def available(self, seed: int, round_: int, clients: Sequence[int]) -> Sequence[int]:
         """Return the clients that a round may sample from, as far as the sampler limits them."""
