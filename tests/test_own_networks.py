@@ -281,8 +281,10 @@ def test_a_network_gets_symbols_that_pytorchs_embedding_takes(tmp_path: Path, tr
         lines = "".join(
             f"{word} {i},{len(word) - 3}\n" for i in range(20) for word in ("good", "bad")
         )
-        (tmp_path / f"{split}.csv").write_text("text,label\n" + lines)
-    text: dict[str, Scalar] = {"dataset": str(tmp_path), "text_unroll": 12, "program": "record"}
+        (tmp_path / "set").mkdir(exist_ok=True)
+        (tmp_path / "set" / f"{split}.csv").write_text("text,label\n" + lines)
+    data = str(tmp_path / "set")
+    text: dict[str, Scalar] = {"dataset": data, "text_unroll": 12, "program": "record"}
     if trainer == "sequential":
         del text["program"]
     folder = run(tmp_path / "run", trainer=trainer, **text, **own(tmp_path, EMBEDDED))
