@@ -13,6 +13,8 @@ from typing import Any
 import killed
 import pytest
 import torch
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import HealthCheck, settings
 from in_process import metrics as metrics_of
 from in_process import model as model_of
@@ -21,6 +23,7 @@ from deploy.federation import Federation, federation
 from fedapp.client_app import app as client_app
 from fedapp.config import read, registry
 from fedapp.config.read import read_config
+from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
 
@@ -119,6 +122,13 @@ def run(tmp_path: Path) -> Run:
         return folder
 
     return start
+
+
+@pytest.fixture
+def server_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process be a ServerApp's for one test: Flower stamps messages with its identity."""
+    for name, value in (("_run_id", RUN_ID), ("_node_id", SUPERLINK_NODE_ID), ("_task_id", 1)):
+        monkeypatch.setattr(TaskIdentity, name, value)
 
 
 @pytest.fixture

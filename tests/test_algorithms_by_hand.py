@@ -15,7 +15,6 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import strategy as flower
-from flwr.supercore.task_identity import TaskIdentity
 from torch import Tensor
 
 from fedapp.data.dataset import IGNORE, Examples
@@ -541,6 +540,7 @@ FLOWERS = {
 FedAdagrad has no beta1."""
 
 
+@pytest.mark.usefixtures("server_identity")
 @pytest.mark.parametrize("kind", list(FLOWERS))
 def test_flower_gives_other_numbers(kind: type[FedOpt]) -> None:
     """After three rounds FedAdam: 0.0715, 0.0715, 0.1369 there and 0.0617, 0.0617, 0.1250 here.
@@ -555,7 +555,6 @@ def test_flower_gives_other_numbers(kind: type[FedOpt]) -> None:
             for f, m, v in zip(factors, moments, squares, strict=True)
         ]
     )
-    TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     betas = {} if kind is FedAdagrad else {"beta_1": 0.5, "beta_2": 0.5}
     other = theirs(eta=0.1, eta_l=1.0, tau=0.1, **betas)
     x, found = np.zeros(1), []

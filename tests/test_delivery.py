@@ -8,7 +8,6 @@ from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.run import RunNotRunningException
-from flwr.supercore.task_identity import TaskIdentity
 from in_process import SMALL, client_app, metrics, run
 
 from fedapp.config.read import read_config
@@ -20,11 +19,7 @@ from fedapp.federation.samplers.uniform import Uniform
 from fedapp.server_app import app as server_app
 from tests.sampling import uniform_sample
 
-
-@pytest.fixture(autouse=True)
-def _task(monkeypatch):
-    for name, value in (("_run_id", 1), ("_node_id", SUPERLINK_NODE_ID), ("_task_id", 1)):
-        monkeypatch.setattr(TaskIdentity, name, value)
+pytestmark = pytest.mark.usefixtures("server_identity")
 
 
 class Clock:

@@ -2,20 +2,13 @@
 
 import pytest
 import torch
-from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, Krum, MultiKrum
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.errors import RunError
 from fedapp.training.tensors import weighted_mean
 from strategies._flower_rules import aggregate_with
 
-
-@pytest.fixture(autouse=True)
-def _task(monkeypatch):
-    """Pretend to be a ServerApp's process: Flower stamps messages with its task."""
-    for name, value in (("_run_id", 1), ("_task_id", 1), ("_node_id", SUPERLINK_NODE_ID)):
-        monkeypatch.setattr(TaskIdentity, name, value)
+pytestmark = pytest.mark.usefixtures("server_identity")
 
 
 def points(*rows, dtype=torch.float32):

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 from flwr.app import Message, MessageType
-from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,10 +124,9 @@ def test_nodes_train_side_by_side_and_their_clients_one_after_another() -> None:
     assert aggregated(one, reply(report(2, seconds=2.5))).train_seconds == 3.0
 
 
-def test_a_round_waits_for_clients_and_not_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("server_identity")
+def test_a_round_waits_for_clients_and_not_for_nodes() -> None:
     """Of the first node's two clients one failed: with the second node there are three."""
-    for name, value in (("_run_id", 1), ("_task_id", 1), ("_node_id", SUPERLINK_NODE_ID)):
-        monkeypatch.setattr(TaskIdentity, name, value)
     orders = [TrainRequest(RoundPlan(), clients) for clients in ((0, 1), (2, 3), (4, 5))]
     failed = TrainReply({"w": torch.tensor(1.0)}, {}, {}, (report(0),), {1: "no disk"})
     replies = [failed, reply(report(2), report(3), mean=4.0), reply(report(4), report(5), mean=9.0)]

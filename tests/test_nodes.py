@@ -29,7 +29,7 @@ from fedapp.config.run_config import RunConfig, Scalar
 from fedapp.data import Task
 from fedapp.data.embedded.digits import Digits
 from fedapp.data.node_data import NodeData, OwnClient, describe_task, read_node_data
-from fedapp.engines.grid import RUN_ID, run_client_app, set_identity
+from fedapp.engines.grid import RUN_ID, run_client_app
 from fedapp.engines.in_process import InlineGrid, run_inline
 from fedapp.errors import ConfigError, RunError
 from fedapp.federation.arrays import to_arrays
@@ -47,12 +47,9 @@ from fedapp.training.client import TrainRequest
 from fedapp.training.round_plan import RoundPlan
 from tests.in_process import SMALL, metrics
 
+pytestmark = pytest.mark.usefixtures("server_identity")
+
 DIGITS = Digits().load()
-
-
-@pytest.fixture(autouse=True)
-def _task(monkeypatch: pytest.MonkeyPatch) -> None:
-    set_identity(SUPERLINK_NODE_ID)
 
 
 def spoken(folder: Path, *lines: str) -> Path:

@@ -6,13 +6,12 @@ import httpx
 import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_to_proto
 from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.run import Run, RunNotRunningException
-from flwr.supercore.task_identity import TaskIdentity
 from test_delivery import Clock, SlowGrid, ask
 from test_exchange import Clock as SleepClock
 
@@ -24,13 +23,9 @@ from fedapp.federation.validation import Expected
 from fedapp.training.client import TrainRequest
 from fedapp.training.round_plan import RoundPlan
 
+pytestmark = pytest.mark.usefixtures("server_identity")
+
 DEADLINE = 1.0
-
-
-@pytest.fixture(autouse=True)
-def _task(monkeypatch):
-    for name, value in (("_run_id", 1), ("_node_id", SUPERLINK_NODE_ID), ("_task_id", 1)):
-        monkeypatch.setattr(TaskIdentity, name, value)
 
 
 class HttpGrid:

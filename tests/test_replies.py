@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.common.constant import ErrorCode
 
 from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.messages import decode_reply, decode_scores, encode_reply, encode_scores
@@ -20,17 +19,12 @@ from fedapp.training.evaluation import Score
 from fedapp.training.round_plan import RoundPlan
 from strategies.fednova import MAX_STEPS, FedNova
 
+pytestmark = pytest.mark.usefixtures("server_identity")
+
 PLAN = RoundPlan(round=3, learning_rate=0.1)
 ORDER = TrainRequest(PLAN, (0, 1))
 REPORT = ClientMetrics(0, 5, 5.0, 2, 0.5, 1.0)
 EXPECTED = Expected({"w": torch.tensor([3.0, 4.0])}, {0: 5, 1: 2})
-
-
-@pytest.fixture(autouse=True)
-def _task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend to be a ServerApp's process: Flower stamps messages with its task."""
-    for name, value in (("_run_id", 1), ("_task_id", 1), ("_node_id", SUPERLINK_NODE_ID)):
-        monkeypatch.setattr(TaskIdentity, name, value)
 
 
 def reply(*reports: ClientMetrics, update: tuple[float, ...] = (0.0, 0.0)) -> Message:

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, Message
-from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
@@ -23,6 +21,8 @@ from strategies.fedmedian import FedMedian
 from tests.conftest import largest_difference, metrics_of, model_of
 from tests.in_process import run
 from tests.one_parameter import CLIENTS, Federation, examples
+
+pytestmark = pytest.mark.usefixtures("server_identity")
 
 RULES = ("bulyan", "fedmedian", "fedtrimmedavg", "krum", "multikrum")
 EVERY = pytest.mark.parametrize("name", RULES)
@@ -42,13 +42,6 @@ SEVEN: dict[str, Any] = {
     "pictures": False,
     "2nn.hidden": 200,
 }
-
-
-@pytest.fixture(autouse=True)
-def _task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend to be a ServerApp's process: Flower stamps messages with its task."""
-    for name, value in (("_run_id", 1), ("_task_id", 1), ("_node_id", SUPERLINK_NODE_ID)):
-        monkeypatch.setattr(TaskIdentity, name, value)
 
 
 def algorithm(name: str, **options: Any) -> Algorithm:

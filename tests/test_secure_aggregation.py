@@ -10,9 +10,7 @@ import flwr.serverapp.strategy
 import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.client.mod import secaggplus_mod
-from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.server.workflow import SecAggPlusWorkflow
-from flwr.supercore.task_identity import TaskIdentity
 from test_delivery import SlowGrid
 
 from fedapp.federation.arrays import to_arrays
@@ -20,11 +18,7 @@ from fedapp.federation.messages import encode_train_request
 from fedapp.training.client import TrainRequest
 from fedapp.training.round_plan import RoundPlan
 
-
-@pytest.fixture(autouse=True)
-def _task(monkeypatch):
-    for name, value in (("_run_id", 1), ("_node_id", SUPERLINK_NODE_ID), ("_task_id", 1)):
-        monkeypatch.setattr(TaskIdentity, name, value)
+pytestmark = pytest.mark.usefixtures("server_identity")
 
 
 def context():

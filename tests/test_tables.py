@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from data_files import write_parquet
 from flwr.app import Context, Message, MessageType, RecordDict
-from flwr.common.constant import SUPERLINK_NODE_ID
 from in_process import SMALL, metrics, model
 from test_data_sources import load
 
@@ -22,7 +21,7 @@ from fedapp.config.run_config import Scalar
 from fedapp.data import load_node_data, load_partition, load_uncoded
 from fedapp.data.coding import coded, own_statistics, summary_of
 from fedapp.data.table import Statistics, Summary
-from fedapp.engines.grid import RUN_ID, run_client_app, set_identity
+from fedapp.engines.grid import RUN_ID, run_client_app
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, DataError, RunError
 from fedapp.federation.table_statistics import TableStatistics
@@ -668,11 +667,11 @@ def test_statistics_of_more_examples_than_a_node_has_are_refused(tmp_path):
     ],
     ids=["needed", "dp-fedavg", "local-dp", "given"],
 )
+@pytest.mark.usefixtures("server_identity")
 def test_a_node_sends_statistics_only_where_they_are_needed(tmp_path, settings, sends):
     """Queries leave before the server refuses a private run without statistics given by hand."""
     folder = str(csv(tmp_path / "own", "height,weight,label 1.5,61.5,0 2.5,82.5,1"))
     values = {"num-clients": 0, "dataset": folder, **settings}
-    set_identity(SUPERLINK_NODE_ID)
     node = Context(RUN_ID, 7, {"data-path": folder, "client-id": 0}, RecordDict(), values)
     reply = run_client_app(client_app, Message(RecordDict(), 7, MessageType.QUERY), node)
     found = reply.content.config_records["holdings"]
