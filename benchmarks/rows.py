@@ -116,7 +116,7 @@ def _whole_round(
     start = ServerState(0, theta)
     algorithm = make_algorithm(config, task)
     context = network_context(config, task, theta, algorithm.broadcast(start.algorithm))
-    upload = upload_like(algorithm, theta, context)
+    upload = upload_like(algorithm, context)
     strategy = FederatedStrategy(config, algorithm, nodes, None, start, upload)
     arrays = to_arrays(theta)
     nodes.wait(grid)

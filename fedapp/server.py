@@ -238,9 +238,7 @@ def _upload(config: RunConfig, algorithm: Algorithm, task: Task, state: ServerSt
     """Return tensors of the names, shapes and types that the clients upload, without values."""
     with calling(algorithm, "broadcast"):
         broadcast = algorithm.broadcast(state.algorithm)
-    return upload_like(
-        algorithm, state.theta, network_context(config, task, state.theta, broadcast)
-    )
+    return upload_like(algorithm, network_context(config, task, state.theta, broadcast))
 
 
 def _engine(grid: Grid) -> dict[str, Any]:

@@ -421,9 +421,9 @@ def test_what_is_uploaded_is_worked_out_once(name, tmp_path, monkeypatch):
     """It is the same in every round, and local-dp draws a model's worth of noise to find out."""
     calls = []
 
-    def counted(algorithm, theta, context):
+    def counted(algorithm, context):
         calls.append(algorithm.name)
-        return upload_like(algorithm, theta, context)
+        return upload_like(algorithm, context)
 
     monkeypatch.setattr("fedapp.server.upload_like", counted)
     records = metrics(run(tmp_path / "run", algorithm=name, weighting="uniform"))

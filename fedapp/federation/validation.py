@@ -77,9 +77,7 @@ class Expected:
         )
 
 
-def upload_like(
-    algorithm: Algorithm, theta: Mapping[str, Tensor], context: ClientContext
-) -> Tensors:
+def upload_like(algorithm: Algorithm, context: ClientContext) -> Tensors:
     """Return tensors of the names, shapes and types that ``Algorithm.finalize`` uploads, without values.
 
     Raises
@@ -90,7 +88,8 @@ def upload_like(
     try:
         context = replace(context, learning_rate=1.0, state=algorithm.initial_client_state(context))
         randomness = algorithm.round_randomness(context, 0, 0)
-        like = algorithm.finalize(theta, replace(context, round_randomness=randomness), 1).upload
+        context = replace(context, round_randomness=randomness)
+        like = algorithm.finalize(context.global_params, context, 1).upload
         return {name: tensor.to("meta") for name, tensor in like.items()}
     except Exception as error:
         raise ConfigError(

@@ -97,9 +97,9 @@ def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: C
     clients = config.num_clients or 1
     step = ServerStep(plan, config.server_learning_rate, clients, 1, 1.0, config.fraction_train)
     _, state = algorithm.apply(theta, mean, result.extras.upload, state, step)
-    if taken := as_floats(own, "report", algorithm.report(state)).keys() & ROUND_METRICS:
+    if own_names := as_floats(own, "report", algorithm.report(state)).keys() & ROUND_METRICS:
         raise ConfigError(
-            f"{setting_of(component)}: report returns {min(taken)!r}, which every round has. Choose "
+            f"{setting_of(component)}: report returns {min(own_names)!r}, which every round has. Choose "
             "another name."
         )
     if is_personalised(own):
