@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from typer.testing import CliRunner
+
+from fedapp.cli.main import app as command_line
 from fedapp.config import app_folder, components, own_code, read, registry
 from fedapp.studies.sweep import identity
 
@@ -209,3 +212,9 @@ def write(folder: Path, files: dict[str, str]) -> None:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def invoke(*words: str) -> str:
+    """Return the output of a command, or its error."""
+    result = CliRunner().invoke(command_line, list(words))
+    return result.output if result.exception is None else str(result.exception)

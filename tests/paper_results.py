@@ -1,14 +1,23 @@
-"""Results made by hand, for tests of pages, pictures and claims."""
+"""Published results, and results made by hand, for tests of pages, pictures and claims."""
 
 from __future__ import annotations
 
+from fedapp.cli.generate import RESULTS
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cells import Setup
 from fedapp.studies.papers.results import CellResult, Curve, Results, RunResult
-from fedapp.studies.papers.schema import Scale, Table
+from fedapp.studies.papers.schema import SCALES, Scale, Table
+from fedapp.studies.papers.stored import read_results
+from fedapp.studies.sweep.table import read_records
 
 EXPERIMENTS = all_experiments()
-
+RECORDS = read_records(RESULTS)
+PUBLISHED = [
+    results
+    for name in EXPERIMENTS
+    for scale in SCALES
+    if (results := read_results(RESULTS, name, scale)) and results.cells
+]
 
 TABLES = {
     name: experiment for name, experiment in EXPERIMENTS.items() if isinstance(experiment, Table)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 from fedapp.config.read import defaults
 from fedapp.config.run_config import Scalar
-from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cells import cells_of
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.figures.curves import draw_figure
@@ -18,20 +16,8 @@ from fedapp.studies.papers.pages.claims import claims_section
 from fedapp.studies.papers.pages.page import page
 from fedapp.studies.papers.results import CellResult, Results
 from fedapp.studies.papers.schema import Figure, Sharpness, Table
-from fedapp.studies.papers.stored import read_results
 from fedapp.studies.sweep.record import RunRecord
-from fedapp.studies.sweep.table import read_records
-from tests.paper_results import EXPERIMENTS, cell, curve, run_result
-
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "results"
-RECORDS = read_records(RESULTS)
-SCALES = ("cpu", "narrow", "full")
-PUBLISHED = [
-    results
-    for name in all_experiments()
-    for scale in SCALES
-    if (results := read_results(RESULTS, name, scale)) and results.cells
-]
+from tests.paper_results import EXPERIMENTS, PUBLISHED, RECORDS, cell, curve, run_result
 
 
 def as_run(name: str, scale, command: str = "fedapp reproduce") -> RunLabels:

@@ -8,26 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from fedapp.cli.generate import RESULTS
 from fedapp.config.read import parse_settings
-from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cells import Cells, cells_without_data
 from fedapp.studies.papers.results import CandidateResult, CellResult, Results, cell_result
-from fedapp.studies.papers.schema import SCALES
-from fedapp.studies.papers.stored import read_results
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.search import Candidate, Cell, SearchResult
-from fedapp.studies.sweep.table import read_records
-from tests.paper_results import EXPERIMENTS
+from tests.paper_results import EXPERIMENTS, PUBLISHED, RECORDS
 
-RECORDS = read_records(RESULTS)
-PUBLISHED = [
-    results
-    for name in all_experiments()
-    for scale in SCALES
-    if (results := read_results(RESULTS, name, scale)) and results.cells
-]
 NOT_OF_THE_CELL = {
     "seed",
     "trainer",

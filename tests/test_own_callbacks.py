@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
-from typer.testing import CliRunner
 
-from fedapp.cli.main import app as command_line
 from fedapp.config.read import read_config
 from fedapp.errors import CheckpointError, RunError
 from fedapp.node import node_setup_of
@@ -25,7 +23,7 @@ from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.retry import retry
 from fedapp.studies.sweep.store import Store
 from tests.conftest import SMALL, Run, metrics_of
-from tests.own_app import FILES, PYPROJECT, ROWS, app_in, reload, write
+from tests.own_app import FILES, PYPROJECT, ROWS, app_in, invoke, reload, write
 
 OTHER = (
     ROWS.replace("Rows", "Other").replace('"rows"', '"other"').replace("rows.jsonl", "other.jsonl")
@@ -62,12 +60,6 @@ def with_line(line: str) -> str:
     """Return the callback ``Rows`` with one more line at the end of its ``on_round``."""
     end = 'result.metrics["test_accuracy"])\n'
     return ROWS.replace(end, f"{end}        {line}\n")
-
-
-def invoke(*words: str) -> str:
-    """Return the output of a command, or its error."""
-    result = CliRunner().invoke(command_line, list(words))
-    return result.output if result.exception is None else str(result.exception)
 
 
 # ---------------------------------------------------------------------- runs

@@ -19,9 +19,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.supercore.task_identity import TaskIdentity
 from in_process import run as run_on
-from typer.testing import CliRunner
 
-from fedapp.cli.main import app as command_line
 from fedapp.client_app import app as client_app
 from fedapp.config import app_folder, components
 from fedapp.config.components import family_of
@@ -42,7 +40,7 @@ from fedapp.training.build import make_algorithm, make_model, make_module, make_
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trial import ROUND_METRICS, try_out
 from tests.conftest import Run, largest_difference, metrics_of, model_of
-from tests.own_app import FILES, PYPROJECT, SIGNS, app_in, reload, write
+from tests.own_app import FILES, PYPROJECT, SIGNS, app_in, invoke, reload, write
 from tests.printed import ROOT
 
 
@@ -54,12 +52,6 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(folder)
     with app_in(folder):
         yield folder
-
-
-def invoke(*words: str) -> str:
-    """Return the output of a command, or its error."""
-    result = CliRunner().invoke(command_line, list(words))
-    return result.output if result.exception is None else str(result.exception)
 
 
 # ---------------------------------------------------------------------- how they are found

@@ -12,11 +12,9 @@ from fedapp.cli.generate import RESULTS, result_pages
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.figures.draw import draw
 from fedapp.studies.papers.stored import results_of
-from fedapp.studies.sweep.table import read_records
-from tests.paper_results import EXPERIMENTS, setup
+from tests.paper_results import EXPERIMENTS, RECORDS, setup
 
 DOCS = RESULTS.parent
-RECORDS = read_records(RESULTS)
 LARGEST = 6_500_000
 """Bytes of all files of the documentation."""
 
