@@ -25,6 +25,9 @@ CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
 DECIMAL = re.compile(r"(?<![\w.])\d[\d,]*\.\d+(?:e-?\d+)?(?![\w.]*\d)")
 
 
+RISING = [0.5, 0.9, 0.96, 0.98, 0.98]
+
+
 def found(experiment: str, scale: str) -> Results | None:
     """Return results of two cells: 100 and 300 rounds over two seeds, and 50."""
     if scale != "cpu":
@@ -33,7 +36,9 @@ def found(experiment: str, scale: str) -> Results | None:
         run_result(100.0, 0.5, curve=curve([0.1, 0.25]), least_loss=1.234),
         run_result(300.0, 0.6, seed=1, curve=curve([0.1, 0.35]), least_loss=3.0),
     ]
-    return table_results({"a | IID": cell(*runs), "b | IID": cell(run_result(50.0))})
+    return table_results(
+        {"a | IID": cell(*runs), "b | IID": cell(run_result(50.0, curve=curve(RISING)))}
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,6 +52,10 @@ def found(experiment: str, scale: str) -> Results | None:
         ("{{cpu final of a | IID ~1}} %", "55.0 %"),
         ("{{cpu accuracy@1 of a | IID}} %", "30.00 %"),
         ("{{cpu least_loss#0 of a | IID}}", "1.23"),
+        # 97 % between 96 and 98 % in rounds 2 and 3; of rounds 0, 2 and 4 between 2 and 4
+        ("{{cpu needed/1 of b | IID}}", "2.5"),
+        ("{{cpu needed/2 of b | IID}}", "3"),
+        ("{{cpu needed/3 of a | IID}}", NOT_RUN),
         ("{{cpu needed of a | IID over needed of b | IID}} times", "2.0 times"),  # at seed 0
         ("{{cpu highest final of a | IID less lowest final of a | IID ~1}} points", "10.0 points"),
         ("{{cpu training_loss of a | IID}}", NOT_RUN),

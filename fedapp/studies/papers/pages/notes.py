@@ -4,7 +4,8 @@ A placeholder is a scale and a number, or two: ``NUMBER of CELL``, ``NUMBER of E
 of these ``over`` another (a ratio) or ``less`` another (a difference), both at the seeds that both cells
 have, and at the end ``~2`` for two decimals. A number is an attribute of a cell's runs, the mean over the
 seeds; with ``lowest`` or ``highest`` before it the least or the greatest, and with ``#1`` behind it that
-of seed 1; ``accuracy@15`` is that of round 15. Accuracies are in percent, their differences in points.
+of seed 1; ``accuracy@15`` is that of round 15, and ``needed/10`` the rounds to the experiment's target of
+the rounds that are multiples of 10. Accuracies are in percent, their differences in points.
 The numbers of a picture have no cell: ``{{full lowest shared}}``.
 """
 
@@ -14,13 +15,14 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from fedapp.analysis.curves import rounds_to_target
 from fedapp.errors import ConfigError
 from fedapp.runs.formatting import number, rounds
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR
 from fedapp.studies.papers.pages.markdown import NOT_RUN
 from fedapp.studies.papers.results import Results, RunResult
-from fedapp.studies.papers.schema import ScaleName
+from fedapp.studies.papers.schema import Figure, ScaleName, Table
 from fedapp.studies.papers.stored import results_of
 from fedapp.studies.sweep.record import RunRecord
 
@@ -29,7 +31,8 @@ PLACEHOLDER = re.compile(
     r"(?: ~(?P<digits>\d))?\}\}"
 )
 NUMBER = re.compile(
-    r"(?:(?P<end>lowest|highest) )?(?P<key>\w+(?: \w+)?)(?:@(?P<round>\d+))?(?:#(?P<seed>\d+))?$"
+    r"(?:(?P<end>lowest|highest) )?(?P<key>\w+(?: \w+)?)(?:(?P<at>[@/])(?P<round>\d+))?"
+    r"(?:#(?P<seed>\d+))?$"
 )
 ACCURACIES = ("final", "best", "fluctuation", "accuracy")
 Find = Callable[[str, ScaleName], Results | None]
@@ -111,7 +114,10 @@ def _values(text: str, scale: ScaleName, find: Find) -> dict[int, float]:
     if named is None or cell is None:
         raise ConfigError(f"a note asks for {text!r}, and there is no such number or cell.")
     runs = [run for run in cell.runs if named["seed"] is None or run.seed == int(named["seed"])]
-    values = {run.seed: _of_run(run, named["key"], named["round"]) for run in runs}
+    if named["at"] == "/":
+        values = {run.seed: _needed(results, run, int(named["round"])) for run in runs}
+    else:
+        values = {run.seed: _of_run(run, named["key"], named["round"]) for run in runs}
     known = {seed: float(value) for seed, value in values.items() if value is not None}
     return known if len(known) == len(values) else {}
 
@@ -133,3 +139,13 @@ def _of_run(run: RunResult, key: str, round_: str | None) -> float | None:
     if run.curve is None:
         return None
     return dict(zip(run.curve.rounds, getattr(run.curve, key), strict=True)).get(int(round_))
+
+
+def _needed(results: Results, run: RunResult, every: int) -> float | None:
+    """Return the rounds to the target of a run as if it had been evaluated ``every`` so many rounds."""
+    experiment = all_experiments()[results.experiment]
+    if run.curve is None or not isinstance(experiment, Figure | Table):
+        return None
+    points = zip(run.curve.rounds, run.curve.accuracy, strict=True)
+    rounds, values = zip(*((r, v) for r, v in points if r % every == 0), strict=True)
+    return rounds_to_target(rounds, values, experiment.target)
