@@ -154,8 +154,9 @@ def _execution_summary(results: Results) -> str:
     how = "; ".join(_executed_with(results.execution))
     if not results.runs:
         return f"Written {results.written}."
+    runs = "1 run" if results.runs == 1 else f"{results.runs} runs"
     return (
-        f"{results.runs} runs, {duration(results.seconds)} of wall time in all, "
+        f"{runs}, {duration(results.seconds)} of wall time in all, "
         f"written {results.written}. {how}."
     )
 
