@@ -426,3 +426,56 @@ def test_a_comparison_of_best_rates_is_not_judged_by_one(scale: ScaleName, verdi
     """Figure 4 has a search at full scale, and one rate for both at processor scale."""
     text = "CIFAR-10: in the same rounds FedAvg comes higher than FedSGD"
     assert verdict_of(text, scale, 3000) == verdict
+
+
+def test_a_seed_that_misses_the_target_is_not_left_out_of_a_mean() -> None:
+    """The mean of the two seeds that reached it, 50, would be of the fast ones alone."""
+    found = measured("ratio", result(1468), apart(40, None, 60), low=2.0)
+    assert (found.measured, found.verdict) == (None, "no number")
+
+
+@pytest.mark.parametrize(("number", "outside"), [(0.5, True), (1.5, False), (2.5, True)])
+def test_a_number_outside_of_the_bounds_speaks_against_an_open_claim(
+    number: float, outside: bool
+) -> None:
+    claim = Claim(text="s", where="w", measure="value", cells=("c",), low=1.0, high=2.0)
+    assert Checked(claim, number, None, "open").is_open_against is outside
+
+
+def test_a_run_that_ended_early_by_itself_is_not_cut_short() -> None:
+    """It ended in round 9 of 1,000, and would end as low after all of them."""
+    experiment = EXPERIMENTS["mcmahan-claims"]
+    assert isinstance(experiment, Claims)
+    text = "2NN, IID: FedAvg, B = 10 and E = 1, comes higher than FedSGD"
+    claim = next(claim for claim in experiment.claims if claim.text == text)
+    cells = {
+        claim.cells[0]: cell(*(run_result(final=0.6, rounds=1200, seed=s) for s in range(3))),
+        claim.cells[1]: cell(
+            *(run_result(final=0.1, rounds=9, problem="diverged", seed=s) for s in range(3))
+        ),
+    }
+    found = Results(experiment="mcmahan-claims", scale="cpu", command="c", cells=cells)
+    checked = next(each for each in check_all(experiment, found) if each.claim is claim)
+    assert checked.verdict == "holds"
+
+
+def test_a_ratio_of_nothing_is_no_number() -> None:
+    """A training loss of 0 has no logarithm."""
+    found = measured("ratio", result(training_loss=0.0), result(), of="training_loss", high=1.0)
+    assert found.verdict == "no number"
+    both = [result(training_loss=loss) for loss in (0.0, 0.1)]
+    assert measured("ratio", *both, of="training_loss", high=1.0).verdict == "no number"
+
+
+def test_a_share_is_at_most_all() -> None:
+    """All, all and three of four rounds: 0.917, and 4.303 * 0.144 / sqrt(3) = 0.359 either way."""
+
+    def similar(seed: int, *values: float) -> RunResult:
+        rows = [{"round": t, "similarity": {"fc": value}} for t, value in enumerate(values)]
+        return run_result(seed=seed, agreement=rows)
+
+    iid = cell(*(similar(s, 0.9, 0.9, 0.9, last) for s, last in enumerate((0.9, 0.9, 0.1))))
+    skewed = cell(*(similar(s, 0.5, 0.5, 0.5, 0.5) for s in range(3)))
+    found = measured("consistency", iid, skewed, of="final", low=0.95).interval
+    assert found is not None
+    assert (found.low, found.high) == (pytest.approx(11 / 12 - 0.35855, abs=1e-4), 1.0)

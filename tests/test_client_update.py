@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fedapp.config.run_config import participants
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.transforms.transform import Transform
-from fedapp.federation.sampling import distribute
+from fedapp.federation.sampling import distribute, over_selected
 from fedapp.models.model import Model
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, Need, Network
 from fedapp.training.batched.chunks import ClientBatching
@@ -396,3 +396,9 @@ def test_clients_asked_in_addition_are_rounded_up(
 
 def test_clients_without_examples_are_spread_as_well() -> None:
     assert distribute(range(5), dict.fromkeys(range(5), 0), 2) == [[0, 2, 4], [1, 3]]
+
+
+def test_the_over_selection_is_exact_in_floats() -> None:
+    """0.07 * 100 is 7.000000000000001 in floats."""
+    assert over_selected(1.0, 100, 0.07) == 107
+    assert over_selected(0.1, 100, 0.25) == 13

@@ -145,3 +145,20 @@ def test_what_has_no_envelope_is_refused(panel: str) -> None:
         ConfigError, match=r"one\.toml: .*envelope = true: is drawn of y = 'best acc"
     ):
         read_experiment("one", text)
+
+
+def test_an_envelope_is_of_the_seeds_of_the_search() -> None:
+    """Rates are compared by seed 0; the chosen rate's run of seed 1 is not in the envelope."""
+    first, second = candidate(0.1, record([0.1, 0.2])), candidate(0.2, record([0.1, 0.5]))
+    cell = Cell({}, 2, seeds=(0, 1), rates=RateGrid(start=0.1, seeds=(0,)), draw=4)
+    runs = [record([0.1, 0.2, 0.9]), record([0.1, 0.2, 0.3])]
+    found = cell_result(cell, SearchResult(runs, first, [first, second]), envelopes=True)
+    assert found.envelopes["accuracy"].values == [0.1, 0.5, 0.9]
+
+
+def test_a_rate_needs_all_seeds_to_reach_the_target() -> None:
+    """Seed 0 crosses 0.5 after 0.8 rounds, seed 1 never."""
+    both = candidate(0.1, record([0.1, 0.6]), record([0.1, 0.2]))
+    cell = Cell({}, 1, target=0.5, seeds=(0, 1), rates=RateGrid(start=0.1, seeds=(0, 1)))
+    found = cell_result(cell, SearchResult(both.records, both, [both]), envelopes=False)
+    assert [each.needed for each in found.tried] == [None]

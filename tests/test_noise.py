@@ -250,3 +250,32 @@ def test_an_order_is_known_as_its_least_step_and_a_spread_as_its_widest_pair() -
         pytest.approx(0.4),
         pytest.approx(0.45),
     )
+
+
+def test_an_order_is_undecidable_by_the_noise_of_its_noisiest_step() -> None:
+    """Steps of 0.2, known to 0.248, and of 0.1, known exactly; the margin is 0.2."""
+    cells = {"x: a": of(0.6, 0.7, 0.8), "x: b": of(0.5, 0.5, 0.5), "x: c": of(0.4, 0.4, 0.4)}
+    order = Claim(text="s", where="w", measure="order", cells=tuple(cells), low=0.0, high=0.4)
+    assert check(order, cells, 0.0).verdict == "undecidable"
+
+
+def test_an_interval_may_touch_the_bounds() -> None:
+    assert judge(claimed(low=1.0, high=3.0), Interval(1.0, 2.0, 3.0)) == "holds"
+    assert judge(claimed(low=3.0), Interval(1.0, 2.0, 3.0)) == "open"
+    assert judge(claimed(high=1.0), Interval(1.0, 2.0, 3.0)) == "open"
+
+
+def test_noise_is_of_cells_with_as_many_clients_a_round() -> None:
+    cells = {"x: a": of(0.6), "x: b": of(0.2), "y: c": of(0.4, 0.5, 0.6)}
+    few, all_ = ({"model": "cnn", "partitioner": "iid", "fraction-train": c} for c in (0.1, 1.0))
+    for others, verdict in ((few, "open"), (all_, "one seed")):
+        ran = {"x: a": Cell(few, 9), "x: b": Cell(few, 9), "y: c": Cell(others, 9)}
+        assert check(claimed(low=0.0), cells, 0.0, ran=ran).verdict == verdict
+
+
+def test_a_spread_is_at_least_nothing() -> None:
+    """Finals 0.01 apart with a resolution of 0.05: 0 to 0.06, since no spread is negative."""
+    cells = {"x: a": of(0.5, 0.5, 0.5), "x: b": of(0.51, 0.51, 0.51)}
+    found = check(claimed("spread", high=0.1), cells, 0.05).interval
+    assert found is not None
+    assert (found.low, found.high) == (0.0, pytest.approx(0.06))

@@ -483,3 +483,12 @@ def test_sgd_alone_has_the_text_s_86_percent() -> None:
     assert [name for name in cells if name.endswith("86 %")] == ["SGD | 86 %"]
     assert (cells["SGD | 86 %"].rounds, cells["SGD | 86 %"].target) == (296_250, 0.86)
     assert cells["SGD | 85 %"].rounds == 148_500
+
+
+def test_a_divided_batch_has_an_example() -> None:
+    """Of B = 3 a fifth is one example, not 0, which is B = infinity."""
+    experiment = EXPERIMENTS["mcmahan-table2-cnn"]
+    small = Setup(experiment, "cpu", Scale(batch_divisor=5), {}, lambda name, cut: name)
+    assert small.settings({"batch-size": 3})["batch-size"] == 1
+    assert small.settings({"batch-size": 10})["batch-size"] == 2
+    assert small.settings({"batch-size": 0})["batch-size"] == 0

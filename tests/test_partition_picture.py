@@ -292,3 +292,11 @@ def test_the_command_says_what_is_left_out(tmp_path):
     # Labels 0 and 1; the digits have 142 and 146 training examples of them.
     held = int((load_dataset(read_config(defaults())).train.targets < 2).sum())
     assert f"leaves out {1_440 - held:,} of the 1,440 training examples" in found.output
+
+
+def test_clients_that_evaluate_besides_the_server_leave_no_test_examples_out(tmp_path):
+    """The server tests on all, whatever the clients do besides."""
+    settings = {"dataset": "quadratic", "partitioner": "natural", "evaluation": "both"}
+    config = small_config(**settings, num_clients=3, model="quadratic")
+    write_partition(tmp_path, config, read_node_data(config, None))
+    assert left_out(tmp_path)["test_examples"] == 0

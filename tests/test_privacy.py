@@ -762,3 +762,21 @@ def test_a_million_coins_are_one_vector_of_draws() -> None:
     """Of a million clients some ten thousand take part."""
     drawn = poisson_sample(generator(0, "sample", 1), range(1_000_000), 0.01)
     assert len(drawn) == pytest.approx(10_000, abs=400)
+
+
+@pytest.mark.parametrize("evaluation", ["clients", "both"])
+def test_private_runs_end_by_no_accuracy_of_clients(evaluation: str) -> None:
+    given = {"algorithm": "local-dp", "target-accuracy": 0.9, "evaluation": evaluation}
+    with pytest.raises(ConfigError, match=r"target-accuracy = 0\.9: .*evaluation='server'"):
+        read_config(given)
+
+
+def test_the_share_within_the_bound_is_bounded() -> None:
+    """b_k is at most 1: a client that says 1e9 is refused by name, and moves no S."""
+    assert DPFedAvg(adaptive=True).upload_bounds(ClientContext({})) == {"within": 1.0}
+    assert DPFedAvg().upload_bounds(ClientContext({})) == {}
+
+
+def test_no_bound_of_updates_goes_with_dp_fedavg() -> None:
+    """0 is no bound, so it leaves no reply out."""
+    assert read_config({"algorithm": "dp-fedavg", "max-update-norm": 0.0}).max_update_norm == 0.0

@@ -276,3 +276,12 @@ def test_scores_must_be_possible(score: Score, graded: bool, kind: str) -> None:
     found = decode_scores(message, [4, 5], has_accuracy=graded)
     assert getattr(found[4], "kind", "") == kind
     assert found[5] == Fault("raised", "its node does not mention it")
+
+
+def test_variates_are_bounded_in_units_of_eta_up_to_1() -> None:
+    """|theta| = 5 and max-update-norm = 2: variates of up to 10, with eta = 4 as with eta = 1."""
+    found = TrainReply({"w": torch.zeros(2)}, {"w": torch.tensor([10.0, 0.0])}, {}, (REPORT,), {})
+    fast = replace(ORDER, plan=replace(PLAN, learning_rate=4.0))
+    message = Message(encode_reply(fast, found), 1, MessageType.TRAIN)
+    expected = replace(EXPECTED, upload=EXPECTED.theta, max_norm=2.0)
+    assert decode_reply(fast, message, expected).uploads["w"].tolist() == [10.0, 0.0]

@@ -221,3 +221,31 @@ def test_the_report_shows_who_was_available_and_who_trained(run: Run) -> None:
     assert "Who took part" in (folder / "report.html").read_text()
     assert (folder / "participation.png").stat().st_size > 5000
     assert not (run("uniform", pictures=True) / "participation.png").exists()
+
+
+def test_power_of_choice_asks_twice_as_many_as_it_samples() -> None:
+    """One of two, though three clients have examples."""
+    asked: list[list[int]] = []
+
+    def answer(clients: list[int]) -> dict[int, float]:
+        asked.append(clients)
+        return dict.fromkeys(clients, 1.0)
+
+    assert len(PowerOfChoice().sample(candidates(number=1, losses=answer))) == 1
+    assert len(asked[0]) == 2
+
+
+def test_power_of_choice_needs_as_many_candidates_as_clients() -> None:
+    given = {"sampler": "power-of-choice", "weighting": "uniform", "num-clients": 10}
+    given |= {"fraction-train": 0.5}
+    with pytest.raises(ConfigError, match=r"power-of-choice\.candidates = 4: 5 clients are chosen"):
+        read_config({**given, "power-of-choice.candidates": 4})
+    assert read_config({**given, "power-of-choice.candidates": 5})
+
+
+def test_a_trace_has_a_row_a_client(tmp_path: Path) -> None:
+    """Clients 2 and 3 of the trace would be sampled of two."""
+    trace = write(tmp_path / "trace.csv", "0\n0\n1\n1\n")
+    given = {"sampler": "availability", "availability.trace": trace, "num-clients": 2}
+    with pytest.raises(ConfigError, match=r"has 4 rows, one a client, and num-clients = 2"):
+        prepared_sampler(read_config(given))

@@ -912,3 +912,20 @@ def test_a_sweep_of_targets_gives_the_rounds_to_each(tmp_path: Path) -> None:
     sweep_settings(settings, tmp_path, tmp_path / "to", "", SchedulerOptions(jobs=1), quiet)
     rows = json.loads((tmp_path / "to" / "sweep.json").read_text())["rows"]
     assert {row["target-accuracy"]: row["rounds-to-target"] for row in rows} == {0.5: 2, 0.75: 3}
+
+
+def test_a_score_is_the_mean_of_the_window() -> None:
+    """The last evaluation alone would be 0.6; the mean of the last two is 0.45."""
+    cell = Cell({}, 3, measure="accuracy", window=2)
+    assert cell.score([record([0.0, 0.3, 0.6])]) == (pytest.approx(-0.45), 0.0)
+
+
+def test_the_first_accuracy_is_interpolated_from_nothing() -> None:
+    """Without an accuracy before it there is nothing to interpolate from, not an accuracy of 0."""
+    assert record([None, None, 0.5]).rounds_to(0.25) == 2
+
+
+def test_only_batched_runs_are_stacked() -> None:
+    """The sequential trainer has no program to share."""
+    assert Request.of({"trainer": "sequential", "seed": 1}, 5).common is None
+    assert Request.of({"trainer": "batched", "seed": 1}, 5).common == (("trainer", "batched"),)
