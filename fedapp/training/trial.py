@@ -33,22 +33,13 @@ from fedapp.training.tensors import add, norm
 
 ROUND_METRICS = frozenset(
     (
-        *(
-            "round",
-            "seconds",
-            "clients",
-            "replied",
-            "failures",
-            "faults",
-            "surplus",
-            "late_replies",
-        ),
+        *("round", "seconds", "clients", "replied", "failures", "faults", "surplus"),
+        *("late_replies", "bytes_asked", "epsilon", "delta", "adjacency", "checkpoint_error"),
         *("examples", "steps", "learning_rate", "local_epochs", "batch_size", "updates"),
         *("effective_updates", "train_loss", "model_changed", "bytes_down", "bytes_up"),
-        *("bytes_asked", "epsilon", "delta", "adjacency", "checkpoint_error", "similarity"),
-        *("distance_mean", "distance_max", "client_train_loss", "test_loss", "test_accuracy"),
-        *("test_rmse", "test_r2", "training_set_loss", "training_set_accuracy", "client_loss"),
-        *("client_accuracy", "client_worst_accuracy", "client_clients"),
+        *("similarity", "distance_mean", "distance_max", "client_train_loss", "test_loss"),
+        *("test_accuracy", "test_rmse", "test_r2", "training_set_loss", "training_set_accuracy"),
+        *("client_loss", "client_accuracy", "client_worst_accuracy", "client_clients"),
     )
 )
 """The names in a round's line of ``metrics.jsonl``, of which an algorithm's own metrics have none."""
