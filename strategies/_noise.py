@@ -48,7 +48,7 @@ class Private(Algorithm):
                 f"sampler = {config.sampler!r}: with algorithm = {self.name!r} the losses that clients "
                 "would send are not private. Leave the key out."
             )
-        if config.target_accuracy and config.evaluation != "server":
+        if config.target_accuracy and config.evaluation == "clients":
             yield (
                 f"target-accuracy = {config.target_accuracy:g}: with algorithm = {self.name!r} and "
                 f"evaluation = {config.evaluation!r} the clients' examples would say, without noise, "

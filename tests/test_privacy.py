@@ -764,11 +764,12 @@ def test_a_million_coins_are_one_vector_of_draws() -> None:
     assert len(drawn) == pytest.approx(10_000, abs=400)
 
 
-@pytest.mark.parametrize("evaluation", ["clients", "both"])
-def test_private_runs_end_by_no_accuracy_of_clients(evaluation: str) -> None:
-    given = {"algorithm": "local-dp", "target-accuracy": 0.9, "evaluation": evaluation}
+def test_private_runs_end_by_no_accuracy_of_clients() -> None:
+    """With ``both`` the run ends by the server's."""
+    given = {"algorithm": "local-dp", "target-accuracy": 0.9, "weighting": "uniform"}
     with pytest.raises(ConfigError, match=r"target-accuracy = 0\.9: .*evaluation='server'"):
-        read_config(given)
+        read_config({**given, "evaluation": "clients"})
+    assert read_config({**given, "evaluation": "both"}).target_accuracy == 0.9
 
 
 def test_the_share_within_the_bound_is_bounded() -> None:
@@ -780,3 +781,14 @@ def test_the_share_within_the_bound_is_bounded() -> None:
 def test_no_bound_of_updates_goes_with_dp_fedavg() -> None:
     """0 is no bound, so it leaves no reply out."""
     assert read_config({"algorithm": "dp-fedavg", "max-update-norm": 0.0}).max_update_norm == 0.0
+
+
+def test_a_round_is_allowed_if_its_own_clients_can_pay(tmp_path: Path) -> None:
+    """Each of clients 0 and 1 has spent its one request, whose cost is the bound itself."""
+    bound = epsilon(0.5, 1.0, 1, 1e-3)
+    privacy = Privacy(0.5, 1.0, CLIENT, 1e-3, bound, repeatable=True, by_client=True)
+    ledger = PrivacyLedger(tmp_path, privacy, 6)
+    ledger.start()
+    ledger.charge(1, [0, 1])
+    assert ledger.allows(lambda: [2, 3])
+    assert not ledger.allows(lambda: [1, 2])

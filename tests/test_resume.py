@@ -587,3 +587,10 @@ def test_what_a_kill_left_half_written_goes_with_the_next_checkpoint(tmp_path):
         f"round-0000{round_}.{ending}" for round_ in (10, 20) for ending in ("json", "safetensors")
     ]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_a_checkpoint_one_round_beyond_the_metrics_is_not_resumed_from(tmp_path):
+    """A resume after round 5 would leave the line of round 5 out of metrics.jsonl."""
+    for round_ in (4, 5):
+        save_checkpoint(tmp_path, ServerState(round_, {"w": torch.ones(1)}))
+    assert [load_checkpoint(tmp_path, reached).round for reached in (4, 5)] == [4, 5]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -333,3 +334,21 @@ def test_a_run_that_fails_or_is_stopped_does_not_stop_the_others(tmp_path: Path)
     found = {run: record.status for run, record in ended.items() if record}
     assert found == {wild.run: "diverged", fine.run: "complete"}
     assert (store.folder(cut.run) / "checkpoints" / "round-000002.json").exists()
+
+
+def test_runs_of_other_rates_and_seeds_train_together() -> None:
+    """Runs of a search: they differ in rate and seed, and take one program."""
+    trainer = Doubling()
+
+    def run_of(rate: float, seed: int) -> Callable[[], Any]:
+        plan = replace(PLAN, learning_rate=rate, seed=seed)
+
+        def work() -> Any:
+            run_batch = current_run_batch()
+            assert run_batch is not None
+            return run_batch.client_updates(trainer.train, [task(1)], plan)
+
+        return work
+
+    in_one_batch([run_of(0.1, 0), run_of(0.3, 1)])
+    assert trainer.sizes == [2]

@@ -20,7 +20,7 @@ from fedapp.config.read import read_config
 from fedapp.config.run_config import Scalar
 from fedapp.data import load_node_data, load_partition, load_uncoded
 from fedapp.data.coding import coded, own_statistics, summary_of
-from fedapp.data.table import Statistics, Summary
+from fedapp.data.table import Numbers, Statistics, Summary, unknown_labels
 from fedapp.engines.grid import RUN_ID, run_client_app
 from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import ConfigError, DataError, RunError
@@ -731,3 +731,20 @@ def test_nodes_with_too_many_categories_together_are_named():
     said = r"column 'town': the nodes have 12,000 different values together, and at most 10,000"
     with pytest.raises(DataError, match=said):
         Summary.pooled([node(0), node(6000)])
+
+
+def test_nodes_together_have_the_most_classes_of_any() -> None:
+    """Nodes with labels 0 to 1 and 0 to 4: five outputs."""
+    nodes = [Summary({}, (), classes) for classes in (2, 5)]
+    assert Summary.pooled(nodes).num_classes == 5
+
+
+def test_a_column_that_deviates_by_rounding_is_constant() -> None:
+    """The mean of three times 0.1 is 0.10000000000000002."""
+    assert Numbers.of(np.full(3, 0.1)).deviation == 0.0
+
+
+def test_the_first_label_beyond_the_outputs_is_unknown() -> None:
+    """Of three outputs the labels are 0 to 2."""
+    assert unknown_labels(Statistics({}, (), 3), (), 3) == ""
+    assert unknown_labels(Statistics({}, (), 3), (), 4) == "up to 3"
