@@ -207,11 +207,7 @@ def _prepare(
     round_, then = (state.round, RESUME) if state else (0, "or choose another run-dir")
     with disk_space_needed(directory.path, then):
         client_states = _client_states(grid, config, directory, algorithm, round_)
-        clients = run_info.get("clients", nodes.clients)
-        resumed_after = None if state is None else state.round
-        ledger = _ledger(config, algorithm, directory, clients, resumed_after)
-        if ledger and not config.num_clients:
-            run_info["clients"] = list(clients)
+        ledger = _ledger(config, algorithm, directory, run_info, nodes.clients, state)
         if state is None:
             state = ServerState(0, theta, algorithm.start(theta))
             run_info |= {"nodes": len(available)} | _engine(grid)
@@ -288,19 +284,25 @@ def _ledger(
     config: RunConfig,
     algorithm: Algorithm,
     directory: RunDirectory,
+    run_info: dict[str, Any],
     clients: Sequence[int],
-    resumed_after: int | None,
+    state: ServerState | None,
 ) -> PrivacyLedger | None:
-    """Return the ledger of a private run, new or as it stands after the round ``resumed_after``."""
+    """Return the ledger of a private run, new or as it stands at ``state``.
+
+    If nodes are clients, those of a new run are its population, also after a resume.
+    """
     privacy = algorithm.privacy(config)
     if privacy is None:
         return None
+    clients = run_info.get("clients", clients)
     ledger = PrivacyLedger(directory.path, privacy, len(clients))
-    if resumed_after is None:
+    if state is None:
         algorithm.require_clients(config, len(clients))
         if config.initial_model:
             log(WARNING, "initial-model counts as public: epsilon is that of this run alone")
         if not config.num_clients:
+            run_info["clients"] = list(clients)
             log(
                 INFO,
                 "num-clients = 0: the bound is for the K = %d clients that are connected now",
@@ -308,7 +310,7 @@ def _ledger(
             )
         ledger.start()
     else:
-        ledger.resume(resumed_after)
+        ledger.resume(state.round)
     ledger.log_guarantee()
     return ledger
 
