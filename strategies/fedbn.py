@@ -16,9 +16,9 @@ class FedBN(Algorithm):
     Li et al. 2021 (ICLR), Algorithm 1: weights, biases and BatchNorm's running statistics of
     normalisation layers (batch, group, layer, instance, RMS) are left out of the average. A client
     continues with those of its last round; before its first it has the initial ones, so use
-    `fraction-train = 1`, as in the paper, to train all clients. They are not sent, and those of the
-    server's model are not trained: `evaluation = "clients"` tests each client with its own. For models
-    without such layers it is federated averaging.
+    `fraction-train = 1`, as in the paper, to train all clients. Their own are not sent, and those of
+    the server's model are not trained: `evaluation = "clients"` tests each client with its own. For
+    models without such layers it is federated averaging.
     """
 
     name: ClassVar[str] = "fedbn"

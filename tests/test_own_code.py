@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from fedapp.data.dataset import Task
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.runs.directory import read_stored
 from fedapp.runs.export import export
-from fedapp.runs.saved_model import load_model
+from fedapp.runs.model_sharpness import Measurement, sharpness_of
+from fedapp.runs.saved_model import load_data, load_model
 from fedapp.runs.status import status
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.workers import name_problem
@@ -316,6 +318,48 @@ def test_a_run_whose_component_is_gone_says_so(
     assert "is not there. algorithm = 'uninstalled': there is no such algorithm" in invoke(
         "status", str(folder)
     )
+
+
+def test_a_model_is_used_with_the_code_that_trained_it(app: Path, run: Run) -> None:
+    folder = run("run", algorithm="./signs.py", model="nets:Wide", dataset="./points.py")
+    write(app, {"signs.py": f"{SIGNS}\n# another\n"})
+    reload(app)
+    assert load_model(folder).task.num_classes == len(load_data(folder).train.targets) / 20
+    write(app, {"points.py": FILES["points.py"] + "\n"})
+    reload(app)
+    load_model(folder)
+    other = rf"dataset = './points\.py': the code of 'points' is not that of the run in {folder}"
+    for use in (load_data, lambda path: sharpness_of(path, Measurement())):
+        with pytest.raises(CheckpointError, match=other):
+            use(folder)
+    write(
+        app, {"parts.py": FILES["parts.py"].replace("Linear(inputs, 16)", "Linear(inputs, 16, 1)")}
+    )
+    reload(app)
+    for words in (
+        ["predict", str(folder), "x.csv"],
+        ["export", str(folder)],
+        ["sharpness", str(folder)],
+    ):
+        said = invoke(*words)
+        assert "model = 'nets:Wide': the code of 'wide' is not that of the run" in said
+        assert f"Put back the files of {folder / 'components' / 'model'}" in said
+
+
+def test_flowers_settings_of_a_resume_have_the_parameters_that_were_given(
+    app: Path, run: Run
+) -> None:
+    """A pyproject.toml need not have them, and Flower refuses keys that it does not have."""
+    folder = run("run", algorithm="./signs.py")
+    assert "signs" not in read_settings_of(folder)
+    invoke("run", str(folder / "resume.toml"), "num-server-rounds=4")
+    assert metrics_of(folder)[-1]["round"] == 4
+    folder = run("other", algorithm="./signs.py", **{"signs.scale": 0.02})
+    assert read_settings_of(folder)["signs"] == {"scale": 0.02}
+
+
+def read_settings_of(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "resume.toml").read_text())
 
 
 def test_the_name_of_a_run_in_a_sweep_is_that_of_its_code(app: Path) -> None:

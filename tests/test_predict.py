@@ -17,7 +17,7 @@ from data_files import write_parquet
 from in_process import model as model_of
 from in_process import run as digits_run
 from PIL import Image
-from test_tables import clusters, csv, line, run
+from test_tables import clusters, csv, line, metrics, own, run
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app
@@ -27,8 +27,9 @@ from fedapp.data.readers.rows import read_rows
 from fedapp.data.table import Statistics
 from fedapp.errors import CheckpointError, ConfigError, DataError
 from fedapp.runs.export import export, is_plain
+from fedapp.runs.model_sharpness import Measurement, sharpness_of
 from fedapp.runs.predict import predict
-from fedapp.runs.saved_model import load_model
+from fedapp.runs.saved_model import load_data, load_model
 from fedapp.training.build import example_inputs
 from tests.own_app import app_in, reload, write
 
@@ -93,6 +94,24 @@ def test_given_statistics_may_have_another_order_and_more_columns(tmp_path):
     assert said(other, new) == said(ordered, new)
     export(load_model(other), tmp_path / "out", onnx=False)
     assert (tmp_path / "out" / "table.json").read_text() == stored
+
+
+def test_the_data_of_a_run_are_coded_with_its_pooled_statistics(tmp_path):
+    """Those of three nodes' 150 rows, and not of the dozen that the server has to train."""
+    data = clusters(tmp_path / "set", parts=3)
+    head, *rows = (data / "train.csv").read_text().split()
+    (data / "train.csv").write_text("\n".join([head, *sorted(rows)[:12], rows[-1]]) + "\n")
+    given = {"dataset": str(data), "num_clients": 0, "fraction_train": 1.0, "learning_rate": 0.1}
+    folder = run(tmp_path / "run", configs=own(data, 3), num_server_rounds=8, **given)
+    saved, found = load_model(folder), load_data(folder)
+    inputs = torch.from_numpy(found.test.inputs).float()
+    right = saved.module(inputs).argmax(1).numpy() == found.test.targets
+    last = metrics(folder)[-1]
+    assert right.mean() == pytest.approx(last["test_accuracy"])
+    assert right.mean() > 0.5
+    assert sharpness_of(folder, Measurement(examples=0, directions=1)).examples == 13
+    with pytest.raises(ConfigError, match="not the data of the run"):
+        load_data(folder, str(tmp_path / "node0"))
 
 
 def test_statistics_that_were_moved_are_named_on_resume(tmp_path):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import fedapp
+from fedapp.config.own_components import own_components
 from fedapp.config.read import read_config, without_callbacks, without_unused_parameters
 from fedapp.config.run_config import RunConfig
 from fedapp.data.readers import require_outside
@@ -168,7 +169,9 @@ def _made_anew(path: Path) -> Path:
 def write_config(directory: RunDirectory, config: RunConfig, run_info: Mapping[str, Any]) -> None:
     """Write ``config.json`` and ``resume.toml`` (a --run-config file that resumes this run).
 
-    Of a run that is resumed with other versions both are kept.
+    Of a run that is resumed with other versions both are kept. Flower refuses keys that an app's
+    pyproject.toml does not have, and it need not have parameters of one's own components: resume.toml
+    is without those at their default.
     """
     values = without_unused_parameters(config.to_run_config())
     names = ("flwr", "flwr-datasets", "torch", "numpy")
@@ -180,9 +183,11 @@ def write_config(directory: RunDirectory, config: RunConfig, run_info: Mapping[s
     stored = {**values, "resume": False}
     write_json(directory.config, {"config": stored, "found": dict(run_info), "versions": versions})
     resumed = {**values, "resume": True, "run-dir": str(directory.path)}
+    own = {key: field.get_default() for key, field in own_components(values).fields.items()}
     lines = (
         f"{_toml_key(key)} = {json.dumps(value, ensure_ascii=False)}\n"
         for key, value in resumed.items()
+        if key not in own or value != own[key]
     )
     write_atomically(directory.path / "resume.toml", "".join(lines).encode())
 

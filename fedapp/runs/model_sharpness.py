@@ -19,12 +19,17 @@ from fedapp.analysis.loss_landscape import (
     value_at,
 )
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset, Examples, load_dataset, load_transform
+from fedapp.data import Dataset, Examples, load_transform
 from fedapp.errors import ConfigError
 from fedapp.models.peephole import PeepholeLSTM
-from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.directory import RunDirectory
 from fedapp.runs.metrics import read_metrics
-from fedapp.runs.saved_model import final_weights, require_weights_of
+from fedapp.runs.saved_model import (
+    final_weights,
+    load_data,
+    read_unchanged,
+    require_weights_of,
+)
 from fedapp.runs.stored_run import round_of_model
 from fedapp.seeds import generator
 from fedapp.training.batches import to_device
@@ -110,21 +115,15 @@ def sharpness_of(folder: Path, settings: Measurement, dataset: str = "") -> Shar
     Raises
     ------
     CheckpointError
-        There is no run, or it has no final model of its network.
+        There is no run, or it has no final model of its network, or that has other code now.
     ConfigError
         The data are not those of the run, the clients keep a part of the model, or its network has no
         second derivatives.
     """
-    config, run_info = read_stored(folder)
-    config = config.model_copy(update={"dataset": dataset}) if dataset else config
+    config, _ = read_unchanged(folder, "model", "transform")
     directory = RunDirectory(folder)
     theta = final_weights(directory)
-    data = load_dataset(config)
-    if data.fingerprint != run_info.get("fingerprint", data.fingerprint):
-        raise ConfigError(
-            f"dataset = {config.dataset!r}: these are not the data of the run in {folder}. Give "
-            "those with --dataset."
-        )
+    data = load_data(folder, dataset)
     because = "Sharpness is measured of whole models: of a run with algorithm='fedavg', say."
     require_whole_model(config, data.task, because=because)
     module = make_module(config, data.task)

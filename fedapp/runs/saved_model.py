@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data import load_dataset
+from fedapp.data import Dataset, load_dataset, load_uncoded
+from fedapp.data.coding import coded
 from fedapp.data.dataset import Task
 from fedapp.data.table import Statistics
-from fedapp.errors import CheckpointError
+from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs.checkpoint import mismatch
 from fedapp.runs.directory import RunDirectory, read_stored, resume_command
 from fedapp.runs.initial_model import read_weights
+from fedapp.runs.own_code import changed_code
 from fedapp.runs.saved_task import read_saved_task, read_statistics
 from fedapp.training.build import make_module, require_whole_model
 from fedapp.training.tensors import Tensors
@@ -43,11 +46,11 @@ def load_model(folder: Path) -> SavedModel:
     Raises
     ------
     CheckpointError
-        There is no run, or it has no final model.
+        There is no run, or it has no final model, or its own model or transform has other code.
     ConfigError
         The clients keep a part of the model.
     """
-    config, _ = read_stored(folder)
+    config, _ = read_unchanged(folder, "model", "transform")
     directory = RunDirectory(folder.absolute())
     weights = final_weights(directory)
     task = read_saved_task(directory) if directory.task.exists() else load_dataset(config).task
@@ -61,6 +64,44 @@ def load_model(folder: Path) -> SavedModel:
     require_weights_of(module, weights, directory)
     module.load_state_dict(weights, strict=False)
     return SavedModel(directory, config, task, statistics, module.eval())
+
+
+def load_data(folder: Path, dataset: str = "") -> Dataset:
+    """Return the data set of the run in ``folder``, a table coded with the run's statistics.
+
+    ``dataset`` replaces the run's own, for data that have moved.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run, or its own data set has other code.
+    ConfigError
+        The data are not those of the run.
+    """
+    config, run_info = read_unchanged(folder, "dataset")
+    config = config.model_copy(update={"dataset": dataset}) if dataset else config
+    data = load_dataset(config) if config.num_clients else load_uncoded(config)
+    if data.fingerprint != run_info.get("fingerprint", data.fingerprint):
+        raise ConfigError(
+            f"dataset = {config.dataset!r}: these are not the data of the run in {folder}. Give "
+            "those with --dataset."
+        )
+    return data if data.table is None else coded(data, read_statistics(RunDirectory(folder)))
+
+
+def read_unchanged(folder: Path, *keys: str) -> tuple[RunConfig, dict[str, Any]]:
+    """Return what ``read_stored`` returns.
+
+    Raises
+    ------
+    CheckpointError
+        There is no run, or its own component of one of ``keys`` has other code.
+    """
+    config, run_info = read_stored(folder)
+    values = config.to_run_config()
+    if changed := changed_code(folder, {key: values[key] for key in keys}, run_info):
+        raise CheckpointError(changed)
+    return config, run_info
 
 
 def final_weights(directory: RunDirectory) -> Tensors:
