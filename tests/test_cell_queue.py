@@ -153,6 +153,34 @@ def test_a_cell_whose_runs_failed_is_written_once(tmp_path: Path) -> None:
     assert written[CELLS[0]] == cell_queue.seeds_done(work, CELLS[0]) == len(cell.seeds)
 
 
+def test_failed_runs_of_a_queue_are_said_and_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of cells that no run is missing of, whose results are published."""
+    console = Console(file=io.StringIO())
+    own = options(tmp_path, only=("10 of 10 clients",))
+    work = prepare(["seo-fig5"], own)
+    cell = work.planned[CELLS[0]]
+    folders = []
+    for seed in cell.seeds:
+        request = cell.request({}, seed, cell.rounds)
+        ends = {"status": "failed", "problem": "OSError: no space left on device"}
+        record = record_of(request, 1.0, 9).model_copy(update=ends)
+        folders.append(own.runs / request.run)
+        folders[-1].mkdir(parents=True)
+        (folders[-1] / "record.json").write_text(record.model_dump_json())
+    ran: list[list[str]] = []
+    monkeypatch.setattr(
+        cell_queue, "run_plans", lambda plans, *_, **__: ran.append(list(plans)) or {}
+    )
+    said = run_queue(["seo-fig5"], own, console)
+    assert "no space left on device. Failed runs are not repeated without --retry" in said
+    retrying = replace(own, scheduler=replace(own.scheduler, retry=True))
+    assert run_queue(["seo-fig5"], retrying, console) == ""
+    assert ran == [[], [CELLS[0]]]
+    assert not any((folder / "record.json").exists() for folder in folders)
+
+
 @pytest.mark.process
 @pytest.mark.usefixtures("fewer_clients_cost_more", "forked_workers")
 def test_an_interrupted_queue_keeps_what_is_done_and_goes_on(

@@ -147,7 +147,8 @@ def test_no_resume_that_trains_nothing_is_told(tmp_path, settings, model, told):
     folder = made_run(tmp_path / "run", [0.1, 0.2, 0.8], **{"num_server_rounds": 9, **settings})
     save_file({}, folder / "model.safetensors", {"round": model})
     _, page = report_of(folder)
-    assert ("for more rounds" in page.text) == told
+    assert ("fedapp run --resume" in page.text) == told
+    assert ("for more rounds" in page.text) == (told and settings.get("num_server_rounds") == 2)
     assert f"run-dir={folder}-again" in page.text
 
 
@@ -240,9 +241,16 @@ RECORDS = [
 """Of three rounds: nobody replied in the second, and the third is not evaluated."""
 
 
+def test_a_loss_that_is_not_finite_is_none_in_the_summary():
+    """And not that of an earlier round beside the last accuracy."""
+    scores = [{"test_loss": 2.3, "test_rmse": 1.5}, {"test_loss": None, "test_rmse": None}]
+    records = [{**row, **more} for row, more in zip(RECORDS, scores, strict=False)]
+    found = summarise(records, read_config({}))
+    assert (found["test_loss"], found["test_rmse"]) == (None, None)
+
+
 def test_a_summary_by_hand():
     found = summarise(RECORDS, read_config({"target-accuracy": 0.5}))
-    found.pop("finished")
     assert found == {
         "rounds": 3,
         "test_accuracy": 0.9,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli.main import app
 from fedapp.config.read import read_config
+from fedapp.config.run_config import Scalar
 from fedapp.data import load_dataset
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.studies.papers import costs
@@ -21,7 +23,7 @@ from fedapp.studies.papers.cells import make_cells
 from fedapp.studies.papers.costs import cost_of
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.publish import refuse_to_overwrite
-from fedapp.studies.papers.reproduce import done_so_far, reproduce
+from fedapp.studies.papers.reproduce import done_so_far, prepare, reproduce, seconds_of
 from fedapp.studies.papers.results import collect
 from fedapp.studies.papers.schema import SCALES
 from fedapp.studies.papers.stored import read_results, results_of, write_results
@@ -356,6 +358,42 @@ def test_results_of_a_cell_are_not_replaced_by_those_of_fewer_seeds(
     assert (
         "results of 1 cells whose runs are neither in --runs nor in --from (a)" in said
     ) == refused
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "refused"),
+    [
+        ("", " --set momentum=0.9", True),
+        (" --set momentum=0.9", "", True),
+        (" --set momentum=0.9", " --set momentum=0.90 --set trainer=batched", False),
+        ("", " --set trainer=batched --set device=cpu", False),
+    ],
+)
+def test_results_are_not_replaced_by_those_of_other_settings(
+    before: str, now: str, refused: bool, tmp_path: Path
+) -> None:
+    options = ReproduceOptions("cpu", None, tmp_path, tmp_path, SchedulerOptions(), {})
+    command, results = "fedapp reproduce x --scale cpu", table_results({"a": cell(run_result())})
+    earlier, later = (
+        results.model_copy(update={"command": command + given}) for given in (before, now)
+    )
+    said = refuse_to_overwrite(later, earlier, options)
+    assert (f"it is from `{command}{before}`, whose runs had other settings" in said) == refused
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"dataset": "imgs"}, "--set dataset=imgs: what a run costs is known of digits, mnist, "),
+        ({"num-clients": 0}, "--set num-clients=0: the clients of an experiment are simulated"),
+    ],
+)
+def test_runs_whose_cost_is_not_known_are_refused(
+    given: dict[str, Scalar], said: str, tmp_path: Path
+) -> None:
+    options = ReproduceOptions("smoke", None, tmp_path, tmp_path, SchedulerOptions(), given)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        seconds_of(prepare(["seo-fig5"], options))
 
 
 def test_the_first_seed_of_every_cell_is_run_before_the_second(tmp_path: Path) -> None:

@@ -576,9 +576,20 @@ def test_lists_are_the_grid() -> None:
 def test_words_in_a_list_mean_what_they_mean_alone() -> None:
     assert split_grid(["nesterov=[True, False]"])[1] == {"nesterov": [True, False]}
     assert split_grid(["x=['a, b', \"c\"]"])[1] == {"x": ["a, b", "c"]}
+    assert split_grid(["dataset=[1.10, 1.20]"])[1] == {"dataset": ["1.10", "1.20"]}
+    assert split_grid(["learning-rate=[1e-1, 1]"])[1] == {"learning-rate": [0.1, 1]}
+    for text in ("[[1, 2], [3]]", "['a', [1]]", "['a]", "[]"):
+        with pytest.raises(ConfigError, match="must be a list of values"):
+            split_grid([f"x={text}"])
 
 
-def test_the_later_of_two_settings_of_a_key_wins() -> None:
+def test_the_later_of_two_settings_of_a_key_wins(tmp_path: Path) -> None:
+    file = tmp_path / "s.toml"
+    file.write_text("seed = 3\n")
+    assert split_grid(["seed=[0, 1]", "momentum=[0, 1]", str(file)]) == (
+        [str(file)],
+        {"momentum": [0, 1]},
+    )
     assert split_grid(["seed=[0, 1]", "seed=2"]) == (["seed=2"], {})
     assert split_grid(["seed=[0, 1]", "seed = [2]"]) == ([], {"seed": [2]})
 
@@ -724,6 +735,15 @@ def test_a_mean_over_seeds_is_not_made_of_those_that_survived() -> None:
     records[0] = record([], status="failed", problem="KeyError")
     [row] = make_rows([{"seed": 0}, {"seed": 1}], records, [0.0] * 2)
     assert row.cells()[0] == "failed (2 of 2)"  # the worst that became of a run
+
+
+def test_a_row_with_fewer_seeds_than_others_says_so() -> None:
+    """As after --hours, which ends a sweep between the seeds of a point."""
+    points = [{"x": 0, "seed": 0}, {"x": 0, "seed": 1}, {"x": 1, "seed": 0}]
+    records = [record([0.0, accuracy]) for accuracy in (0.8, 0.9, 0.95)]
+    lines = as_lines(make_rows(points, records, [0.0] * 3))
+    assert ["0.9500 (1 of 2)" in line for line in lines[-2:]] == [True, False]
+    assert "0.8500  " in lines[-1]
 
 
 def test_a_run_that_failed_before_is_shown_with_its_reason_and_the_remedy(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import statistics
 from collections.abc import Sequence
 from logging import INFO, WARNING
@@ -70,7 +69,7 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
     """Return the content of ``summary.json``; None for numbers that the run does not have."""
     scored = [r for r in records if r.get("test_accuracy") is not None]
     best = max(scored, key=lambda r: r["test_accuracy"], default={})
-    measured = [r for r in records if r.get("test_loss") is not None]
+    measured = [r for r in records if "test_loss" in r]
     trained = [r for r in records if r["round"] > 0]
     last = scored[-1] if scored else {}
     rounds, accuracy = [r["round"] for r in scored], [r["test_accuracy"] for r in scored]
@@ -94,7 +93,6 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
         if trained
         else None,
         "failures": sum(len(r.get("failures", {})) for r in trained),
-        "finished": datetime.datetime.now(tz=datetime.UTC).isoformat(timespec="seconds"),
     }
 
 

@@ -82,7 +82,13 @@ def report_page(
         changed=changed_settings(config),
         settings={key: setting(value) for key, value in values.items()},
         commands=list(
-            commands(directory.path, config, run_info, goes_on=_goes_on(directory, config, records))
+            commands(
+                directory.path,
+                config,
+                run_info,
+                goes_on=_goes_on(directory, config, records),
+                stopped=summary["rounds"] < config.num_server_rounds,
+            )
         ),
     )
     return page(directory.path.name, body)
@@ -196,13 +202,23 @@ def _goes_on(directory: RunDirectory, config: RunConfig, records: Sequence[Round
 
 
 def commands(
-    folder: Path, config: RunConfig, run_info: Mapping[str, Any], *, goes_on: bool
+    folder: Path,
+    config: RunConfig,
+    run_info: Mapping[str, Any],
+    *,
+    goes_on: bool,
+    stopped: bool,
 ) -> Iterator[tuple[str, str]]:
-    """Yield what a command does, and the command: to go on, if it does, and to do the same again."""
+    """Yield what a command does, and the command: to go on, if it does, and to do the same again.
+
+    A run that was stopped goes on to the end that it was given, another one to more rounds.
+    """
     start = f"cd {shlex.quote(run_info['app'])} && " if "app" in run_info else ""
     engine, settings = run_info.get("engine", ""), shlex.quote(str(folder / "resume.toml"))
     resume = start + resume_command(folder, engine)
-    if goes_on and engine == "flower":
+    if goes_on and stopped:
+        yield "Resume:", resume
+    elif goes_on and engine == "flower":
         yield "Resume, for more rounds after raising num-server-rounds in resume.toml:", resume
     elif goes_on:
         more = f"num-server-rounds={2 * config.num_server_rounds}"

@@ -106,8 +106,9 @@ def _rounds(run: StoredRun, trained: Sequence[RoundMetrics]) -> str:
 def _accuracy(records: Sequence[RoundMetrics]) -> list[tuple[str, str]]:
     scored = [record for record in records if record.get("test_accuracy") is not None]
     if not scored:
-        errors = [e for record in records if (e := record.get("test_rmse")) is not None]
-        return [("RMSE", f"{errors[-1]:.6g}")] if errors else []
+        errors = [record["test_rmse"] for record in records if "test_rmse" in record]
+        shown = "not finite" if not errors or errors[-1] is None else f"{errors[-1]:.6g}"
+        return [("RMSE", shown)] if errors else []
     best = max(scored, key=lambda record: record["test_accuracy"])
     last = scored[-1]["test_accuracy"]
     return [("accuracy", f"{last:.4f}, best {best['test_accuracy']:.4f} in round {best['round']}")]

@@ -95,7 +95,7 @@ class ComparedRun:
 
     @property
     def bytes(self) -> int:
-        """Bytes to and from the nodes."""
+        """Bytes of requests to train and for losses, and of the replies to train that were used."""
         return self.bytes_down + self.bytes_up
 
 
@@ -234,7 +234,7 @@ def _numbers(
         rounds_to_target=rounds_to_target(scored.rounds, scored.values, target)
         if target and scored
         else None,
-        bytes_down=int(total(trained, "bytes_down")),
+        bytes_down=int(total(trained, "bytes_down") + total(trained, "bytes_asked")),
         bytes_up=int(total(trained, "bytes_up")),
         seconds=sum(map(wall_seconds, run.records)),
         curves=curves,

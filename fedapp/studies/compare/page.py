@@ -207,8 +207,9 @@ interpolation between evaluated rounds.</li>
 {% else %}
 <li>Rounds to a target accuracy: add <code>--target 0.9</code>, say, to the command below.</li>
 {% endif %}
-<li>Final: of the last evaluated round. Bytes: of all arrays to and from the nodes. Time: wall-clock
-time of all rounds.</li>
+<li>Final: of the last evaluated round. Bytes: of the arrays of train requests, of requests for losses
+(<code>power-of-choice</code>) and of the replies to train that were used, without evaluation. Time:
+wall-clock time of all rounds.</li>
 </ul>
 <h2>Settings that all share</h2>
 <details><summary>{{ shared | length }} settings</summary>

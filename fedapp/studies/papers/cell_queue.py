@@ -21,7 +21,7 @@ from fedapp.studies.papers.reproduce import (
     write_records,
 )
 from fedapp.studies.sweep.identity import RECORD_UPDATES
-from fedapp.studies.sweep.plans import run_plans
+from fedapp.studies.sweep.plans import failure, retry_failures, run_plans
 from fedapp.studies.sweep.search import Cell
 
 
@@ -78,6 +78,8 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
         As :func:`fedapp.studies.papers.reproduce.reproduce`.
     """
     work = prepare(names, options)
+    if options.scheduler.retry:
+        retry_failures({name: work.plans[name] for name in work.chosen}, work.store)
     writer, waiting = _Writer(work, console), waiting_cells(work)
     plans = {each.name: work.plans[each.name] for each in waiting}
     console.out(summary(waiting, _jobs(options)), highlight=False)
@@ -86,7 +88,9 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
         writer.write()
     finally:
         console.out(summary(waiting_cells(work), _jobs(options)), highlight=False)
-    return " ".join(dict.fromkeys(filter(None, writer.problems.values())))
+    outcomes = (done_so_far(work.planned[name], work.store)[1] for name in work.chosen)
+    failed = failure(filter(None, outcomes), work.store)
+    return " ".join(dict.fromkeys(filter(None, [*writer.problems.values(), failed])))
 
 
 class _Writer:
@@ -97,7 +101,8 @@ class _Writer:
         self.problems: dict[str, str] = {}
         """The last message about each experiment that was written."""
         self.written = {
-            name: len(results.cells[cell].runs) + len(results.cells[cell].failed)
+            name: len(results.cells[cell].runs)
+            + (0 if work.options.scheduler.retry else len(results.cells[cell].failed))
             for name in work.plans
             for experiment, cell in [split_name(name)]
             if (results := work.earlier[experiment]) and cell in results.cells

@@ -15,6 +15,7 @@ from rich.table import Table
 from fedapp.config.read import read_config
 from fedapp.config.run_config import RunConfig, Scalar, participants
 from fedapp.data.dataset import Examples, Task
+from fedapp.errors import ConfigError
 from fedapp.machine import keep_memory
 from fedapp.runs.formatting import duration
 from fedapp.studies.papers.catalogue import Experiment
@@ -172,7 +173,13 @@ def _epochs(cell: Cell, config: RunConfig) -> float:
 
 def _data(config: RunConfig) -> str:
     words = f"{config.dataset} in words"
-    return words if config.text_unit == "words" and words in SIZES else config.dataset
+    data = words if config.text_unit == "words" and words in SIZES else config.dataset
+    if data not in SIZES:
+        raise ConfigError(
+            f"--set dataset={config.dataset}: what a run costs is known of {', '.join(SIZES)} alone. "
+            "Leave out --list, --hours and --queue."
+        )
+    return data
 
 
 @functools.cache

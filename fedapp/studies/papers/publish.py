@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedapp.config.read import parse_settings
+from fedapp.config.settings import Scalar
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import Cells, Setup
 from fedapp.studies.papers.figures.draw import draw, numbers_of
@@ -24,6 +26,7 @@ from fedapp.studies.papers.stored import (
     with_curves,
     write_results,
 )
+from fedapp.studies.sweep.identity import EXECUTION
 from fedapp.studies.sweep.record import RunRecord
 from fedapp.studies.sweep.scheduler import SchedulerOptions
 from fedapp.studies.sweep.search import SearchResult
@@ -55,18 +58,32 @@ def results_from(
 def refuse_to_overwrite(
     results: Results, earlier: Results | None, options: ReproduceOptions
 ) -> str:
-    """Return a message if a cell would have fewer seeds than in ``earlier`` results, else ""."""
-    cells = earlier.cells if earlier else {}
+    """Return a message if ``earlier`` results have another ``--set`` or a cell more seeds, else ""."""
+    if earlier is None:
+        return ""
+    path = results_path(options.to, results.experiment, options.scale)
+    if _overrides(results.command) != _overrides(earlier.command):
+        return (
+            f"{path} is not overwritten: it is from `{earlier.command}`, whose runs had other settings. "
+            "Write --to another folder, or delete the file."
+        )
+    cells = earlier.cells
     lost = [name for name, cell in cells.items() if not _is_there(results, name, len(cell.runs))]
     if not lost:
         return ""
-    path = results_path(options.to, results.experiment, options.scale)
     names = f"{', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}"
     return (
         f"{path} is not overwritten: it has results of {len(lost)} cells whose runs are neither in "
         f"--runs nor in --from ({names}), and they would be lost. "
         "Name their folder, run those cells too, write --to another folder, or delete the file."
     )
+
+
+def _overrides(command: str) -> dict[str, Scalar]:
+    """Return the settings of ``--set`` in a command, but for those of execution alone."""
+    words = shlex.split(command)
+    given = parse_settings([words[i + 1] for i, word in enumerate(words) if word == "--set"])
+    return {key: value for key, value in given.items() if key not in EXECUTION}
 
 
 def _is_there(results: Results, name: str, seeds: int) -> bool:

@@ -153,6 +153,11 @@ def _check_overrides(overrides: Mapping[str, Scalar]) -> None:
             "the seeds of its runs, and their folders are in --runs. Leave it out; for runs of your own "
             "use `fedapp sweep`."
         )
+    if overrides.get("num-clients") == 0:
+        raise ConfigError(
+            "--set num-clients=0: the clients of an experiment are simulated, and here they would be "
+            "devices. Give their number, or leave it out."
+        )
 
 
 def _planned(cells: Mapping[str, Cells]) -> dict[str, Cell]:

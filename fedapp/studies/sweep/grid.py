@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -38,7 +39,8 @@ def split_grid(settings: Sequence[str]) -> tuple[list[str], dict[str, list[Scala
         if separator and text.startswith("["):
             grid[key] = _list(key, text)
         else:
-            grid.pop(key, None)
+            for each in parse_settings([setting]):  # a file has several
+                grid.pop(each, None)
             plain.append(setting)
     return plain, grid
 
@@ -49,10 +51,12 @@ def _list(key: str, text: str) -> list[Scalar]:
             f"{key} = {text}: the list is not closed. Write it with its brackets and in quotation "
             f'marks, as in "{key}=[1, 2]".'
         )
-    try:
-        values: Any = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        words = [word.strip() for word in text.strip("[]").split(",") if word.strip()]
+    values: Any = []
+    if {"'", '"'}.intersection(text):
+        with contextlib.suppress(tomllib.TOMLDecodeError):
+            values = tomllib.loads(f"value = {text}")["value"]
+    elif "[" not in text[1:]:
+        words = [word.strip() for word in text[1:-1].split(",") if word.strip()]
         values = [parse_settings([f"{key}={word}"])[key] for word in words]
     if not values or not all(isinstance(value, bool | int | float | str) for value in values):
         raise ConfigError(
@@ -162,8 +166,8 @@ class Row:
             "problems": "; ".join(record.problem for record in self.records if record.problem),
         }
 
-    def cells(self) -> list[str]:
-        """Format the row for the terminal."""
+    def cells(self, seeds: int = 0) -> list[str]:
+        """Format the row for the terminal; it says if it has fewer runs than ``seeds``."""
         flat = self.flat()
         count = len(self.records) - len(self._whole)
         of_all = f" ({count} of {len(self.records)})" if len(self.records) > 1 else ""
@@ -171,9 +175,10 @@ class Row:
         if not ends:
             value, ends = self.loss, self.losses
         needed = flat["rounds-to-target"]
+        part = f" ({len(self.records)} of {seeds})" if len(self.records) < seeds else ""
         return [
             *(str(flat[key]) for key in self.point),
-            self.status + of_all if value is None else f"{value:.4f}",
+            self.status + of_all if value is None else f"{value:.4f}{part}",
             f"{min(ends):.4f} - {max(ends):.4f}" if ends else "-",
             str(flat["rounds"]),
             "-" if needed is None else f"{needed:.1f}",
@@ -211,7 +216,8 @@ def as_lines(rows: Sequence[Row]) -> list[str]:
     loss_alone = all(row.mean is None for row in rows) and any(row.loss is not None for row in rows)
     shown = "test loss" if loss_alone else "test accuracy"
     header = [*keys, shown, "min - max", "rounds", "to target", "seconds"]
-    return aligned([header, *(row.cells() for row in rows)])
+    seeds = max((len(row.records) for row in rows), default=0)
+    return aligned([header, *(row.cells(seeds) for row in rows)])
 
 
 def write_rows(rows: Sequence[Row], folder: Path, base: Values) -> list[Path]:
