@@ -49,6 +49,18 @@ def overwritten(folder: Path) -> Path:
     return folder
 
 
+def transparent(alpha: int) -> np.ndarray:
+    """Return an image of four channels, of which one pixel has this opacity."""
+    opacity = np.full((*PIXELS[1].shape[:2], 1), 255, np.uint8)
+    opacity[2, 1] = alpha
+    return np.concatenate([PIXELS[1], opacity], axis=2)
+
+
+def test_an_opaque_image_may_have_a_channel_of_opacity(tmp_path):
+    folder = pictures(tmp_path / "set", [png(transparent(255))] * 2, PICTURES[:1])
+    assert load(folder).train.inputs[0].tolist() == PIXELS[1].transpose(2, 0, 1).tolist()
+
+
 def labelled(folder: Path, train: list, test: list, kind: str = "int64") -> Path:
     features = {"image": datasets.Image(), "label": datasets.Value(kind)}
     splits = {
@@ -211,6 +223,12 @@ CASES = [
         r"row 1.*coloured",
     ),
     (
+        "transparent pixels",
+        lambda f: pictures(f, [PICTURES[0], png(transparent(254))], PICTURES[:1]),
+        {},
+        r"'image', row 1 \(embedded\): has transparent pixels, and opacity is no input. Draw it on a",
+    ),
+    (
         "missing image",
         lambda f: pictures(f, [PICTURES[0], None], PICTURES[:1]),
         {},
@@ -312,6 +330,8 @@ def test_a_part_to_hold_out_beside_a_test_split_is_refused(tmp_path, make):
     config = read_config({**cache, "dataset": "plays"})
     assert len(load_node_data(config, str(folder)).train) == len(whole.train)
     assert len(load(folder, test_fraction=0.25, num_clients=0).train) == len(whole.train)
+    with pytest.raises(ConfigError, match=said):  # also when the cache has it
+        load(folder, test_fraction=0.25)
 
 
 @pytest.mark.parametrize("kind", ["dataset", "dictionary", "two folders"])

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import datetime
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from data_files import write_parquet
 from flwr.app import Context, Message, MessageType, RecordDict
@@ -79,6 +83,77 @@ def test_the_largest_numbers_have_statistics_that_a_node_may_send(tmp_path):
         DataError, match=r"split 'test', column 'x': row 0 is 1e\+91, .*larger unit"
     ):
         load(csv(tmp_path / "larger", "x,label 1,0 2,1", "1e91,0"))
+
+
+def test_the_index_that_pandas_or_r_wrote_is_no_input(tmp_path):
+    """Of rows sorted by label it would be the label; named, it is an input like another."""
+    rows = ",x,label 0,5,0 1,6,0 2,5,1 3,6,1"
+    assert load(csv(tmp_path / "pandas", rows)).task.columns == ("x",)
+    assert load(csv(tmp_path / "r", '"","x","label" "a",5,0 "b",6,1')).task.columns == ("x",)
+    named = load(csv(tmp_path / "named", rows), input_keys="Unnamed: 0,x")
+    assert named.task.columns == ("Unnamed: 0", "x")
+    table = pd.DataFrame({"x": [5, 6, 5], "label": [0, 0, 1]}, index=[7, 0, 3])
+    (tmp_path / "parquet").mkdir()
+    for split in ("train", "test"):
+        table.to_parquet(tmp_path / "parquet" / f"{split}.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "parquet" / "test.parquet").names
+    assert load(tmp_path / "parquet").task.columns == ("x",)
+
+
+def test_rows_with_more_fields_than_the_header_are_refused(tmp_path):
+    """By default pandas takes their first field for an index, so that labels would become x."""
+    folder = csv(tmp_path / "set", "label,x,y 0,1,2,5 1,3,4,6")
+    with pytest.raises(DataError, match=r"train\.csv: its rows have more fields than its header"):
+        load(folder)
+    data = load(csv(tmp_path / "commas", "label,x,y 0,1,2, 1,3,4,"))
+    assert (data.train.targets.tolist(), data.task.columns) == ([0, 1], ("x", "y"))
+
+
+def test_a_usual_client_name_is_an_input_where_another_column_has_the_clients(tmp_path):
+    folder = csv(tmp_path / "set", "ward,user,x,label 1,7,5,0 2,8,6,1")
+    assert load(folder, client_key="ward").task.columns == ("user", "x")
+    assert load(folder).task.columns == ("ward", "x")
+
+
+def test_whole_decimals_are_classes(tmp_path):
+    for kind, regression in ((pa.decimal128(20, 0), False), (pa.decimal128(20, 2), True)):
+        folder = tmp_path / str(kind)
+        folder.mkdir()
+        labels = pa.array([Decimal(0), Decimal(1), Decimal(1)], kind)
+        for split in ("train", "test"):
+            pq.write_table(pa.table({"x": [1, 2, 3], "label": labels}), folder / f"{split}.parquet")
+        assert load(folder).task.regression == regression
+
+
+def test_a_class_label_without_a_name_is_refused(tmp_path):
+    features = {"a": datasets.ClassLabel(names=["u", "v"]), "label": datasets.Value("int64")}
+    columns = {"a": [1, 0], "label": [0, 1]}
+    folder = write_parquet(tmp_path / "set", {"train": columns, "test": columns}, features)
+    metadata = pq.read_schema(folder / "train.parquet").metadata
+    table = pa.table({"a": [1, 5], "label": [0, 1]}).replace_schema_metadata(metadata)
+    pq.write_table(table, folder / "train.parquet")
+    with pytest.raises(
+        DataError, match=r"column 'a': row 1 is 5, and the column has names of 2 cl"
+    ):
+        load(folder, label_key="label")
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "said"),
+    [
+        ([True, False], [0, 2], "'label' holds numbers, and booleans in train"),
+        ([1, 2], [datetime.datetime(2026, 1, 1)] * 2, "'label' holds times, and numbers in train"),
+        (["a", "b"], [1, 2], "'label' holds numbers, and texts in train"),
+    ],
+)
+def test_a_column_has_one_kind_in_all_parquet_files(tmp_path, train, test, said):
+    """The library would make 2 of true 1, and of a time a number."""
+    splits = {"train": train, "test": test}
+    folder = write_parquet(
+        tmp_path / "set", {name: {"x": [1, 2], "label": own} for name, own in splits.items()}
+    )
+    with pytest.raises(DataError, match=rf"test\.parquet: column {said}\.parquet\. Save all files"):
+        load(folder)
 
 
 def test_categories_are_coded_by_the_sorted_values_of_the_training_part(tmp_path):

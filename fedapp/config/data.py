@@ -74,7 +74,7 @@ class DataConfig(ConfigGroup):
         "", description="Label column. Empty: the first class-label column, or the one named label."
     )
     client_key: Annotated[str, UnusedIf(EMBEDDED, IMAGES, LABELLED)] = Field(
-        "", description="Column of a text's natural client (role, author). Empty: a usual name."
+        "", description="Column of a row's natural client (role, author). Empty: a usual name."
     )
     text_unit: Annotated[
         Literal["auto", "characters", "words"],

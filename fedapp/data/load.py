@@ -111,6 +111,9 @@ def _load_cached(config: DataConfig, *, node: bool) -> Dataset:
     unset.add("table_statistics")
     keys = {kebab(name): getattr(config, name) for name in READING if name not in unset}
     keys |= {"content": content_key(config), "node": node}
+    # A test split beside `test-fraction` is refused, unless nodes have data of their own.
+    if config.test_fraction and getattr(config, "num_clients", None) == 0:
+        keys |= {"of-nodes": True}
 
     def build(scratch: Path) -> Dataset:
         return build_dataset(config, read_source(config, scratch, test_required=not node))

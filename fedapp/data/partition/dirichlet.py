@@ -38,8 +38,9 @@ class Dirichlet(Partitioning):
     Yurochkin et al. 2019, as in NIID-Bench; alpha = 0.1 gives most clients a few labels,
     alpha = 100 is close to IID. Every example is used. Split by ``DirichletPartitioner`` of
     flwr-datasets with ``self_balancing`` off (Seo et al. say nothing of sizes); a client's examples
-    are in the order of the data. With ``self_balancing``, and with more clients than examples, which
-    ``DirichletPartitioner`` refuses, this class splits by the same rule itself.
+    are in the order of the data. Shares are rounded down, and the last client has what is left of each
+    label: one example of most labels of which it would have none. With ``self_balancing``, and with more
+    clients than examples, which ``DirichletPartitioner`` refuses, this class splits by the same rule.
 
     ``sigma`` combines the label skew with the log-normal sizes of ``sgm``: client k's concentration
     is alpha * K times its log-normal share, so that its expected share of every label is that
@@ -62,7 +63,8 @@ class Dirichlet(Partitioning):
         100, ge=1, description="Draws before giving up on a partition with min-size."
     )
     self_balancing: bool = Field(
-        default=False, description="Give a client that has n/K examples no more of the next labels."
+        default=False,
+        description="Give a client of more than n/K examples no more of the next labels.",
     )
 
     def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:

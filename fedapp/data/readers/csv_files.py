@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain, product
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from fedapp.data.readers.numbers import is_text
+from fedapp.errors import DataError
 
 
 def is_csv(builder: Any) -> bool:
@@ -96,14 +98,30 @@ def _as_code(text: str) -> str:
 
 def _chunks(files: Mapping[str, Sequence[str]], options: Mapping[str, Any]) -> dict[str, list[Any]]:
     """Return the tables that each split's files consist of, with types of their own."""
-    import pandas as pd
-
     one_type = {"low_memory": False} if len(options.get("sep", ",")) == 1 else {}
     options = {"chunksize": 10_000, **one_type, **options}
+    if options.get("index_col") is None:
+        options["index_col"] = (
+            False  # None: of rows longer than the header the first field is an index
+        )
     return {
-        split: [pa.Table.from_pandas(c) for path in paths for c in pd.read_csv(path, **options)]
+        split: [chunk for path in paths for chunk in _chunks_of(path, options)]
         for split, paths in files.items()
     }
+
+
+def _chunks_of(path: str, options: Mapping[str, Any]) -> Iterator[Any]:
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Length of header", pd.errors.ParserWarning)
+        try:
+            yield from map(pa.Table.from_pandas, pd.read_csv(path, **options))
+        except pd.errors.ParserWarning:
+            raise DataError(
+                f"{path}: its rows have more fields than its header. Name every column, or remove the "
+                "fields without a name."
+            ) from None
 
 
 def _kinds(chunks: Sequence[Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from fedapp.config.data import DataConfig
 from fedapp.data.cache import cache_folder
 from fedapp.data.readers.csv_files import csv_tables, is_csv, reads_csv
-from fedapp.data.readers.numbers import ClassNames, is_text, names_in
+from fedapp.data.readers.numbers import ClassNames, is_text, kind_of, names_in
 from fedapp.data.readers.source import (
     CSV_FORMAT,
     Source,
@@ -341,10 +341,11 @@ def _check_same_names(config: DataConfig, files: Mapping[str, Sequence[str]]) ->
     used = [
         file for split in (config.train_split, config.test_split) for file in files.get(split, ())
     ]
+    schemas = {Path(file): pq.read_schema(file) for file in used if file.endswith(".parquet")}
+    _check_same_kinds(schemas)
     names_of_file = {
-        Path(file): class_names_of(datasets.Features.from_arrow_schema(pq.read_schema(file)))
-        for file in used
-        if file.endswith(".parquet")
+        path: class_names_of(datasets.Features.from_arrow_schema(schema))
+        for path, schema in schemas.items()
     }
     first_of_column: dict[str, Path] = {}
     for path, names in names_of_file.items():
@@ -356,6 +357,21 @@ def _check_same_names(config: DataConfig, files: Mapping[str, Sequence[str]]) ->
                         f"{path}: class {number} of column {column!r} is {pair[0]!r}, and {pair[1]!r} "
                         f"in {first.name}. Save all files with the same ClassLabel."
                     )
+
+
+def _check_same_kinds(schemas: Mapping[Path, Any]) -> None:
+    """Raise DataError if a column is of another kind in another file: the library makes 2 of true 1."""
+    first_of_column: dict[str, tuple[Path, str]] = {}
+    for path, schema in schemas.items():
+        for field in schema:
+            if not (kind := kind_of(field.type)):
+                continue
+            first, other = first_of_column.setdefault(field.name, (path, kind))
+            if kind != other:
+                raise DataError(
+                    f"{path}: column {field.name!r} holds {kind}, and {other} in {first.name}. Save all "
+                    "files with the same types."
+                )
 
 
 def _cause(error: BaseException) -> BaseException:

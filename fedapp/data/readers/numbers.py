@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import CLIENT_NAMES, column_named
+from fedapp.data.readers.source import CLIENT_NAMES, INDEX_NAMES, column_named
 from fedapp.data.table import MAX_CATEGORIES, MAX_NUMBER, MISSING
 from fedapp.errors import DataError
 
@@ -88,7 +88,8 @@ def table_inputs(config: DataConfig, table: Any, class_names: ClassNames, label:
         return _named(config, table, label)
     if config.input_key:
         return []
-    without = {label, config.client_key or label, *CLIENT_NAMES}
+    clients = (config.client_key,) if config.client_key else CLIENT_NAMES
+    without = {label, *clients, *INDEX_NAMES}
     others = [field for field in table.schema if field.name not in without]
     codes = names_in(config.categorical_keys)
     texts = [f.name for f in others if is_text(f.type) and f.name.strip() not in codes]
@@ -148,6 +149,17 @@ def is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
+def kind_of(kind: Any) -> str:
+    """Return what values of an Arrow type are, of those that a cast would make other values; else ""."""
+    if pa.types.is_boolean(kind):
+        return "booleans"
+    if pa.types.is_temporal(kind):
+        return "times"
+    if is_number(kind):
+        return "numbers"
+    return "texts" if is_text(kind) else ""
+
+
 def numbers_of(column: Column, missing: str) -> dict[str, NDArray[np.float64]]:
     """Return the values of a column of numbers in each split, [n]; nan where missing.
 
@@ -193,7 +205,7 @@ def categories_of(
     DataError
         A value is missing and ``missing`` is "refuse", or there are too many values.
     """
-    texts = {split: list(_texts(column, part)) for split, part in column.parts.items()}
+    texts = {split: list(_texts(column, split)) for split in column.parts}
     for split, values in texts.items():
         if missing == "refuse":
             gaps = [row for row, value in enumerate(values) if value == MISSING]
@@ -210,12 +222,17 @@ def categories_of(
     return tuple(names), codes
 
 
-def _texts(column: Column, part: Any) -> Iterator[str]:
+def _texts(column: Column, split: str) -> Iterator[str]:
     """Yield each value as text: whole numbers without a point, MISSING for a missing value."""
-    for value in part.to_pylist():
+    for row, value in enumerate(column.parts[split].to_pylist()):
         if value is None or (isinstance(value, float) and math.isnan(value)):
             yield MISSING
         elif column.class_names:
+            if value >= (number := len(column.class_names)):
+                raise DataError(
+                    f"{column.of(split)}: row {row} is {value}, and the column has names of {number} "
+                    "classes. Save it with all names, or correct it."
+                )
             yield column.class_names[value] if value >= 0 else MISSING
         elif isinstance(value, float) and value.is_integer():
             yield str(int(value))
@@ -310,4 +327,5 @@ def _names_of_classes(
 
 
 def _is_whole(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+    whole = pa.types.is_decimal(kind) and kind.scale == 0
+    return bool(whole or pa.types.is_integer(kind) or pa.types.is_boolean(kind))

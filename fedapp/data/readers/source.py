@@ -122,6 +122,10 @@ def several_sets(config: DataConfig, names: Iterable[str]) -> DataError:
     )
 
 
+INDEX_NAMES = ("Unnamed: 0", "__index_level_0__")
+"""Columns of rows' numbers or names: of CSV that pandas or R wrote, and of Parquet of pandas."""
+
+
 def column_named(name: str, columns: Collection[str]) -> str:
     """Return the column that a key names, in which spaces around it may be left out; else ``name``."""
     like = (column for column in columns if column.strip() == name)

@@ -28,6 +28,7 @@ from fedapp.data.readers.numbers import (
 )
 from fedapp.data.readers.source import (
     CLIENT_NAMES,
+    INDEX_NAMES,
     Source,
     Split,
     choose_splits,
@@ -89,7 +90,7 @@ def _input_key(config: DataConfig, table: Any) -> str:
         )
     images: list[str] = [field.name for field in table.schema if _is_image(field.type)]
     texts: list[str] = [field.name for field in table.schema if is_text(field.type)]
-    client_columns = (*CLIENT_NAMES, config.client_key)
+    client_columns = (*CLIENT_NAMES, *INDEX_NAMES, config.client_key)
     texts.sort(key=lambda name: (name != "text", name != "x", name in client_columns))
     if not images + texts:
         raise DataError(
@@ -314,7 +315,7 @@ def open_image(source: Any, where: str) -> Image.Image:
     Raises
     ------
     DataError
-        It cannot be read, or has too many pixels or more than 8 bits a channel.
+        It cannot be read, or has too many pixels, more than 8 bits a channel or transparent pixels.
     """
     try:
         image: Image.Image = Image.open(source)
@@ -331,4 +332,8 @@ def open_image(source: Any, where: str) -> Image.Image:
         ) from error
     if image.mode in DEEP:
         raise DataError(f"{where}: {image.mode} pixels. Convert it to 8 bits a channel.")
+    if image.has_transparency_data and any(image.convert("RGBA").getchannel("A").histogram()[:255]):
+        raise DataError(
+            f"{where}: has transparent pixels, and opacity is no input. Draw it on a background."
+        )
     return image
