@@ -27,7 +27,7 @@ from fedapp.federation.queries import Queries
 from fedapp.federation.samplers.sampler import prepared_sampler
 from fedapp.federation.validation import upload_like
 from fedapp.files import disk_space_needed
-from fedapp.machine import keep_memory
+from fedapp.machine import cores, keep_memory
 from fedapp.runs.callbacks import (
     RESUME,
     Checkpoints,
@@ -123,7 +123,7 @@ def run(
         strategy.callbacks = [*standard, *(callbacks or [])]
         last = _last_round(config, directory, strategy.state)
         keep_memory()
-        torch.set_num_threads(strategy.config.threads)
+        torch.set_num_threads(min(strategy.config.threads, cores()))
         try:
             strategy.start(grid, to_arrays(strategy.state.theta), last)
         except KeyboardInterrupt:

@@ -58,7 +58,9 @@ def test_requests_for_losses_are_among_the_bytes(tmp_path):
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [{**row, "bytes_asked": 50} if row["round"] else row for row in rows]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert compare([folder]).runs[0].bytes == 2 * (300 + 100 + 50)
+    other = made_run(tmp_path / "b", [0.1, 0.2, 0.3])
+    found = {each.name: each.bytes for each in compare([folder, other]).runs}
+    assert found == {"a": 2 * (300 + 100 + 50), "b": 2 * (300 + 100)}
 
 
 def test_of_rmse_the_least_is_best(tmp_path):

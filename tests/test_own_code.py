@@ -531,6 +531,10 @@ RETURNS = {
         "def report(self, state): return {'steps': 7}",
         "report returns 'steps', which every round has. Choose another name",
     ),
+    "a name of a score": (
+        "def report(self, state): return {'drift': 1, 'client_drift': 7}",
+        "report returns 'client_drift', which is that of a score of the model. Choose another name",
+    ),
     "the round in a loss": (
         LOSS + "params['1.bias'].sum() * (1 + context.round)",
         "loss depends on context.round or context.steps, .*`round_randomness`",

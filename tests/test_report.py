@@ -247,6 +247,9 @@ def test_a_loss_that_is_not_finite_is_none_in_the_summary():
     records = [{**row, **more} for row, more in zip(RECORDS, scores, strict=False)]
     found = summarise(records, read_config({}))
     assert (found["test_loss"], found["test_rmse"]) == (None, None)
+    last = {**RECORDS[1], "test_accuracy": None}
+    found = summarise([RECORDS[0], last], read_config({}))
+    assert (found["test_accuracy"], found["best_test_accuracy"]) == (None, 0.1)
 
 
 def test_a_summary_by_hand():

@@ -170,6 +170,41 @@ def test_nodes_and_options_make_no_difference(name: str, tmp_path: Path) -> None
     assert largest_difference(one, models) < 1e-12
 
 
+def test_an_update_that_is_too_large_is_one_clients(tmp_path: Path) -> None:
+    """Whatever the division over nodes: the others of its node count, and the fault names its kind."""
+
+    def huge(message: Message, context: Any) -> Message:
+        reply = client_app(message, context)
+        if record := reply.content.array_records.get("arrays.3"):
+            record["x"] = Array(record["x"].numpy() + 1e12)
+        return reply
+
+    values = {**SEVEN, "algorithm": "fedmedian"}
+    folders = [run(tmp_path / f"{nodes}", nodes, huge, **values) for nodes in (1, 3, 7)]
+    records = [metrics_of(folder)[1:] for folder in folders]
+    for record in (each for own in records for each in own):
+        assert (record["replied"], record["faults"]) == (6, {"norm": 1})
+        assert list(record["failures"]) == ["3"]
+    one, *others = map(model_of, folders)
+    assert [largest_difference(one, other) for other in others] == [0.0, 0.0]
+
+
+def test_of_a_node_with_averaged_uploads_all_is_rejected_with_one_client(tmp_path: Path) -> None:
+    """Its variate is in the node's mean."""
+
+    def broken(message: Message, context: Any) -> Message:
+        reply = client_app(message, context)
+        if record := reply.content.array_records.get("arrays.3"):
+            record["x"] = Array(np.full(2, np.nan))
+        return reply
+
+    settings = {"algorithm": "scaffold", "record_updates": True, "num_server_rounds": 1}
+    record = metrics_of(run(tmp_path / "run", 2, broken, **{**SEVEN, **settings}))[1]
+    assert 0 < record["replied"] < 6
+    assert "3" in record["failures"]
+    assert record["replied"] + len(record["failures"]) == 7
+
+
 @pytest.mark.parametrize(
     ("name", "options", "needed"),
     [

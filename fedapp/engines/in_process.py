@@ -11,6 +11,7 @@ from flwr.serverapp import ServerApp
 
 from fedapp.config.run_config import Scalar
 from fedapp.engines.grid import LocalGrid, partition_node_configs, run_client_app, run_server
+from fedapp.seeds import generator
 
 
 class InlineGrid(LocalGrid):
@@ -24,7 +25,9 @@ class InlineGrid(LocalGrid):
     ) -> None:
         super().__init__(run_config, node_configs)
         self.client_app = client_app
+        self.seed = int(run_config.get("seed", 0))
         self._pending: dict[str, Message] = {}
+        self._order: dict[str, float] = {}
 
     @property
     def run_info(self) -> dict[str, Any]:
@@ -32,15 +35,22 @@ class InlineGrid(LocalGrid):
         return {"engine": "inline"}
 
     def push(self, message_id: str, message: Message) -> None:
-        """Accept a message; the ClientApp gets it when its reply is pulled."""
+        """Accept a message; the ClientApp gets it when its reply is pulled.
+
+        No clock decides which of a round's is answered first, and with ``over-selection`` not all are:
+        their order is drawn.
+        """
+        group, node = message.metadata.group_id, message.metadata.dst_node_id
+        round_ = int(group) if group.isdigit() else 0
         self._pending[message_id] = message
+        self._order[message_id] = generator(self.seed, "arrival", round_, node).random()
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Run the ClientApp on the first pending one of the messages and return its reply."""
-        wanted = set(message_ids)
-        first = next((key for key in self._pending if key in wanted), None)
-        if first is None:
+        """Run the ClientApp on one of the pending messages and return its reply."""
+        pending = self._pending.keys() & set(message_ids)
+        if not pending:
             return []
+        first = min(pending, key=lambda key: (self._order[key], key))
         return [self._answer(self._pending.pop(first))]
 
     def _answer(self, message: Message) -> Message:

@@ -163,6 +163,7 @@ def _decode_each(
         try:
             reply = decode_reply(request, message, expected)
             faults |= {client: Fault("raised", why) for client, why in reply.failures.items()}
+            faults |= {client: Fault(*why) for client, why in reply.rejected.items()}
             accepted += len(reply.client_metrics)
         except ReplyError as error:
             faults |= dict.fromkeys(request.clients, with_deadline(error.fault, deadline))

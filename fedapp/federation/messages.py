@@ -180,20 +180,41 @@ def decode_reply(request: TrainRequest, reply: Message | Fault, expected: Expect
             "malformed", f"its records are malformed: {one_line(repr(error))}"
         ) from error
     arrays = content.array_records
-    mean, each, uploads = {}, {}, {}
+    mean: Tensors = {}
+    uploads: Tensors = {}
+    each, rejected = dict[int, Tensors](), dict[int, tuple[str, str]]()
     has_weight = any(metrics.weight > 0 for metrics in client_metrics)
     if request.plan.reply == "mean" and has_weight:
         mean = checked_update("arrays", arrays, expected)
     if request.plan.reply == "each":
-        each = {
-            r.client: checked_update(f"{EACH}{r.client}", arrays, expected) for r in client_metrics
-        }
+        each, rejected = _checked_each(client_metrics, arrays, expected)
+        client_metrics = tuple(row for row in client_metrics if row.client in each)
     if has_weight and (expected.upload or "uploads" in arrays):
+        if rejected:  # their uploads are in the node's mean
+            raise ReplyError(*next(iter(rejected.values())))
         uploads = checked_tensors("uploads", arrays, expected.upload)
         if uploads.keys() == expected.theta.keys():
             check_norm("uploads", uploads, expected, min(request.plan.learning_rate, 1.0))
         check_bounds(uploads, expected.largest)
-    return TrainReply(mean, uploads, each, client_metrics, failures, size_of(content))
+    return TrainReply(mean, uploads, each, client_metrics, failures, size_of(content), rejected)
+
+
+def _checked_each(
+    clients: Sequence[ClientMetrics], arrays: Mapping[str, ArrayRecord], expected: Expected
+) -> tuple[dict[int, Tensors], dict[int, tuple[str, str]]]:
+    """Return the clients' own updates, and why others are rejected.
+
+    One that is too large or not finite does not reject its node's others, as a damaged record does.
+    """
+    each, rejected = dict[int, Tensors](), dict[int, tuple[str, str]]()
+    for client in (metrics.client for metrics in clients):
+        try:
+            each[client] = checked_update(f"{EACH}{client}", arrays, expected)
+        except ReplyError as error:
+            if error.fault.kind not in ("norm", "not-finite"):
+                raise
+            rejected[client] = error.fault
+    return each, rejected
 
 
 def _client_metrics(

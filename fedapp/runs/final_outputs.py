@@ -71,7 +71,7 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
     best = max(scored, key=lambda r: r["test_accuracy"], default={})
     measured = [r for r in records if "test_loss" in r]
     trained = [r for r in records if r["round"] > 0]
-    last = scored[-1] if scored else {}
+    last = next((r for r in reversed(records) if "test_accuracy" in r), {})
     rounds, accuracy = [r["round"] for r in scored], [r["test_accuracy"] for r in scored]
     target = config.target_accuracy or None
     reached = rounds_to_target(rounds, accuracy, target) if target else None

@@ -44,7 +44,11 @@ class ClientMetrics:
 
 @dataclass(frozen=True)
 class TrainReply:
-    """One node's reply, checked: mean update (or each client's), metrics, and failures by client."""
+    """One node's reply, checked: mean update (or each client's), metrics, and failures by client.
+
+    ``failures``: of clients that raised, on the node. ``rejected``: kind and reason, of clients whose
+    own update is rejected.
+    """
 
     mean: Tensors
     uploads: Tensors
@@ -52,6 +56,7 @@ class TrainReply:
     client_metrics: tuple[ClientMetrics, ...]
     failures: dict[int, str] = field(default_factory=dict)
     bytes: int = 0
+    rejected: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def weight(self) -> float:

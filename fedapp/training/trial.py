@@ -44,6 +44,9 @@ ROUND_METRICS = frozenset(
 )
 """The names in a round's line of ``metrics.jsonl``, of which an algorithm's own metrics have none."""
 
+SCORES = ("test_", "training_set_", "client_")
+"""How the names of theta's scores begin, which a resume removes from a round that is not due."""
+
 
 def try_out(config: RunConfig, dataset: Dataset) -> None:
     """Try out the run's algorithm, and its model's loss and metrics, if they are the user's own.
@@ -88,11 +91,12 @@ def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: C
     clients = config.num_clients or 1
     step = ServerStep(plan, config.server_learning_rate, clients, 1, 1.0, config.fraction_train)
     _, state = algorithm.apply(theta, mean, result.extras.upload, state, step)
-    if own_names := as_floats(own, "report", algorithm.report(state)).keys() & ROUND_METRICS:
-        raise ConfigError(
-            f"{setting_of(component)}: report returns {min(own_names)!r}, which every round has. Choose "
-            "another name."
-        )
+    for name in sorted(as_floats(own, "report", algorithm.report(state))):
+        if name in ROUND_METRICS or name.startswith(SCORES):
+            why = "every round has" if name in ROUND_METRICS else "is that of a score of the model"
+            raise ConfigError(
+                f"{setting_of(component)}: report returns {name!r}, which {why}. Choose another name."
+            )
     if is_personalised(own):
         _try_personal_evaluation(algorithm, shared)
 

@@ -327,5 +327,6 @@ def _names_of_classes(
 
 
 def _is_whole(kind: Any) -> bool:
-    whole = pa.types.is_decimal(kind) and kind.scale == 0
-    return bool(whole or pa.types.is_integer(kind) or pa.types.is_boolean(kind))
+    if pa.types.is_decimal(kind):
+        return bool(kind.scale == 0)
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
