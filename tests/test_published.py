@@ -15,8 +15,8 @@ from fedapp.studies.papers.stored import results_of
 from tests.paper_results import EXPERIMENTS, RECORDS, setup
 
 DOCS = RESULTS.parent
-LARGEST = 6_500_000
-"""Bytes of all files of the documentation."""
+LARGEST = 8_000_000
+"""Bytes of all files of the documentation, of which records of runs are a third."""
 
 
 def test_the_documentation_is_small() -> None:
