@@ -51,6 +51,7 @@ class InlineGrid(LocalGrid):
         if not pending:
             return []
         first = min(pending, key=lambda key: (self._order[key], key))
+        del self._order[first]
         return [self._answer(self._pending.pop(first))]
 
     def _answer(self, message: Message) -> Message:
@@ -59,7 +60,10 @@ class InlineGrid(LocalGrid):
 
     def cancel_messages(self, message_ids: Collection[str]) -> list[str]:
         """Drop the pending ones of the messages, and return their ids."""
-        return [key for key in message_ids if self._pending.pop(key, None)]
+        dropped = [key for key in message_ids if self._pending.pop(key, None)]
+        for key in dropped:
+            self._order.pop(key, None)
+        return dropped
 
 
 def run_inline(

@@ -110,8 +110,9 @@ def _accuracy(records: Sequence[RoundMetrics]) -> list[tuple[str, str]]:
         shown = "not finite" if not errors or errors[-1] is None else f"{errors[-1]:.6g}"
         return [("RMSE", shown)] if errors else []
     best = max(scored, key=lambda record: record["test_accuracy"])
-    last = scored[-1]["test_accuracy"]
-    return [("accuracy", f"{last:.4f}, best {best['test_accuracy']:.4f} in round {best['round']}")]
+    *_, last = (record["test_accuracy"] for record in records if "test_accuracy" in record)
+    shown = "not finite" if last is None else f"{last:.4f}"
+    return [("accuracy", f"{shown}, best {best['test_accuracy']:.4f} in round {best['round']}")]
 
 
 def _last(record: RoundMetrics) -> str:
