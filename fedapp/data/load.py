@@ -63,6 +63,11 @@ def load_dataset(config: DataConfig) -> Dataset:
     return coded(dataset, given_statistics(config, dataset.table) or own_statistics(dataset))
 
 
+def load_server_data(config: RunConfig) -> Dataset:
+    """Return the server's data set; a table is not coded where nodes are clients (num-clients = 0)."""
+    return load_dataset(config) if config.num_clients else load_uncoded(config)
+
+
 def load_uncoded(config: DataConfig) -> Dataset:
     """Return what ``load_dataset`` returns, except for a table, whose columns are not coded."""
     if is_component(family_of("dataset"), config.dataset):

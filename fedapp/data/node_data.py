@@ -15,13 +15,12 @@ from fedapp.data import (
     Examples,
     Partition,
     Subset,
-    load_dataset,
     load_node_data,
     load_partition,
-    load_uncoded,
 )
 from fedapp.data.coding import coded
 from fedapp.data.dataset import Task
+from fedapp.data.load import load_server_data
 from fedapp.data.table import Statistics, Summary
 from fedapp.errors import ConfigError, DataError, one_line
 
@@ -159,7 +158,7 @@ def read_node_data(config: RunConfig, own: OwnClient | None) -> NodeData:
     """
     if own is not None and own.data_path:
         return NodeData(load_node_data(config, own.data_path), None, own)
-    dataset = load_dataset(config) if config.num_clients else load_uncoded(config)
+    dataset = load_server_data(config)
     clients = own.num_partitions if own is not None else config.num_clients
     if not clients:
         return NodeData(dataset, None, None)

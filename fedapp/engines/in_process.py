@@ -27,31 +27,36 @@ class InlineGrid(LocalGrid):
         self.client_app = client_app
         self.seed = int(run_config.get("seed", 0))
         self._pending: dict[str, Message] = {}
-        self._order: dict[str, float] = {}
 
     @property
     def run_info(self) -> dict[str, Any]:
         """The engine's name."""
         return {"engine": "inline"}
 
-    def push(self, message_id: str, message: Message) -> None:
-        """Accept a message; the ClientApp gets it when its reply is pulled.
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Accept messages, which are answered in an order that is drawn.
 
-        No clock decides which of a round's is answered first, and with ``over-selection`` not all are:
-        their order is drawn.
+        No clock decides whose reply comes first, and with ``over-selection`` not all are waited for.
         """
-        group, node = message.metadata.group_id, message.metadata.dst_node_id
-        round_ = int(group) if group.isdigit() else 0
+        ids = super().push_messages(messages)
+        new = [key for key in ids if key in self._pending]
+        if new:
+            group = self._pending[new[0]].metadata.group_id
+            rng = generator(self.seed, "arrival", int(group) if group.isdigit() else 0)
+            for place in rng.permutation(len(new)):
+                self._pending[new[place]] = self._pending.pop(new[place])
+        return ids
+
+    def push(self, message_id: str, message: Message) -> None:
+        """Accept a message; the ClientApp gets it when its reply is pulled."""
         self._pending[message_id] = message
-        self._order[message_id] = generator(self.seed, "arrival", round_, node).random()
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Run the ClientApp on one of the pending messages and return its reply."""
-        pending = self._pending.keys() & set(message_ids)
-        if not pending:
+        """Run the ClientApp on the first pending one of the messages and return its reply."""
+        wanted = set(message_ids)
+        first = next((key for key in self._pending if key in wanted), None)
+        if first is None:
             return []
-        first = min(pending, key=lambda key: (self._order[key], key))
-        del self._order[first]
         return [self._answer(self._pending.pop(first))]
 
     def _answer(self, message: Message) -> Message:
@@ -60,10 +65,7 @@ class InlineGrid(LocalGrid):
 
     def cancel_messages(self, message_ids: Collection[str]) -> list[str]:
         """Drop the pending ones of the messages, and return their ids."""
-        dropped = [key for key in message_ids if self._pending.pop(key, None)]
-        for key in dropped:
-            self._order.pop(key, None)
-        return dropped
+        return [key for key in message_ids if self._pending.pop(key, None)]
 
 
 def run_inline(

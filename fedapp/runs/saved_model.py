@@ -9,9 +9,10 @@ from typing import Any
 from torch import nn
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset, load_dataset, load_uncoded
+from fedapp.data import Dataset, load_dataset
 from fedapp.data.coding import coded
 from fedapp.data.dataset import Task
+from fedapp.data.load import load_server_data
 from fedapp.data.table import Statistics
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.runs.checkpoint import mismatch
@@ -80,7 +81,7 @@ def load_data(folder: Path, dataset: str = "") -> Dataset:
     """
     config, run_info = read_unchanged(folder, "dataset")
     config = config.model_copy(update={"dataset": dataset}) if dataset else config
-    data = load_dataset(config) if config.num_clients else load_uncoded(config)
+    data = load_server_data(config)
     if data.fingerprint != run_info.get("fingerprint", data.fingerprint):
         raise ConfigError(
             f"dataset = {config.dataset!r}: these are not the data of the run in {folder}. Give "

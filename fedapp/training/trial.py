@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedapp.analysis.curves import SCORES
 from fedapp.config.registry import Component, calling, setting_of
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, load_transform
@@ -37,15 +38,10 @@ ROUND_METRICS = frozenset(
         *("late_replies", "bytes_asked", "epsilon", "delta", "adjacency", "checkpoint_error"),
         *("examples", "steps", "learning_rate", "local_epochs", "batch_size", "updates"),
         *("effective_updates", "train_loss", "model_changed", "bytes_down", "bytes_up"),
-        *("similarity", "distance_mean", "distance_max", "client_train_loss", "test_loss"),
-        *("test_accuracy", "test_rmse", "test_r2", "training_set_loss", "training_set_accuracy"),
-        *("client_loss", "client_accuracy", "client_worst_accuracy", "client_clients"),
+        *("similarity", "distance_mean", "distance_max"),
     )
 )
-"""The names in a round's line of ``metrics.jsonl``, of which an algorithm's own metrics have none."""
-
-SCORES = ("test_", "training_set_", "client_")
-"""How the names of theta's scores begin, which a resume removes from a round that is not due."""
+"""The names in a round's line of ``metrics.jsonl``, besides scores; an algorithm's own are others."""
 
 
 def try_out(config: RunConfig, dataset: Dataset) -> None:
@@ -93,9 +89,9 @@ def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: C
     _, state = algorithm.apply(theta, mean, result.extras.upload, state, step)
     for name in sorted(as_floats(own, "report", algorithm.report(state))):
         if name in ROUND_METRICS or name.startswith(SCORES):
-            why = "every round has" if name in ROUND_METRICS else "is that of a score of the model"
             raise ConfigError(
-                f"{setting_of(component)}: report returns {name!r}, which {why}. Choose another name."
+                f"{setting_of(component)}: report returns {name!r}, which is a name of a round's own "
+                f"numbers or begins as a score's ({', '.join(SCORES)}). Choose another name."
             )
     if is_personalised(own):
         _try_personal_evaluation(algorithm, shared)
