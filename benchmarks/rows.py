@@ -119,7 +119,7 @@ def _whole_round(
     upload = upload_like(algorithm, context)
     strategy = FederatedStrategy(config, algorithm, nodes, None, start, upload)
     arrays = to_arrays(theta)
-    nodes.wait(grid)
+    nodes.wait(grid, 1)
     for callback in callbacks:
         callback.on_start(start)
     # Only what happens in a round: the end's files and pictures are written once a run.

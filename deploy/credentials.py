@@ -32,7 +32,7 @@ except ModuleNotFoundError as error:
 from fedapp.files import write_atomically
 
 DAYS = 825
-"""Days that certificates hold."""
+"""Days that certificates hold; a server's no longer than its authority's."""
 
 RENEWAL = datetime.timedelta(days=30)
 """Certificates that end within this time are renewed."""
@@ -157,7 +157,7 @@ def _certify_authority(found: Credentials, key: ec.EllipticCurvePrivateKey) -> N
     name = _name("fedapp federation authority")
     signing = dict.fromkeys(KEY_USES, False) | {"key_cert_sign": True, "crl_sign": True}
     certificate = (
-        _builder(name, name, key)
+        _builder(name, name, key, _latest())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.KeyUsage(**signing), critical=True)
         .sign(key, hashes.SHA384())
@@ -189,7 +189,7 @@ def _make_server(
     uses = dict.fromkeys(KEY_USES, False) | {"digital_signature": True}
     above = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
     certificate = (
-        _builder(_name(hosts[0]), issuer.subject, key)
+        _builder(_name(hosts[0]), issuer.subject, key, min(_latest(), issuer.not_valid_after_utc))
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.KeyUsage(**uses), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -217,8 +217,13 @@ def _make_node(found: Credentials, name: str) -> None:
     _write_secret(found.node_key(name), secret)  # last: where it is, the others are too
 
 
+def _latest() -> datetime.datetime:
+    """Return when a certificate that is made now ends at the latest."""
+    return datetime.datetime.now(tz=datetime.UTC) + datetime.timedelta(days=DAYS)
+
+
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, end: datetime.datetime
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(tz=datetime.UTC)
     return (
@@ -229,7 +234,7 @@ def _builder(
         .serial_number(x509.random_serial_number())
         # An hour for clocks that are slow.
         .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 

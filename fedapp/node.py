@@ -23,9 +23,11 @@ from fedapp.data.node_data import (
     describe_own_code,
     own_client,
     read_node_data,
+    read_task,
+    task_problem,
 )
 from fedapp.data.table import Statistics
-from fedapp.errors import reason_of
+from fedapp.errors import DataError, reason_of
 from fedapp.federation.messages import (
     decode_evaluate_request,
     decode_train_request,
@@ -139,21 +141,29 @@ def query(message: Message, context: Context) -> Message:
 
 @dataclass(frozen=True)
 class NodeSetup:
-    """A node's settings, the client that it is (None: virtual clients), and a table's statistics."""
+    """A node's settings, the client that it is (None: virtual clients), and what its data have to fit.
+
+    ``statistics``: those of a table. ``task``: that of other data.
+    """
 
     settings: Items
     own: OwnClient | None
     statistics: str = ""
+    task: Task | None = None
 
 
 def node_setup_of(context: Context, message: Message | None = None) -> NodeSetup:
     """Return the setup of a node; it is the same for all nodes of virtual clients.
 
-    A request's ``message`` brings the statistics of a table, where the nodes are clients.
+    A request's ``message`` brings the statistics of a table or else the task, where nodes are clients.
     """
     settings = items_of(read_by_nodes(context.run_config))
-    statistics = "" if message is None else statistics_in(message.content)
-    return NodeSetup(settings, own_client(config_of(settings), context.node_config), statistics)
+    own = own_client(config_of(settings), context.node_config)
+    if message is None:
+        return NodeSetup(settings, own)
+    task = message.content.config_records.get("task")
+    statistics = statistics_in(message.content)
+    return NodeSetup(settings, own, statistics, None if task is None else read_task(task))
 
 
 class _Cache(threading.local):
@@ -169,7 +179,10 @@ def load_node_setup(setup: NodeSetup) -> tuple[RunConfig, NodeData]:
     """Return configuration and data, cached by content: nodes that are clients share them."""
     settings, own = setup.settings, setup.own
     shared = own and replace(own, client=0)
-    return config_of(settings), replace(_CACHE.data(settings, shared, setup.statistics), own=own)
+    node_data = replace(_CACHE.data(settings, shared, setup.statistics), own=own)
+    if setup.task and (problem := task_problem(setup.task, node_data.dataset.task)):
+        raise DataError(f"the node's data have changed: {problem}")
+    return config_of(settings), node_data
 
 
 def trainer_of(setup: NodeSetup, threads: int, name: TrainerName) -> Trainer:

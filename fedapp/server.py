@@ -195,7 +195,7 @@ def _prepare(
     """Wait for nodes, write a new run's first files, and return the strategy."""
     if state:
         nodes.add_known(state.sizes)
-    available = nodes.wait(grid)
+    available = nodes.wait(grid, config.min_nodes)
     if node_data.dataset.table is not None:
         node_data = node_data.coded(_statistics(nodes, available, node_data.dataset))
         theta = theta if state else _initial_theta(config, node_data.dataset)

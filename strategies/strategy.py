@@ -199,7 +199,7 @@ class FederatedStrategy(Strategy):
         extras = self._broadcast()
         extra_arrays = to_arrays(extras) if extras else None
         contents = [
-            self.nodes.tables.add_to(encode_train_request(request, arrays, extra_arrays))
+            self.nodes.add_to(encode_train_request(request, arrays, extra_arrays))
             for request in requests
         ]
         deadline = self.config.round_deadline

@@ -76,6 +76,19 @@ def test_certificates_that_end_soon_are_renewed_and_keys_of_nodes_stay(
     certificate(found.certificate).verify_directly_issued_by(old)
 
 
+def test_a_server_certificate_ends_no_later_than_its_authoritys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else connections would fail before the end that the server's certificate says."""
+    with monkeypatch.context() as patch:
+        patch.setattr(credentials, "DAYS", 400)
+        found = make_credentials(tmp_path, ["a.example.org"], [])
+    make_credentials(tmp_path, ["b.example.org"], [])
+    assert names(found) == {"a.example.org", "b.example.org", *LOOPBACK}
+    ends = [certificate(path).not_valid_after_utc for path in (found.ca, found.certificate)]
+    assert ends[0] == ends[1]
+
+
 def test_a_server_certificate_that_is_elsewhere_is_named_where_the_authoritys_is_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

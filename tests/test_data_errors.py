@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from fedapp.cli.main import app
 from fedapp.config.read import read_config
 from fedapp.data import Task, load_dataset, load_node_data, load_partition
-from fedapp.data.node_data import task_differences
+from fedapp.data.node_data import task_problem
 from fedapp.errors import ConfigError, DataError
 from fedapp.runs.directory import create
 
@@ -546,24 +546,25 @@ WORDS = Task("tokens", (10,), 100, num_symbols=100, vocabulary="words 1")
 @pytest.mark.parametrize(
     ("expected", "found", "said"),
     [
-        (MNIST, MNIST, []),
-        (MNIST, Task("image", (1, 28, 28), 7), ["7 classes instead of 10"]),
-        (MNIST, Task("image", (1, 28, 28), 12), ["12 classes instead of 10"]),
+        (MNIST, MNIST, ""),
+        (MNIST, Task("image", (1, 28, 28), 7), "7 classes instead of 10"),
+        (MNIST, Task("image", (1, 28, 28), 12), "12 classes instead of 10"),
         (
             PETS,
             Task("image", (3, 5, 4), 2, ("cat", "cow")),
-            ["labels (cat, cow) instead of (cat, dog)"],
+            "labels (cat, cow) instead of (cat, dog)",
         ),
-        (PETS, Task("image", (1, 5, 4), 2), ["input shape (1, 5, 4) instead of (3, 5, 4)"]),
+        (PETS, Task("image", (1, 5, 4), 2), "input shape (1, 5, 4) instead of (3, 5, 4)"),
         (
             WORDS,
             Task("tokens", (10,), 100, (), 100, "words 2"),
-            ["vocabulary 'words 2' instead of 'words 1'"],
+            "vocabulary 'words 2' instead of 'words 1'",
         ),
     ],
 )
-def test_task_differences(expected, found, said):
-    assert task_differences(expected, found) == said
+def test_the_problem_of_a_task(expected, found, said):
+    ending = "; give it the server's data set and keys"
+    assert task_problem(expected, found) == (said and said + ending)
 
 
 def test_a_key_of_text_is_refused_where_the_data_are_images(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import httpx
 import numpy as np
 import pytest
-from data_files import image_features, image_splits, write_parquet
+from data_files import image_features, image_splits, write_image_folder, write_parquet
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
@@ -205,6 +205,33 @@ def test_a_server_that_asks_a_device_for_another_client_gets_no_update_and_no_sc
     assert second.has_error()
 
 
+@pytest.mark.parametrize("kind", [MessageType.TRAIN, MessageType.EVALUATE])
+def test_a_device_whose_labels_have_changed_since_it_was_accepted_says_so(
+    kind: str, tmp_path: Path
+) -> None:
+    """With as many labels of other names it would train on wrong ones."""
+    folder = write_image_folder(tmp_path / "own", ("cat", "dog"))
+    settings = {**OWN, "dataset": str(write_image_folder(tmp_path / "run", ("cat", "dog")))}
+    config = read_config(settings)
+    data = read_node_data(config, None).dataset
+    nodes = Nodes(config, data.task, data.fingerprint, None)
+    theta = to_arrays(initial_parameters(config, data.task))
+    plan = RoundPlan(epochs=1, learning_rate=0.1, trainer="sequential")
+    device = Context(RUN_ID, 7, {"data-path": str(folder), "client-id": 0}, RecordDict(), settings)
+
+    def reply() -> Message:
+        train = encode_train_request(TrainRequest(plan, (0,)), theta)
+        score = encode_evaluate_request(EvaluateRequest(0, (0,), 1), theta)
+        content = nodes.add_to(train if kind == MessageType.TRAIN else score)
+        return run_client_app(client_app, Message(content, 7, kind), device)
+
+    assert reply().content["clients"]["client"] == [0]
+    for split in folder.iterdir():
+        (split / "cat").rename(split / "elk")
+    node_module._CACHE.data.cache_clear()  # each message of a SuperNode has a process of its own
+    assert "labels (dog, elk) instead of (cat, dog)" in reply().error.reason
+
+
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Count how often the ClientApp reads data and makes a trainer, from an empty memory."""
@@ -297,7 +324,7 @@ def test_a_silent_node_holds_up_the_start_no_longer_than_node_timeout(
 ) -> None:
     clock = Clock()
     nodes, (_, grid) = timed(clock, monkeypatch, node_timeout=60.0), holding()
-    assert nodes.wait(grid) == [1]
+    assert nodes.wait(grid, 1) == [1]
     assert 60.0 < clock.now < 62.0
     grid.held = False
     assert nodes.available(grid) == [1, 2]
@@ -308,14 +335,14 @@ def test_a_silent_node_is_named_where_nodes_are_missing() -> None:
     with pytest.raises(
         RunError, match=r"only 1 accepted .*not accepted:\n  node 2: it has not answered yet"
     ):
-        nodes.wait(grid)
+        nodes.wait(grid, 2)
 
 
 def test_an_answer_that_took_too_long_is_silence_and_no_reason_to_refuse() -> None:
     """Flower says so of a message that died on its way: the node is asked again as soon as needed."""
     nodes, grid = registered()
     nodes.config = read_config({"num-clients": 0, "min-nodes": 2})
-    nodes.wait(grid)
+    nodes.wait(grid, 2)
     late = Message(
         Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE, "it died"),
         reply_to=Message(RecordDict(), 2, "query"),
@@ -323,7 +350,7 @@ def test_an_answer_that_took_too_long_is_silence_and_no_reason_to_refuse() -> No
     nodes.query_again(1)
     nodes._handle_answer(2, late)
     assert nodes.rejected == {}
-    assert nodes.wait(grid) == [1, 2]
+    assert nodes.wait(grid, 2) == [1, 2]
 
 
 def test_a_newcomer_that_answers_late_counts_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,7 +506,7 @@ def test_a_device_that_takes_minutes_to_start_takes_part(
     timeout = 100.0 if min_nodes == 1 else 2 * seconds
     nodes = timed(clock, monkeypatch, min_nodes=min_nodes, node_timeout=timeout)
     grid = SlowDeviceGrid(TWO_CLIENTS, clock, seconds)
-    assert nodes.wait(grid) == ([1, 2] if min_nodes == 2 else [1])
+    assert nodes.wait(grid, min_nodes) == ([1, 2] if min_nodes == 2 else [1])
     clock.now = max(clock.now, seconds)
     assert nodes.available(grid) == [1, 2]
     assert clock.now < seconds + 20
@@ -495,7 +522,7 @@ def test_two_answers_of_a_node_at_once_are_one(
     clock = Clock()
     nodes = timed(clock, monkeypatch, node_timeout=250.0)
     grid = SlowDeviceGrid(TWO_CLIENTS, clock, 300.0)
-    assert nodes.wait(grid) == [1]
+    assert nodes.wait(grid, 1) == [1]
     assert grid.asked == [1, 2, 2]
     clock.now = 1000.0
     assert nodes.available(grid) == [1, 2]
@@ -518,8 +545,23 @@ def test_a_node_whose_answer_was_lost_is_queried_again_after_minutes(
     clock = Clock()
     nodes = timed(clock, monkeypatch, min_nodes=2, node_timeout=300.0)
     grid = LosingGrid(TWO_CLIENTS)
-    assert nodes.wait(grid) == [1, 2]
+    assert nodes.wait(grid, 2) == [1, 2]
     assert grid.asked == [1, 2, 2]
+
+
+def test_a_round_in_a_run_waits_for_one_node_where_all_are_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nodes = timed(Clock(), monkeypatch, min_nodes=2, node_timeout=30.0)
+    grid = RegisteredGrid(TWO_CLIENTS)
+    assert nodes.wait(grid, 2) == [1, 2]
+    starts, grid.starts = grid.starts, {}
+    with pytest.raises(
+        RunError, match=r"min-nodes = 2 \(after the first round 1\): only 0 accepted"
+    ):
+        nodes.available(grid)
+    grid.starts = {1: starts[1]}
+    assert nodes.available(grid) == [1]
 
 
 class FailingGrid(RegisteredGrid):
@@ -558,7 +600,7 @@ def sent_ahead() -> tuple[Nodes, RegisteredGrid]:
 
 def test_nodes_that_were_queried_ahead_are_not_queried_again() -> None:
     nodes, grid = sent_ahead()
-    assert nodes.wait(grid) == [1, 2]
+    assert nodes.wait(grid, 2) == [1, 2]
     assert grid.asked == [1, 2]
 
 
@@ -585,7 +627,7 @@ def test_an_answer_to_a_query_sent_ahead_is_waited_for(monkeypatch: pytest.Monke
         return pull(list(message_ids)[: 2 if next(looks) > 2 else 1])
 
     monkeypatch.setattr(grid, "pull_messages", slow)
-    assert nodes.wait(grid) == [1, 2]
+    assert nodes.wait(grid, 2) == [1, 2]
     assert grid.asked == [1, 2]
 
 
@@ -607,7 +649,7 @@ def test_a_query_sent_ahead_that_has_expired_is_sent_again(monkeypatch: pytest.M
     monkeypatch.setattr("fedapp.federation.queries.QUERY_TIMEOUT", 0.0)
     nodes, grid = sent_ahead()
     monkeypatch.setattr("fedapp.federation.queries.QUERY_TIMEOUT", 10.0)
-    assert nodes.wait(grid) == [1, 2]
+    assert nodes.wait(grid, 2) == [1, 2]
     assert grid.asked == [1, 2, 1, 2]
 
 
@@ -727,7 +769,7 @@ def test_a_refused_node_that_was_mended_where_it_stands_is_asked_again(
 def test_what_a_node_raised_is_quoted_without_the_words_around_it() -> None:
     """As Flower has it: with the class written out, in brackets, at the end of many lines."""
     nodes, grid = registered()
-    nodes.wait(grid)
+    nodes.wait(grid, 1)
     reason = "ClientApp failed\n<class 'fedapp.errors.DataError'>:<'data-path = '/x': is a file'>"
     query = Message(RecordDict(), 2, "query")
     failed = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=query)

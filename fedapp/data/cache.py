@@ -15,6 +15,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,6 +65,9 @@ def cached_dataset(
 ) -> Dataset:
     """Return the data set of ``key`` from the cache, or else what ``build(scratch folder)`` returns.
 
+    Where ``key`` says that it is a node's own, only its owner can read the entry; others have the mode of
+    the cache, which may be shared.
+
     Raises
     ------
     DataError
@@ -74,7 +78,7 @@ def cached_dataset(
     folder = cache_folder(config)
     try:
         dataset = _read_dataset(config, folder / name, name)
-        return dataset or _build_entry(config, folder, name, build)
+        return dataset or _build_entry(config, folder, name, build, private=key["node"])
     except OSError as error:
         raise DataError(
             f"data-cache = {config.data_cache!r}: the folder {folder} cannot be used: {error}. "
@@ -83,7 +87,12 @@ def cached_dataset(
 
 
 def _build_entry(
-    config: DataConfig, folder: Path, name: str, build: Callable[[Path], Dataset]
+    config: DataConfig,
+    folder: Path,
+    name: str,
+    build: Callable[[Path], Dataset],
+    *,
+    private: bool,
 ) -> Dataset:
     from filelock import FileLock
 
@@ -99,6 +108,7 @@ def _build_entry(
             scratch, entry = Path(temporary) / "scratch", Path(temporary) / "entry"
             scratch.mkdir()
             _write_dataset(build(scratch), entry)
+            entry.chmod(0o700 if private else stat.S_IMODE(folder.stat().st_mode))
             if (folder / name).exists():
                 (folder / name).rename(Path(temporary) / "damaged")
             entry.rename(folder / name)
@@ -127,9 +137,6 @@ def _write_dataset(dataset: Dataset, entry: Path) -> None:
         columns = {"names": examples.group_names, "left_out": examples.left_out}
         manifest["splits"][split] = {**described, "groups": groups, **columns}
     (entry / MANIFEST).write_text(json.dumps(manifest))
-    shutil.copymode(
-        entry.parent.parent, entry
-    )  # a temporary folder is private, and the cache may be shared
 
 
 def _save(path: Path, array: NDArray[Any]) -> dict[str, Any]:

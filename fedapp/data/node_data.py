@@ -227,10 +227,10 @@ def _texts(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(map(str, values[key])) for key in ("labels", "columns")}
 
 
-def task_differences(expected: Task, actual: Task) -> list[str]:
-    """Return the differences that exclude data of task ``actual`` from a federation of ``expected``.
+def task_problem(expected: Task, actual: Task) -> str:
+    """Return why data of task ``actual`` are no data of a federation of ``expected``, or "".
 
-    Each is a phrase such as "input shape (1, 28, 28) instead of (3, 32, 32)". Labels without names are
+    It has phrases such as "input shape (1, 28, 28) instead of (3, 32, 32)". Labels without names are
     equal if there are as many of them, because a network has one output for each.
     """
     pairs = {
@@ -243,7 +243,8 @@ def task_differences(expected: Task, actual: Task) -> list[str]:
     different = [
         f"{name} {one_line(repr(a))} instead of {b!r}" for name, (a, b) in pairs.items() if a != b
     ]
-    return different + _label_differences(expected, actual)
+    different += _label_differences(expected, actual)
+    return f"{'; '.join(different)}; give it the server's data set and keys" if different else ""
 
 
 def _kind(task: Task) -> str:

@@ -73,7 +73,7 @@ class ClientEvaluation:
             location = states and states.of(cohort, state.last_used_round)
             threads = self.config.threads
             request = EvaluateRequest(state.round, tuple(cohort), threads, location, split)
-            contents.append(self.nodes.tables.add_to(encode_evaluate_request(request, arrays)))
+            contents.append(self.nodes.add_to(encode_evaluate_request(request, arrays)))
         deadline, round_ = self.config.round_deadline, state.round + 1
         return messages_to(self.asked, contents, MessageType.EVALUATE, round_, deadline)
 

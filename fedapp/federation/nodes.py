@@ -9,7 +9,7 @@ from logging import INFO, WARNING
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import fedapp
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Task
-from fedapp.data.node_data import own_code_differences, read_task, task_differences
+from fedapp.data.node_data import describe_task, own_code_differences, read_task, task_problem
 from fedapp.data.table import Table
 from fedapp.errors import DataError, RunError, one_line
 from fedapp.federation.faults import Fault, is_missing
@@ -37,7 +37,10 @@ NEW_NODE_WAIT = 15.0
 UNANSWERED_PAUSE = 900.0
 """Pause before a node that did not answer is waited for again, so that it does not delay every round."""
 
-UNANSWERED = "it has not answered yet: its device starts Python and PyTorch first"
+UNANSWERED = (
+    "it has not answered yet: its device starts Python and PyTorch first, and ends what it trains for "
+    "another run, also for one that was stopped"
+)
 
 REJECTED_PAUSE = 180.0
 """Pause before a rejected node is queried again: its data may have been fixed in the meantime."""
@@ -134,8 +137,8 @@ class Nodes:
         """Return the node that is ``client`` (``num-clients = 0`` only)."""
         return self._node_of[client]
 
-    def wait(self, grid: Grid) -> list[int]:
-        """Wait until ``min-nodes`` nodes are accepted, and all connected ones have answered; return them.
+    def wait(self, grid: Grid, least: int) -> list[int]:
+        """Wait until ``least`` nodes are accepted, and all connected ones have answered; return them.
 
         Raises
         ------
@@ -147,13 +150,13 @@ class Nodes:
         while True:
             accepted = self.connected(grid, min(end - time.monotonic(), NEW_NODE_WAIT))
             is_late, unanswered = time.monotonic() > end, self._unanswered
-            if len(accepted) >= self.config.min_nodes and (is_late or not unanswered):
+            if len(accepted) >= least and (is_late or not unanswered):
                 return accepted
             if is_late:
-                raise RunError(self._too_few_nodes(len(accepted)))
-            found = (len(accepted), self.config.min_nodes, len(unanswered))
+                raise RunError(self._too_few_nodes(len(accepted), least))
+            found = (len(accepted), least, len(unanswered))
             if found != logged:
-                log(INFO, "Waiting for nodes: %d of min-nodes = %d, %d to answer", *found)
+                log(INFO, "Waiting for nodes: %d of %d, %d to answer", *found)
                 logged = found
             time.sleep(0.5)
             # Wait for those without an answer again at once: without them there is no round.
@@ -162,12 +165,21 @@ class Nodes:
             }
 
     def available(self, grid: Grid) -> list[int]:
-        """Return the accepted nodes that are connected now; without any, ``wait`` for them."""
+        """Return the accepted nodes that are connected now; without any, ``wait`` for one."""
         connected = self.connected(grid, NEW_NODE_WAIT)
         if not connected or not len(self.clients):
             log(WARNING, "No accepted node is connected; waiting")
-            connected = self.wait(grid)
+            connected = self.wait(grid, 1)
         return connected
+
+    def add_to(self, content: RecordDict) -> RecordDict:
+        """Return the content of a request with what a node's own data have to fit.
+
+        That is the task, or a table's statistics.
+        """
+        if not self.virtual and self.tables.pooled is None:
+            content["task"] = ConfigRecord(describe_task(self.task))
+        return self.tables.add_to(content)
 
     def connected(self, grid: Grid, max_wait: float) -> list[int]:
         """Return the accepted nodes that are connected now, in ascending order.
@@ -339,9 +351,8 @@ class Nodes:
         yield from differs("version", fedapp.__version__, "install the same version")
         yield from own_code_differences(self.config, answer)
         try:
-            different = task_differences(self.task, read_task(answer))
-            if different:
-                yield f"{'; '.join(different)}; give it the server's data set and keys"
+            if problem := task_problem(self.task, read_task(answer)):
+                yield problem
             else:
                 yield from self.tables.mismatches(node, answer)
         except DataError as error:
@@ -355,14 +366,16 @@ class Nodes:
     def _unanswered(self) -> set[int]:
         return self._connections.keys() - self._accepted - self.rejected.keys()
 
-    def _too_few_nodes(self, accepted: int) -> str:
+    def _too_few_nodes(self, accepted: int, least: int) -> str:
         unanswered = dict.fromkeys(self._unanswered, UNANSWERED)
         rejected = "".join(
             f"\n  node {self.name_of(node)}: {why}"
             for node, why in (self.rejected | unanswered).items()
         )
+        least_now = " (after the first round 1)" if least < self.config.min_nodes else ""
         return (
-            f"min-nodes = {self.config.min_nodes}: only {accepted} accepted nodes within node-timeout = "
+            f"min-nodes = {self.config.min_nodes}{least_now}: only {accepted} accepted nodes within "
+            f"node-timeout = "
             f"{self.config.node_timeout:g} s. Start more SuperNodes, lower min-nodes or raise "
             f"node-timeout." + (f" Connected, but not accepted:{rejected}" if rejected else "")
         )

@@ -117,7 +117,7 @@ def server_scores(
         return score(state.theta)
     parts = [range(first, score.num_batches, len(asked)) for first in range(len(asked))]
     contents = [
-        nodes.tables.add_to(encode_part(arrays, Part(part, score.num_batches, config.threads)))
+        nodes.add_to(encode_part(arrays, Part(part, score.num_batches, config.threads)))
         for part in parts
     ]
     deadline, round_ = config.round_deadline, state.round + 1
