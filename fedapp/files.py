@@ -1,4 +1,4 @@
-"""Atomic and durable writes, and places to write to."""
+"""Atomic and durable writes, places to write to, and the order of names."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import contextlib
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from fedapp.errors import CheckpointError, ConfigError, RunError
+
+
+def natural_order(name: str) -> list[tuple[float, str]]:
+    """Return a sort key that places fig2 before fig10, and 0.1 before 0.25."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [(float(part), "") if part[:1].isdigit() else (-1.0, part) for part in parts]
 
 
 def as_folder(path: Path, option: str) -> Path:

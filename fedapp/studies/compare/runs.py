@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from fedapp.config.read import option_fields
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import Scalar
 from fedapp.errors import CheckpointError
+from fedapp.files import natural_order
 from fedapp.runs.formatting import setting
 from fedapp.runs.own_code import COMPONENTS
 from fedapp.runs.stored_run import StoredRun
@@ -49,7 +49,7 @@ def find_runs(path: Path) -> list[Path]:
             f"{str(path)!r} holds no run (there is no such folder). Give the folder that a run logs "
             "first, or one that holds such folders."
         )
-    if runs := sorted(_runs_in(path), key=lambda run: _natural(str(run))):
+    if runs := sorted(_runs_in(path), key=lambda run: natural_order(str(run))):
         return runs
     raise CheckpointError(
         f"{str(path)!r} holds no run (config.json is missing, and no folder in it is one of a run). Give "
@@ -63,11 +63,6 @@ def _runs_in(path: Path) -> Iterator[Path]:
             inside.clear()
             yield Path(folder)
         inside[:] = [name for name in inside if not name.startswith(".")]
-
-
-def _natural(text: str) -> list[tuple[float, str]]:
-    parts = re.split(r"(\d+(?:\.\d+)?)", text)
-    return [(float(part), "") if part[:1].isdigit() else (-1.0, part) for part in parts]
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -13,6 +12,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedapp.errors import ConfigError
+from fedapp.files import natural_order
 from fedapp.studies.papers.claims import Claims
 from fedapp.studies.papers.schema import (
     SCALES,
@@ -53,7 +53,7 @@ def read_experiment(name: str, text: str) -> Experiment:
 @cache
 def all_experiments() -> Mapping[str, Experiment]:
     """Return all experiments by name, in the papers' order, with ``as-in`` resolved."""
-    files = sorted(EXPERIMENTS.glob("*.toml"), key=lambda file: _natural(file.stem))
+    files = sorted(EXPERIMENTS.glob("*.toml"), key=lambda file: natural_order(file.stem))
     return with_scales_of_others({f.stem: read_experiment(f.stem, f.read_text()) for f in files})
 
 
@@ -98,12 +98,6 @@ def _complete_scale(
     given, own = (each.model_dump(exclude_unset=True, by_alias=True) for each in (other, scale))
     settings = {**other.settings, **scale.settings}
     return Scale.model_validate({**given, **own, "settings": settings})
-
-
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """Return a sort key that places fig2 before fig10."""
-    words = re.split(r"(\d+)", name)
-    return [(word.isdigit(), int(word) if word.isdigit() else 0, word) for word in words]
 
 
 def as_scale(name: str) -> ScaleName:
