@@ -24,6 +24,7 @@ from fedapp.cli.generate import ROOT
 from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, kebab
+from fedapp.config.training import ALGORITHM_DEFAULTS
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.metrics import read_metrics
 from fedapp.studies.sweep.identity import Request
@@ -79,7 +80,7 @@ def with_rows(page: str, rows: Sequence[Row]) -> str:
 def own_values(name: str) -> list[str]:
     """Return what the algorithm's run has other than plain FedAvg's, without a key being set."""
     own, plain = read_config({"algorithm": name}), read_config({})
-    keys = ("weighting", "server_learning_rate", "local_epochs")
+    keys = (*ALGORITHM_DEFAULTS, "local_epochs")
     pairs = [(key, getattr(own, key)) for key in keys if getattr(own, key) != getattr(plain, key)]
     return [f"`{kebab(key)} = {json.dumps(value)}`" for key, value in pairs]
 

@@ -19,9 +19,9 @@ class FedOpt(Algorithm):
     Reddi et al. 2021 (ICLR), Algorithm 2: m <- beta1 m + (1 - beta1) Delta, v by the subclass,
     x <- x + eta m / (sqrt(v) + tau), eta being server-learning-rate, m_0 = 0, v_0 = tau^2. There is
     no bias correction. Flower's own rules start v at 0, and its FedAdam multiplies eta by
-    sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)), so that their results differ. A step is about eta in
-    every entry, whatever the client learning rate, so eta = 1 is far too large; the paper tunes eta on
-    a grid of 10^(1/2) (Appendix D). The default is 0.01, and 0.03 for Adagrad.
+    sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)), so that their results differ. A step is of the
+    order of eta in each entry where Delta is large beside tau, so eta = 1 is far too large; the paper
+    tunes eta on a grid of 10^(1/2) (Appendix D). The default is 0.01, and 0.03 for Adagrad.
     """
 
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of updates.")

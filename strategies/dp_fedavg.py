@@ -67,6 +67,12 @@ class DPFedAvg(Private):
                 f"on-failure = 'stop': with algorithm = {self.name!r} a client's examples would say, "
                 "without noise, when the run ends. Leave the key out."
             )
+        if config.min_replies != type(config).model_fields["min_replies"].default:
+            yield (
+                f"min-replies = {config.min_replies}: with algorithm = {self.name!r} a round changes the "
+                "model however many clients reply: its noise is that of their expected number. Leave the "
+                "key out."
+            )
         bound = type(config).model_fields["max_update_norm"].default
         if config.max_update_norm not in (0, bound):
             yield (

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 from pydantic import Field
 from torch import Tensor
 
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import no_effect
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors, mean_update
 from fedapp.training.tensors import add, scaled, zeros_like
 
@@ -24,6 +26,12 @@ class FedAvgM(Algorithm):
 
     momentum: float = Field(0.9, ge=0, lt=1, description="Server momentum, beta.")
     nesterov: bool = Field(default=False, description="Nesterov's form of the server momentum.")
+
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
+        """Yield the error of Nesterov's form without momentum."""
+        if self.nesterov and not self.momentum:
+            because = "fedavgm.momentum is 0. Set fedavgm.momentum=0.9"
+            yield no_effect("fedavgm.nesterov", self.nesterov, because)
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
         """Return v = 0."""

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import no_effect
 from fedapp.training.algorithm import Algorithm, ClientContext, ClientExtras, Tensors
 from fedapp.training.tensors import add, scaled
+
+DONE = "number/steps"
+"""Name of the number of steps in the step state, which no parameter has."""
 
 
 class FedPA(Algorithm):
@@ -40,6 +45,12 @@ class FedPA(Algorithm):
     burn_in_rounds: int = Field(0, ge=0, description="First rounds of plain federated averaging.")
     rho: float = Field(0.01, ge=0, description="Shrinkage: 0 takes the covariance as I.")
 
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
+        """Yield the error of a shrinkage of one sample, which has no covariance."""
+        if self.samples == 1 and self.rho != type(self).model_fields["rho"].default:
+            because = "fedpa.samples is 1. Set fedpa.samples=5"
+            yield no_effect("fedpa.rho", self.rho, because)
+
     def round_randomness(self, context: ClientContext, seed: int, client: int) -> Tensors:
         """Return the number of steps per sample in this round."""
         shared = max((context.steps - self.burn_in) // self.samples, 1)
@@ -51,14 +62,14 @@ class FedPA(Algorithm):
     ) -> Tensors:
         """Return the samples so far {name: [l, ...]} and the number of steps, this one included."""
         first = next(iter(params.values()))
-        done = context.step_state["steps"] if context.step_state else torch.zeros_like(first.sum())
+        done = context.step_state[DONE] if context.step_state else torch.zeros_like(first.sum())
         length = context.round_randomness["length"]
         sample = torch.div(done - self.burn_in, length, rounding_mode="floor")
         chosen = torch.arange(self.samples, device=first.device) == sample
         sums = {n: _along_first(chosen, p) * p / length for n, p in params.items()}
         if context.step_state:
             sums = add(sums, context.step_state)
-        return sums | {"steps": done + 1}
+        return sums | {DONE: done + 1}
 
     def finalize(
         self, params: Mapping[str, Tensor], context: ClientContext, steps: int | Tensor
@@ -67,7 +78,7 @@ class FedPA(Algorithm):
         drift = add(params, context.global_params, -1.0)
         if context.round <= self.burn_in_rounds or not context.step_state:
             return ClientExtras(update=drift)
-        after_burn_in = context.step_state["steps"] - self.burn_in
+        after_burn_in = context.step_state[DONE] - self.burn_in
         numbers = torch.arange(1, self.samples + 1, device=after_burn_in.device)
         complete = (numbers * context.round_randomness["length"] <= after_burn_in).to(
             after_burn_in.dtype

@@ -16,7 +16,7 @@ from fedapp.training.algorithm import (
     ServerStep,
     Tensors,
 )
-from fedapp.training.batches import counted_targets
+from fedapp.training.batches import TARGETS, counted_targets
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 
 
@@ -45,7 +45,7 @@ class FedSGD(Algorithm):
         gradient, loss = differentiate(context.global_params, batch)
         size = counted_targets(batch).sum().to(loss.dtype)
         summed = prefixed("sum", scaled(gradient, size))
-        return zeros_like(gradient) | summed | {"size": size}, loss
+        return zeros_like(gradient) | summed | {TARGETS: size}, loss
 
     def step_state(
         self, params: Mapping[str, Tensor], direction: Tensors, context: ClientContext
@@ -60,7 +60,7 @@ class FedSGD(Algorithm):
         """Return g_k in place of an update."""
         if not context.step_state:
             return ClientExtras(update=zeros_like(params))
-        size = context.step_state["size"].clamp(min=1)
+        size = context.step_state[TARGETS].clamp(min=1)
         return ClientExtras(update=scaled(part("sum", context.step_state), 1 / size))
 
     def apply(

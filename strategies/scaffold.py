@@ -19,7 +19,7 @@ from fedapp.training.algorithm import (
     Tensors,
     mean_update,
 )
-from fedapp.training.batches import counted_targets
+from fedapp.training.batches import TARGETS, counted_targets
 from fedapp.training.tensors import add, part, prefixed, scaled, zeros_like
 from strategies.fednova import accumulation_norm
 
@@ -70,7 +70,7 @@ class Scaffold(Algorithm):
         if self.option == "I":
             at_theta, _ = differentiate(context.global_params, batch)
             size = counted_targets(batch).sum().to(loss.dtype)
-            direction |= prefixed("at-theta", scaled(at_theta, size)) | {"size": size}
+            direction |= prefixed("at-theta", scaled(at_theta, size)) | {TARGETS: size}
         return direction, loss
 
     def step_state(
@@ -86,7 +86,7 @@ class Scaffold(Algorithm):
         """Return c_k+ to keep and c_k+ - c_k to send; c_k and 0 of a client without examples."""
         if self.option == "I" and context.step_state:
             variate = scaled(
-                part("at-theta", context.step_state), 1 / context.step_state["size"].clamp(min=1)
+                part("at-theta", context.step_state), 1 / context.step_state[TARGETS].clamp(min=1)
             )
         else:
             drift = add(context.global_params, params, -1.0)

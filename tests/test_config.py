@@ -105,6 +105,18 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         for name in ("fednova", "fedpa", "fedsgd", "dp-fedavg", "local-dp")
     ),
     ({"local-steps": 10, "local-epochs": 2}, ["local-steps = 10", "local-epochs = 2"]),
+    (
+        {"algorithm": "fedavgm", "fedavgm.nesterov": True, "fedavgm.momentum": 0.0},
+        ["fedavgm.nesterov = true: has no effect", "fedavgm.momentum is 0"],
+    ),
+    (
+        {"algorithm": "fedpa", "fedpa.samples": 1, "fedpa.rho": 0.5},
+        ["fedpa.rho = 0.5: has no effect", "fedpa.samples is 1"],
+    ),
+    (
+        {"algorithm": "dp-fedavg", "min-replies": 2},
+        ["min-replies = 2", "however many clients reply"],
+    ),
     ({"local-epochs-decay": 0.0}, ["local-epochs-decay = 0.0", "greater than 0"]),
     ({"local-epochs-decay": 1.5}, ["local-epochs-decay = 1.5", "less than or equal to 1"]),
     (

@@ -117,6 +117,20 @@ class Wired(nn.Module):
         return self.head(x.flatten(1)[:, self.inputs])
 """
 
+NAMED = """
+import torch
+from torch import nn
+
+class Named(nn.Module):
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.{first}, self.{second} = nn.Parameter(torch.ones(())), nn.Parameter(torch.zeros(10))
+        self.head = nn.Linear(64, num_classes)
+
+    def forward(self, x):
+        return self.head(x.flatten(1)) * self.{first} + self.{second}
+"""
+
 EVALUATED = """
 from torch import nn
 
@@ -139,6 +153,26 @@ def own(folder: Path, text: str) -> dict[str, Scalar]:
 
 BY_CLIENTS: dict[str, Scalar] = {"algorithm": "fedbn", "evaluation": "clients"}
 FULL_BATCH: dict[str, Scalar] = {"algorithm": "fedsgd", "batch_size": 0}
+
+
+@pytest.mark.parametrize("names", [("size", "steps"), ("steps", "size")])
+@pytest.mark.parametrize(
+    "given",
+    [{"algorithm": "fedpa"}, FULL_BATCH, {"algorithm": "scaffold", "scaffold.option": "I"}],
+    ids=["fedpa", "fedsgd", "scaffold"],
+)
+def test_a_parameter_may_have_the_name_of_a_number_that_an_algorithm_counts(
+    given: dict[str, Scalar], names: tuple[str, str], tmp_path: Path
+) -> None:
+    ends = []
+    for first, second in (names, ("gain", "offset")):
+        text = NAMED.format(first=first, second=second)
+        folder = tmp_path / first
+        folder.mkdir()
+        theta = model(run(folder / "run", **given, **own(folder, text)))
+        ends.append([theta[name] for name in (first, second, "head.weight")])
+    assert all(map(torch.equal, *ends))
+    assert ends[0][0] != 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -104,9 +105,19 @@ def write(path: Path, text: str) -> str:
 
 def test_a_share_of_less_than_a_round_is_refused() -> None:
     given = {"sampler": "availability", "availability.period": 24, "availability.share": 0.01}
-    with pytest.raises(ConfigError, match=r"availability\.share = 0\.01: .* Set it to 0\.0417"):
+    with pytest.raises(ConfigError, match=r"availability\.share = 0\.01: .* Set it to 0\.042 or"):
         read_config(given)
-    assert read_config({**given, "availability.share": 0.0417})
+
+
+@pytest.mark.parametrize("period", range(2, 200))
+def test_the_least_share_that_an_error_names_is_taken_and_so_is_a_round(period: int) -> None:
+    given: dict[str, Any] = {"sampler": "availability", "availability.period": period}
+    with pytest.raises(ConfigError) as error:
+        read_config({**given, "availability.share": 1e-3})
+    least = re.search(r"Set it to (\S+) or more", str(error.value))
+    assert least
+    for share in (float(least[1]), 1 / period):
+        assert read_config({**given, "availability.share": share})
 
 
 @pytest.mark.parametrize("sampler", ["by-size", "power-of-choice"])

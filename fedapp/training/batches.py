@@ -16,6 +16,9 @@ from fedapp.data.transforms.transform import Transform
 from fedapp.training.device import to_memory_format
 from fedapp.training.round_plan import RoundPlan, passes
 
+TARGETS = "number/targets"
+"""Name of a number of targets among an algorithm's tensors, which no parameter has."""
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -86,11 +87,11 @@ class Availability(Sampler):
                 f"availability.{unused[0]} = {getattr(self, unused[0])}: has no effect, because "
                 "availability.trace says who is available. Leave one of them out."
             )
-        if not self.trace and self.share * self.period < 1:
+        if not self.trace and self.share * self.period < 1 - 1e-9:  # 1/49 * 49 is less than 1
             yield (
                 f"availability.share = {self.share:g}: of {self.period} rounds (availability.period) it "
                 "is less than one, so that some clients would never be available. Set it to "
-                f"{1 / self.period:.3g} or more."
+                f"{math.ceil(1e3 / self.period) / 1e3:g} or more."
             )
         if not config.num_clients:
             yield (
