@@ -32,7 +32,8 @@ from fedapp.data.node_data import read_node_data
 
 OTHERS = (
     *("simulation", "peers", "memory", "gpu", "lstm", "data_cache FOLDER", "partitions FOLDER"),
-    *("stacked", "defaults", "same_speed OLD [NEW]"),
+    *("stacked", "defaults", "same_speed OLD [NEW]", "same_numbers OLD [NEW]", "devices", "load"),
+    *("evaluation", "rewrites", "startup", "scaling", "normalisation", "house", "round_picture"),
 )
 IDLE_ROUNDS = 100
 """Rounds of a millisecond that make one measurement."""

@@ -22,8 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.workloads import WORKLOADS
-from deploy.federation import Federation, federation
-from fedapp.config.run_config import Scalar
+from deploy.federation import federation
 
 WARM_UP = 3
 """Rounds that do not count: Ray's actors read the data in their first."""
@@ -49,22 +48,22 @@ def main(
     )
     with tempfile.TemporaryDirectory() as folder, federation(Path(folder), simulation=True) as here:
         threaded = values | {"threads": actors}
-        for what, settings, nodes, cpus in (
-            (f"cohorts: {actors} SuperNodes, {clients} clients", values, actors, 1),
-            (f"cohorts: one SuperNode of {actors} threads", threaded, 1, actors),
-            (f"one SuperNode a client: {clients}", own, clients, 1),
+        for row, (what, settings, nodes, cpus) in enumerate(
+            (
+                (f"cohorts: {actors} SuperNodes, {clients} clients", values, actors, 1),
+                (f"cohorts: one SuperNode of {actors} threads", threaded, 1, actors),
+                (f"one SuperNode a client: {clients}", own, clients, 1),
+            )
         ):
-            medians = _measure(here, settings, nodes, cpus)
+            resources = f"num-supernodes={nodes} client-resources-num-cpus={cpus}"
+            done = here.run(settings, f"row-{row}", federation_config=resources)
+            medians = _medians(done)
             table.add_row(what, *(f"{seconds:.3f}" for seconds in medians))
     Console().print(table)
 
 
-def _measure(
-    here: Federation, settings: dict[str, Scalar], nodes: int, cpus: int
-) -> tuple[float, float, float]:
-    """Return the median seconds of a round, of its training, and of the rest."""
-    resources = f"num-supernodes={nodes} client-resources-num-cpus={cpus}"
-    folder = here.run(settings, f"nodes-{nodes}", federation_config=resources)
+def _medians(folder: Path) -> tuple[float, float, float]:
+    """Return the median seconds of a run's round, of its training, and of the rest."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()[1 + WARM_UP :]
     seconds = [json.loads(line)["seconds"] for line in lines]
     return (

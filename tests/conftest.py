@@ -10,14 +10,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import killed
 import pytest
 import torch
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import HealthCheck, settings
-from in_process import metrics as metrics_of
-from in_process import model as model_of
 
 from deploy.federation import Federation, federation
 from fedapp.client_app import app as client_app
@@ -26,6 +23,9 @@ from fedapp.config.read import read_config
 from fedapp.engines.grid import RUN_ID
 from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
+from tests import killed
+from tests.in_process import metrics as metrics_of
+from tests.in_process import model as model_of
 
 # The same examples every time, and none that fails because the machine was busy.
 for profile, examples in (("quick", 25), ("thorough", 100)):
@@ -36,7 +36,6 @@ for profile, examples in (("quick", 25), ("thorough", 100)):
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
-settings.load_profile("quick")
 
 Run = Callable[..., Path]
 Component = Callable[[str, str, str], None]

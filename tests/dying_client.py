@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from flwr.app import Context, Message
-from killed import die
 
 from fedapp.client_app import app as fedapp_client
+from tests.killed import die
 
 
 def app(message: Message, context: Context) -> Message:

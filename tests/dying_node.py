@@ -9,10 +9,10 @@ from pathlib import Path
 
 import ray
 from flwr.app import Context, Message
-from killed import die
 
 from fedapp.client_app import app as fedapp_client
 from fedapp.federation.shared_evaluation import is_part
+from tests.killed import die
 
 
 def is_head() -> bool:

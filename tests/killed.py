@@ -20,7 +20,7 @@ from fedapp.federation.round_result import RoundResult
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     [
-        *("killed", "in_process", "fedapp.cli.main", "fedapp.runs.report"),
+        *("tests.killed", "tests.in_process", "fedapp.cli.main", "fedapp.runs.report"),
         *("fedapp.server_app", "fedapp.studies.sweep.execute"),
     ]
 )
@@ -161,10 +161,9 @@ def _start(
     workers: int,
     ray_address: str,
 ) -> None:
-    from in_process import LastFirstGrid
-
     from fedapp.cli.run import run
     from fedapp.engines import in_process as inline
+    from tests.in_process import LastFirstGrid
 
     if last_first:
         inline.InlineGrid = LastFirstGrid

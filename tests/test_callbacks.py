@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from in_process import SMALL
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -21,6 +20,7 @@ from fedapp.runs.checkpoint import load_checkpoint
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.metrics import read_metrics, to_line
 from fedapp.server import run as run_server
+from tests.in_process import SMALL
 
 
 def result(round_, seconds=0.5, **numbers):

@@ -7,10 +7,7 @@ import sys
 
 import pytest
 import ray
-from conftest import largest_difference
-from in_process import SMALL, TWENTY, metrics, model, run
 from ray.util import placement_group, remove_placement_group
-from raylets import raylets
 
 from benchmarks.scaling import bytes_stored
 from deploy.federation import Federation
@@ -18,6 +15,9 @@ from deploy.processes import BIN
 from fedapp.cli import main as cli
 from fedapp.engines.ray_cluster import LOCAL, Cluster
 from fedapp.errors import ConfigError
+from tests.conftest import largest_difference
+from tests.in_process import SMALL, TWENTY, metrics, model, run
+from tests.raylets import raylets
 
 
 @pytest.fixture(scope="module")

@@ -3,11 +3,7 @@
 import time
 
 import pytest
-from conftest import largest_difference
 from flwr.serverapp import ServerApp
-from in_process import SMALL, metrics, model
-from in_process import run as run_inline
-from raylets import add_node, raylets
 
 from fedapp.config.read import read_config
 from fedapp.engines.ray_cluster import Cluster
@@ -16,6 +12,10 @@ from fedapp.engines.ray_workers import run_workers
 from fedapp.federation.callback import Callback
 from fedapp.server import run
 from fedapp.server_app import app as server_app
+from tests.conftest import largest_difference
+from tests.in_process import SMALL, metrics, model
+from tests.in_process import run as run_inline
+from tests.raylets import add_node, raylets
 
 pytestmark = [
     pytest.mark.cluster,

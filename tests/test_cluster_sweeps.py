@@ -6,10 +6,10 @@ import subprocess
 import time
 
 import pytest
-from raylets import raylets
 
 from deploy.processes import BIN
 from fedapp.studies.sweep.record import RunRecord
+from tests.raylets import raylets
 
 pytestmark = [pytest.mark.cluster, pytest.mark.process, pytest.mark.timeout(500)]
 

@@ -5,9 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from html_pages import Page
-from in_process import run
-from made_runs import made_run
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app
@@ -18,6 +15,9 @@ from fedapp.studies.compare.comparison import compare
 from fedapp.studies.compare.figure import MAX_STYLES, styles_of
 from fedapp.studies.compare.listing import list_runs
 from fedapp.studies.compare.runs import find_runs, names_of
+from tests.html_pages import Page
+from tests.in_process import run
+from tests.made_runs import made_run
 
 SLOW = [0.1, 0.3, 0.5, 0.9]
 FAST = [0.1, 0.9, 0.8]

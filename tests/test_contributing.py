@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from in_process import model as model_of
 
 from fedapp.cli.generate import config_table, configuration_page
 from fedapp.config.read import read_config
@@ -24,6 +23,7 @@ from fedapp.training.algorithm import Batch, ClientContext
 from fedapp.training.build import make_algorithm, make_module
 from tests.conftest import Component, Run, metrics_of
 from tests.identities import Identity
+from tests.in_process import model as model_of
 from tests.own_app import app_in, write
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,16 +8,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
-from data_files import (
-    PIXELS,
-    image_features,
-    image_splits,
-    png,
-    write_image_folder,
-    write_parquet,
-)
 from PIL import Image
-from test_data_sources import load
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app
@@ -26,6 +17,15 @@ from fedapp.data import Task, load_dataset, load_node_data, load_partition
 from fedapp.data.node_data import task_problem
 from fedapp.errors import ConfigError, DataError
 from fedapp.runs.directory import create
+from tests.data_files import (
+    PIXELS,
+    image_features,
+    image_splits,
+    png,
+    write_image_folder,
+    write_parquet,
+)
+from tests.test_data_sources import load
 
 INTEGERS = {"image": datasets.Image(), "label": datasets.Value("int64")}
 PICTURES = [png(pixels) for pixels in PIXELS]

@@ -14,15 +14,15 @@ import datasets
 import huggingface_hub.constants
 import numpy as np
 import pytest
-from data_files import image_features, image_splits
 from PIL import Image
-from test_data_sources import load
 
 from fedapp.config.read import read_config
 from fedapp.data import load_dataset, load_node_data, load_uncoded
 from fedapp.data.readers.idx import read_idx
 from fedapp.data.readers.tables import open_image
 from fedapp.errors import ConfigError, DataError
+from tests.data_files import image_features, image_splits
+from tests.test_data_sources import load
 
 RECORDS = np.random.default_rng(1).integers(0, 256, (4, 3072), dtype=np.uint8)
 LABELS = [3, 0, 9, 3]

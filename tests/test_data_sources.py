@@ -15,7 +15,6 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from data_files import PIXELS, image_features, image_splits, png, write_image_folder, write_parquet
 from PIL import Image
 
 from fedapp.config.read import read_config
@@ -23,6 +22,14 @@ from fedapp.data import Dataset, load_dataset, load_node_data
 from fedapp.data.load import build_dataset
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.errors import ConfigError, DataError
+from tests.data_files import (
+    PIXELS,
+    image_features,
+    image_splits,
+    png,
+    write_image_folder,
+    write_parquet,
+)
 
 CHANNELS_FIRST = PIXELS.transpose(0, 3, 1, 2)
 

@@ -9,7 +9,6 @@ from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.run import RunNotRunningException
-from in_process import SMALL, client_app, metrics, run
 
 from fedapp.config.read import read_config
 from fedapp.engines.grid import RUN_ID
@@ -18,6 +17,7 @@ from fedapp.errors import ConfigError, RunError
 from fedapp.federation.delivery import Delivery
 from fedapp.federation.samplers.uniform import Uniform
 from fedapp.server_app import app as server_app
+from tests.in_process import SMALL, client_app, metrics, run
 from tests.sampling import uniform_sample
 
 pytestmark = pytest.mark.usefixtures("server_identity")

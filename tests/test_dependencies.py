@@ -12,11 +12,11 @@ from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
-from data_files import image_features, image_splits, write_parquet
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from fedapp.cli import main as cli
+from tests.data_files import image_features, image_splits, write_parquet
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -66,11 +66,13 @@ def names(requirements: list[str]) -> set[str]:
 
 
 BASE = names(PROJECT["dependencies"])
-DEPLOY, DEVELOPERS = (names(PROJECT["optional-dependencies"][extra]) for extra in ("deploy", "dev"))
+DEPLOY, ONNX, DEVELOPERS = (
+    names(PROJECT["optional-dependencies"][extra]) for extra in ("deploy", "onnx", "dev")
+)
 GROUPS = {
     "app": (("fedapp", "strategies"), (), BASE),
     "deploy": (("deploy",), (), BASE | DEPLOY),
-    "developers": (("benchmarks", "tests", "docs"), (), BASE | DEPLOY | DEVELOPERS),
+    "developers": (("benchmarks", "tests", "docs"), (), BASE | DEPLOY | ONNX | DEVELOPERS),
 }
 """Folders, those in them that belong to another group, and what they may import."""
 
@@ -86,8 +88,7 @@ def imported(folders: tuple[str, ...], without: tuple[str, ...]) -> Iterator[tup
             if isinstance(node, ast.ImportFrom) and not node.level:
                 modules = [str(node.module)]
             for module in {each.partition(".")[0] for each in modules}:
-                own = (ROOT / "tests" / f"{module}.py").exists()
-                if module not in sys.stdlib_module_names | OURS | PEERS | WITH_TORCH and not own:
+                if module not in sys.stdlib_module_names | OURS | PEERS | WITH_TORCH:
                     yield file, module
 
 

@@ -5,13 +5,13 @@ import re
 import time
 from pathlib import Path
 
-import killed
 import pytest
-from conftest import largest_difference
-from in_process import SMALL, metrics, model
 
 from deploy.credentials import make_credentials
 from deploy.federation import federation
+from tests import killed
+from tests.conftest import largest_difference
+from tests.in_process import SMALL, metrics, model
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 

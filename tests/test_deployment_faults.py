@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from in_process import SMALL, metrics, model
 
 from deploy.federation import federation
+from tests.in_process import SMALL, metrics, model
 
 pytestmark = [pytest.mark.process, pytest.mark.nightly, pytest.mark.timeout(900)]
 

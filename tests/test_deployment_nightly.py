@@ -11,15 +11,15 @@ import sys
 import time
 from pathlib import Path
 
-import killed
 import pytest
 import torch
-from conftest import largest_difference
-from in_process import SMALL, metrics, model
-from test_deployment_faults import FAULTY, start_device
 
 from deploy.federation import ROOT, environment, federation
 from deploy.processes import Processes, descendants, free_port, living
+from tests import killed
+from tests.conftest import largest_difference
+from tests.in_process import SMALL, metrics, model
+from tests.test_deployment_faults import FAULTY, start_device
 
 pytestmark = [pytest.mark.process, pytest.mark.nightly, pytest.mark.timeout(1800)]
 

@@ -8,10 +8,8 @@ from logging import INFO
 from pathlib import Path
 from types import SimpleNamespace
 
-import killed
 import pytest
 from flwr.common.logger import log
-from in_process import SMALL, metrics, run
 
 from fedapp import files
 from fedapp.errors import RunError
@@ -19,6 +17,8 @@ from fedapp.files import append_or_restore
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.lock import LogFile, logged
 from fedapp.runs.status import status
+from tests import killed
+from tests.in_process import SMALL, metrics, run
 
 SETTINGS = {**SMALL, "num-server-rounds": 6, "checkpoint-every": 2}
 

@@ -2,12 +2,9 @@
 
 import re
 
-import killed
 import numpy as np
 import pytest
 import torch
-from data_files import png, write_parquet
-from in_process import SMALL, TWENTY, metrics, model
 
 from deploy.federation import federation
 from fedapp.data.embedded.digits import Digits
@@ -15,6 +12,9 @@ from fedapp.engines.ray_cluster import LOCAL, connected
 from fedapp.engines.ray_placement import WorkerRequest
 from fedapp.engines.ray_workers import run_workers
 from fedapp.server_app import app as server_app
+from tests import killed
+from tests.data_files import png, write_parquet
+from tests.in_process import SMALL, TWENTY, metrics, model
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 

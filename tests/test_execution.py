@@ -59,7 +59,7 @@ def test_threads_double_as_long_as_it_pays(
 def test_the_measurement_trains_and_leaves_the_threads_as_they_were(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)), raising=False)
     seen = []
 
     def noted(seconds: Callable[[int], float], most: int) -> int:
@@ -89,7 +89,7 @@ def test_what_is_timed_are_the_clients_that_train_together_with_so_many_threads(
         seen.append((request.plan.steps, str(trainer), request.clients))
 
     monkeypatch.setattr("fedapp.training.execution.train_cohort", timed)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     measured_threads(config, read_node_data(config, None))
     steps, trainers, clients = zip(*dict.fromkeys(seen), strict=True)
     assert set(steps) == {5}
@@ -102,7 +102,7 @@ def test_what_is_timed_are_the_clients_that_train_together_with_so_many_threads(
 
 
 def test_no_measurement_where_there_is_one_core_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1}, raising=False)
     config = read_config({"threads": 0})
     assert measured_threads(config, read_node_data(config, None), processes=2) == 1
 
@@ -261,7 +261,7 @@ def test_a_node_evaluates_with_as_many_threads_as_it_trains(
     asked: int, used: int, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server's own; then the node's: evaluation, training, evaluation. Three cores are there."""
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
     called: list[int] = []
     monkeypatch.setattr("torch.set_num_threads", called.append)
     run(num_server_rounds=1, evaluation="clients", threads=asked)

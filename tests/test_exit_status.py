@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 import typer
-from in_process import SMALL
 
 from benchmarks import __main__ as benchmarks
 from deploy import demo, processes
 from deploy.federation import ROOT, Federation
 from fedapp.cli import main as cli
+from tests.in_process import SMALL
 
 FEW = [f"{key}={value}" for key, value in SMALL.items()]
 

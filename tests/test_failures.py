@@ -6,9 +6,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from damages import DAMAGES, raises
 from flwr.app import Array, MessageType
-from in_process import SMALL, client_app, metrics, model, run
 from typer.testing import CliRunner
 
 from fedapp.cli import main as cli
@@ -20,6 +18,8 @@ from fedapp.runs.callbacks import StopIfAllFail
 from fedapp.seeds import generator
 from strategies.dp_fedavg import DPFedAvg
 from strategies.fedavg import FedAvg
+from tests.damages import DAMAGES, raises
+from tests.in_process import SMALL, client_app, metrics, model, run
 
 BROKEN = 1
 

@@ -9,11 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import killed
 import numpy as np
 import pytest
 import torch
-from in_process import metrics
 from safetensors.torch import load_file
 
 from benchmarks.normalisation import KEPT, SETTINGS, accuracies
@@ -32,7 +30,9 @@ from fedapp.training.build import initial_parameters, make_module, make_trainer,
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.round_plan import RoundPlan, passes
 from fedapp.training.sequential import SequentialTrainer
+from tests import killed
 from tests.conftest import Component, Run, metrics_of, model_of
+from tests.in_process import metrics
 from tests.test_algorithms import ALGORITHMS
 
 MODEL = """

@@ -3,8 +3,9 @@
 import re
 from pathlib import Path
 
-import fuzz
 import pytest
+
+from tests import fuzz
 
 ROOT = Path(__file__).parents[1]
 UNPICKLES = re.compile(

@@ -7,8 +7,6 @@ import sys
 import time
 
 import pytest
-from conftest import largest_difference
-from in_process import SMALL, metrics, model
 
 from deploy.demo import write_devices
 from deploy.hosts import SERVER, hosts, missing
@@ -17,6 +15,8 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.engines.in_process import InlineGrid
 from fedapp.server import run as run_server
+from tests.conftest import largest_difference
+from tests.in_process import SMALL, metrics, model
 
 pytestmark = [
     pytest.mark.process,

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
-from in_process import metrics
 from typer.testing import CliRunner
 
 from deploy.federation import Federation, federation
 from fedapp.cli.init import create_app
 from fedapp.cli.main import app as command_line
 from fedapp.config.read import defaults
+from tests.in_process import metrics
 from tests.own_app import ROWS, app_in, write
 
 ROOT = Path(__file__).resolve().parent.parent

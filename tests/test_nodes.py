@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import httpx
 import numpy as np
 import pytest
-from data_files import image_features, image_splits, write_image_folder, write_parquet
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.proto.node_pb2 import NodeInfo
@@ -45,6 +44,7 @@ from fedapp.server_app import app as server_app
 from fedapp.training.build import initial_parameters
 from fedapp.training.client import TrainRequest
 from fedapp.training.round_plan import RoundPlan
+from tests.data_files import image_features, image_splits, write_image_folder, write_parquet
 from tests.in_process import SMALL, metrics
 
 pytestmark = pytest.mark.usefixtures("server_identity")

@@ -19,7 +19,6 @@ import pytest
 import torch
 from flwr.app import Context, Message
 from flwr.supercore.task_identity import TaskIdentity
-from in_process import run as run_on
 
 from fedapp.analysis.curves import SCORES
 from fedapp.client_app import app as client_app
@@ -43,6 +42,7 @@ from fedapp.training.build import make_algorithm, make_model, make_module, make_
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trial import ROUND_METRICS, try_out
 from tests.conftest import Run, largest_difference, metrics_of, model_of
+from tests.in_process import run as run_on
 from tests.own_app import FILES, PYPROJECT, SIGNS, app_in, invoke, reload, write
 from tests.printed import ROOT
 

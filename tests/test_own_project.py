@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from in_process import metrics
 
 import fedapp
 from deploy.federation import environment, federation
@@ -24,6 +23,7 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import dotted
 from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
+from tests.in_process import metrics
 from tests.own_app import app_in, write
 from tests.printed import PORTS, ROOT
 

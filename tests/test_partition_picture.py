@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import metrics_of, slow_but, small_config
-from in_process import run
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -37,6 +35,8 @@ from fedapp.runs.partition_summary import (
     single_class,
     write_partition,
 )
+from tests.conftest import metrics_of, slow_but, small_config
+from tests.in_process import run
 from tests.partitions import cycle, split_test
 
 LABELS = tuple("0123456789")

@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from conftest import slow_but
-from data_files import write_parquet
-from in_process import model as model_of
-from in_process import run as digits_run
 from PIL import Image
-from test_tables import clusters, csv, line, metrics, own, run
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app
@@ -31,7 +26,12 @@ from fedapp.runs.model_sharpness import Measurement, sharpness_of
 from fedapp.runs.predict import predict
 from fedapp.runs.saved_model import load_data, load_model
 from fedapp.training.build import example_inputs
+from tests.conftest import slow_but
+from tests.data_files import write_parquet
+from tests.in_process import model as model_of
+from tests.in_process import run as digits_run
 from tests.own_app import app_in, reload, write
+from tests.test_tables import clusters, csv, line, metrics, own, run
 
 
 def said(folder: Path, *files: Path, length: int = 8) -> list[tuple[str | float, float | None]]:
@@ -317,6 +317,21 @@ def test_an_exported_table_runs_in_another_process(tmp_path):
         [sys.executable, str(out / "load_model.py")], capture_output=True, text=True, check=True
     )
     assert done.stdout == "torch.Size([2, 1])\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["2nn", "mnist-cnn"])
+def test_an_onnx_file_computes_what_the_network_does_for_any_number_of_examples(tmp_path, name):
+    from onnx.reference import ReferenceEvaluator
+
+    width = {"2nn.hidden": 16} if name == "2nn" else {"2nn.hidden": 200, **NETWORKS[name][0]}
+    model = load_model(digits_run(tmp_path / "run", model=name, num_server_rounds=1, **width))
+    export(model, tmp_path / "out", onnx=True)
+    session = ReferenceEvaluator(tmp_path / "out" / "model.onnx")
+    for examples in (1, 5):
+        inputs = torch.randn(examples, *model.task.input_shape)
+        (outputs,) = session.run(None, {"inputs": inputs.numpy()})
+        torch.testing.assert_close(torch.from_numpy(outputs), model.module(inputs).detach())
 
 
 def test_without_onnx_nothing_is_written(tmp_path, monkeypatch):

@@ -12,8 +12,6 @@ from flwr.proto.message_pb2 import PullObjectResponse
 from flwr.proto.runtime_pb2 import PullAppMessagesResponse, PushAppMessagesResponse
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.run import Run, RunNotRunningException
-from test_delivery import Clock, SlowGrid, ask
-from test_exchange import Clock as SleepClock
 
 from fedapp.federation import delivery as module
 from fedapp.federation.aggregation import collect_replies
@@ -22,6 +20,8 @@ from fedapp.federation.evaluation import collect_scores
 from fedapp.federation.validation import Expected
 from fedapp.training.client import TrainRequest
 from fedapp.training.round_plan import RoundPlan
+from tests.test_delivery import Clock, SlowGrid, ask
+from tests.test_exchange import Clock as SleepClock
 
 pytestmark = pytest.mark.usefixtures("server_identity")
 

@@ -5,9 +5,6 @@ import re
 from pathlib import Path
 
 import pytest
-from html_pages import Page
-from in_process import run
-from made_runs import made_run
 from safetensors.torch import save_file
 
 from fedapp.config.read import read_config
@@ -19,6 +16,9 @@ from fedapp.runs.metrics import read_metrics
 from fedapp.runs.page import inline_svg
 from fedapp.runs.report import write_report
 from fedapp.runs.report_page import seconds
+from tests.html_pages import Page
+from tests.in_process import run
+from tests.made_runs import made_run
 
 
 def report_of(folder: Path) -> tuple[str, Page]:

@@ -20,12 +20,12 @@ from fedapp.errors import CheckpointError, ConfigError
 from fedapp.studies.papers import costs
 from fedapp.studies.papers.catalogue import choose
 from fedapp.studies.papers.cells import make_cells
-from fedapp.studies.papers.costs import cost_of
+from fedapp.studies.papers.costs import Cost
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.publish import refuse_to_overwrite
 from fedapp.studies.papers.reproduce import done_so_far, prepare, reproduce, seconds_of
 from fedapp.studies.papers.results import collect
-from fedapp.studies.papers.schema import SCALES
+from fedapp.studies.papers.schema import SCALES, Experiment, ScaleName
 from fedapp.studies.papers.stored import read_results, results_of, write_results
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
@@ -158,12 +158,17 @@ def test_costs_are_of_the_digits_as_they_are() -> None:
     assert costs.SIZES["digits"] == (len(digits.train), len(digits.test))
 
 
+def cost_of(experiment: Experiment, scale: ScaleName) -> Cost:
+    """Return the cost of an experiment's distinct runs."""
+    return costs._sum(costs._runs_of("", experiment, scale, {}, ()).values())
+
+
 def test_costs_add_up() -> None:
     experiment = EXPERIMENTS["seo-fig5"]
-    cost = cost_of(experiment, "smoke", {})
+    cost = cost_of(experiment, "smoke")
     assert (cost.runs, cost.rounds) == (4, 60)
     assert cost.seconds > 0
-    tuned = cost_of(TABLES["mcmahan-table1-2nn"], "smoke", {})
+    tuned = cost_of(TABLES["mcmahan-table1-2nn"], "smoke")
     assert tuned.runs == 8 * 3
 
 
@@ -197,7 +202,7 @@ def test_every_item_has_a_cost_at_every_scale(name: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(costs, "_example_seconds", seconds)
     for scale in SCALES:
-        cost = costs.cost_of(EXPERIMENTS[name], scale, {})
+        cost = cost_of(EXPERIMENTS[name], scale)
         assert (cost.runs == 0) == (cost.rounds == 0) == (cost.seconds == 0)
 
 
@@ -207,7 +212,7 @@ def test_a_run_that_several_cells_and_items_share_costs_once(
     """The base run of Figure 5, 60 rounds of a second each, is that of Figure 4's three lines."""
     monkeypatch.setattr(costs, "_round_seconds", lambda _: 1.0)
     items = {name: EXPERIMENTS[name] for name in ("seo-fig4", "seo-fig5")}
-    four, five = (cost_of(experiment, "cpu", {}) for experiment in items.values())
+    four, five = (cost_of(experiment, "cpu") for experiment in items.values())
     assert (four.runs, four.rounds) == (12 * 3, 12 * 3 * 80)  # of 14 lines three are one
     assert (five.runs, five.seconds) == (4 * 3, 4 * 3 * 80.0)
     listed = costs.list_experiments(items, "cpu", 1, {})
@@ -219,7 +224,7 @@ def test_a_run_that_several_cells_and_items_share_costs_once(
 def test_runs_of_which_one_records_updates_cost_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figure 12's two lines are base runs of Figures 4 and 10 with their updates recorded."""
     monkeypatch.setattr(costs, "_round_seconds", lambda _: 1.0)
-    runs = [cost_of(EXPERIMENTS[name], "cpu", {}).runs for name in ("seo-fig12", "seo-fig4")]
+    runs = [cost_of(EXPERIMENTS[name], "cpu").runs for name in ("seo-fig12", "seo-fig4")]
     items = {name: EXPERIMENTS[name] for name in ("seo-fig12", "seo-fig4")}
     listed = costs.list_experiments(items, "cpu", 1, {})
     [*each, total] = (int(count) for count in listed.columns[2].cells)

@@ -10,12 +10,9 @@ import time
 import tomllib
 from pathlib import Path
 
-import killed
 import pytest
 import torch
-from data_files import image_features, image_splits, write_parquet
 from flwr.app import MessageType
-from in_process import SMALL, TWENTY, metrics, run
 from typer.testing import CliRunner
 
 from fedapp import server
@@ -32,6 +29,9 @@ from fedapp.runs.lock import END_MESSAGE, locked
 from fedapp.runs.metrics import drop_scores, to_line
 from fedapp.runs.status import status
 from fedapp.server_app import app as server_app
+from tests import killed
+from tests.data_files import image_features, image_splits, write_parquet
+from tests.in_process import SMALL, TWENTY, metrics, run
 
 ROUNDS, EVERY = 11, 3
 SETTINGS = {**SMALL, "num-server-rounds": ROUNDS, "checkpoint-every": EVERY}

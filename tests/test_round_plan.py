@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from flwr.app import Context, Message
-from in_process import metrics, model, run
 
 import fedapp
 from fedapp.client_app import app as client_app
@@ -17,6 +16,7 @@ from fedapp.federation.messages import decode_train_request, encode_train_reques
 from fedapp.training.client import TrainRequest
 from fedapp.training.round_plan import RoundPlan
 from tests.conftest import largest_difference
+from tests.in_process import metrics, model, run
 
 SETTINGS = {"precision": "float64", "local-epochs-decay": 0.5, "local-epochs": 2, "momentum": 0.5}
 OTHERS = {

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killed import PROCESSES
 from rich.console import Console
 
 from fedapp.cli import main as cli
@@ -26,6 +25,7 @@ from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions
 from fedapp.studies.sweep.search import Plans, SearchResult, fixed
 from fedapp.studies.sweep.store import Store
 from fedapp.studies.sweep.workers import Worker
+from tests.killed import PROCESSES
 
 pytestmark = pytest.mark.process
 SMALL = {"num-clients": 10, "local-epochs": 1, "2nn.hidden": 16, "device": "cpu"}

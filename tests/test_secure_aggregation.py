@@ -11,12 +11,12 @@ import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.client.mod import secaggplus_mod
 from flwr.server.workflow import SecAggPlusWorkflow
-from test_delivery import SlowGrid
 
 from fedapp.federation.arrays import to_arrays
 from fedapp.federation.messages import encode_train_request
 from fedapp.training.client import TrainRequest
 from fedapp.training.round_plan import RoundPlan
+from tests.test_delivery import SlowGrid
 
 pytestmark = pytest.mark.usefixtures("server_identity")
 

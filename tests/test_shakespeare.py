@@ -89,6 +89,7 @@ def test_files_are_written_of_the_text_that_the_results_have(
         main([str(tmp_path)])
 
 
+@pytest.mark.data
 def test_the_data_of_the_published_results(real_data: Path) -> None:
     for name, expected in DIGESTS.items():
         [file] = (real_data / "shakespeare").glob(f"{name}*.parquet")

@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from in_process import SMALL, metrics, run
 
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
@@ -13,6 +12,7 @@ from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.shared_evaluation import COLUMNS, PART, is_part
 from fedapp.training.build import initial_parameters, make_score
 from fedapp.training.evaluation import score_of
+from tests.in_process import SMALL, metrics, run
 
 
 class SharingGrid(InlineGrid):

@@ -4,14 +4,14 @@ import gc
 from pathlib import Path
 
 import pytest
-from conftest import largest_difference
-from damages import DAMAGES
 from flwr.app import MessageType
-from in_process import client_app, metrics, model, run
 
 from fedapp.federation.samplers.uniform import Uniform
 from fedapp.runs.callbacks import Metrics
 from fedapp.seeds import generator
+from tests.conftest import largest_difference
+from tests.damages import DAMAGES
+from tests.in_process import client_app, metrics, model, run
 
 ROUNDS, NODES = 200, 6
 FAILING, RUBBISH = 0.3, 0.1

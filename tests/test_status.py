@@ -9,12 +9,9 @@ import signal
 import subprocess
 import sys
 
-import killed
 import pytest
-from damages import raises
 from flwr.app import MessageType
 from flwr.supercore.run import RunNotRunningException
-from in_process import client_app, run
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app
@@ -26,6 +23,9 @@ from fedapp.runs.final_outputs import summarise
 from fedapp.runs.lock import END_MESSAGE, is_locked, locked, logged
 from fedapp.runs.model_sharpness import last_round
 from fedapp.runs.status import status, without_effect
+from tests import killed
+from tests.damages import raises
+from tests.in_process import client_app, run
 
 
 def test_a_finished_run(tmp_path):

@@ -14,10 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from data_files import write_parquet
 from flwr.app import Context, Message, MessageType, RecordDict
-from in_process import SMALL, metrics, model
-from test_data_sources import load
 
 from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
@@ -31,6 +28,9 @@ from fedapp.errors import ConfigError, DataError, RunError
 from fedapp.federation.table_statistics import TableStatistics
 from fedapp.runs.status import status
 from fedapp.server import run as run_server
+from tests.data_files import write_parquet
+from tests.in_process import SMALL, metrics, model
+from tests.test_data_sources import load
 
 
 def csv(folder: Path, train: str, test: str = "") -> Path:

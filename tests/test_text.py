@@ -7,10 +7,8 @@ from pathlib import Path
 import datasets
 import numpy as np
 import pytest
-from data_files import write_parquet
 from hypothesis import given
 from hypothesis import strategies as st
-from test_data_sources import load
 
 from fedapp.config.read import read_config
 from fedapp.data import IGNORE, load_dataset, load_node_data
@@ -26,6 +24,8 @@ from fedapp.data.text.symbols import (
     words_of,
 )
 from fedapp.errors import DataError
+from tests.data_files import write_parquet
+from tests.test_data_sources import load
 
 LINES = {
     "client_id": ["b", "a", "b", "a", "c"],

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from conftest import Run
-from in_process import metrics, model
 
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import Request
+from tests.conftest import Run
+from tests.in_process import metrics, model
 
 
 def test_a_run_begins_with_the_final_model_of_another(run: Run) -> None:

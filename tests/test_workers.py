@@ -4,11 +4,8 @@ import json
 import os
 import sys
 
-import killed
 import pytest
 import ray
-from conftest import largest_difference
-from in_process import SMALL, metrics, model, run
 from typer.testing import CliRunner
 
 from deploy.processes import free_port
@@ -20,6 +17,9 @@ from fedapp.engines.ray_placement import WorkerRequest, WorkerResources, place_w
 from fedapp.engines.ray_workers import run_workers
 from fedapp.errors import ConfigError, RunError
 from fedapp.server_app import app as server_app
+from tests import killed
+from tests.conftest import largest_difference
+from tests.in_process import SMALL, metrics, model, run
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from data_files import write_parquet
 from PIL import Image
-from test_exit_status import fedapp
-from test_tables import csv
 
 from fedapp.client_app import app as client_app
 from fedapp.engines.in_process import run_inline
 from fedapp.server_app import app as server_app
+from tests.data_files import write_parquet
 from tests.own_app import FILES, ROWS, SIGNS, app_in, write
+from tests.test_exit_status import fedapp
+from tests.test_tables import csv
 
 TABLES = {
     "whole": "x,y,label 1,2,0 2,4,1",

@@ -60,16 +60,6 @@ class Cost:
     seconds: float
 
 
-def cost_of(
-    experiment: Experiment,
-    scale: ScaleName,
-    overrides: Mapping[str, Scalar],
-    only: Sequence[str] = (),
-) -> Cost:
-    """Estimate the cost of an experiment's distinct runs at a scale, or of the cells ``only``."""
-    return _sum(_runs_of("", experiment, scale, overrides, only).values())
-
-
 def _sum(costs: Iterable[Cost]) -> Cost:
     each = list(costs)
     return Cost(
