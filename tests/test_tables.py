@@ -156,6 +156,19 @@ def test_a_column_has_one_kind_in_all_parquet_files(tmp_path, train, test, said)
         load(folder)
 
 
+@pytest.mark.parametrize("lines", [True, False])
+def test_a_column_has_one_kind_in_all_json_files(tmp_path, lines, capfd):
+    for split, value in (("train", True), ("test", 2)):
+        rows = [{"x": value, "label": label} for label in (0, 1)]
+        text = "\n".join(map(json.dumps, rows)) if lines else json.dumps(rows)
+        (tmp_path / f"{split}.json").write_text(text)
+    with pytest.raises(
+        DataError, match=r"test\.json: column 'x' holds numbers, and booleans in train\.json\. Save"
+    ):
+        load(tmp_path)
+    assert capfd.readouterr().err == ""
+
+
 def test_categories_are_coded_by_the_sorted_values_of_the_training_part(tmp_path):
     """A value that only the test part has becomes zeros."""
     folder = csv(tmp_path / "set", "town,x,kind Rome,1,no Bern,3,yes Rome,2,no", "Oslo,2,yes")

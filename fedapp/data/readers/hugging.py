@@ -32,6 +32,9 @@ from fedapp.files import write_atomically
 FILES_OF_ROWS = ("parquet", "json")
 """Builders of `datasets` that take the columns of all splits from the first file."""
 
+FIRST_ROWS = 1000
+"""Rows of a JSON file that tell the types of its columns."""
+
 Tables = Mapping[str, tuple[Any, ClassNames]]
 """The Arrow table of each split, and its class names."""
 
@@ -99,10 +102,23 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
     _check_parquet(folder)
     datasets.disable_progress_bars()
     try:
+        builder, tables = _read_files(config, folder, scratch)
+        files = {str(split): each for split, each in (builder.config.data_files or {}).items()}
+        _check_same_names(config, files)
+    finally:
+        datasets.enable_progress_bars()
+    return _source(config, tables, test_required=test_required)
+
+
+def _read_files(config: DataConfig, folder: Path, scratch: Path) -> tuple[Any, Tables]:
+    """Return the library's builder of a folder, and what it reads."""
+    import datasets
+
+    try:
         builder = datasets.load_dataset_builder(
             str(folder), config.dataset_subset or None, cache_dir=str(scratch)
         )
-        tables = _built(config, builder, scratch)
+        return builder, _built(config, builder, scratch)
     except Exception as error:
         _check_parquet(folder, read_all=True)
         _refuse_other_columns(config, error)
@@ -111,11 +127,6 @@ def read_folder(config: DataConfig, folder: Path, scratch: Path, *, test_require
             "CSV or JSON files named by split (train.parquet, test.parquet), image folders "
             "(train/<class>/*.png), IDX files, or CIFAR batches."
         ) from error
-    finally:
-        datasets.enable_progress_bars()
-    files = {str(split): each for split, each in (builder.config.data_files or {}).items()}
-    _check_same_names(config, files)
-    return _source(config, tables, test_required=test_required)
 
 
 def _refuse_other_columns(config: DataConfig, error: BaseException) -> None:
@@ -331,17 +342,17 @@ def _check_parquet(folder: Path, *, read_all: bool = False) -> None:
 
 
 def _check_same_names(config: DataConfig, files: Mapping[str, Sequence[str]]) -> None:
-    """Raise DataError if Parquet files differ in the names of a column: the library takes the first's.
+    """Raise DataError if files differ in a column's kind, or class names: the library takes the first's.
 
     ``files``: those of each split.
     """
     import datasets
-    import pyarrow.parquet as pq
 
     used = [
         file for split in (config.train_split, config.test_split) for file in files.get(split, ())
     ]
-    schemas = {Path(file): pq.read_schema(file) for file in used if file.endswith(".parquet")}
+    typed = [file for file in used if file.endswith((".parquet", ".json", ".jsonl"))]
+    schemas = {Path(file): _schema(file) for file in typed} if len(typed) > 1 else {}
     _check_same_kinds(schemas)
     names_of_file = {
         path: class_names_of(datasets.Features.from_arrow_schema(schema))
@@ -357,6 +368,18 @@ def _check_same_names(config: DataConfig, files: Mapping[str, Sequence[str]]) ->
                         f"{path}: class {number} of column {column!r} is {pair[0]!r}, and {pair[1]!r} "
                         f"in {first.name}. Save all files with the same ClassLabel."
                     )
+
+
+def _schema(file: str) -> Any:
+    """Return the types of a file's columns, of JSON those of its first rows."""
+    import datasets
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if file.endswith(".parquet"):
+        return pq.read_schema(file)
+    rows = datasets.load_dataset("json", data_files=[file], split="train", streaming=True)
+    return pa.table(next(iter(rows.iter(FIRST_ROWS)), {})).schema
 
 
 def _check_same_kinds(schemas: Mapping[Path, Any]) -> None:
