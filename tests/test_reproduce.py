@@ -18,14 +18,14 @@ from fedapp.config.run_config import Scalar
 from fedapp.data import load_dataset
 from fedapp.errors import CheckpointError, ConfigError
 from fedapp.studies.papers import costs
-from fedapp.studies.papers.catalogue import choose
+from fedapp.studies.papers.catalogue import Experiment, choose
 from fedapp.studies.papers.cells import make_cells
 from fedapp.studies.papers.costs import Cost
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.publish import refuse_to_overwrite
 from fedapp.studies.papers.reproduce import done_so_far, prepare, reproduce, seconds_of
 from fedapp.studies.papers.results import collect
-from fedapp.studies.papers.schema import SCALES, Experiment, ScaleName
+from fedapp.studies.papers.schema import SCALES, ScaleName
 from fedapp.studies.papers.stored import read_results, results_of, write_results
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import RunRecord
