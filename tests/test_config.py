@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, cast
@@ -274,6 +275,22 @@ def test_a_run_that_cannot_be_is_refused_before_training(
     for words in said:
         assert words in str(error.value)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"partitioner": "dirichlet", "alpha": 0.3}, "dirichlet.alpha"),
+        ({"algorithm": "fedprox", "mu": 0.1}, "fedprox.mu"),
+        ({"rounds": 3}, "num-server-rounds"),
+        ({"federation.num-clients": 10}, "num-clients"),
+        ({"clients": 10}, "num-clients"),
+        ({"nesterow": True}, "nesterov"),
+    ],
+)
+def test_the_key_that_was_meant_is_proposed(given: dict[str, Any], meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"no such key\. Did you mean '{re.escape(meant)}'\?"):
+        read_config(given)
 
 
 def test_nodes_that_do_not_come_are_waited_for_no_longer_than_is_said(

@@ -85,6 +85,17 @@ def test_the_largest_numbers_have_statistics_that_a_node_may_send(tmp_path):
         load(csv(tmp_path / "larger", "x,label 1,0 2,1", "1e91,0"))
 
 
+def test_the_index_that_pandas_wrote_are_no_client_ids(tmp_path):
+    folder = csv(tmp_path / "set", ",x,site,label 0,5,1,0 1,6,1,0 2,5,2,1 3,6,2,1")
+    keys = {"dataset": str(folder), **NATURAL, "data-cache": str(tmp_path / "cache")}
+    with pytest.raises(
+        ConfigError, match=r"no column of client ids\. Set client-key to the column"
+    ):
+        load_partition(read_config(keys), load(folder), 2)
+    named = read_config({**keys, "client-key": "site"})
+    assert load_partition(named, load(folder, client_key="site"), 2).sizes.tolist() == [2, 2]
+
+
 def test_the_index_that_pandas_or_r_wrote_is_no_input(tmp_path):
     """Of rows sorted by label it would be the label; named, it is an input like another."""
     rows = ",x,label 0,5,0 1,6,0 2,5,1 3,6,1"

@@ -63,6 +63,7 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) ->
 
     The exit code is 1 if the picture of the partition is missing and cannot be drawn.
     """
+    from fedapp.files import disk_space_needed
     from fedapp.runs.directory import RunDirectory, read_stored
     from fedapp.runs.final_outputs import write_summary
     from fedapp.runs.partition import draw_missing_partition
@@ -70,8 +71,9 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) ->
 
     config, run_info = read_stored(run_dir)
     directory = RunDirectory(run_dir.absolute())
-    problem = draw_missing_partition(directory.path, config, run_info)
-    write_report(directory, config, write_summary(directory, config))
+    with disk_space_needed(directory.path, "and repeat the command"):
+        problem = draw_missing_partition(directory.path, config, run_info)
+        write_report(directory, config, write_summary(directory, config))
     console.out(directory.path / "report.html", highlight=False)
     end_with(f"no picture of the partition: {problem}" if problem else "")
 

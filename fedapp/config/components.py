@@ -184,7 +184,8 @@ def _only_component(family: Family, module: ModuleType, value: str) -> type[Comp
         candidates = [each for each in made if each is not None]
     if not candidates:
         raise ComponentError(
-            f"the file defines no {family.kind}. Derive a class from {_dotted(family)}."
+            f"the file defines no {family.kind}. Derive a class from {_dotted(family)}"
+            + (", or from torch.nn.Module." if family.key == "model" else ".")
         )
     if len(candidates) > 1:
         choices = " or ".join(f"{family.key}='{value}:{each.__name__}'" for each in candidates)

@@ -74,7 +74,9 @@ class DataConfig(ConfigGroup):
         "", description="Label column. Empty: the first class-label column, or the one named label."
     )
     client_key: Annotated[str, UnusedIf(EMBEDDED, IMAGES, LABELLED)] = Field(
-        "", description="Column of a row's natural client (role, author). Empty: a usual name."
+        "",
+        description="Column of a row's natural client (role, author). Empty: client_id, character_id, "
+        "writer_id, author, user_id or user.",
     )
     text_unit: Annotated[
         Literal["auto", "characters", "words"],

@@ -184,13 +184,27 @@ def _unknown_keys(values: Mapping[str, Any], allowed: Sequence[str]) -> Iterator
     for key, value in values.items():
         if key not in allowed:
             name, dot, _ = key.partition(".")
-            similar = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6 if dot else 0.5)
-            hint = f"Did you mean {similar[0]!r}? " if similar else ""
+            similar = _similar(key, allowed, values)
+            hint = f"Did you mean {similar!r}? " if similar else ""
             if dot and not similar:
                 hint = f"Choose a component called {name!r} that has it, as in algorithm='./{name}.py'. "
             yield (
                 f"{key} = {shown(value)}: there is no such key. {hint}`fedapp keys` lists them all."
             )
+
+
+def _similar(key: str, allowed: Sequence[str], values: Mapping[str, Any]) -> str:
+    """Return the key that was most likely meant, or ""."""
+    last = key.rpartition(".")[2]
+    same = [each for each in allowed if each.rpartition(".")[2] == last]
+    chosen = [each for each in same if each.partition(".")[0] in values.values()]
+    ending = [each for each in allowed if f"-{each}".endswith(f"-{last}") and "." not in each]
+    for likely in (chosen, ending):
+        if len(likely) == 1:
+            return likely[0]
+    return next(
+        iter(difflib.get_close_matches(key, allowed, n=1, cutoff=0.6 if "." in key else 0.5)), ""
+    )
 
 
 def _not_scalar(options: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> Iterator[str]:

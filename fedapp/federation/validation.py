@@ -149,7 +149,8 @@ def check_norm(
         quantity = "an update of norm" if rate == 1 else "learning-rate * norm ="
         raise ReplyError(
             "norm",
-            f"{name}: {quantity} {size:.3g}, above {largest:.3g} = max-update-norm * max(|theta|, 1)",
+            f"{name}: {quantity} {size:.3g}, above {largest:.3g} = max-update-norm * max(|theta|, 1); "
+            "where training diverges, a smaller learning-rate, or clip-norm",
         )
 
 

@@ -184,11 +184,11 @@ def _draw_losses(axes: Axes, records: Sequence[RoundMetrics]) -> None:
         if losses:
             axes.plot(rounds, losses, color=color, linewidth=1.6, label=label)
     if smallest := least(*_series(records, "test_loss")):
-        axes.plot(*smallest, "o", color=BLUE, markersize=6, fillstyle="none")
-        _note(axes, f"least test loss {smallest[1]:.3f}, round {smallest[0]}", 0.7)
+        label = f"least test loss {smallest[1]:.3f}, round {smallest[0]}"
+        axes.plot(*smallest, "o", color=BLUE, markersize=6, fillstyle="none", label=label)
     axes.set_ylabel("loss")
     if axes.lines:
-        axes.legend(frameon=False, loc="upper right")
+        axes.legend(frameon=False, loc="best")
 
 
 def read_runs(folders: Sequence[Path]) -> Runs:
@@ -235,7 +235,8 @@ def losses_figure(runs: Runs) -> Figure:
         for axes, (client, points) in zip(row, clients.items(), strict=False):
             for others in clients.values():
                 axes.plot(*others, color=PALE, linewidth=0.8)
-            axes.plot(*points, color=COLORS[0], linewidth=1.6)
+            marker = "." if len(points[0]) == 1 else ""
+            axes.plot(*points, color=COLORS[0], linewidth=1.6, marker=marker)
             axes.set_title(f"client {client}", fontsize=9, color="#333333")
             axes.set_ylim(bottom=0)
     for axes in grid[-1]:

@@ -17,6 +17,7 @@ from flwr.common.logger import FLOWER_LOGGER, log
 from flwr.supercore.run import RunNotRunningException
 
 from fedapp.errors import ConfigError, FedappError, reason_of
+from fedapp.files import disk_space_needed
 from fedapp.runs.directory import RunDirectory, check_is_new
 from fedapp.training.batched.run_batching import current_run_batch
 
@@ -41,13 +42,14 @@ def locked(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
     lock = FileLock(_lock_file(directory))
     if is_locked(directory):
         log(INFO, "Waiting for the active run in %s", directory.path)
-    try:
-        lock.acquire(timeout=LOCK_TIMEOUT)
-    except Timeout as error:
-        raise ConfigError(
-            f"run-dir = {str(directory.path)!r}: another process runs this run. Wait for "
-            "it, stop it (`flwr list`, `flwr stop`), or choose another folder."
-        ) from error
+    with disk_space_needed(directory.path, "and repeat the command"):
+        try:
+            lock.acquire(timeout=LOCK_TIMEOUT)
+        except Timeout as error:
+            raise ConfigError(
+                f"run-dir = {str(directory.path)!r}: another process runs this run. Wait for "
+                "it, stop it (`flwr list`, `flwr stop`), or choose another folder."
+            ) from error
     try:
         if new:
             check_is_new(directory)

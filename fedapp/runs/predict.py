@@ -65,7 +65,8 @@ def predict(model: SavedModel, files: list[Path], length: int) -> Iterator[Predi
     symbols = _symbols(model) if task.kind == "tokens" else None
     for file in files:
         if not file.is_file():
-            raise DataError(f"{file}: there is no such file. {_wanted(task.kind)}")
+            fault = "is a folder" if file.is_dir() else "there is no such file"
+            raise DataError(f"{file}: {fault}. {_wanted(task.kind)}")
         if symbols is None:
             yield from _scores(model, file, _inputs(model, file), whole=task.kind == "image")
         elif task.one_label:

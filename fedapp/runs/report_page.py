@@ -73,7 +73,7 @@ def report_page(
         ],
         participants=list(participants(trained, config)),
         parts=list(time_by_part(records)),
-        execution={key: run_info[key] for key in EXECUTION if run_info.get(key)},
+        execution={k: v for k in EXECUTION if (v := run_info.get(k)) and v != "auto"},
         pictures=[
             (PICTURES[name][0], inline_svg(file.read_text(), name, PICTURES[name][1]))
             for name, file in files.items()

@@ -12,7 +12,7 @@ from pydantic import Field
 from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Examples, Partition, from_index_sets
 from fedapp.data.partition.partitioning import BY, PURPOSE, Partitioning, by_owner, index_sets
-from fedapp.data.readers.source import CLIENT_NAMES, column_named
+from fedapp.data.readers.source import CLIENT_NAMES, INDEX_NAMES, column_named
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 
@@ -72,17 +72,17 @@ class Natural(Partitioning):
     def _values(self, examples: Examples) -> NDArray[Any]:
         columns = examples.groups
         self._refuse_left_out(examples)
-        if not columns:
+        ids = [name for name in columns if name not in INDEX_NAMES]
+        if not (columns if self.column else ids):
             named = f" {self.column!r} (natural.column)" if self.column else ""
             raise ConfigError(
-                f"partitioner = 'natural': the data set has no column{named} of client ids. "
-                "Choose another partitioner, for example partitioner='iid'."
+                f"partitioner = 'natural': the data set has no column{named} of client ids. Set "
+                "client-key to the column of a table or of texts that has them, or choose another "
+                "partitioner, for example partitioner='iid'."
             )
-        column = column_named(self.column, columns) or (
-            "client_id" if "client_id" in columns else ""
-        )
-        if not column and len(columns) == 1:
-            column = next(iter(columns))
+        column = column_named(self.column, columns) or ("client_id" if "client_id" in ids else "")
+        if not column and len(ids) == 1:
+            column = ids[0]
         if column not in columns:
             raise ConfigError(
                 f"natural.column = {self.column!r}: must be one of the data set's columns "

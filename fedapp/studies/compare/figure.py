@@ -26,6 +26,8 @@ MAX_STYLES = 12
 DASHES = ((), (5, 2))
 """Lengths of dashes and gaps, in widths of the line: all colours solid, and then all dashed."""
 SERIES = COLORS[:6]
+LONGEST_BESIDE = 55
+"""Characters of the longest label with which a legend has a column for each metric."""
 LOG_SPAN = 30.0
 """A loss is drawn on a logarithmic scale if its largest value is so many times the smallest."""
 
@@ -73,11 +75,13 @@ def draw_all(comparison: Comparison) -> Figure:
         if style
     ]
     columns = max(len(comparison.metrics), 1)
-    figure = new_figure(4.8 * columns, 3.5 + 0.22 * math.ceil(len(lines) / columns))
+    longest = max((len(str(line.get_label())) for line in lines), default=0)
+    beside = columns if longest <= LONGEST_BESIDE else 1
+    figure = new_figure(4.8 * columns, 3.5 + 0.22 * math.ceil(len(lines) / beside))
     axes = figure.subplots(1, columns, squeeze=False)[0]
     for each, metric in zip(axes, comparison.metrics, strict=False):
         _draw(each, comparison, metric)
-    figure.legend(handles=lines, loc="outside lower left", ncols=columns, frameon=False, fontsize=9)
+    figure.legend(handles=lines, loc="outside lower left", ncols=beside, frameon=False, fontsize=9)
     return figure
 
 
