@@ -202,9 +202,8 @@ def _similar(key: str, allowed: Sequence[str], values: Mapping[str, Any]) -> str
     for likely in (chosen, ending):
         if len(likely) == 1:
             return likely[0]
-    return next(
-        iter(difflib.get_close_matches(key, allowed, n=1, cutoff=0.6 if "." in key else 0.5)), ""
-    )
+    close = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6 if "." in key else 0.5)
+    return close[0] if close else ""
 
 
 def _not_scalar(options: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> Iterator[str]:

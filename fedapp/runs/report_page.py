@@ -152,7 +152,11 @@ def participants(trained: Sequence[RoundMetrics], config: RunConfig) -> Iterator
         "clients a round", f"{number(statistics.mean(sampled))}{of_all}", "sampled, on average"
     )
     often = Counter(client for record in trained for client in trained_clients(record))
-    yield Fact("clients that trained", f"{len(often):,}{of_all}", "in at least one round")
+    yield Fact(
+        "clients that trained",
+        f"{len(often):,}{of_all}",
+        "whose update was used in at least one round",
+    )
     if often:
         times = sorted(often.values())
         yield Fact(

@@ -196,7 +196,7 @@ def phrase(key: str, value: Scalar) -> str:
     """Return a setting in a label: a component by its name, a parameter without its component's."""
     if key in FAMILY_KEYS:
         return Path(str(value)).name
-    return f"{key.rpartition('.')[2]} {setting(value)}"
+    return f"{key.rpartition('.')[2]} {setting(value) or 'none'}"
 
 
 def by_settings(differing: Differing, index: int) -> list[tuple[bool, bool, float, str]]:
