@@ -52,7 +52,7 @@ def test_a_node_that_dies_in_an_evaluation_costs_nothing(tmp_path):
     values = SMALL | settings | {"run-dir": str(tmp_path / "there")}
     with raylets(tmp_path / "cache", nodes=3) as cluster:
         there, three = Cluster(cluster.address), WorkerRequest(3)
-        run_workers(server_app, values, three, there, client_app="dying_node:evaluating")
+        run_workers(server_app, values, three, there, client_app="tests.dying_node:evaluating")
     there, here = tmp_path / "there", tmp_path / "here"
     reference = run_inline(here, num_server_rounds=8, eval_train_examples=1200)
     assert (there / "died").exists()
@@ -77,7 +77,7 @@ def test_a_node_that_dies_costs_one_round_and_another_one_joins(tmp_path):
     watched.main()(serve)
     with raylets(tmp_path / "cache") as cluster:
         there, two = Cluster(cluster.address), WorkerRequest(2)
-        run_workers(watched, SMALL | settings, two, there, client_app="dying_node:app")
+        run_workers(watched, SMALL | settings, two, there, client_app="tests.dying_node:app")
 
     records = metrics(folder)[1:]
     assert records[1]["faults"]["crashed"] == 5 - records[1]["replied"] > 0

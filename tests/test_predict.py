@@ -327,7 +327,7 @@ def test_an_onnx_file_computes_what_the_network_does_for_any_number_of_examples(
     width = {"2nn.hidden": 16} if name == "2nn" else {"2nn.hidden": 200, **NETWORKS[name][0]}
     model = load_model(digits_run(tmp_path / "run", model=name, num_server_rounds=1, **width))
     export(model, tmp_path / "out", onnx=True)
-    session = ReferenceEvaluator(tmp_path / "out" / "model.onnx")
+    session = ReferenceEvaluator(str(tmp_path / "out" / "model.onnx"))
     for examples in (1, 5):
         inputs = torch.randn(examples, *model.task.input_shape)
         (outputs,) = session.run(None, {"inputs": inputs.numpy()})

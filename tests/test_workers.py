@@ -104,7 +104,7 @@ def test_a_worker_that_dies_is_replaced(cluster, tmp_path):
         "node-timeout": 60.0,
         "run-dir": str(tmp_path / "run"),
     }
-    run_workers(server_app, SMALL | settings, WorkerRequest(2), client_app="dying_client:app")
+    run_workers(server_app, SMALL | settings, WorkerRequest(2), client_app="tests.dying_client:app")
     records = metrics(tmp_path / "run")[1:]
     assert [record["replied"] for record in records] == [5, 3, 5, 5]
     assert records[1]["faults"] == {"crashed": 2}
