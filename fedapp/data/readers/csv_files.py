@@ -100,10 +100,8 @@ def _chunks(files: Mapping[str, Sequence[str]], options: Mapping[str, Any]) -> d
     """Return the tables that each split's files consist of, with types of their own."""
     one_type = {"low_memory": False} if len(options.get("sep", ",")) == 1 else {}
     options = {"chunksize": 10_000, **one_type, **options}
-    if (
-        options.get("index_col") is None
-    ):  # of rows longer than the header the first field is an index
-        options["index_col"] = False
+    if options.get("index_col") is None:
+        options["index_col"] = False  # None: of longer rows than the header's the first is an index
     return {
         split: [chunk for path in paths for chunk in _chunks_of(path, options)]
         for split, paths in files.items()
