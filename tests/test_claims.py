@@ -342,8 +342,6 @@ def test_the_text_s_speed_ups_are_those_of_the_tables() -> None:
 
 
 CONTRADICTED = {
-    "2NN, non-IID: 10 to 100 times fewer rounds than FedSGD (E = 10, B = 10)",
-    "CNN, non-IID: 10 to 100 times fewer rounds than FedSGD (E = 20, B = 10)",
     "2NN, non-IID, B = ∞: only a small advantage in increasing C from 0 to 0.1",
     "2NN, non-IID, B = 10: increasing u by E is effective: E = 10 over E = 20",
     "CNN, IID, B = ∞: only a small advantage in increasing C from 0.1 to 1",
