@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, cast
 
 import torch
 from flwr.common.logger import log
@@ -320,8 +320,10 @@ def standard_callbacks(
 ) -> list[Callback]:
     """Return the callbacks of every run, in the order in which they run.
 
-    A run not of ``one_length`` keeps the scores of the round that was its last before it went on.
+    A run not of ``one_length`` keeps the scores of the round that was its last before it went on. One
+    whose privacy comes from sampling is not ended by failures, which the clients' data cause.
     """
+    algorithm = cast("Algorithm", config.component("algorithm"))
     checkpoints = Checkpoints(directory, config.checkpoint_every, config.checkpoint_seconds)
     callbacks: list[Callback] = [
         Metrics(directory, checkpoints, config.eval_every if one_length else 1),
@@ -330,7 +332,7 @@ def standard_callbacks(
         checkpoints,
         FinalOutputs(directory, config),
         *([OwnCallbacks(directory, config)] if config.callbacks else []),
-        StopIfAllFail(),
+        *([] if algorithm.poisson_sampling else [StopIfAllFail()]),
     ]
     if config.target_accuracy:
         callbacks.append(StopAtTarget(config.target_accuracy))

@@ -24,10 +24,10 @@ class FedSGD(Algorithm):
     """Clients send the gradient of their mean loss at theta; the server takes the step.
 
     McMahan et al. 2017, section 2: w <- w - eta sum of n_k / n g_k, with n the examples of the sampled
-    clients and g_k the gradient of all n_k examples, computed once: E is 1, and so is u. B only divides the computation: the gradients of a
-    client's batches, all at theta, are averaged, weighted by their numbers of targets. The settings of
-    local steps (local-steps, batch-sampling, momentum, nesterov, weight-decay, clip-norm) and another E
-    would have no effect, and are errors.
+    clients and g_k the gradient of all n_k examples, computed once: E is 1, and so is u. B only divides
+    the computation: the gradients of a client's batches, all at theta, are averaged, weighted by their
+    numbers of targets. The settings of local steps (local-steps, batch-sampling, momentum, nesterov,
+    weight-decay, clip-norm) and another E would have no effect, and are errors.
     """
 
     name: ClassVar[str] = "fedsgd"

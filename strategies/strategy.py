@@ -156,6 +156,7 @@ class FederatedStrategy(Strategy):
         self._delivery.begin_round(grid)
         messages = self.configure_train(current, self._arrays(), ConfigRecord(), grid)
         bytes_down = sum(size_of(message.content) for message in messages)
+        bytes_down += self._requests.bytes_asked
         if not self.ledger.allows(lambda: self._requests.clients):
             return None
         self.ledger.charge(current, self._requests.clients)

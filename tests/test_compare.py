@@ -51,18 +51,6 @@ def test_numbers_by_hand(tmp_path):
     assert slow.curves["test_accuracy"].rounds == [0, 1, 2, 3]
 
 
-def test_requests_for_losses_are_among_the_bytes(tmp_path):
-    folder = made_run(
-        tmp_path / "a", [0.1, 0.2, 0.3], weighting="uniform", sampler="power-of-choice"
-    )
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    rows = [{**row, "bytes_asked": 50} if row["round"] else row for row in rows]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    other = made_run(tmp_path / "b", [0.1, 0.2, 0.3])
-    found = {each.name: each.bytes for each in compare([folder, other]).runs}
-    assert found == {"a": 2 * (300 + 100 + 50), "b": 2 * (300 + 100)}
-
-
 def test_of_rmse_the_least_is_best(tmp_path):
     made_run(tmp_path / "a", rmse=[4.0, 1.0, 2.0], seed=1)
     made_run(tmp_path / "b", rmse=[4.0, 3.0, 3.0], seed=2)

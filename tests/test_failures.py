@@ -202,6 +202,14 @@ def test_a_run_ends_where_all_clients_fail_with_the_same_error_three_rounds_in_a
     assert metrics(resumed) == metrics(run(tmp_path / "whole", **same))
 
 
+def test_failures_end_no_run_whose_privacy_comes_from_sampling(tmp_path):
+    """That the clients' data end it would be seen, and has no noise."""
+    private = {"algorithm": "dp-fedavg", "weighting": "uniform"}
+    folder = run(tmp_path / "run", call=everyone(raises), num_server_rounds=4, **private)
+    assert [record["round"] for record in metrics(folder)] == [0, 1, 2, 3, 4]
+    assert all(record["faults"]["raised"] for record in metrics(folder)[1:])
+
+
 def test_an_exception_in_an_algorithm_is_named_with_its_line_and_ends_the_command_badly(
     tmp_path, monkeypatch
 ):

@@ -645,6 +645,21 @@ def test_a_resumed_run_charges_what_it_draws_anew(
     assert last["epsilon"] == pytest.approx(epsilon(1.0, 0.5, charged, 6**-1.1))
 
 
+def test_rounds_lost_with_a_process_count_in_the_summary(run: Run, tmp_path: Path) -> None:
+    """The bound is spent in round 4, whose checkpoint is lost: a resume runs no round."""
+    private = {"algorithm": "dp-fedavg", **UNIFORM}
+    private["dp-fedavg.max-epsilon"] = epsilon(1.0, 0.5, 4, 6**-1.1)
+    rounds = {"num_server_rounds": 9, "checkpoint_every": 2}
+    folder = run("run", **private, **rounds)
+    assert metrics_of(folder)[-1]["round"] == 4
+    drop_checkpoints(folder / "checkpoints", 3)
+    assert run("run", **private, **rounds, resume=True) == folder
+    assert metrics_of(folder)[-1]["round"] == 2
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["rounds"] == 2
+    assert summary["epsilon"] == pytest.approx(epsilon(1.0, 0.5, 4, 6**-1.1))
+
+
 def test_the_charge_is_on_disk_before_an_order_leaves(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,11 @@ SPEED = {
     "fedapp, two threads": ("in-process round, batched, two threads", 0),
     "fedapp, two Ray workers": ("two Ray workers, batched", 0),
     "a bare PyTorch loop, two processes": ("bare loop, two processes", 0),
-    "FedJAX 0.0.17, one device": ("FedJAX 0.0.17 (JAX 0.7.2), one device", 0),
-    "FedJAX 0.0.17, two devices": ("FedJAX, two devices", 0),
+    "FedJAX 0.0.17, one device of one thread": (
+        "FedJAX 0.0.17 (JAX 0.7.2), one device of one thread",
+        0,
+    ),
+    "FedJAX 0.0.17, two such devices": ("FedJAX, two such devices", 0),
     "pfl-research 0.6.0, two processes": ("pfl-research 0.6.0, two processes", 0),
     "this app in Flower's simulation, two SuperNodes": ("cohorts, two SuperNodes", 1),
     "this app in Flower's simulation, a SuperNode a client": ("one SuperNode a client, 100", 1),

@@ -201,7 +201,7 @@ def test_formats():
     assert aligned(lines) == ["a     b   c", "long  its last cell", "d     ee  f"]
 
 
-PRIVACY = {"delta": 0.01, "adjacency": "one client"}
+PRIVACY = {"epsilon": 2.0, "delta": 0.01, "adjacency": "one client"}
 RECORDS = [
     {"round": 0, "seconds": {"evaluate": 0.5}, "test_accuracy": 0.1, "test_loss": 2.0},
     {
@@ -212,8 +212,6 @@ RECORDS = [
         "updates": 5.0,
         "bytes_down": 100,
         "bytes_up": 30,
-        "epsilon": 1.0,
-        **PRIVACY,
         "failures": {"3": "raised", "4": "late"},
     },
     {
@@ -224,8 +222,6 @@ RECORDS = [
         "updates": None,
         "bytes_down": 100,
         "bytes_up": 0,
-        "epsilon": 1.5,
-        **PRIVACY,
         "failures": {"3": "raised"},
     },
     {
@@ -234,8 +230,6 @@ RECORDS = [
         "updates": 7.0,
         "bytes_down": 50,
         "bytes_up": 20,
-        "epsilon": 2.0,
-        **PRIVACY,
     },
 ]
 """Of three rounds: nobody replied in the second, and the third is not evaluated."""
@@ -253,7 +247,7 @@ def test_a_loss_that_is_not_finite_is_none_in_the_summary():
 
 
 def test_a_summary_by_hand():
-    found = summarise(RECORDS, read_config({"target-accuracy": 0.5}))
+    found = summarise(RECORDS, read_config({"target-accuracy": 0.5}), PRIVACY)
     assert found == {
         "rounds": 3,
         "test_accuracy": 0.9,

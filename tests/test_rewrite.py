@@ -290,6 +290,29 @@ def test_linear_layers_are_onednns_while_scored() -> None:
     assert [tuple(out.shape) for out in found] == [(3, 4, 512), (3, 0, 512), (1, 2)]
 
 
+BIASES: dict[str, Callable[[], Tensor]] = {
+    "expanded": lambda: torch.full((1,), 2.0).expand(512),
+    "with a stride": lambda: torch.arange(1024.0).view(512, 2)[:, 0],
+    "a scalar": lambda: torch.tensor(2.0),
+    "one": lambda: torch.tensor([2.0]),
+}
+
+
+@pytest.mark.parametrize("kind", BIASES)
+def test_a_bias_that_is_no_contiguous_vector_stays_pytorchs(kind: str) -> None:
+    bias, (weight, inputs) = BIASES[kind](), tensors(LARGE, (4, 1024), dtype=torch.float32)
+    expected = inputs @ weight.t() + bias
+    with torch.no_grad(), LinearWithOnednn():
+        found = torch.nn.functional.linear(inputs, weight, bias)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-3)
+
+    def product(w: Tensor, x: Tensor) -> list[Tensor]:
+        return [torch.nn.functional.linear(x, w, bias)]
+
+    graph = use_onednn(recorded(product, [weight, inputs]))
+    torch.testing.assert_close(graph(weight, inputs)[0], expected, rtol=1e-4, atol=1e-3)
+
+
 def uncompiled(calls: list[GraphModule]) -> Callable[..., Any]:
     """Stand in for a compiler: note each part, and run it as it is."""
 

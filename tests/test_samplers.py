@@ -194,6 +194,7 @@ def test_power_of_choice_asks_its_candidates_for_their_training_loss(
     size = sum(tensor.numel() * tensor.element_size() for tensor in theta.values())
     for row in rows[1:]:  # theta once a node, and the headers of its arrays
         assert nodes * size < row["bytes_asked"] < nodes * size + nodes * 200 * len(theta)
+        assert row["bytes_asked"] + size < row["bytes_down"] < 2 * row["bytes_asked"] + size
 
 
 SAMPLERS: tuple[dict[str, Any], ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any
 
@@ -17,6 +17,7 @@ from fedapp.files import disk_space_needed, write_atomically, write_json
 from fedapp.runs.callbacks import RESUME
 from fedapp.runs.directory import RunDirectory, read_settings
 from fedapp.runs.metrics import read_metrics, total, wall_seconds
+from fedapp.runs.privacy import privacy_spent
 from fedapp.training.tensors import contiguous_copies
 
 
@@ -60,13 +61,19 @@ class FinalOutputs(Callback):
 
 def write_summary(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:
     """Write ``summary.json`` from the metrics on disk, and return its content."""
-    summary = summarise(read_metrics(directory.metrics), config)
+    spent = privacy_spent(directory.path, config)
+    summary = summarise(read_metrics(directory.metrics), config, spent)
     write_json(directory.summary, summary)
     return summary
 
 
-def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, Any]:
-    """Return the content of ``summary.json``; None for numbers that the run does not have."""
+def summarise(
+    records: Sequence[RoundMetrics], config: RunConfig, spent: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return the content of ``summary.json``; None for numbers that the run does not have.
+
+    ``spent`` is the privacy that a private run has spent.
+    """
     scored = [r for r in records if r.get("test_accuracy") is not None]
     best = max(scored, key=lambda r: r["test_accuracy"], default={})
     measured = [r for r in records if "test_loss" in r]
@@ -85,7 +92,7 @@ def summarise(records: Sequence[RoundMetrics], config: RunConfig) -> dict[str, A
         "target_accuracy": target,
         "rounds_to_target": reached,
         "updates": total(trained, "updates"),
-        **_privacy(trained),
+        **(spent or {}),
         "bytes_down": int(total(trained, "bytes_down")),
         "bytes_up": int(total(trained, "bytes_up")),
         "seconds": sum(wall_seconds(r) for r in records),
@@ -100,10 +107,3 @@ def _regression(records: Sequence[RoundMetrics]) -> dict[str, float | None]:
     """Return the last RMSE and R2 of a run that predicts numbers."""
     keys = ("test_rmse", "test_r2")
     return {key: records[-1][key] for key in keys if records and key in records[-1]}
-
-
-def _privacy(records: Sequence[RoundMetrics]) -> dict[str, float | str | None]:
-    """Return the privacy spent by a private run; epsilon is None if it is infinite."""
-    private = [record for record in records if "delta" in record]
-    keys = ("epsilon", "delta", "adjacency")
-    return {key: private[-1][key] for key in keys} if private else {}

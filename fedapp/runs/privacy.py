@@ -9,16 +9,34 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from flwr.common.logger import log
 
 from fedapp.analysis.privacy import Privacy
+from fedapp.config.run_config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.callback import Ledger, RoundMetrics
 from fedapp.files import append_or_restore, flush_to_disk, read_json_lines, write_atomically
+from fedapp.runs.directory import read_settings
+from fedapp.training.algorithm import Algorithm
 
 LEDGER_FILE = "privacy.jsonl"
+
+
+def privacy_spent(folder: Path, config: RunConfig) -> dict[str, Any]:
+    """Return what a private run has spent, with the rounds after its last checkpoint; else nothing.
+
+    Epsilon is None if it is infinite.
+    """
+    privacy = cast("Algorithm", config.component("algorithm")).privacy(config)
+    if privacy is None or not (folder / LEDGER_FILE).exists():
+        return {}
+    _, run_info = read_settings(folder)
+    ledger = PrivacyLedger(folder, privacy, len(run_info.get("clients", range(config.num_clients))))
+    ledger.read()
+    spent = ledger.round_metrics()
+    return {**spent, "epsilon": None if math.isnan(spent["epsilon"]) else spent["epsilon"]}
 
 
 class PrivacyLedger(Ledger):
@@ -68,7 +86,11 @@ class PrivacyLedger(Ledger):
             )
         charges = [c for c in self._read() if not (self.privacy.repeatable and c["round"] > last)]
         write_atomically(self.path, "".join(json.dumps(c) + "\n" for c in charges).encode())
-        for charge in charges:
+        self.read()
+
+    def read(self) -> None:
+        """Count the charges on disk."""
+        for charge in self._read():
             self._count(charge)
 
     def _read(self) -> list[RoundMetrics]:

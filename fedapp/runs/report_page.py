@@ -126,7 +126,9 @@ def numbers(summary: Mapping[str, Any], config: RunConfig) -> Iterator[Fact]:
         epsilon = "∞" if summary["epsilon"] is None else number(summary["epsilon"], 4)
         meaning = f"the privacy spent; neighbours: {summary['adjacency']}"
         yield Fact("epsilon, delta", f"{epsilon}, {summary['delta']:.3g}", meaning)
-    yield Fact("sent to nodes", size(summary["bytes_down"]), "the arrays of all train requests")
+    yield Fact(
+        "sent to nodes", size(summary["bytes_down"]), "the arrays of all requests for training"
+    )
     yield Fact(
         "sent by nodes", size(summary["bytes_up"]), "the arrays of the replies that were used"
     )

@@ -95,8 +95,8 @@ def flush_denormals() -> Iterator[None]:
     """Flush denormals, below 1.2e-38 (float64: 2.2e-308), to zero in this thread; then restore the mode.
 
     The gradients of an LSTM's saturated gates are full of them: with FedSGD at eta = 9 a round of the
-    word LSTM took twice as long (docs/results/speed.md). PyTorch's own threads inherit the mode of the
-    thread that starts them.
+    word LSTM took twice as long (docs/results/speed.md). The other threads of PyTorch's pool, with
+    ``threads`` above 1, keep the mode in which they were started.
     """
     before = denormals_are_flushed()
     torch.set_flush_denormal(True)

@@ -234,7 +234,7 @@ def _numbers(
         rounds_to_target=rounds_to_target(scored.rounds, scored.values, target)
         if target and scored
         else None,
-        bytes_down=int(total(trained, "bytes_down") + total(trained, "bytes_asked")),
+        bytes_down=int(total(trained, "bytes_down")),
         bytes_up=int(total(trained, "bytes_up")),
         seconds=sum(map(wall_seconds, run.records)),
         curves=curves,

@@ -62,13 +62,20 @@ class LinearWithOnednn(TorchFunctionMode):
 
 
 def _onednn_is_faster(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
-    """Return whether oneDNN is faster."""
+    """Return whether oneDNN is faster, and takes these."""
     return (
         torch.backends.mkldnn.is_available()
         and inputs.device.type == "cpu"
         and inputs.dtype == weight.dtype == torch.float32
+        and weight.dim() == 2
+        and (bias is None or _is_vector(bias, weight.shape[:1]))
         and inputs.numel() * len(weight) >= MIN_MULTIPLICATIONS
     )
+
+
+def _is_vector(bias: Tensor, shape: torch.Size) -> bool:
+    """Return whether oneDNN can add the bias: it reads ``shape`` numbers, one after the other."""
+    return bias.shape == shape and bias.is_contiguous()
 
 
 def _inner_dim(node: Node) -> int:
@@ -88,7 +95,7 @@ def _num_multiplications(node: Node) -> int:
 def _replace_matmul(node: Node) -> None:
     """Replace mm, or addmm with a bias vector."""
     bias = node.args[0] if len(node.args) == 3 else None
-    vector = bias is None or meta(bias).shape == meta(node).shape[1:]  # type: ignore[arg-type]
+    vector = bias is None or _is_vector(meta(bias), meta(node).shape[1:])  # type: ignore[arg-type]
     if vector and _num_multiplications(node) >= MIN_MULTIPLICATIONS:
         with node.graph.inserting_before(node):
             new = _onednn_matmul(node, bias)
