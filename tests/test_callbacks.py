@@ -147,6 +147,27 @@ def test_why_a_run_ended_is_said_also_if_no_checkpoint_can_be_written(
     assert "checkpoints: MemoryError: no room for a copy" in caplog.text
 
 
+def test_the_bar_says_what_the_task_has(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    shown = io.StringIO()
+    report = ProgressReport(6, Console(file=shown, force_terminal=True, width=100))
+    report.on_start(ServerState(0, {}))
+    report.on_round(result(1, 40.0, test_loss=0.25, test_rmse=0.5), ServerState(1, {}))
+    report.on_round(result(2, 40.0), ServerState(2, {}))  # not evaluated
+    report.close()
+    last = shown.getvalue().splitlines()[-2]
+    assert "loss 0.2500  RMSE 0.5000" in last
+    assert "accuracy" not in last
+
+
+def test_numbers_are_those_of_a_round_and_its_groups():
+    similarity = {"fc1": 0.5, "fc2": None}
+    found = result(1, similarity=similarity, faults={"late": 2}, client_train_loss={"3": 1.0})
+    assert found.numbers == {
+        "round": 1, "seconds/train": 0.5, "seconds/round": 0.5, "similarity/fc1": 0.5, "faults/late": 2,
+    }  # fmt: skip
+
+
 def test_a_round_line_says_no_number_that_there_is_none_of(caplog):
     """Nobody replied, so there is no training loss."""
     report = ProgressReport(6, Console(file=io.StringIO()))

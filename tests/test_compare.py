@@ -210,6 +210,12 @@ def test_classification_and_regression_share_rounds_bytes_and_seconds(tmp_path):
     assert "losses, which are of different functions, are not" in page.text
 
 
+def test_losses_of_different_tasks_are_not_drawn_together(tmp_path):
+    made_run(tmp_path / "a", [0.1, 0.9], [2.0, 1.0])
+    made_run(tmp_path / "b", loss=[9.0, 4.0], seed=1)
+    assert [metric.key for metric in compare([tmp_path]).metrics] == ["test_accuracy"]
+
+
 def comparison_folder(tmp_path: Path, *words: object) -> Path:
     invoke("compare", *words, "--to", tmp_path / "out")
     return tmp_path / "out"

@@ -164,6 +164,22 @@ def test_a_regression_has_a_curve_of_its_rmse(tmp_path):
     assert "test accuracy" not in facts
 
 
+def test_a_run_without_a_score_has_a_curve_of_its_loss_alone(tmp_path):
+    folder = made_run(tmp_path / "run", loss=[9.0, 4.0])
+    rewrite(folder, train_loss=[5.0])
+    [(label, figure)] = curve_panels(read_metrics(folder / "metrics.jsonl"), 0.0)
+    assert label == "losses"
+    training = figure.axes[0].lines[1]
+    assert (list(training.get_ydata()), training.get_marker()) == ([5.0], ".")
+
+
+def test_a_name_of_data_is_no_formula(tmp_path):
+    data = tmp_path / "preis_$_in_$_x"
+    data.mkdir()
+    report_of(made_run(tmp_path / "run", [0.1, 0.9], dataset=str(data)))
+    assert (tmp_path / "run" / "curves.png").exists()
+
+
 def test_a_run_that_has_not_begun(tmp_path):
     _, page = report_of(made_run(tmp_path / "run", finished=False))
     assert by_name(page.tables[0])["rounds"] == "0 of 1"

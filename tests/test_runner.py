@@ -18,6 +18,7 @@ from rich.console import Console
 
 from fedapp.cli import main as cli
 from fedapp.runs.metrics import read_metrics
+from fedapp.runs.status import status
 from fedapp.studies.sweep.command import sweep_settings
 from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.identity import Request
@@ -150,6 +151,15 @@ def test_a_run_that_another_process_is_at_work_on_is_not_waited_for_when_all_sto
     with Store(tmp_path).lock(request.run):
         assert execute_run(request, Store(tmp_path), lambda round_, accuracy: True) is None
     assert execute_run(request, Store(tmp_path), lambda round_, accuracy: False).last_round == 1
+
+
+def test_a_run_that_is_stopped_can_be_resumed_and_is_not_finished(tmp_path: Path) -> None:
+    [request] = requests([0.1], rounds=4)
+    assert execute_run(request, Store(tmp_path), lambda round_, accuracy: round_ == 2) is None
+    folder = tmp_path / request.run
+    assert dict(status(folder))["resume"].startswith("from round 2: fedapp run --resume ")
+    assert not (folder / "model.safetensors").exists()
+    assert execute_run(request, Store(tmp_path), lambda round_, accuracy: False).last_round == 4
 
 
 def test_a_longer_request_leaves_the_result_of_a_shorter_one_as_it_was(tmp_path: Path) -> None:

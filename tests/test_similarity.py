@@ -206,6 +206,14 @@ def test_no_run_is_lost_by_its_name_or_for_want_of_a_colour(tmp_path: Path) -> N
     assert len(axes.get_legend_handles_labels()[1]) == 10
 
 
+def test_names_of_runs_are_no_formulas_and_in_the_legend(tmp_path: Path) -> None:
+    runs = recorded(tmp_path / "_u", tmp_path / "u_$_$x")
+    done = CliRunner().invoke(cli, ["updates", *map(str, runs), "--to", str(tmp_path / "out")])
+    assert done.exit_code == 0
+    axes, _ = similarity_figure(read_runs(runs)).axes
+    assert axes.get_legend_handles_labels()[1] == ["u", r"u_\$_\$x"]
+
+
 def test_a_run_without_the_record_is_named(run: Run) -> None:
     folder = run("plain", num_server_rounds=1)
     with pytest.raises(DataError, match=r"plain: its metrics.*record-updates=true"):

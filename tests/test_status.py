@@ -197,7 +197,9 @@ def test_a_run_that_a_callback_ended_is_finished_until_more_rounds_are_planned(
     monkeypatch.setattr(Metrics, "on_round", end)
     rows = dict(status(run(tmp_path / "run", num_server_rounds=9)))
     assert (rows["state"], rows["rounds"]) == ("finished", "2 of 9")
-    assert rows["resume"].startswith("finished: max-epsilon or a callback ended it after round 2")
+    assert rows["resume"].startswith(
+        "finished: max-epsilon, a callback or a sweep ended it after round 2"
+    )
     assert last_round(tmp_path / "run") == 2  # of its model
     stop_after(3, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
@@ -210,7 +212,9 @@ def test_a_run_that_spent_its_epsilon_is_finished(tmp_path):
     folder = run(tmp_path / "run", algorithm="dp-fedavg", num_server_rounds=20, **settings)
     rows = dict(status(folder))
     assert rows["state"] == "finished"
-    assert rows["resume"].startswith("finished: max-epsilon or a callback ended it after round")
+    assert rows["resume"].startswith(
+        "finished: max-epsilon, a callback or a sweep ended it after round"
+    )
 
 
 def test_seconds_are_medians_of_the_rounds_and_their_parts(tmp_path):

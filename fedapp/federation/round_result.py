@@ -110,8 +110,8 @@ class RoundResult:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Every number of ``metrics``, those of its groups as ``seconds/train`` and ``faults/raised``."""
+        """Every number of ``metrics`` but for single clients', of groups as ``seconds/train``."""
         metrics = dict(self.metrics)
-        for group in ("seconds", "faults"):
+        for group in ("seconds", "faults", "similarity"):
             metrics |= {f"{group}/{key}": value for key, value in metrics.get(group, {}).items()}
         return {key: value for key, value in metrics.items() if type(value) in (int, float)}

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
 from typing import Any
@@ -256,7 +256,6 @@ class ProgressReport(Callback):
     def __init__(self, num_rounds: int, console: Console | None = None) -> None:
         self.num_rounds = num_rounds
         self.console = console or Console(file=sys.stderr)
-        self._accuracy = self._loss = math.nan
         self._bar: Progress | None = None
 
     def on_start(self, state: ServerState) -> None:
@@ -267,25 +266,22 @@ class ProgressReport(Callback):
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
-            TextColumn("accuracy {task.fields[accuracy]}  loss {task.fields[loss]}"),
+            TextColumn("{task.fields[scores]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
             console=self.console,
         )
-        self._bar.add_task("", total=self.num_rounds, completed=state.round, accuracy="-", loss="-")
+        self._bar.add_task("", total=self.num_rounds, completed=state.round, scores="")
         self._bar.start()
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Show the round."""
         record = result.metrics
-        self._accuracy = record.get("test_accuracy", self._accuracy)
-        self._loss = record.get("test_loss", self._loss)
-        accuracy, loss = f"{self._accuracy:.4f}", f"{self._loss:.4f}"
         if self._bar is not None:
-            self._bar.update(
-                self._bar.task_ids[0], completed=record["round"], accuracy=accuracy, loss=loss
-            )
+            task = self._bar.tasks[0]
+            scores = "  ".join(_scores(record, SCORES)) or task.fields["scores"]
+            self._bar.update(task.id, completed=record["round"], scores=scores)
         else:
             log(INFO, _round_line(record, self.num_rounds))
         return False
@@ -296,16 +292,21 @@ class ProgressReport(Callback):
             self._bar.stop()
 
 
+SCORES = {"test_accuracy": "accuracy", "test_loss": "loss", "test_rmse": "RMSE"}
+
+
+def _scores(record: RoundMetrics, labels: Mapping[str, str]) -> list[str]:
+    """Return the round's numbers of these, with their labels."""
+    return [
+        f"{label} {record[key]:.4f}"
+        for key, label in labels.items()
+        if not math.isnan(record.get(key, math.nan))
+    ]
+
+
 def _round_line(record: RoundMetrics, num_rounds: int) -> str:
     parts = [f"round {record['round']}/{num_rounds}"]
-    for key, label in (
-        ("test_accuracy", "accuracy"),
-        ("test_loss", "loss"),
-        ("test_rmse", "RMSE"),
-        ("train_loss", "training loss"),
-    ):
-        if not math.isnan(record.get(key, math.nan)):
-            parts.append(f"{label} {record[key]:.4f}")
+    parts += _scores(record, {**SCORES, "train_loss": "training loss"})
     if "replied" in record:
         parts.append(f"{record['replied']} of {len(record['clients'])} clients")
     parts.append(f"{wall_seconds(record):.2f} s")

@@ -243,7 +243,7 @@ def read_stored(path: Path, *, callbacks: bool = False) -> tuple[RunConfig, dict
         if callbacks and values.get("callbacks"):
             raise ConfigError(
                 f"{error}\nThese are settings of the run in {path}. Give its callbacks anew: fedapp run "
-                f"--resume {path} callbacks={values['callbacks']!r}"
+                f"--resume {shlex.quote(str(path))} callbacks={values['callbacks']!r}"
             ) from error
         raise CheckpointError(_damaged(RunDirectory(path).config, error)) from error
     except (ValueError, KeyError, TypeError) as error:
@@ -302,8 +302,8 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
     if differing:
         raise ConfigError(
             f"resume = true: {directory.path} was made with other settings: {'; '.join(differing)}. "
-            f"Resume with `fedapp run --resume {directory.path}`, or "
-            f"`flwr run . --run-config {directory.path / 'resume.toml'}`."
+            f"Resume with `{resume_command(directory.path, 'inline')}`, or "
+            f"`flwr run . --run-config {shlex.quote(str(directory.path / 'resume.toml'))}`."
         )
     if changed := changed_code(directory.path, given, run_info):
         raise CheckpointError(changed)

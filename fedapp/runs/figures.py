@@ -71,6 +71,11 @@ def without_math(text: str) -> str:
     return text.replace("$", r"\$")
 
 
+def in_legend(label: str) -> str:
+    """Return a label that matplotlib shows as it is; it hides those that begin with _."""
+    return without_math(label).lstrip("_")
+
+
 def save(figure: Figure, stem: Path, *, dpi: int, endings: Sequence[str] = ENDINGS) -> list[Path]:
     """Write the figure as ``stem`` with each of the endings; the files are reproducible."""
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -92,26 +97,33 @@ def write_svg(figure: Figure, to: io.BytesIO | io.StringIO, *, dpi: int = 150) -
 
 
 def draw_curves(records: Sequence[RoundMetrics], target: float, title: str, stem: Path) -> None:
-    """Draw test accuracy (or RMSE) and losses by round as ``stem``.png and .svg."""
-    figure = new_figure(9.2, 3.7)
-    left, right = figure.subplots(1, 2)
-    _draw_score(left, records, target)
-    _draw_losses(right, records)
-    for axes in (left, right):
+    """Draw test accuracy (or RMSE), if there is any, and losses by round as ``stem``.png and .svg."""
+    panels = 2 if _has_score(records) else 1
+    figure = new_figure(4.6 * panels, 3.7)
+    *scores, losses = figure.subplots(1, panels, squeeze=False)[0]
+    for axes in scores:
+        _draw_score(axes, records, target)
         by_round(axes)
-    figure.suptitle(title, fontsize=10, color="#333333")
+    _draw_losses(losses, records)
+    by_round(losses)
+    figure.suptitle(without_math(title), fontsize=10, color="#333333")
     save(figure, stem, dpi=150)
 
 
 def curve_panels(records: Sequence[RoundMetrics], target: float) -> list[tuple[str, Figure]]:
     """Return what ``draw_curves`` shows as a figure a panel, for a page, with what each is."""
-    figures = [new_figure(4.6, 3.4) for _ in range(2)]
-    score, losses = (figure.subplots() for figure in figures)
-    _draw_score(score, records, target)
-    _draw_losses(losses, records)
-    for axes in (score, losses):
+    panels = []
+    if _has_score(records):
+        figure = new_figure(4.6, 3.4)
+        axes = figure.subplots()
+        _draw_score(axes, records, target)
         by_round(axes)
-    return [(score.get_ylabel(), figures[0]), ("losses", figures[1])]
+        panels.append((axes.get_ylabel(), figure))
+    figure = new_figure(4.6, 3.4)
+    axes = figure.subplots()
+    _draw_losses(axes, records)
+    by_round(axes)
+    return [*panels, ("losses", figure)]
 
 
 def by_round(axes: Axes) -> None:
@@ -130,6 +142,11 @@ def percent_tick(value: float, _: object = None) -> str:
 def _series(records: Sequence[RoundMetrics], key: str) -> tuple[list[int], list[float]]:
     points = [(r["round"], r[key]) for r in records if r.get(key) is not None]
     return [x for x, _ in points], [y for _, y in points]
+
+
+def _has_score(records: Sequence[RoundMetrics]) -> bool:
+    """Return whether a round has a test accuracy or RMSE."""
+    return any(_series(records, key)[0] for key in ("test_accuracy", "test_rmse"))
 
 
 def _draw_score(axes: Axes, records: Sequence[RoundMetrics], target: float) -> None:
@@ -182,7 +199,8 @@ def _draw_losses(axes: Axes, records: Sequence[RoundMetrics]) -> None:
     ):
         rounds, losses = _series(records, key)
         if losses:
-            axes.plot(rounds, losses, color=color, linewidth=1.6, label=label)
+            marker = "." if len(rounds) == 1 else ""
+            axes.plot(rounds, losses, color=color, linewidth=1.6, marker=marker, label=label)
     if smallest := least(*_series(records, "test_loss")):
         label = f"least test loss {smallest[1]:.3f}, round {smallest[0]}"
         axes.plot(*smallest, "o", color=BLUE, markersize=6, fillstyle="none", label=label)
@@ -229,7 +247,7 @@ def losses_figure(runs: Runs) -> Figure:
     columns = max(map(len, traces.values()))
     figure, grid = _small_panels(len(runs), columns, 1.95 * columns + 0.6, 1.75 * len(runs) + 0.7)
     for row, (title, clients) in zip(grid, traces.items(), strict=True):
-        row[0].set_ylabel(f"{title}\ntraining loss", fontsize=9)
+        row[0].set_ylabel(f"{without_math(title)}\ntraining loss", fontsize=9)
         for axes in row[len(clients) :]:
             axes.set_visible(False)
         for axes, (client, points) in zip(row, clients.items(), strict=False):
@@ -278,7 +296,8 @@ def similarity_figure(runs: Runs) -> Figure:
     for axes, layer in zip(panels, layers, strict=False):
         colors = itertools.cycle(COLORS)
         for color, (title, curve) in zip(colors, curves.items(), strict=False):
-            axes.plot(*curve.get(layer, ([], [])), color=color, linewidth=1.4, label=title)
+            points = curve.get(layer, ([], []))
+            axes.plot(*points, color=color, linewidth=1.4, label=in_legend(title))
         axes.axhline(0, color=PALE, linewidth=0.8, zorder=0)
         title = f"layer {layer}" if layer.isdigit() else layer
         axes.set_title(title, fontsize=9, color="#333333")

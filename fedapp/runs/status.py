@@ -145,7 +145,7 @@ def _resume(run: StoredRun) -> str:
     if finished and round_ < run.planned and run.has_reached_target:
         return f"finished: target-accuracy = {run.target} is reached"
     if finished and round_ < run.planned:
-        return f"finished: max-epsilon or a callback ended it after round {round_}, as its log says"
+        return f"finished: max-epsilon, a callback or a sweep ended it after round {round_}"
     command = resume_command(path)
     if finished:
         return f"finished; for more, raise num-server-rounds: {command}"

@@ -117,7 +117,7 @@ class Comparison:
     def metrics(self) -> list[Metric]:
         """The metrics to draw: a loss only where all runs have the same own metric."""
         own = {run.metric for run in self.runs if run.metric}
-        drawn = own | {"test_loss"} if len(own) == 1 else own
+        drawn = own | {"test_loss"} if len(own) == 1 else own - {"test_loss"}
         return [metric for key, metric in METRICS.items() if key in drawn]
 
     def to_dict(self) -> dict[str, Any]:

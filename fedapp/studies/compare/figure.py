@@ -15,9 +15,9 @@ from fedapp.runs.figures import (
     PALE,
     by_round,
     draw_target,
+    in_legend,
     new_figure,
     percent_tick,
-    without_math,
 )
 from fedapp.studies.compare.comparison import ACCURACY, METRICS, ComparedRun, Comparison, Metric
 
@@ -70,7 +70,7 @@ def draw_panels(comparison: Comparison) -> dict[Metric, Figure]:
 def draw_all(comparison: Comparison) -> Figure:
     """Return one figure of all metrics beside each other, with the legend below."""
     lines = [
-        Line2D([], [], color=style.color, linestyle=style.line, label=_in_legend(run.label))
+        Line2D([], [], color=style.color, linestyle=style.line, label=in_legend(run.label))
         for run, style in zip(comparison.runs, styles_of(comparison.runs), strict=True)
         if style
     ]
@@ -119,8 +119,3 @@ def _spans_decades(comparison: Comparison, metric: Metric) -> bool:
         if value is not None
     ]
     return bool(values) and min(values) > 0 and max(values) > LOG_SPAN * min(values)
-
-
-def _in_legend(label: str) -> str:
-    """Return a label without what makes matplotlib leave it out of a legend."""
-    return without_math(label).lstrip("_")

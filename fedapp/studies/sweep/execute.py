@@ -42,18 +42,29 @@ class Job:
     ended: Callable[[RunRecord | None], None]
 
 
+class RunStoppedError(Exception):
+    """``should_stop`` returned True; the run has a checkpoint, and goes on from it."""
+
+
 class StopRun(Callback):
-    """Stops a run that failed or diverged, or when ``should_stop`` says so; a checkpoint is written."""
+    """Ends a run that failed or diverged, and interrupts one when ``should_stop`` says so."""
 
     def __init__(self, should_stop: ShouldStop) -> None:
         self.should_stop = should_stop
-        self.may_continue = False
+        self.rounds = 0
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
-        """Return whether the run ends after this round."""
-        stopped = self.should_stop(result.round, result.metrics.get("test_accuracy"))
-        self.may_continue |= stopped or result.round > 0
-        return stopped or problem_of(result.metrics)[0] != "complete"
+        """Return whether the run ends after this round.
+
+        Raises
+        ------
+        RunStoppedError
+            It is interrupted.
+        """
+        self.rounds = result.round
+        if self.should_stop(result.round, result.metrics.get("test_accuracy")):
+            raise RunStoppedError
+        return problem_of(result.metrics)[0] != "complete"
 
 
 def execute_run(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord | None:
@@ -175,9 +186,12 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
     stops = [StopAtTarget(request.target)] if request.target else []
     grid, stop = InlineGrid(client_app, values, [{}]), StopRun(should_stop)
     # A longer run continues a shorter one, which keeps its numbers.
-    run(grid, read_config(values), [stop, *stops], one_length=False)
+    try:
+        run(grid, read_config(values), [stop, *stops], one_length=False)
+    except RunStoppedError:
+        return read_run(request, folder)
     record = read_run(request, folder)
-    if stop.may_continue or record.satisfies(request):
+    if stop.rounds or record.satisfies(request):
         return record
     ended = f"max-epsilon or a callback ended it after round {done}"
     return record.model_copy(update={"problem": ended})
