@@ -15,7 +15,7 @@ from strategies._noise import Private, clipped, gaussian, noise_generator
 
 
 class LocalDP(Private):
-    """Each client adds noise to its own clipped update, so that the server need not be trusted.
+    """Each client adds noise to its own clipped update, so that the server does not see it.
 
     Client k sends Delta_k min(1, S / ||Delta_k||) + N(0, (z S)^2) (the Gaussian mechanism, Dwork
     and Roth 2014, Theorem A.1, on the client). Two clipped updates are at most 2 S apart, so each

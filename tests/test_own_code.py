@@ -645,6 +645,10 @@ EVALUATED = {
         "def metrics(self, outputs, targets): return {'f1': outputs['f1']}",
         "metrics raises",
     ),
+    "a name of a round": (
+        "def metrics(self, outputs, targets): return {'train_loss': 1.0}",
+        "metrics returns 'train_loss', which is a name of a round's own numbers",
+    ),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -10,12 +11,15 @@ import torch
 from flwr.app import Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
+from fedapp.config.read import read_config
+from fedapp.data.dataset import Task
 from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.messages import decode_reply, decode_scores, encode_reply, encode_scores
 from fedapp.federation.validation import MAX_COUNT, Expected
 from fedapp.training.algorithm import ClientContext
+from fedapp.training.build import make_model
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
-from fedapp.training.evaluation import Score
+from fedapp.training.evaluation import Score, metric_names
 from fedapp.training.round_plan import RoundPlan
 from strategies.fednova import MAX_STEPS, FedNova
 
@@ -237,6 +241,37 @@ def test_scores_carry_the_numbers_of_a_models_own() -> None:
     message.content["further"]["ece"] = [0.25]
     with pytest.raises(ReplyError, match="malformed"):
         decode_scores(message, [4, 5], has_accuracy=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "metrics", "good"),
+    [
+        ("ece", None, True),
+        ("rmse", {"rmse", "r2"}, True),
+        ("rmse", (), False),  # of a classification, whose curve would be that of an RMSE
+        ("ece", (), False),
+        ("train_loss", None, False),  # client_train_loss are the clients' training losses
+        ("<b>\n", None, False),
+    ],
+)
+def test_a_node_gives_the_numbers_that_the_model_has(
+    name: str, metrics: Collection[str] | None, good: bool
+) -> None:
+    content = encode_scores({4: Score(0.5, 0.75, 8, {name: 1.0})}, {})
+    message = Message(content, 1, MessageType.EVALUATE)
+    if good:
+        found = decode_scores(message, [4], has_accuracy=True, metrics=metrics)[4]
+        assert isinstance(found, Score)
+        assert found.further == {name: 1.0}
+    else:
+        with pytest.raises(ReplyError, match="no number of this model"):
+            decode_scores(message, [4], has_accuracy=True, metrics=metrics)
+
+
+def test_the_names_of_a_models_numbers() -> None:
+    classes, number = Task("vector", (3,), 2), Task("vector", (3,), 1, regression=True)
+    assert metric_names(make_model(read_config({})), classes) == set()
+    assert metric_names(make_model(read_config({})), number) == {"rmse", "r2"}
 
 
 def test_numbers_of_a_models_own_are_few_and_have_short_names() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from logging import WARNING
 from typing import Literal
 
@@ -22,9 +22,10 @@ from fedapp.federation.faults import Fault, ReplyError
 from fedapp.federation.messages import EvaluateRequest, decode_scores, encode_evaluate_request
 from fedapp.federation.nodes import Cohort, Nodes
 from fedapp.training.algorithm import Algorithm
+from fedapp.training.build import make_model
 from fedapp.training.client import is_personalised
 from fedapp.training.client_state import StateLocation
-from fedapp.training.evaluation import Score
+from fedapp.training.evaluation import Score, metric_names
 
 LEFT_OUT = (
     "%d clients are left out of this evaluation: their node still works for an earlier round, or is not "
@@ -107,6 +108,7 @@ class ClientEvaluation:
             replies,
             self.config.round_deadline,
             has_accuracy=self.nodes.task.has_accuracy,
+            metrics=metric_names(make_model(self.config), self.nodes.task),
             node_name=self.nodes.name_of,
         )
 
@@ -117,6 +119,7 @@ def collect_scores(
     deadline: float,
     *,
     has_accuracy: bool,
+    metrics: Collection[str] | None = None,
     node_name: Callable[[int], str] = str,
 ) -> dict[int, Score]:
     """Return the clients' scores of replies, given as (index of the cohort, reply) in any order.
@@ -128,7 +131,7 @@ def collect_scores(
     for index, message in replies:
         node, clients = unanswered.pop(index)
         try:
-            decoded = decode_scores(message, clients, has_accuracy=has_accuracy)
+            decoded = decode_scores(message, clients, has_accuracy=has_accuracy, metrics=metrics)
             scores |= {k: score for k, score in decoded.items() if isinstance(score, Score)}
             reasons = {k: fault.reason for k, fault in decoded.items() if isinstance(fault, Fault)}
             for reason in dict.fromkeys(reasons.values()):

@@ -10,7 +10,7 @@ columns) and ``failures``. An ``each`` reply has ``arrays.<k>`` for every client
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, cast, get_type_hints
 
@@ -41,7 +41,7 @@ from fedapp.federation.validation import (
 from fedapp.training.algorithm import Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.client_state import StateLocation
-from fedapp.training.evaluation import Score
+from fedapp.training.evaluation import RESERVED, Score
 from fedapp.training.round_plan import RoundPlan
 
 EACH = "arrays."
@@ -333,11 +333,16 @@ def encode_scores(scores: Mapping[int, Score], failures: Mapping[int, str]) -> R
 
 
 def decode_scores(
-    reply: Message | Fault, clients: Sequence[int], *, has_accuracy: bool
+    reply: Message | Fault,
+    clients: Sequence[int],
+    *,
+    has_accuracy: bool,
+    metrics: Collection[str] | None = None,
 ) -> dict[int, Score | Fault]:
     """Return each client's score in a reply to an EVALUATE message, or its fault.
 
     A client without test examples has the count 0. Without ``has_accuracy`` an accuracy may be nan.
+    ``metrics`` are the names that the model's own numbers may have; None if the model chooses them.
 
     Raises
     ------
@@ -350,6 +355,10 @@ def decode_scores(
         further = cast("dict[str, list[Any]]", content.metric_records[MODEL_METRICS])
         if len(further) > MAX_MODEL_METRICS or max(map(len, further), default=0) > MAX_NAME_LENGTH:
             raise ValueError(f"{len(further)} model metrics, or names that are too long")
+        for name in further:
+            unknown = metrics is not None and name not in metrics
+            if unknown or name in RESERVED or not name.isprintable():
+                raise ValueError(f"{name!r} is no number of this model")
         scores: dict[int, Score] = {}
         for index, row in enumerate(_rows(columns, SCORES)):
             own = {name: float(column[index]) for name, column in further.items()}

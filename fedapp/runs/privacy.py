@@ -18,6 +18,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.errors import CheckpointError, ConfigError, RunError
 from fedapp.federation.callback import Ledger, RoundMetrics
 from fedapp.files import append_or_restore, flush_to_disk, read_json_lines, write_atomically
+from fedapp.runs.callbacks import RESUME
 from fedapp.runs.directory import read_settings
 from fedapp.training.algorithm import Algorithm
 
@@ -159,7 +160,7 @@ class PrivacyLedger(Ledger):
         except OSError as error:
             raise RunError(
                 f"{self.path} cannot be written ({error.strerror}), and round {round_} may not start "
-                "before it is charged. Free disk space, and resume with `fedapp run --resume`."
+                f"before it is charged. Free disk space, {RESUME}."
             ) from error
         self._count(charge)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedapp.config.registry import Component, setting_of
-from fedapp.data.dataset import Examples, Subset
+from fedapp.data.dataset import Examples, Subset, Task
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, one_line
 from fedapp.models.model import Model, is_regression
@@ -133,6 +133,19 @@ class Evaluator:
             return score
         further = self.model.metrics(torch.cat(outputs), torch.cat(self.targets))
         return replace(score, further=as_floats(self.model, "metrics", further))
+
+
+RESERVED = frozenset(
+    ("loss", "accuracy", "worst-accuracy", "worst_accuracy", "clients", "train_loss")
+)
+"""Names that no number of ``Model.metrics`` has: those of a round's own numbers of clients."""
+
+
+def metric_names(model: Model, task: Task) -> frozenset[str] | None:
+    """Return the names that the numbers of ``Model.metrics`` have; None if the model chooses them."""
+    if type(model).metrics is not Model.metrics:
+        return None
+    return frozenset(("rmse", "r2") if task.regression else ())
 
 
 def as_floats(component: Component, method: str, found: Any) -> dict[str, float]:
