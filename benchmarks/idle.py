@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,7 +9,6 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedapp import node
-from fedapp.config.run import TrainerName
 from fedapp.training.algorithm import ClientExtras
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import ClientResult, ClientTask, Trainer
@@ -45,9 +43,4 @@ class IdleTrainer:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Reply as fedapp's own ClientApp does."""
-    return node.train_with(_idle, message, context)
-
-
-@functools.lru_cache(maxsize=4)
-def _idle(setup: node.NodeSetup, threads: int, name: TrainerName) -> Trainer:
-    return cast("Trainer", IdleTrainer(node.trainer_of(setup, threads, name)))
+    return node.train(message, context, lambda trainer: cast("Trainer", IdleTrainer(trainer)))

@@ -53,19 +53,17 @@ from fedapp.training.networks import normalisation_names
 from fedapp.training.trainer import Trainer
 
 
-def train(message: Message, context: Context) -> Message:
-    """Train the clients of the request and reply with their mean update."""
-    return train_with(trainer_of, message, context)
-
-
-def train_with(
-    trainer_of: Callable[[NodeSetup, int, TrainerName], Trainer], message: Message, context: Context
+def train(
+    message: Message, context: Context, wrap: Callable[[Trainer], Trainer] = lambda trainer: trainer
 ) -> Message:
-    """Return the reply to a train request, trained by ``trainer_of(setup, threads, name)``."""
+    """Train the clients of the request and reply with their mean update.
+
+    A benchmark may ``wrap`` the trainer.
+    """
     setup = node_setup_of(context, message)
-    _, node_data = load_node_setup(setup)
+    _, node_data = config_and_data(setup)
     request, theta, extras = decode_train_request(message.content)
-    trainer = trainer_of(setup, _set_threads(request.plan.threads), request.plan.trainer)
+    trainer = wrap(trainer_of(setup, _set_threads(request.plan.threads), request.plan.trainer))
     states = _states(request.states, request.plan.round, node_data, context)
     reply = train_cohort(trainer, request, theta, extras, node_data.train, states)
     return Message(encode_reply(request, reply), reply_to=message)
@@ -103,7 +101,7 @@ def evaluate(message: Message, context: Context) -> Message:
         _set_threads(part.threads)
         sums = part_sums(_CACHE.score(setup), parameters, part)
         return Message(encode_sums(sums), reply_to=message)
-    config, node_data = load_node_setup(setup)
+    config, node_data = config_and_data(setup)
     request, theta = decode_evaluate_request(message.content)
     _set_threads(request.threads)
     examples_of = node_data.train if request.split == "train" else node_data.test
@@ -129,7 +127,7 @@ def query(message: Message, context: Context) -> Message:
 
     The statistics of a table are left out where they are given, or where its examples are private.
     """
-    config, node_data = load_node_setup(node_setup_of(context))
+    config, node_data = config_and_data(node_setup_of(context))
     software = f"Python {platform.python_version()}, torch {torch.__version__}"
     device = describe_device(choose_device(config))
     answer = {**node_data.describe(), "device": device, "software": software}
@@ -175,7 +173,7 @@ class _Cache(threading.local):
         self.score = functools.lru_cache(maxsize=1)(_make_score)
 
 
-def load_node_setup(setup: NodeSetup) -> tuple[RunConfig, NodeData]:
+def config_and_data(setup: NodeSetup) -> tuple[RunConfig, NodeData]:
     """Return configuration and data, cached by content: nodes that are clients share them."""
     settings, own = setup.settings, setup.own
     shared = own and replace(own, client=0)
@@ -190,7 +188,7 @@ def trainer_of(setup: NodeSetup, threads: int, name: TrainerName) -> Trainer:
 
     ``name`` is what the server has chosen, if it is "auto" in the run-config.
     """
-    _, node_data = load_node_setup(setup)
+    _, node_data = config_and_data(setup)
     return _CACHE.trainer(setup.settings, node_data.dataset.task, threads, name)
 
 
@@ -200,7 +198,7 @@ def _read_data(settings: Items, own: OwnClient | None, statistics: str) -> NodeD
 
 
 def _make_score(setup: NodeSetup) -> ServerScore:
-    config, node_data = load_node_setup(setup)
+    config, node_data = config_and_data(setup)
     return make_score(config, node_data.dataset)
 
 

@@ -26,6 +26,7 @@ from fedapp.config.run_config import GROUPS
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.options import data_folder
 from fedapp.studies.papers.pages.index import index
+from fedapp.studies.papers.pages.markdown import table
 from fedapp.studies.papers.pages.page import page_of
 from fedapp.studies.papers.publish import redraw
 from fedapp.studies.papers.schema import Table
@@ -69,46 +70,32 @@ def configuration_page() -> str:
     """Return the configuration reference as Markdown."""
     lines = [INTRODUCTION.rstrip()]
     for group in GROUPS:
-        rows = [_row(key, field_of(key)) for key in keys_of(group)]
-        lines += ["", f"## {group.title}", "", *KEYS_HEADING, *rows]
+        rows = [(f"`{key}`", *_cells(field_of(key))) for key in keys_of(group)]
+        lines += ["", f"## {group.title}", "", table(HEAD, rows)]
     for family in FAMILIES:
         lines += _family_section(family) if family.components() else []
     return "\n".join(lines) + "\n"
 
 
-KEYS_HEADING = ("| key | default | allowed | meaning |", "| --- | --- | --- | --- |")
+HEAD = ("key", "default", "allowed", "meaning")
 
 
 def _family_section(family: Family) -> list[str]:
     components = family.components()
-    titles = [f"| `{name}` | {_cell(each.title())} |" for name, each in components.items()]
-    described = DESCRIBED.get(family.key)
-    lines = ["", f"## Values of `{family.key}`", ""]
-    lines += [described] if described else ["| value | what it is |", "| --- | --- |", *titles]
+    titles = [(f"`{name}`", each.title()) for name, each in components.items()]
+    described = DESCRIBED.get(family.key) or table(("value", "what it is"), titles)
+    lines = ["", f"## Values of `{family.key}`", "", described]
     keys: dict[tuple[str, ...], list[str]] = {}
     for component in components.values():
         for key, info in parameters(component).items():
             keys.setdefault(_cells(info), []).append(f"`{key}`")
-    rows = [f"| {', '.join(alike)} | {' | '.join(cells)} |" for cells, alike in keys.items()]
-    return [*lines, "", *KEYS_HEADING, *rows] if rows else lines
-
-
-def _row(key: str, info: FieldInfo) -> str:
-    return f"| `{key}` | {' | '.join(_cells(info))} |"
+    rows = [(", ".join(alike), *cells) for cells, alike in keys.items()]
+    return [*lines, "", table(HEAD, rows)] if rows else lines
 
 
 def _cells(info: FieldInfo) -> tuple[str, ...]:
     """Return a field's default, what it allows and what it means."""
-    return (
-        f"`{json.dumps(info.get_default())}`",
-        _allowed(info),
-        _cell(str(info.description)),
-    )
-
-
-def _cell(text: str) -> str:
-    """Escape a text for a cell of a Markdown table."""
-    return text.replace("|", "\\|")
+    return f"`{json.dumps(info.get_default())}`", _allowed(info), str(info.description)
 
 
 def _allowed(info: FieldInfo) -> str:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from fedapp.engines.ray_placement import WorkerRequest
 
 console = Console()
-Settings = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE | FILE.toml]...")]
-RunConfig = Annotated[
+SettingWords = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE | FILE.toml]...")]
+RunConfigText = Annotated[
     list[str] | None,
     typer.Option(
         "-c",

@@ -14,8 +14,8 @@ from rich.table import Column, Table
 from fedapp.cli.options import (
     CpusPerWorker,
     GpusPerWorker,
-    RunConfig,
-    Settings,
+    RunConfigText,
+    SettingWords,
     WorkerOptions,
     WorkerTimeout,
     app_settings,
@@ -29,8 +29,8 @@ from fedapp.errors import ConfigError
 
 
 def run(
-    settings: Settings = None,
-    run_config: RunConfig = None,
+    settings: SettingWords = None,
+    run_config: RunConfigText = None,
     nodes: Annotated[
         int | None, typer.Option(min=1, help="Number of nodes that share the clients; default 1.")
     ] = None,
@@ -116,8 +116,8 @@ def _resumed(
 
 
 def partition(
-    settings: Settings = None,
-    run_config: RunConfig = None,
+    settings: SettingWords = None,
+    run_config: RunConfigText = None,
     picture: Annotated[
         Path, typer.Option(help="Path of the picture; .png and .svg are written.")
     ] = Path("partition.png"),
@@ -129,7 +129,7 @@ def partition(
     show_partition(read_config(values), console, picture)
 
 
-def doctor(settings: Settings = None, run_config: RunConfig = None) -> None:
+def doctor(settings: SettingWords = None, run_config: RunConfigText = None) -> None:
     """Show what is installed, the device of Flower's actors, and commands for this machine."""
     from fedapp.cli.doctor import examine
 

@@ -10,8 +10,8 @@ import typer
 from fedapp.cli.options import (
     CpusPerWorker,
     GpusPerWorker,
-    RunConfig,
-    Settings,
+    RunConfigText,
+    SettingWords,
     WorkerOptions,
     WorkerTimeout,
     app_settings,
@@ -51,8 +51,8 @@ RESULTS = Path("runs/results")
 
 
 def sweep(
-    settings: Settings = None,
-    run_config: RunConfig = None,
+    settings: SettingWords = None,
+    run_config: RunConfigText = None,
     jobs: Jobs = 0,
     runs: Annotated[
         Path, typer.Option(help="The folder of all runs; finished runs are reused.")
@@ -95,7 +95,7 @@ def _scheduler(
     return SchedulerOptions(jobs, stacked, retry, hours, cluster, request)
 
 
-Scale = Annotated[
+ScaleOption = Annotated[
     str,
     typer.Option(
         help="smoke: minutes; cpu: hours; narrow: Seo et al. with a smaller network; normalised: "
@@ -135,7 +135,7 @@ def reproduce(
     experiments: Annotated[
         list[str] | None, typer.Argument(metavar="[EXPERIMENT | all]...")
     ] = None,
-    scale: Scale = "smoke",
+    scale: ScaleOption = "smoke",
     jobs: Jobs = 0,
     runs: Annotated[
         Path, typer.Option(help="The folder of all runs; finished runs are reused.")

@@ -1,8 +1,8 @@
 """RunConfig: every run-config key, its type, its bounds, its meaning and its contradictions.
 
 The keys stand in groups, each beside its checks. The table ``[tool.flwr.app.config]`` in
-``pyproject.toml``, the configuration reference and the CLI's completion are generated from this class
-and from the components' parameters.
+``pyproject.toml`` and the configuration reference are generated from this class and from the components'
+parameters.
 """
 
 from __future__ import annotations

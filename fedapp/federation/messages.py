@@ -1,10 +1,12 @@
 """Messages between server and nodes, as Flower records.
 
 A node gets one TRAIN message a round and sends one reply. The request has ``arrays`` (theta), ``plan``
-(the round's plan, a key a field), ``config`` (clients, location of their states) and ``extras`` (an
-algorithm's broadcast). A ``mean`` reply has ``arrays`` (the weighted mean update of the cohort; absent
-if its total weight is 0), ``uploads``, ``metrics`` (the round), ``clients`` (each client's metrics, as
-columns) and ``failures``. An ``each`` reply has ``arrays.<k>`` for every client k instead of ``arrays``.
+(the round's plan, a key a field), ``config`` (clients, location of their states), ``extras`` (an
+algorithm's broadcast), and for a node with data of its own ``task`` or ``table``. A ``mean`` reply has
+``arrays`` (the weighted mean update of the cohort; absent if its total weight is 0), ``uploads``,
+``metrics`` (the round), ``clients`` (each client's metrics, as columns) and ``failures``. An ``each``
+reply has ``arrays.<k>`` for every client k instead of ``arrays``. Messages for batches of the server's
+evaluation are in ``shared_evaluation``, the answer of a node about its data in ``nodes``.
 """
 
 from __future__ import annotations

@@ -44,10 +44,10 @@ class ClientMetrics:
 
 @dataclass(frozen=True)
 class TrainReply:
-    """One node's reply, checked: mean update (or each client's), metrics, and failures by client.
+    """One node's reply: mean update (or each client's), metrics, and failures by client.
 
     ``failures``: of clients that raised, on the node. ``rejected``: kind and reason, of clients whose
-    own update is rejected.
+    own update is rejected. The server sets it, and ``bytes``, when it checks a reply.
     """
 
     mean: Tensors

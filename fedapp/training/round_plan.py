@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
@@ -81,26 +81,6 @@ class RoundPlan:
             seed=config.seed,
             threads=config.threads or 1,
             trainer=config.trainer,
-        )
-
-    @property
-    def step(self) -> RoundPlan:
-        """The settings on which a single step's traced graph depends: neither E nor eta nor B."""
-        return replace(self.batched, epochs=0, steps=0, batch_size=0)
-
-    @property
-    def batched(self) -> RoundPlan:
-        """The settings that the clients of one batch share, also those of several runs: not eta."""
-        return replace(
-            self,
-            learning_rate=0.0,
-            update="delta",
-            weighting="examples",
-            reply="mean",
-            round=1,
-            seed=0,
-            threads=1,
-            trainer="auto",
         )
 
     def batch(self, n: int) -> int:

@@ -82,12 +82,12 @@ def run_queue(names: Sequence[str], options: ReproduceOptions, console: Console)
         retry_failures({name: work.plans[name] for name in work.chosen}, work.store)
     writer, waiting = _Writer(work, console), waiting_cells(work)
     plans = {each.name: work.plans[each.name] for each in waiting}
-    console.out(summary(waiting, _jobs(options)), highlight=False)
+    console.out(summary(waiting, options.jobs), highlight=False)
     try:
         run_plans(plans, work.store, options.scheduler, console, on_finish=writer.write)
         writer.write()
     finally:
-        console.out(summary(waiting_cells(work), _jobs(options)), highlight=False)
+        console.out(summary(waiting_cells(work), options.jobs), highlight=False)
     outcomes = (done_so_far(work.planned[name], work.store)[1] for name in work.chosen)
     failed = failure(filter(None, outcomes), work.store)
     return " ".join(dict.fromkeys(filter(None, [*writer.problems.values(), failed])))
@@ -119,10 +119,6 @@ class _Writer:
         self.written.update(done)
 
 
-def _jobs(options: ReproduceOptions) -> int:
-    return options.scheduler.processes([options.overrides.get("device", "auto")])
-
-
 def summary(cells: Sequence[Waiting], jobs: int) -> str:
     """Return how many cells are left, what they cost together, and which is next."""
     if not cells:
@@ -141,7 +137,7 @@ def show_queue(names: Sequence[str], options: ReproduceOptions, console: Console
     ConfigError
         As :func:`fedapp.studies.papers.reproduce.reproduce`.
     """
-    cells, jobs, so_far = waiting_cells(prepare(names, options)), _jobs(options), 0.0
+    cells, jobs, so_far = waiting_cells(prepare(names, options)), options.jobs, 0.0
     table = Table("", "cell", "time", "in all", box=None)
     for place, each in enumerate(cells, 1):
         so_far += each.seconds

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedapp.config.read import parse_settings
 from fedapp.config.run_config import Scalar
 from fedapp.studies.papers.catalogue import Experiment
 from fedapp.studies.papers.cells import (
@@ -43,12 +40,10 @@ class RunLabels:
     @classmethod
     def of(cls, experiment: Experiment, results: Results) -> RunLabels:
         """Compare the full scale with that of the results, including ``--set`` of their command."""
-        words = shlex.split(results.command)
-        chosen = [word for flag, word in itertools.pairwise(words) if flag == "--set"]
         full = make_cells(
             experiment, Setup(experiment, "full", Scale(), {}, lambda name, cut: name)
         )
-        return cls(full, cells_without_data(experiment, results.scale, parse_settings(chosen)))
+        return cls(full, cells_without_data(experiment, results.scale, results.overrides))
 
     def text(self, text: str, *names: str) -> str:
         """Return ``text`` with the values that the cells ``names`` ran with.

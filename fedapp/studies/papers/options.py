@@ -34,6 +34,11 @@ class ReproduceOptions:
     recorded: tuple[Path, ...] = ()
     only: tuple[str, ...] = ()
 
+    @property
+    def jobs(self) -> int:
+        """The number of runs in parallel."""
+        return self.scheduler.processes([self.overrides.get("device", "auto")])
+
 
 def setup_of(experiment: Experiment, options: ReproduceOptions) -> Setup:
     """Return the setup of an experiment for the options' scale, data and overrides."""

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedapp.config.read import parse_settings
 from fedapp.config.settings import Scalar
 from fedapp.studies.papers.catalogue import Experiment, all_experiments
 from fedapp.studies.papers.cells import Cells, Setup
@@ -62,7 +61,7 @@ def refuse_to_overwrite(
     if earlier is None:
         return ""
     path = results_path(options.to, results.experiment, options.scale)
-    if _overrides(results.command) != _overrides(earlier.command):
+    if _overrides(results) != _overrides(earlier):
         return (
             f"{path} is not overwritten: it is from `{earlier.command}`, whose runs had other settings. "
             "Write --to another folder, or delete the file."
@@ -79,11 +78,9 @@ def refuse_to_overwrite(
     )
 
 
-def _overrides(command: str) -> dict[str, Scalar]:
-    """Return the settings of ``--set`` in a command, but for those of execution alone."""
-    words = shlex.split(command)
-    given = parse_settings([words[i + 1] for i, word in enumerate(words) if word == "--set"])
-    return {key: value for key, value in given.items() if key not in EXECUTION}
+def _overrides(results: Results) -> dict[str, Scalar]:
+    """Return the settings of ``--set`` but for those of execution alone."""
+    return {key: value for key, value in results.overrides.items() if key not in EXECUTION}
 
 
 def _is_there(results: Results, name: str, seeds: int) -> bool:

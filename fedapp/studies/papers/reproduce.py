@@ -254,7 +254,7 @@ def show_costs(names: Sequence[str], options: ReproduceOptions, console: Console
     """
     _check_overrides(options.overrides)
     experiments = choose_at(list(names), options.scale)
-    jobs = options.scheduler.processes([options.overrides.get("device", "auto")])
+    jobs = options.jobs
     cells = {
         name: cells_without_data(experiment, options.scale, options.overrides)
         for name, experiment in experiments.items()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import itertools
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +20,7 @@ from fedapp.analysis.curves import (
     monotone,
     relative_spread,
 )
-from fedapp.config.read import read_config
+from fedapp.config.read import parse_settings, read_config
 from fedapp.config.run_config import Scalar, participants
 from fedapp.studies.papers.schema import ScaleName
 from fedapp.studies.sweep.record import RunRecord
@@ -172,6 +174,12 @@ class Results(ResultModel):
     seconds: float = 0.0
     runs: int = 0
     written: str = ""
+
+    @property
+    def overrides(self) -> dict[str, Scalar]:
+        """The settings of ``--set`` in the command."""
+        words = itertools.pairwise(shlex.split(self.command))
+        return parse_settings([word for flag, word in words if flag == "--set"])
 
 
 def nothing_run(name: str = "") -> Results:

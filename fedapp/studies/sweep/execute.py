@@ -134,7 +134,7 @@ def _run_in(run_batch: RunBatch, job: Job, store: Store, lock: FileLock) -> None
             record = _execute(job.request, store, job.should_stop)
         except Exception as error:
             record = RunRecord(
-                run=job.request.run, settings={}, status="failed", problem=_one_line(error)
+                run=job.request.run, settings={}, status="failed", problem=_message(error)
             )
         finally:
             lock.release()
@@ -151,7 +151,7 @@ def _execute(request: Request, store: Store, should_stop: ShouldStop) -> RunReco
     try:
         record = _train(request, store, should_stop)
     except Exception as error:
-        record = failed_run(request, store.folder(request.run), _one_line(error))
+        record = failed_run(request, store.folder(request.run), _message(error))
     if not record.satisfies(request):
         store.note("stopped", request.run, record.last_round)
         return None
@@ -160,7 +160,7 @@ def _execute(request: Request, store: Store, should_stop: ShouldStop) -> RunReco
     return record
 
 
-def _one_line(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return "".join(traceback.format_exception_only(error)).strip()
 
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.trainer import CaptureError, ClientResult, ClientTask, restoring
@@ -90,11 +90,26 @@ def current_run_batch() -> RunBatch | None:
     return _RUN_BATCH.get()
 
 
+def shared_settings(plan: RoundPlan) -> RoundPlan:
+    """Return a plan with the settings alone that clients of several runs share in a batch: not eta."""
+    return replace(
+        plan,
+        learning_rate=0.0,
+        update="delta",
+        weighting="examples",
+        reply="mean",
+        round=1,
+        seed=0,
+        threads=1,
+        trainer="auto",
+    )
+
+
 def _train(calls: Sequence[_TrainCall]) -> None:
     """Carry out the calls; those with the same trainer and plan together."""
     groups: dict[tuple[Train, RoundPlan], list[_TrainCall]] = {}
     for call in calls:
-        key = (call.train, call.plan.batched)
+        key = (call.train, shared_settings(call.plan))
         groups.setdefault(key, []).append(call)
     for group in groups.values():
         if len(group) == 1:

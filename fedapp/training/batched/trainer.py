@@ -19,7 +19,7 @@ from fedapp.training.batched.batch_loader import BatchLoader, batch_size_buckets
 from fedapp.training.batched.buffers import WITHOUT_ROWS, BufferPool, Layout, layout_of, split_rows
 from fedapp.training.batched.chunks import ONE_CLIENT, ClientBatching, MemoryLimit
 from fedapp.training.batched.compiled_step import CompiledStep, GraphPool, Mode
-from fedapp.training.batched.run_batching import current_run_batch
+from fedapp.training.batched.run_batching import current_run_batch, shared_settings
 from fedapp.training.device import flush_denormals, memory_format
 from fedapp.training.local_step import groups_of, in_place, over_clients, step_of_groups
 from fedapp.training.networks import PureNetwork, has_recurrent_cells, normalisation_names
@@ -179,8 +179,11 @@ class BatchedTrainer:
         torch.cuda.empty_cache()
 
     def _step(self, plan: RoundPlan, layout: Layout) -> CompiledStep:
-        """Return a local step of one client, or of several, which changes its params in place."""
-        plan = plan.step
+        """Return a local step of one client, or of several, which changes its params in place.
+
+        Its graph depends neither on E nor on eta nor on B.
+        """
+        plan = replace(shared_settings(plan), epochs=0, steps=0, batch_size=0)
         if (plan, layout) not in self._steps:
             step = step_of_groups(self.algorithm, self.network, plan, self.normalisation)
             if layout != "one client":

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from fedapp.config.run_config import Scalar
-from fedapp.runs.formatting import duration, number, percent, stated_percent
+from fedapp.runs.formatting import duration, number, percent, setting, stated_percent
 from fedapp.runs.model_sharpness import Measurement
 from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.cells import EXPERIMENT_SEPARATOR, SEPARATOR
@@ -71,7 +70,7 @@ def _algorithm_row(name: str, cell: CellResult, gain: Interval | None) -> list[s
     if not cell.runs:
         return [name, next(iter(cell.problems), NOT_RUN), *[""] * 8]
     low, high = cell.spread("final")
-    further = [f"{k}={_value(v)}" for k, v in cell.chosen.items() if k != "learning-rate"]
+    further = [f"{k}={setting(v)}" for k, v in cell.chosen.items() if k != "learning-rate"]
     return [
         name,
         percent(cell.mean("final")),
@@ -84,11 +83,6 @@ def _algorithm_row(name: str, cell: CellResult, gain: Interval | None) -> list[s
         str(len(cell.tried)),
         duration(cell.mean("seconds")),
     ]
-
-
-def _value(value: Scalar) -> str:
-    """Format the value of a setting."""
-    return f"{value:g}" if type(value) in (int, float) else str(value)
 
 
 MARK = " †"
