@@ -37,10 +37,9 @@ from fedapp.federation.messages import (
 from fedapp.federation.shared_evaluation import decode_part, encode_sums, is_part, part_sums
 from fedapp.federation.table_statistics import statistics_in
 from fedapp.machine import cores, keep_memory
-from fedapp.training.algorithm import ClientContext
+from fedapp.training.algorithm import ClientContext, algorithm_of
 from fedapp.training.build import (
     compiles_where_it_pays,
-    make_algorithm,
     make_evaluator,
     make_score,
     make_trainer,
@@ -110,7 +109,7 @@ def evaluate(message: Message, context: Context) -> Message:
     names = normalisation_names(evaluator.module)
     client_context = ClientContext({**theta, **evaluator.statistics}, normalisation=names)
     states = _states(request.states, request.round + 1, node_data, context)
-    algorithm = make_algorithm(config)
+    algorithm = algorithm_of(config)
     scores: dict[int, Score] = {}
     failures: dict[int, str] = {}
     for client in request.clients:
@@ -132,7 +131,7 @@ def query(message: Message, context: Context) -> Message:
     device = describe_device(choose_device(config))
     answer = {**node_data.describe(), "device": device, "software": software}
     answer |= describe_own_code(config)
-    if not config.table_statistics and make_algorithm(config).privacy(config) is None:
+    if not config.table_statistics and algorithm_of(config).privacy(config) is None:
         answer |= node_data.describe_table()
     return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)
 

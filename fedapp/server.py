@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, cast
+from typing import Any
 
 import torch
 from flwr.common.logger import log
@@ -57,7 +57,7 @@ from fedapp.runs.own_code import digests, write_copies
 from fedapp.runs.partition_summary import write_partition
 from fedapp.runs.privacy import PrivacyLedger
 from fedapp.runs.saved_task import known_statistics, write_task
-from fedapp.training.algorithm import Algorithm, Tensors
+from fedapp.training.algorithm import Algorithm, Tensors, algorithm_of
 from fedapp.training.build import (
     choose_program,
     initial_parameters,
@@ -323,7 +323,7 @@ def standard_callbacks(
     A run not of ``one_length`` keeps the scores of the round that was its last before it went on. One
     whose privacy comes from sampling is not ended by failures, which the clients' data cause.
     """
-    algorithm = cast("Algorithm", config.component("algorithm"))
+    algorithm = algorithm_of(config)
     checkpoints = Checkpoints(directory, config.checkpoint_every, config.checkpoint_seconds)
     callbacks: list[Callback] = [
         Metrics(directory, checkpoints, config.eval_every if one_length else 1),

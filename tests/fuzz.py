@@ -45,14 +45,14 @@ from fedapp.federation.validation import Expected
 from fedapp.runs.checkpoint import check_fits, load_checkpoint, save_checkpoint
 from fedapp.runs.directory import read_stored
 from fedapp.seeds import generator
-from fedapp.training.build import make_algorithm
+from fedapp.training.algorithm import algorithm_of
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
 from fedapp.training.evaluation import Score
 from fedapp.training.round_plan import RoundPlan
 
 LARGE = torch.ones(40, 10)
 THETA = {"weight": torch.linspace(-1, 1, 12).reshape(3, 4), "bias": torch.zeros(3)}
-FEDAVGM = make_algorithm(read_config({"algorithm": "fedavgm"}))
+FEDAVGM = algorithm_of(read_config({"algorithm": "fedavgm"}))
 ORDER = TrainRequest(RoundPlan(round=7, learning_rate=0.1), (1, 4))
 EXPECTED = Expected(THETA, {1: 10, 4: 20}, max_norm=100.0)
 STRANGE = [

@@ -19,8 +19,8 @@ from fedapp.data import load_dataset, load_partition
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import data_name
-from fedapp.training.algorithm import Batch, ClientContext
-from fedapp.training.build import make_algorithm, make_module
+from fedapp.training.algorithm import Batch, ClientContext, algorithm_of
+from fedapp.training.build import make_module
 from tests.conftest import Component, Run, metrics_of
 from tests.identities import Identity
 from tests.in_process import model as model_of
@@ -157,7 +157,7 @@ def test_python_in_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_algorithm(adopt: Adopt) -> None:
     adopt("strategies", "signs")
-    algorithm = make_algorithm(read_config({"algorithm": "signs", "signs.scale": 0.5}))
+    algorithm = algorithm_of(read_config({"algorithm": "signs", "signs.scale": 0.5}))
     params = {"w": torch.tensor([3.0, -2.0, 0.0])}
     batch = Batch(torch.empty(0), torch.empty(0))
     direction, loss = algorithm.gradient(
@@ -174,7 +174,7 @@ def test_algorithm_with_client_state(adopt: Adopt, run: Run) -> None:
     adopt("strategies", "halfway")
     table = eval(f"{{{block('Identity(')}}}", {"Identity": Identity})
     assert table == {"halfway": Identity({"halfway.own": 0.0})}
-    algorithm = make_algorithm(read_config({"algorithm": "halfway", "halfway.own": 0.25}))
+    algorithm = algorithm_of(read_config({"algorithm": "halfway", "halfway.own": 0.25}))
     context = ClientContext({"w": torch.tensor([4.0])}, state={"w": torch.tensor([8.0])})
     assert algorithm.initial_params(context)["w"].tolist() == [5.0]
     assert algorithm.initial_client_state(context)["w"].tolist() == [4.0]

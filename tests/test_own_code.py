@@ -38,7 +38,8 @@ from fedapp.runs.saved_model import load_data, load_model
 from fedapp.runs.status import status
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.workers import name_problem
-from fedapp.training.build import make_algorithm, make_model, make_module, make_trainer
+from fedapp.training.algorithm import algorithm_of
+from fedapp.training.build import make_model, make_module, make_trainer
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trial import ROUND_METRICS, try_out
 from tests.conftest import Run, largest_difference, metrics_of, model_of
@@ -63,7 +64,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("value", ["./signs.py", "signs.py", "./signs.py:Signs", "signs:Signs"])
 def test_an_algorithm_of_a_file_or_module_has_its_parameters(app: Path, value: str) -> None:
     config = read_config({"algorithm": value, "signs.scale": 2})
-    assert make_algorithm(config).model_dump() == {"scale": 2.0}
+    assert algorithm_of(config).model_dump() == {"scale": 2.0}
     assert config.name_of("algorithm") == "signs"
     assert read_config({"algorithm": value}).to_run_config()["signs.scale"] == 0.01
     code = config.own_code()["algorithm"]
@@ -155,7 +156,7 @@ def test_an_installed_package_adds_names(app: Path, monkeypatch: pytest.MonkeyPa
     installed = importlib.metadata.EntryPoints([entry])
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda: installed)
     config = read_config({"algorithm": "signs", "signs.scale": 0.5})
-    assert make_algorithm(config).model_dump() == {"scale": 0.5}
+    assert algorithm_of(config).model_dump() == {"scale": 0.5}
     assert read_config({"signs.scale": 0.01}).algorithm == "fedavg"
     with pytest.raises(ConfigError, match=r"signs\.scale = 0\.5: has no effect.*algorithm='signs'"):
         read_config({"signs.scale": 0.5})

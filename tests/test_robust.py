@@ -14,8 +14,7 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import read_config
 from fedapp.data.embedded.quadratic import OPTIMUM
 from fedapp.errors import ConfigError
-from fedapp.training.algorithm import Algorithm
-from fedapp.training.build import make_algorithm
+from fedapp.training.algorithm import Algorithm, algorithm_of
 from strategies.fedavg import FedAvg
 from strategies.fedmedian import FedMedian
 from tests.conftest import largest_difference, metrics_of, model_of
@@ -46,7 +45,7 @@ SEVEN: dict[str, Any] = {
 
 def algorithm(name: str, **options: Any) -> Algorithm:
     given = {f"{name}.{key.replace('_', '-')}": value for key, value in options.items()}
-    return make_algorithm(
+    return algorithm_of(
         read_config({"algorithm": name, "num-clients": 100, "fraction-train": 1.0, **given})
     )
 

@@ -23,7 +23,7 @@ from fedapp.errors import DataError, RunError, one_line
 from fedapp.federation.faults import Fault, is_missing
 from fedapp.federation.queries import Connection, Queries, connections
 from fedapp.federation.table_statistics import TableStatistics
-from fedapp.training.algorithm import Algorithm
+from fedapp.training.algorithm import algorithm_of
 from fedapp.training.device import choose_device
 
 MIXED_DEVICES = (
@@ -383,7 +383,7 @@ class Nodes:
 
 def weights_are_fixed(config: RunConfig) -> bool:
     """Return whether n_k may not change: the server keeps a mean of the clients, weighted by it."""
-    algorithm = cast("Algorithm", config.component("algorithm"))
+    algorithm = algorithm_of(config)
     return algorithm.keeps_mean and config.weighting == "examples"
 
 

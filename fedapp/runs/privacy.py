@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from flwr.common.logger import log
 
@@ -20,7 +20,7 @@ from fedapp.federation.callback import Ledger, RoundMetrics
 from fedapp.files import append_or_restore, flush_to_disk, read_json_lines, write_atomically
 from fedapp.runs.callbacks import RESUME
 from fedapp.runs.directory import read_settings
-from fedapp.training.algorithm import Algorithm
+from fedapp.training.algorithm import algorithm_of
 
 LEDGER_FILE = "privacy.jsonl"
 
@@ -30,7 +30,7 @@ def privacy_spent(folder: Path, config: RunConfig) -> dict[str, Any]:
 
     Epsilon is None if it is infinite.
     """
-    privacy = cast("Algorithm", config.component("algorithm")).privacy(config)
+    privacy = algorithm_of(config).privacy(config)
     if privacy is None or not (folder / LEDGER_FILE).exists():
         return {}
     _, run_info = read_settings(folder)

@@ -8,7 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from fedapp.config.read import algorithm_defaults, defaults, without_unused_parameters
 from fedapp.config.run_config import RunConfig, kebab
@@ -20,7 +20,7 @@ from fedapp.runs.formatting import duration, number, percent, rounds, setting, s
 from fedapp.runs.metrics import faults_by_kind, trained_clients, wall_seconds
 from fedapp.runs.page import inline_svg, page, picture, render
 from fedapp.runs.stored_run import round_of_model
-from fedapp.training.algorithm import Algorithm
+from fedapp.training.algorithm import algorithm_of
 
 PARTS = {
     "train": ("training", "of the slowest node in each round"),
@@ -202,7 +202,7 @@ def _goes_on(directory: RunDirectory, config: RunConfig, records: Sequence[Round
     target, every = config.target_accuracy, config.eval_every
     if has_reached(records, last, target=target, eval_every=every, planned=2 * planned):
         return False
-    privacy = cast("Algorithm", config.component("algorithm")).privacy(config)
+    privacy = algorithm_of(config).privacy(config)
     ended_early = round_of_model(directory.model) == f"{last} of {planned}"
     return not (ended_early and privacy and privacy.max_epsilon)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, cast
 
 import numpy as np
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from fedapp.analysis.privacy import Privacy
 from fedapp.config.registry import Component
 from fedapp.config.run_config import RunConfig
+from fedapp.config.training import ServerConfig
 from fedapp.seeds import generator
 from fedapp.training.batches import Batch as Batch
 from fedapp.training.round_plan import RoundPlan
@@ -305,3 +306,8 @@ class Algorithm(Component):
 def mean_update(theta: Mapping[str, Tensor], mean: Tensors, step: ServerStep) -> Tensors:
     """Return the mean Delta_k, from Delta_k (Option I) or theta_k (Option II)."""
     return mean if step.plan.update == "delta" else add(mean, theta, -1.0)
+
+
+def algorithm_of(config: ServerConfig) -> Algorithm:
+    """Return the algorithm that ``config`` names, with its hyper-parameters."""
+    return cast("Algorithm", config.component("algorithm"))

@@ -23,7 +23,7 @@ from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, reason_of
 from fedapp.models.initial_weights import draw_initial_weights
 from fedapp.models.model import Model, initialise, zero_examples
-from fedapp.training.algorithm import Algorithm, ClientContext, Tensors
+from fedapp.training.algorithm import Algorithm, ClientContext, Tensors, algorithm_of
 from fedapp.training.batched.chunks import CLIENTS_PER_CORE, WHOLE_COHORT, ClientBatching
 from fedapp.training.batched.compiled_step import Mode, can_compile
 from fedapp.training.batched.trainer import BatchedTrainer
@@ -56,22 +56,22 @@ def make_model(config: ModelConfig) -> Model:
     return cast("Model", config.component("model"))
 
 
-def make_algorithm(config: ServerConfig, task: Task | None = None) -> Algorithm:
-    """Return the algorithm that ``config`` names, with its hyper-parameters.
+def make_algorithm(config: ServerConfig, task: Task) -> Algorithm:
+    """Return the algorithm that ``config`` names, for ``task``.
 
     Raises
     ------
     ConfigError
         ``task`` lacks what the algorithm needs.
     """
-    algorithm = cast("Algorithm", config.component("algorithm"))
-    if task is not None and task.regression and "classes" in algorithm.needs:
+    algorithm = algorithm_of(config)
+    if task.regression and "classes" in algorithm.needs:
         raise ConfigError(
             f"algorithm = {config.algorithm!r}: needs labels of classes, and the labels of this data set "
             "are numbers (a regression). Set algorithm='fedavg', or task='classification' if they are "
             "classes."
         )
-    if task is not None and task.kind == "quadratic" and algorithm.needs:
+    if task.kind == "quadratic" and algorithm.needs:
         raise ConfigError(
             f"algorithm = {config.algorithm!r}: needs examples with labels, and this data set holds "
             "quadratic functions. Choose another dataset, for example dataset='digits', or "
@@ -94,7 +94,7 @@ def make_module(config: RunConfig, task: Task) -> nn.Module:
     module = initialise(make_model(config), network_task(config, task), config.seed)
     draw_initial_weights(module, config.initial_weights, config.seed, config.model)
     module = module.to(DTYPES[config.precision])
-    if (layer := layer_with_statistics(module)) and not make_algorithm(config).own_normalisation:
+    if (layer := layer_with_statistics(module)) and not algorithm_of(config).own_normalisation:
         raise ConfigError(
             f"model = {config.model!r}: its {layer} keeps running statistics, which are no parameters: "
             f"with algorithm = {config.algorithm!r} nobody would average them, and the model would be "
@@ -161,7 +161,7 @@ def require_whole_model(config: RunConfig, task: Task, *, because: str) -> None:
     ConfigError
         They do, and ``because`` says what needs it, and what to do.
     """
-    own = make_algorithm(config).own_normalisation
+    own = algorithm_of(config).own_normalisation
     if own and normalisation_names(make_module(config, task)):
         raise ConfigError(
             f"algorithm = {config.algorithm!r}: the normalisation layers of model = {config.model!r} "
@@ -188,7 +188,7 @@ def require_given_statistics(config: RunConfig, dataset: Dataset) -> None:
         It is on words, whose vocabulary the examples give, or on a table; then the message has a file of
         statistics to fill in.
     """
-    if make_algorithm(config).privacy(config) is None:
+    if algorithm_of(config).privacy(config) is None:
         return
     if dataset.task.kind == "tokens" and config.text_unit == "words":
         raise ConfigError(

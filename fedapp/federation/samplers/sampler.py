@@ -11,7 +11,7 @@ import numpy as np
 
 from fedapp.config.registry import Component
 from fedapp.config.run_config import RunConfig
-from fedapp.training.algorithm import Algorithm
+from fedapp.training.algorithm import algorithm_of
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Sampler(Component, ABC):
                 "samples in proportion to n_k, so that weights n_k would count it twice. Set "
                 "weighting='uniform', or sampler='uniform'."
             )
-        algorithm = cast("Algorithm", config.component("algorithm"))
+        algorithm = algorithm_of(config)
         if self.needs_uniform_weights and algorithm.keeps_mean:
             yield (
                 f"sampler = {self.name!r}: with algorithm = {algorithm.name!r} the server keeps a mean "
