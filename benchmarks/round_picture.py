@@ -38,7 +38,7 @@ HELPERS = (
 )
 """Modules of conversions, of arithmetic and of interfaces, which are not drawn."""
 DETAILS = (
-    *("busy", "get_node_ids", "grace_period", "inputs", "num_correct", "num_steps"),
+    *("algorithm_of", "busy", "get_node_ids", "grace_period", "inputs", "num_correct", "num_steps"),
     *("own_client", "sizes", "targets", "test", "updates"),
 )
 """Functions that are not drawn: bounds, deadlines and look-ups beside the path."""

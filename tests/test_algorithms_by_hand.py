@@ -577,3 +577,34 @@ def reply_with(model: np.ndarray) -> Message:
         "metrics": MetricRecord({"num-examples": 1}),
     }
     return Message(RecordDict(records), 1, "train")
+
+
+def test_moons_temperature_counts(tmp_path):
+    federation = Federation(Moon(mu=2.0, temperature=0.2), tmp_path)
+    federation.play()
+    ends = []
+    for h, a, previous in ((1, 1, 0.4375), (2, 3, 2.25)):
+        w = FEDAVG
+        for _ in range(2):
+            nearer = (cosine(w, previous) - cosine(w, FEDAVG)) / 0.2
+            slope = cosine_slope(w, previous) - cosine_slope(w, FEDAVG)
+            w -= RATE * (h * (w - a) + 2 / 0.2 * slope / (1 + math.exp(-nearer)))
+        ends.append(w)
+    assert federation.play() == pytest.approx(sum(ends) / 2, abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("adaptive", "expected"),
+    [(True, [[0.3, 0.5], [0.4, 0.0]]), (False, [[0.5, 0.5], [0.5, 0.5]])],
+)
+def test_fedsol_perturbs_alike_without_adaptive(adaptive, expected):
+    seen = []
+
+    def differentiate(params, batch, objective=None):
+        seen.append(params)
+        return {"w": torch.ones(2, 2)}, torch.tensor(0.0)
+
+    theta, w = torch.full((2, 2), 10.0), torch.tensor([[13.0, 9.0], [6.0, 10.0]])
+    batch, context = Batch(torch.zeros(1), torch.zeros(1)), ClientContext({"w": theta})
+    FedSOL(rho=1.0, adaptive=adaptive).gradient(differentiate, {"w": w}, batch, context)
+    torch.testing.assert_close(seen[1]["w"] - w, torch.tensor(expected))

@@ -179,3 +179,8 @@ def test_a_round_line_says_no_number_that_there_is_none_of(caplog):
         "round 3/6, accuracy 0.5000, loss 1.2500, 0 of 2 clients, 40.00 s",
         "round 4/6, accuracy 0.5000, loss 1.2500, training loss 0.2500, 2 of 2 clients, 40.00 s",
     ]
+
+
+def test_what_json_lacks_is_null():
+    numbers = {"round": 1, "a": math.inf, "b": {"c": -math.inf, "d": math.nan}}
+    assert to_line(numbers) == '{"round": 1, "a": null, "b": {"c": null, "d": null}}\n'

@@ -398,6 +398,10 @@ def test_clients_without_examples_are_spread_as_well() -> None:
     assert distribute(range(5), dict.fromkeys(range(5), 0), 2) == [[0, 2, 4], [1, 3]]
 
 
+def test_the_largest_client_is_placed_first() -> None:
+    assert distribute(range(4), {0: 1, 1: 1, 2: 1, 3: 3}, 2) == [[0, 1, 2], [3]]
+
+
 def test_the_over_selection_is_exact_in_floats() -> None:
     """0.07 * 100 is 7.000000000000001 in floats."""
     assert over_selected(1.0, 100, 0.07) == 107

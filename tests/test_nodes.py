@@ -774,3 +774,11 @@ def test_what_a_node_raised_is_quoted_without_the_words_around_it() -> None:
     query = Message(RecordDict(), 2, "query")
     failed = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=query)
     assert nodes._accept(2, failed) == "it failed: DataError: data-path = '/x': is a file"
+
+
+def test_a_client_has_one_node_at_a_time():
+    nodes, grid = registered(**{"client-id": 0})
+    assert nodes.connected(grid, 1.0) == [1]
+    assert nodes.rejected[2] == "client-id = 0: node 1 (device-1) is that client already"
+    del grid.starts[1]
+    assert nodes.connected(grid, 1.0) == [2]

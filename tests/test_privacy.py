@@ -807,3 +807,8 @@ def test_a_round_is_allowed_if_its_own_clients_can_pay(tmp_path: Path) -> None:
     ledger.charge(1, [0, 1])
     assert ledger.allows(lambda: [2, 3])
     assert not ledger.allows(lambda: [1, 2])
+
+
+def test_a_norm_whose_square_overflows_is_clipped() -> None:
+    found = clipped({"w": torch.tensor([3e30, 4e30])}, 1.0)["w"]
+    assert found.tolist() == pytest.approx([0.6, 0.8])

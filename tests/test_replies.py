@@ -320,3 +320,15 @@ def test_variates_are_bounded_in_units_of_eta_up_to_1() -> None:
     message = Message(encode_reply(fast, found), 1, MessageType.TRAIN)
     expected = replace(EXPECTED, upload=EXPECTED.theta, max_norm=2.0)
     assert decode_reply(fast, message, expected).uploads["w"].tolist() == [10.0, 0.0]
+
+
+def test_each_client_has_its_own_bound_of_steps() -> None:
+    planned = replace(EXPECTED, steps={0: 10, 1: 4})
+    other = replace(REPORT, client=1, examples=2, weight=2.0, steps=5)
+    assert fault(reply(other), planned) == "malformed"
+    assert fault(reply(replace(other, steps=4)), planned) == ""
+
+
+def test_an_upload_that_the_algorithm_has_not_is_refused() -> None:
+    unasked = TrainReply({"w": torch.zeros(2)}, {"extra": torch.zeros(1)}, {}, (REPORT,))
+    assert fault(Message(encode_reply(ORDER, unasked), 1, MessageType.TRAIN)) == "tensors"

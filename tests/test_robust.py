@@ -242,3 +242,17 @@ def test_a_round_with_too_few_good_replies_leaves_the_model(tmp_path: Path) -> N
     assert [r["model_changed"] for r in records[1:]] == [False, False]
     assert records[1]["test_loss"] == records[0]["test_loss"]
     assert list(records[1]["failures"]) == ["3"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("krum", {"num_malicious": 0}, 3.0),
+        ("multikrum", {"num_malicious": 0}, (4 * 3 + 5 * 4 + 3 * 2) / 12),
+        ("multikrum", {"num_selected": 1}, 2.0),
+    ],
+)
+def test_the_options_of_a_rule_count(name, options, expected):
+    updates = [{"w": torch.tensor([x])} for x in LINE]
+    found = algorithm(name, **options).aggregate(updates, [1, 2, 3, 4, 5, 6, 7])
+    assert found["w"].tolist() == pytest.approx([expected], rel=1e-6)

@@ -12,6 +12,7 @@ import sys
 import pytest
 from flwr.app import MessageType
 from flwr.supercore.run import RunNotRunningException
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from fedapp.cli.main import app
@@ -25,7 +26,7 @@ from fedapp.runs.model_sharpness import last_round
 from fedapp.runs.status import status, without_effect
 from tests import killed
 from tests.damages import raises
-from tests.in_process import client_app, run
+from tests.in_process import client_app, model, run
 
 
 def test_a_finished_run(tmp_path):
@@ -335,3 +336,24 @@ def test_a_run_that_waits_for_its_nodes(tmp_path):
     assert dict(status(folder))["state"] == "ended before its first round"
     say(folder, f"{END_MESSAGE}min-nodes = 1: only 0 accepted nodes")
     assert dict(status(folder))["ended because"] == "min-nodes = 1: only 0 accepted nodes"
+
+
+def test_a_run_without_its_final_model_has_stopped(tmp_path):
+    folder = run(tmp_path / "run")
+    (folder / "model.safetensors").unlink()
+    assert dict(status(folder))["state"] == "stopped"
+
+
+def test_a_model_that_does_not_say_its_round_is_the_last(tmp_path):
+    """As earlier versions wrote it."""
+    folder = run(tmp_path / "run")
+    save_file(model(folder), folder / "model.safetensors")
+    assert dict(status(folder))["state"] == "finished"
+
+
+def test_a_finished_run_that_was_resumed_and_killed_has_stopped(tmp_path, monkeypatch):
+    run(tmp_path / "run")
+    stop_after(5, monkeypatch, Checkpoints)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", resume=True, num_server_rounds=7)
+    assert dict(status(tmp_path / "run"))["state"] == "stopped"
