@@ -98,9 +98,8 @@ def write_svg(figure: Figure, to: io.BytesIO | io.StringIO, *, dpi: int = 150) -
 
 def draw_curves(records: Sequence[RoundMetrics], target: float, title: str, stem: Path) -> None:
     """Draw test accuracy (or RMSE), if there is any, and losses by round as ``stem``.png and .svg."""
-    panels = 2 if _has_score(records) else 1
-    figure = new_figure(4.6 * panels, 3.7)
-    *scores, losses = figure.subplots(1, panels, squeeze=False)[0]
+    figure = new_figure(9.2, 3.7)
+    *scores, losses = figure.subplots(1, 2 if _has_score(records) else 1, squeeze=False)[0]
     for axes in scores:
         _draw_score(axes, records, target)
         by_round(axes)
