@@ -333,21 +333,22 @@ def cosine_slope(w: float, v: float) -> float:
     return (v - w) / ((w * w + 1) ** 1.5 * math.sqrt(v * v + 1))
 
 
-def test_moon(tmp_path: Path) -> None:
+@pytest.mark.parametrize("temperature", [0.5, 0.2])
+def test_moon(tmp_path: Path, temperature: float) -> None:
     """z = (w, 1). Round 1: the previous model is theta, the term is log 2 and its slope 0: FedAvg.
 
     Round 2: client k adds mu log(1 + exp((s_prev - s_glob) / T)), whose slope is mu / T *
     sigmoid((s_prev - s_glob) / T) * (s_prev' - s_glob').
     """
-    federation = Federation(Moon(mu=2.0, temperature=0.5), tmp_path)
+    federation = Federation(Moon(mu=2.0, temperature=temperature), tmp_path)
     assert federation.play() == FEDAVG
     ends = []
     for h, a, previous in ((1, 1, 0.4375), (2, 3, 2.25)):
         w = FEDAVG
         for _ in range(2):
-            nearer = (cosine(w, previous) - cosine(w, FEDAVG)) / 0.5
+            nearer = (cosine(w, previous) - cosine(w, FEDAVG)) / temperature
             slope = cosine_slope(w, previous) - cosine_slope(w, FEDAVG)
-            w -= RATE * (h * (w - a) + 2 / 0.5 * slope / (1 + math.exp(-nearer)))
+            w -= RATE * (h * (w - a) + 2 / temperature * slope / (1 + math.exp(-nearer)))
         ends.append(w)
     assert federation.play() == close(sum(ends) / 2)
 
@@ -401,7 +402,13 @@ def test_fedsol(tmp_path: Path, adaptive: bool) -> None:
     assert federation.play() == close(sum(ends) / 2)
 
 
-def test_fedsol_perturbs_rows_of_a_tensor_by_how_far_each_has_moved() -> None:
+@pytest.mark.parametrize(
+    ("adaptive", "expected"),
+    [(True, [[0.3, 0.5], [0.4, 0.0]]), (False, [[0.5, 0.5], [0.5, 0.5]])],
+)
+def test_fedsol_perturbs_rows_of_a_tensor_by_how_far_each_has_moved(
+    adaptive: bool, expected: list[list[float]]
+) -> None:
     """Proximal gradient 1, 1, 1, 1 of norm 2, rho = 1: eps is 1 / 2 everywhere.
 
     Columns of |w - theta| are (3, 4) and (1, 0), of norms 5 and 1.
@@ -416,8 +423,9 @@ def test_fedsol_perturbs_rows_of_a_tensor_by_how_far_each_has_moved() -> None:
 
     theta, w = torch.full((2, 2), 10.0), torch.tensor([[13.0, 9.0], [6.0, 10.0]])
     batch = Batch(torch.zeros(1), torch.zeros(1))
-    FedSOL(rho=1.0).gradient(differentiate, {"w": w}, batch, ClientContext({"w": theta}))
-    torch.testing.assert_close(seen[1]["w"] - w, torch.tensor([[0.3, 0.5], [0.4, 0.0]]))
+    algorithm = FedSOL(rho=1.0, adaptive=adaptive)
+    algorithm.gradient(differentiate, {"w": w}, batch, ClientContext({"w": theta}))
+    torch.testing.assert_close(seen[1]["w"] - w, torch.tensor(expected))
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
@@ -577,34 +585,3 @@ def reply_with(model: np.ndarray) -> Message:
         "metrics": MetricRecord({"num-examples": 1}),
     }
     return Message(RecordDict(records), 1, "train")
-
-
-def test_moons_temperature_counts(tmp_path):
-    federation = Federation(Moon(mu=2.0, temperature=0.2), tmp_path)
-    federation.play()
-    ends = []
-    for h, a, previous in ((1, 1, 0.4375), (2, 3, 2.25)):
-        w = FEDAVG
-        for _ in range(2):
-            nearer = (cosine(w, previous) - cosine(w, FEDAVG)) / 0.2
-            slope = cosine_slope(w, previous) - cosine_slope(w, FEDAVG)
-            w -= RATE * (h * (w - a) + 2 / 0.2 * slope / (1 + math.exp(-nearer)))
-        ends.append(w)
-    assert federation.play() == pytest.approx(sum(ends) / 2, abs=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("adaptive", "expected"),
-    [(True, [[0.3, 0.5], [0.4, 0.0]]), (False, [[0.5, 0.5], [0.5, 0.5]])],
-)
-def test_fedsol_perturbs_alike_without_adaptive(adaptive, expected):
-    seen = []
-
-    def differentiate(params, batch, objective=None):
-        seen.append(params)
-        return {"w": torch.ones(2, 2)}, torch.tensor(0.0)
-
-    theta, w = torch.full((2, 2), 10.0), torch.tensor([[13.0, 9.0], [6.0, 10.0]])
-    batch, context = Batch(torch.zeros(1), torch.zeros(1)), ClientContext({"w": theta})
-    FedSOL(rho=1.0, adaptive=adaptive).gradient(differentiate, {"w": w}, batch, context)
-    torch.testing.assert_close(seen[1]["w"] - w, torch.tensor(expected))

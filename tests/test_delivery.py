@@ -448,3 +448,18 @@ def test_a_server_rule_that_gives_nan_leaves_the_model_as_it_was(tmp_path, monke
     assert not second["model_changed"]
     assert second["test_loss"] == first["test_loss"]
     assert "makes nan or infinite values" in caplog.text
+
+
+def test_a_busy_node_is_not_asked_to_evaluate(tmp_path):
+    asked = []
+
+    class Watched(SilentGrid):
+        def push(self, message_id, message):
+            if message.metadata.message_type == MessageType.EVALUATE:
+                asked.append(message.metadata.dst_node_id)
+            super().push(message_id, message)
+
+    own_run(
+        tmp_path / "run", Watched, num_server_rounds=1, round_deadline=2.0, evaluation="clients"
+    )
+    assert asked == [1, 2, 3, 2, 3]

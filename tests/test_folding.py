@@ -172,3 +172,14 @@ def test_numbers_of_a_models_own_are_means_by_examples_where_they_are_finite() -
     [alone] = [aggregate_scores([Score(1.0, 0.5, 2, one)])]
     assert alone is not None
     assert math.isnan(float(str(alone["rare"])))
+
+
+@pytest.mark.parametrize(
+    ("come", "yielded"), [([1, 2, 0], [0, 1, 2]), ([1, 2, 3, 0], [1, 2, 3, 0])]
+)
+def test_replies_are_held_until_there_are_too_many(
+    come: list[int], yielded: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedapp.federation.aggregation.MAX_HELD", 2)
+    found = in_order((index, reply(report(index))) for index in come)
+    assert [each.client_metrics[0].client for each in found] == yielded

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedapp.config.read import read_config
 from fedapp.data import load_dataset, load_transform
 from fedapp.data.dataset import IGNORE, Examples, Task
 from fedapp.data.node_data import read_node_data
@@ -20,7 +21,13 @@ from fedapp.data.transforms.transform import Scale
 from fedapp.models.lstm import CharLSTM
 from fedapp.models.model import initialise
 from fedapp.seeds import generator, torch_seed
-from fedapp.training.build import initial_parameters, make_evaluator, make_module, make_trainer
+from fedapp.training.build import (
+    initial_parameters,
+    make_evaluator,
+    make_module,
+    make_score,
+    make_trainer,
+)
 from fedapp.training.client import TrainRequest, train_cohort
 from fedapp.training.evaluation import Evaluator, sample_examples
 from fedapp.training.round_plan import RoundPlan, client_generator
@@ -319,3 +326,13 @@ def test_a_run_stops_at_its_target(run: Run) -> None:
     accuracies = [record["test_accuracy"] for record in metrics_of(folder)]
     assert accuracies[-1] >= 0.5 > max(accuracies[:-1])
     assert len(accuracies) < 51
+
+
+def test_seeds_have_training_examples_of_their_own_to_evaluate():
+    def sampled(seed: int) -> list[int]:
+        config = read_config({"seed": seed, "eval-train-examples": 50})
+        score = make_score(config, load_dataset(config))
+        assert score is not None
+        return score.evaluators["training_set"].targets[0].tolist()
+
+    assert sampled(0) != sampled(1)

@@ -13,7 +13,7 @@ from fedapp.data.partition.iid import Iid
 from fedapp.data.partition.label_quantity import LabelQuantity
 from fedapp.data.partition.shards import Shards
 from fedapp.errors import ConfigError
-from tests.partitions import assert_each_at_most_once, cycle, labelled, split_test
+from tests.partitions import assert_each_at_most_once, cycle, digest, labelled, split_test
 
 
 def test_shards_of_mnist_shape():
@@ -158,3 +158,10 @@ def test_shards_of_a_regression_are_sorted_by_its_targets():
     partition = shards.split(train, 2, 0)
     assert {tuple(partition.client(k)) for k in range(2)} == {(1, 3), (0, 2)}
     assert shards.split_test(test, train, partition, 0) is None
+
+
+def test_seeds_have_test_sets_of_their_own():
+    data = load_dataset(read_config({}))
+    configs = (read_config({"seed": seed, "num-clients": 10}) for seed in (0, 1))
+    one, two = (load_partition(config, data, 10).test for config in configs)
+    assert digest(one) != digest(two)

@@ -37,6 +37,7 @@ def test_equal_distributions_have_no_distance_and_empty_clients_do_not_count():
     counts = np.array([[2, 4], [1, 2], [0, 0]])
     assert mean_total_variation(counts) == pytest.approx(0, abs=1e-12)
     assert math.isnan(total_variation(counts)[2])
+    assert mean_total_variation(np.array([[3, 0], [0, 1], [0, 0]])) == 0.5
 
 
 def test_size_ratio():

@@ -203,7 +203,7 @@ def test_the_sets_of_the_digits(scheme, num_clients, seed, train, test):
 
 
 @pytest.mark.data
-@pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "num_clients", "seed", "train", "test"), MNIST, ids=name)
 def test_the_sets_of_mnist(scheme, num_clients, seed, train, test, real_data):
     assert hashes(scheme, num_clients, seed, mnist(real_data)) == (train, test)

@@ -53,8 +53,8 @@ def with_roles(examples: Examples, roles: int) -> Examples:
 
 @pytest.mark.parametrize("partitioner", VARIANTS, ids=ids)
 @given(
-    targets=st.lists(st.integers(0, 5), min_size=1, max_size=120),
-    num_clients=st.integers(1, 25),
+    targets=st.lists(st.integers(0, 5), min_size=60, max_size=120),
+    num_clients=st.integers(1, 12),
     seed=st.integers(0, 2**40),
 )
 def test_properties(partitioner, targets, num_clients, seed):

@@ -261,3 +261,9 @@ def test_a_trace_has_a_row_a_client(tmp_path: Path) -> None:
     given = {"sampler": "availability", "availability.trace": trace, "num-clients": 2}
     with pytest.raises(ConfigError, match=r"has 4 rows, one a client, and num-clients = 2"):
         prepared_sampler(read_config(given))
+
+
+def test_seeds_have_days_of_their_own(run: Run) -> None:
+    away = {"sampler": "availability", "fraction_train": 1.0, "weighting": "uniform"}
+    one, two = (metrics_of(run(str(seed), seed=seed, **away)) for seed in (0, 1))
+    assert [row["clients"] for row in one[1:]] != [row["clients"] for row in two[1:]]

@@ -327,7 +327,7 @@ def test_states_of_an_earlier_format_are_not_resumed(tmp_path: Path) -> None:
         run_to(tmp_path, {**values, "resume": True, "num-server-rounds": 2})
 
 
-def test_a_state_of_another_type_is_refused(tmp_path):
+def test_a_state_of_another_type_is_refused(tmp_path: Path) -> None:
     line = Timeline(tmp_path)
     line.at(1).write(7, {"w": torch.zeros(2)})
     line.last_used_round = 1

@@ -9,8 +9,11 @@ import pytest
 import safetensors.torch
 import torch
 
+from fedapp.config.read import read_config
+from fedapp.data.dataset import Task
 from fedapp.errors import ConfigError
 from fedapp.studies.sweep.identity import Request
+from fedapp.training.build import initial_parameters
 from tests.conftest import Run
 from tests.in_process import metrics, model
 
@@ -81,3 +84,9 @@ def test_a_sweep_knows_weights_by_their_content(run: Run, tmp_path: Path) -> Non
     names = [Request.of({"initial-model": str(path)}, 3).run for path in (first, copied, second)]
     assert names[0] == names[1] != names[2]
     assert names[0] != Request.of({}, 3).run
+
+
+def test_seeds_begin_with_weights_of_their_own() -> None:
+    task = Task("image", (1, 8, 8), 10)
+    one, two = (initial_parameters(read_config({"seed": seed}), task) for seed in (0, 1))
+    assert not any(torch.equal(one[name], two[name]) for name in one)

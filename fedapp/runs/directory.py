@@ -302,8 +302,7 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
     if differing:
         raise ConfigError(
             f"resume = true: {directory.path} was made with other settings: {'; '.join(differing)}. "
-            f"Resume with `{resume_command(directory.path, 'inline')}`, or "
-            f"`flwr run . --run-config {shlex.quote(str(directory.path / 'resume.toml'))}`."
+            f"Resume with: {resume_command(directory.path)}"
         )
     if changed := changed_code(directory.path, given, run_info):
         raise CheckpointError(changed)

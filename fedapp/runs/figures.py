@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -98,31 +98,37 @@ def write_svg(figure: Figure, to: io.BytesIO | io.StringIO, *, dpi: int = 150) -
 
 def draw_curves(records: Sequence[RoundMetrics], target: float, title: str, stem: Path) -> None:
     """Draw test accuracy (or RMSE), if there is any, and losses by round as ``stem``.png and .svg."""
-    figure = new_figure(9.2, 3.7)
-    *scores, losses = figure.subplots(1, 2 if _has_score(records) else 1, squeeze=False)[0]
-    for axes in scores:
-        _draw_score(axes, records, target)
-        by_round(axes)
-    _draw_losses(losses, records)
-    by_round(losses)
+    figure, draw = new_figure(9.2, 3.7), _panels_of(records, target)
+    for axes, panel in zip(figure.subplots(1, len(draw), squeeze=False)[0], draw, strict=True):
+        panel(axes)
     figure.suptitle(without_math(title), fontsize=10, color="#333333")
     save(figure, stem, dpi=150)
 
 
 def curve_panels(records: Sequence[RoundMetrics], target: float) -> list[tuple[str, Figure]]:
     """Return what ``draw_curves`` shows as a figure a panel, for a page, with what each is."""
-    panels = []
-    if _has_score(records):
+    shown = []
+    for panel in _panels_of(records, target):
         figure = new_figure(4.6, 3.4)
-        axes = figure.subplots()
+        shown.append((panel(figure.subplots()), figure))
+    return shown
+
+
+def _panels_of(records: Sequence[RoundMetrics], target: float) -> list[Callable[[Axes], str]]:
+    """Return what draws each panel, and returns what it shows: no score if there is none."""
+
+    def score(axes: Axes) -> str:
         _draw_score(axes, records, target)
         by_round(axes)
-        panels.append((axes.get_ylabel(), figure))
-    figure = new_figure(4.6, 3.4)
-    axes = figure.subplots()
-    _draw_losses(axes, records)
-    by_round(axes)
-    return [*panels, ("losses", figure)]
+        return axes.get_ylabel()
+
+    def losses(axes: Axes) -> str:
+        _draw_losses(axes, records)
+        by_round(axes)
+        return "losses"
+
+    scored = any(_series(records, key)[0] for key in ("test_accuracy", "test_rmse"))
+    return [score, losses] if scored else [losses]
 
 
 def by_round(axes: Axes) -> None:
@@ -141,11 +147,6 @@ def percent_tick(value: float, _: object = None) -> str:
 def _series(records: Sequence[RoundMetrics], key: str) -> tuple[list[int], list[float]]:
     points = [(r["round"], r[key]) for r in records if r.get(key) is not None]
     return [x for x, _ in points], [y for _, y in points]
-
-
-def _has_score(records: Sequence[RoundMetrics]) -> bool:
-    """Return whether a round has a test accuracy or RMSE."""
-    return any(_series(records, key)[0] for key in ("test_accuracy", "test_rmse"))
 
 
 def _draw_score(axes: Axes, records: Sequence[RoundMetrics], target: float) -> None:

@@ -87,7 +87,8 @@ class PrivacyLedger(Ledger):
             )
         charges = [c for c in self._read() if not (self.privacy.repeatable and c["round"] > last)]
         write_atomically(self.path, "".join(json.dumps(c) + "\n" for c in charges).encode())
-        self.read()
+        for charge in charges:
+            self._count(charge)
 
     def read(self) -> None:
         """Count the charges on disk."""
