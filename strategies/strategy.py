@@ -163,7 +163,6 @@ class FederatedStrategy(Strategy):
         exchange = self._delivery.exchange(grid, messages, self.config.round_deadline)
         with closing(exchange) as replies:
             training = self._train(replies)
-        self.state.round = current
         seconds = self._seconds(training, time.perf_counter() - began)
         scores: RoundMetrics = {}
         if self._is_evaluated(current, last):
@@ -232,6 +231,7 @@ class FederatedStrategy(Strategy):
         self.nodes.query_again_after(collected.faults)
         if problem:
             self._stop_or_warn(problem)
+        self.state.round = self._requests.plan.round
         return TrainingResult(self._requests, collected, problem, self._delivery.late, further)
 
     def _collect(self, replies: Replies) -> RoundReplies:

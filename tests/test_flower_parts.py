@@ -1,12 +1,23 @@
-"""Flower's robust rules on clients' updates, against numbers worked out by hand."""
+"""Flower's robust rules on clients' updates, against numbers worked out by hand, and Flower's loop."""
 
 import pytest
 import torch
-from flwr.serverapp.strategy import Bulyan, FedAvg, FedMedian, FedTrimmedAvg, Krum, MultiKrum
+from flwr.serverapp.strategy import (
+    Bulyan,
+    FedAvg,
+    FedMedian,
+    FedTrimmedAvg,
+    Krum,
+    MultiKrum,
+    Strategy,
+)
 
+from fedapp import server
 from fedapp.errors import RunError
 from fedapp.training.tensors import weighted_mean
 from strategies._flower_rules import aggregate_with
+from strategies.strategy import FederatedStrategy
+from tests.in_process import metrics, model, run
 
 pytestmark = pytest.mark.usefixtures("server_identity")
 
@@ -91,3 +102,29 @@ def test_the_updates_are_left_as_they_were():
     updates = points((1, 2, 3), (4, 5, 6), (7, 8, 9))
     aggregate_with(FedMedian(), updates, [1, 1, 1])
     assert [update["w"].tolist() for update in updates] == [[1, 2], [4, 5], [7, 8]]
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold", "fedmedian"])
+def test_flowers_own_loop_gives_the_same_rounds(algorithm, tmp_path, monkeypatch):
+    settings = {"algorithm": algorithm, "evaluation": "clients", "seed": 3}
+    ours = run(tmp_path / "ours", nodes=3, **settings)
+    results = []
+
+    class InFlowersLoop(FederatedStrategy):
+        def start(self, grid, initial_arrays, num_rounds=3, **_):
+            results.append(Strategy.start(self, grid, initial_arrays, num_rounds))
+
+    monkeypatch.setattr(server, "FederatedStrategy", InFlowersLoop)
+    run(tmp_path / "flowers", nodes=3, **settings)
+    (result,) = results
+    arrays = result.arrays.to_torch_state_dict()
+    for name, value in model(ours).items():
+        torch.testing.assert_close(arrays[name], value, rtol=0, atol=0)
+    records = metrics(ours)[1:]
+    trained = result.train_metrics_clientapp
+    assert [trained[r["round"]]["train-loss"] for r in records] == [
+        r["train_loss"] for r in records
+    ]
+    tested = result.evaluate_metrics_clientapp
+    found = [(tested[r["round"]]["loss"], tested[r["round"]]["accuracy"]) for r in records]
+    assert found == [(r["test_loss"], r["test_accuracy"]) for r in records]

@@ -59,8 +59,8 @@ def test_normalise_presets():
     ("keys", "said"),
     [
         ({"normalise.mean": "0.1,x"}, "normalise.mean = '0.1,x'"),
-        ({"normalise.mean": "0.1"}, "std = ''"),
-        ({"normalise.mean": "0.1", "normalise.std": "0"}, "above 0"),
+        ({"normalise.mean": "0.1"}, r"normalise\.std = '' has another number of channels"),
+        ({"normalise.mean": "0.1", "normalise.std": "0"}, r"normalise\.std = '0': must be above 0"),
     ],
 )
 def test_normalise_refuses(keys, said):

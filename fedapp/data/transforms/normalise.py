@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 from torch import Tensor
 
+from fedapp.config.run_config import RunConfig
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
 
@@ -47,16 +49,20 @@ class Normalise(Transform):
             raise ValueError("must be finite numbers with commas between them, or empty.")
         return value
 
-    @model_validator(mode="after")
-    def _complete(self) -> Normalise:
+    @field_validator("std")
+    @classmethod
+    def _above_zero(cls, value: str) -> str:
+        if any(number <= 0 for number in _numbers(value)):
+            raise ValueError("must be above 0.")
+        return value
+
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
+        """Yield the error of a mean and a deviation of unequal length."""
         if len(_numbers(self.mean)) != len(_numbers(self.std)):
-            raise ValueError(
-                f"mean = {self.mean!r}, std = {self.std!r}: need as many numbers each. Give both "
-                "or neither."
+            yield (
+                f"normalise.mean = {self.mean!r}: normalise.std = {self.std!r} has another number of "
+                "channels. Give as many numbers in both, or neither."
             )
-        if any(number <= 0 for number in _numbers(self.std)):
-            raise ValueError(f"std = {self.std!r}: must be above 0.")
-        return self
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return mean and standard deviation, one number for each channel or one for all."""
