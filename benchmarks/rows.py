@@ -26,6 +26,7 @@ from fedapp.runs.directory import create
 from fedapp.server import standard_callbacks
 from fedapp.training.build import initial_parameters, make_algorithm, network_context
 from fedapp.training.device import choose_device
+from fedapp.training.evaluation import ServerScore
 from fedapp.training.execution import executed_config
 from strategies.strategy import FederatedStrategy
 
@@ -117,7 +118,7 @@ def _whole_round(
     algorithm = make_algorithm(config, task)
     context = network_context(config, task, theta, algorithm.broadcast(start.algorithm))
     upload = upload_like(algorithm, context)
-    strategy = FederatedStrategy(config, algorithm, nodes, None, start, upload)
+    strategy = FederatedStrategy(config, algorithm, nodes, ServerScore({}), start, upload)
     arrays = to_arrays(theta)
     nodes.wait(grid, 1)
     for callback in callbacks:

@@ -133,7 +133,7 @@ def query(message: Message, context: Context) -> Message:
     answer |= describe_own_code(config)
     if not config.table_statistics and algorithm_of(config).privacy(config) is None:
         answer |= node_data.describe_table()
-    return Message(RecordDict({"holdings": ConfigRecord(answer)}), reply_to=message)
+    return Message(RecordDict({"node-data": ConfigRecord(answer)}), reply_to=message)
 
 
 @dataclass(frozen=True)

@@ -367,7 +367,7 @@ def _open(config: RunConfig, node_data: NodeData) -> tuple[RunDirectory, dict[st
 
 
 def _check_trace(config: RunConfig, run_info: Mapping[str, Any], directory: RunDirectory) -> None:
-    """Refuse another availability trace than the run's; an older version did not note its digest."""
+    """Refuse another availability trace than the run's; 0.2.0 did not note its digest."""
     sampler = config.component("sampler")
     if run_info.get("sampler", now := sampler.run_identity()) != now:
         trace = getattr(sampler, "trace", "")

@@ -41,6 +41,7 @@ from fedapp.training.client import TrainRequest
 from fedapp.training.client_state import StateLocation
 from fedapp.training.evaluation import ServerScore, as_floats
 from fedapp.training.round_plan import RoundPlan
+from fedapp.training.tensors import scaled
 
 Replies = Iterable[tuple[int, Message | Fault]]
 """Replies, or why there is none, each with the index of its request, in any order."""
@@ -64,7 +65,7 @@ class FederatedStrategy(Strategy):
         config: RunConfig,
         algorithm: Algorithm,
         nodes: Nodes,
-        score: ServerScore | None,
+        score: ServerScore,
         state: ServerState,
         upload: Tensors,
         client_states: Callable[[], StateLocation] | None = None,
@@ -196,6 +197,7 @@ class FederatedStrategy(Strategy):
         nodes = [node for node, _ in cohorts]
         asked = self._sampler.bytes_asked
         self._requests = RoundRequests(plan, sampled, nodes, requests, asked)
+        self._count_joined()
         extras = self._broadcast()
         extra_arrays = to_arrays(extras) if extras else None
         contents = [
@@ -204,6 +206,16 @@ class FederatedStrategy(Strategy):
         ]
         deadline = self.config.round_deadline
         return messages_to(nodes, contents, MessageType.TRAIN, server_round, deadline)
+
+    def _count_joined(self) -> None:
+        """Count clients that have joined since, with 0, in a server's state that is a mean over all."""
+        state, nodes = self.state, self.nodes
+        if not (self.algorithm.keeps_mean and state.sizes):
+            return
+        share = nodes.weight_of(state.sizes) / nodes.total_weight
+        if share != 1:
+            state.algorithm = scaled(state.algorithm, share)
+            state.sizes = nodes.state_sizes = nodes.known
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -265,9 +277,8 @@ class FederatedStrategy(Strategy):
             share=min(aggregate.weight / total, 1.0),
             fraction=self.config.fraction_train,
         )
-        earlier = self.nodes.weight_of(self.state.sizes) / total if self.state.sizes else 1.0
         with calling(self.algorithm, "its server rule"):
-            problem = apply_server_rule(self.algorithm, aggregate, self.state, step, earlier)
+            problem = apply_server_rule(self.algorithm, aggregate, self.state, step)
         if problem:
             return problem, further
         if self.algorithm.keeps_state:
@@ -291,7 +302,9 @@ class FederatedStrategy(Strategy):
         """Return one EVALUATE message a node, or none if only the server evaluates."""
         if self.config.evaluation == "server":
             return []
-        return self._evaluation.messages(grid, self.nodes.clients, self.state, arrays)
+        population = set(self._sampler.population)
+        clients = [client for client in self.nodes.clients if client in population]
+        return self._evaluation.messages(grid, clients, self.state, arrays)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -308,7 +321,7 @@ class FederatedStrategy(Strategy):
     def _evaluate(self, grid: Grid) -> tuple[RoundMetrics, float]:
         """Return theta's scores, by the server, the clients or both, and the seconds that they took."""
         began, scores = time.perf_counter(), dict[str, Any]()
-        if self.config.evaluation != "clients" and self.score is not None:
+        if self.config.evaluation != "clients":
             scores |= server_scores(
                 self.config,
                 self.score,

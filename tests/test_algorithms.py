@@ -344,11 +344,13 @@ def test_drift_is_corrected_where_curvatures_differ(name: str, tmp_path: Path) -
 class JoiningGrid(InlineGrid):
     """Two of four devices connect after a training message of round 2."""
 
-    joined = False
+    joined, join_after = False, 2
 
     def push(self, message_id: str, message: Message) -> None:
-        plan = message.content.config_records.get("plan")
-        self.joined = self.joined or (plan is not None and plan["round"] == 2)
+        content = message.content
+        if plan := content.config_records.get("plan"):
+            self.joined = self.joined or plan["round"] == self.join_after
+            self.extras = content.array_records.get("extras")
         super().push(message_id, message)
 
     def get_node_ids(self) -> list[int]:
@@ -375,6 +377,26 @@ def test_drift_is_corrected_for_devices_that_join_later(
     assert error < 1e-6
 
 
+def test_clients_correct_with_a_mean_that_counts_those_who_have_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With twice as many clients of one size c is half of what it would be without them."""
+    monkeypatch.setenv("FEDAPP_STATE", str(tmp_path / "state"))
+    values = settings("scaffold", num_server_rounds=3, learning_rate=0.1, min_nodes=2)
+    sent = []
+    for folder, after in (("joined", 2), ("alone", 99)):
+        values |= {"num-clients": 0, "run-dir": str(tmp_path / folder)}
+        grid = JoiningGrid(client_app, values, partition_node_configs(4))
+        grid.join_after = after
+        run_server(grid, read_config(values))
+        assert grid.extras is not None
+        sent.append(grid.extras.to_torch_state_dict())
+    joined, alone = sent
+    assert float(sum(c.abs().sum() for c in alone.values())) > 0
+    for name, c in alone.items():
+        torch.testing.assert_close(joined[name], c / 2, rtol=0, atol=0)
+
+
 class ChangingGrid(InlineGrid):
     """Node 1 has ``factor`` times its examples in rounds 5 to 10."""
 
@@ -388,7 +410,9 @@ class ChangingGrid(InlineGrid):
         if message.metadata.dst_node_id == 1 and self.changed:
             content: Any = reply.content
             if plan is None:
-                content["holdings"]["examples"] = int(self.factor * content["holdings"]["examples"])
+                content["node-data"]["examples"] = int(
+                    self.factor * content["node-data"]["examples"]
+                )
             else:
                 for key in ("examples", "weight"):
                     content["clients"][key] = [self.factor * content["clients"][key][0]]

@@ -415,7 +415,7 @@ def test_a_device_that_holds_more_than_it_said_is_asked_again(tmp_path, settings
                 reply.content["clients"][key] = [2 * n for n in reply.content["clients"][key]]
             grown.append(True)
         if context.node_id == 1 and kind == MessageType.QUERY and grown:
-            reply.content["holdings"]["examples"] *= 2
+            reply.content["node-data"]["examples"] *= 2
         return reply
 
     class Grown(InlineGrid):

@@ -20,7 +20,6 @@ import torch
 from flwr.app import Context, Message
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedapp.analysis.curves import SCORES
 from fedapp.client_app import app as client_app
 from fedapp.config import app_folder, components
 from fedapp.config.components import family_of
@@ -40,6 +39,7 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.workers import name_problem
 from fedapp.training.algorithm import algorithm_of
 from fedapp.training.build import make_model, make_module, make_trainer
+from fedapp.training.evaluation import SCORE_PREFIXES
 from fedapp.training.sequential import SequentialTrainer
 from fedapp.training.trial import ROUND_METRICS, try_out
 from tests.conftest import Run, largest_difference, metrics_of, model_of
@@ -674,7 +674,7 @@ def test_the_names_of_a_rounds_metrics_are_those_of_the_page() -> None:
         for row in table.splitlines()
         for name in re.findall(r"`([a-z_<>0-9]+)`", row.partition("|")[2].partition("|")[0])
     ]
-    own = {name for name in names if "<" not in name and not name.startswith(SCORES)}
+    own = {name for name in names if "<" not in name and not name.startswith(SCORE_PREFIXES)}
     assert own - {"clip"} == ROUND_METRICS
 
 

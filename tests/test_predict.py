@@ -229,12 +229,12 @@ def test_a_run_that_has_not_ended_and_one_without_files_of_inputs(tmp_path):
         said(plain, tmp_path / "set" / "train.csv")
 
 
-def test_a_run_of_an_earlier_version_reads_the_task_from_its_data(tmp_path):
+def test_a_model_needs_the_task_of_its_run(tmp_path):
     folder = digits_run(tmp_path / "run", num_server_rounds=1)
-    task = load_model(folder).task
-    (folder / "task.json").unlink()
-    assert load_model(folder).task == task
     (folder / "task.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"task.json cannot be read"):
+        load_model(folder)
+    (folder / "task.json").unlink()
     with pytest.raises(CheckpointError, match=r"task.json cannot be read"):
         load_model(folder)
 

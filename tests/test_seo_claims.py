@@ -107,7 +107,7 @@ def test_claims_about_one_value_all_values_and_layers() -> None:
     assert check(value, cells, 0.01).verdict == "holds"
     spread = check(claim(measure="spread", high=0.01), cells, 0.001)
     assert (round(spread.measured, 6), spread.verdict) == (0.02, "fails")
-    agreement = claim(measure="agreement", low=0.0)
+    agreement = claim(measure="similarity", low=0.0)
     layers = check(agreement, agreeing({"x": 0.9, "y": 0.5}, {"x": 0.2, "y": 0.5}), 0.01)
     assert (layers.measured, layers.verdict) == (pytest.approx(0.0), "open")
     assert check(value, {}, 0.01).verdict == "not run"
@@ -223,7 +223,7 @@ def test_a_page_says_which_rounds_a_window_is() -> None:
 def test_similarities_differ_by_more_than_the_noise_of_the_seeds(second, verdict: str) -> None:
     """Differences 0.1 apart from seed to seed: 4.303 * 0.1 / sqrt(3) = 0.248 either way."""
     cells = agreeing({"x": 0.5}, {"x": second})
-    checked = check(claim(measure="agreement", low=0.0), cells, 0.01)
+    checked = check(claim(measure="similarity", low=0.0), cells, 0.01)
     assert checked.interval is not None
     half = checked.interval.high - checked.interval.value
     assert half == pytest.approx(4.302653 * 0.1 / 3**0.5)
@@ -253,7 +253,7 @@ def test_what_has_no_noise_of_its_own_is_not_judged_by_one_seed(of: str) -> None
 
 def test_the_agreement_of_one_seed_is_shown_and_not_judged() -> None:
     one = {name: cell(c.runs[0]) for name, c in agreeing({"x": 0.9}, {"x": 0.1}).items()}
-    assert check(claim(measure="agreement", low=0.0), one, 0.01).verdict == "one seed"
+    assert check(claim(measure="similarity", low=0.0), one, 0.01).verdict == "one seed"
 
 
 @pytest.mark.parametrize("measure", ["value", "difference", "spread"])

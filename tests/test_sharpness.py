@@ -287,7 +287,7 @@ def test_the_round_is_the_models_where_the_run_went_on_and_was_stopped(run: Run)
     with metrics.open("a") as file:
         file.write(json.dumps(last | {"round": 4}) + "\n")
     assert sharpness_of(folder, Measurement(examples=8, directions=1)).round == 3
-    save_file(model_of(folder), folder / "model.safetensors")  # as an earlier version wrote it
+    save_file(model_of(folder), folder / "model.safetensors")  # as 0.2.0 wrote it
     assert sharpness_of(folder, Measurement(examples=8, directions=1)).round == 4
 
 

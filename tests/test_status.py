@@ -309,14 +309,12 @@ def say(folder, *messages):
 REJECTED = "Node 17 is rejected: num-classes = 3, but the server has 10"
 
 
-@pytest.mark.parametrize(("rejected", "accepted"), [("rejected", "accepted"), ("refused", "fit")])
-def test_rejected_nodes_are_named_until_they_are_accepted(tmp_path, rejected, accepted):
-    """The log of a run of an earlier version says refused and fit."""
+def test_rejected_nodes_are_named_until_they_are_accepted(tmp_path):
     folder = run(tmp_path / "run")
-    say(folder, f"Node 17 is {rejected}: num-classes = 3, but the server has 10")
-    say(folder, f"Node 18 is {rejected}: no examples", f"Node 18 is {accepted}: client 1")
+    say(folder, "Node 17 is rejected: num-classes = 3, but the server has 10")
+    say(folder, "Node 18 is rejected: no examples", "Node 18 is accepted: client 1")
     name = "Node 19 (device-0)"
-    say(folder, f"{name} is {rejected}: no examples", f"{name} is {rejected}: old")
+    say(folder, f"{name} is rejected: no examples", f"{name} is rejected: old")
     (folder / "log.jsonl").open("a").write('{"message": "cut o')
     assert dict(status(folder))["rejected"].splitlines() == [
         "node 17: num-classes = 3, but the server has 10",
@@ -345,7 +343,7 @@ def test_a_run_without_its_final_model_has_stopped(tmp_path):
 
 
 def test_a_model_that_does_not_say_its_round_is_the_last(tmp_path):
-    """As earlier versions wrote it."""
+    """As fedapp 0.2.0 wrote it."""
     folder = run(tmp_path / "run")
     save_file(model(folder), folder / "model.safetensors")
     assert dict(status(folder))["state"] == "finished"

@@ -32,7 +32,7 @@ from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.grid import Row, as_lines, expand, make_rows, split_grid, write_rows
 from fedapp.studies.sweep.identity import EXECUTION, Request
 from fedapp.studies.sweep.plans import retry_failures, run_plans
-from fedapp.studies.sweep.record import RunRecord, problem_of, read_run
+from fedapp.studies.sweep.record import RunRecord, problem_of, read_record
 from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions, in_groups
 from fedapp.studies.sweep.search import (
     Candidate,
@@ -241,13 +241,13 @@ def metrics_of(folder: Path, rounds: int) -> Path:
 def test_a_record_cut_to_a_request_is_that_of_a_run_that_stopped_there(tmp_path: Path) -> None:
     """Whatever other cell extended the run that they share."""
     request, early = Request.of(BASE, 4), Request.of(BASE, 100, target=0.2)
-    far = read_run(request, metrics_of(tmp_path / "far", 8))
+    far = read_record(request, metrics_of(tmp_path / "far", 8))
     assert (far.updates, far.bytes_down, far.seconds) == (45.0, 450, 36.5)
     cut = far.until(request)
-    assert cut == read_run(request, metrics_of(tmp_path / "near", 4))
+    assert cut == read_record(request, metrics_of(tmp_path / "near", 4))
     assert (cut.updates, cut.bytes_down, cut.bytes_up, cut.seconds) == (25.0, 250, 7, 10.5)
     stopped = far.until(early)  # reached in round 2 of the 100 that it might take
-    assert stopped == read_run(request, metrics_of(tmp_path / "early", 2))
+    assert stopped == read_record(request, metrics_of(tmp_path / "early", 2))
     assert [row["round"] for row in stopped.agreement] == [1, 2]
 
 
@@ -257,12 +257,12 @@ def test_a_run_ended_with_its_first_problem(tmp_path: Path) -> None:
     rows[3] |= {"model_changed": False, "failures": {"1": "its update is not finite"}}
     rows[4] |= {"model_changed": False, "failures": {"1": "OSError: gone"}}
     metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = read_run(Request.of(BASE, 4), metrics.parent)
+    found = read_record(Request.of(BASE, 4), metrics.parent)
     assert (found.status, found.problem) == ("diverged", "round 3: its update is not finite")
 
 
 def test_a_record_written_before_it_could_be_cut_whole_is_still_read(tmp_path: Path) -> None:
-    whole = read_run(Request.of(BASE, 8), metrics_of(tmp_path / "run", 8))
+    whole = read_record(Request.of(BASE, 8), metrics_of(tmp_path / "run", 8))
     old = {k: v for k, v in whole.model_dump().items() if not k.endswith("_until")}
     cut = RunRecord(**old).until(Request.of(BASE, 4))
     assert (cut.last_round, cut.updates, cut.seconds) == (4, 45.0, 36.5)

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-SCORES = ("test_", "training_set_", "client_")
-"""How the names of theta's scores begin in a round's metrics."""
-
 
 def monotone(values: Sequence[float | None]) -> list[float]:
     """Return the best value over all prior rounds, for every round; None and nan are ignored."""

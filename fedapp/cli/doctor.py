@@ -56,17 +56,17 @@ def _gpus() -> str:
 
 def commands(config: RunConfig) -> list[tuple[str, str]]:
     """Return (purpose, command) pairs for this machine."""
-    commands = [("In this process, with a progress bar and breakpoints", "fedapp run")]
+    pairs = [("In this process, with a progress bar and breakpoints", "fedapp run")]
     on_gpus = choose_device(config).type == "cuda"
-    commands += _on_gpus(torch.cuda.device_count()) if on_gpus else _on_cores()
+    pairs += _on_gpus(torch.cuda.device_count()) if on_gpus else _on_cores()
     if "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION" not in os.environ:
-        commands.append(
+        pairs.append(
             (
                 "Before Flower's SuperLink starts, so that runs use this environment, not a new one",
                 "export FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
             )
         )
-    return commands
+    return pairs
 
 
 def _on_cores() -> list[tuple[str, str]]:

@@ -130,7 +130,7 @@ def partition(
 
 
 def doctor(settings: SettingWords = None, run_config: RunConfigText = None) -> None:
-    """Show what is installed, the device of Flower's actors, and commands for this machine."""
+    """Show what is installed, the device that a run uses here, and commands for this machine."""
     from fedapp.cli.doctor import examine
 
     values = parse_settings([*app_settings(), *split_settings(run_config, settings)])

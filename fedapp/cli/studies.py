@@ -177,7 +177,8 @@ def _reproduce(
     experiments: list[str], options: ReproduceOptions, *, queue: bool, listed: bool
 ) -> None:
     from fedapp.studies.papers.cell_queue import run_queue, show_queue
-    from fedapp.studies.papers.reproduce import reproduce, show_costs
+    from fedapp.studies.papers.reproduce import reproduce as reproduce_experiments
+    from fedapp.studies.papers.reproduce import show_costs
 
     names = experiments or ["all"]
     if queue and listed:
@@ -187,4 +188,4 @@ def _reproduce(
     elif listed or not experiments:
         show_costs(names, options, console)
     else:
-        end_with(reproduce(names, options, console))
+        end_with(reproduce_experiments(names, options, console))

@@ -13,7 +13,7 @@ from typing import Any
 import fedapp
 from fedapp.errors import ComponentError
 
-VARIABLE = "FEDAPP_APP"
+APP_VARIABLE = "FEDAPP_APP"
 """The environment variable with the folder, for a process that works in another one."""
 MANIFEST = "pyproject.toml"
 
@@ -31,7 +31,7 @@ def flower_folder() -> Path | None:
 
 def app_folder() -> Path:
     """Return the folder of the app: Flower's copy of it, $FEDAPP_APP, or the working folder."""
-    given = os.environ.get(VARIABLE, "")
+    given = os.environ.get(APP_VARIABLE, "")
     return flower_folder() or Path(given).expanduser().resolve()
 
 

@@ -188,8 +188,8 @@ def _only_component(family: Family, module: ModuleType, value: str) -> type[Comp
             + (", or from torch.nn.Module." if family.key == "model" else ".")
         )
     if len(candidates) > 1:
-        choices = " or ".join(f"{family.key}='{value}:{each.__name__}'" for each in candidates)
-        raise ComponentError(f"the file defines several. Set {choices}.")
+        settings = " or ".join(f"{family.key}='{value}:{each.__name__}'" for each in candidates)
+        raise ComponentError(f"the file defines several. Set {settings}.")
     return candidates[0]
 
 

@@ -123,7 +123,7 @@ class DataConfig(ConfigGroup):
             )
 
 
-READING = tuple(
+READING_FIELDS = tuple(
     name for name, field in DataConfig.model_fields.items() if EMBEDDED in cases_of(field)
 )
 """Fields on which the arrays of a data set that is read depend, apart from its content."""

@@ -195,7 +195,7 @@ def _shared_examples(split: str, entry: Path, manifest: dict[str, Any]) -> Examp
         targets=_load(entry, described["targets"]),
         groups={group["name"]: _load(entry, group) for group in described["groups"]},
         group_names={name: tuple(values) for name, values in described["names"].items()},
-        left_out=described.get("left_out", {}),
+        left_out=described["left_out"],
     )
     return _OPEN_EXAMPLES.setdefault((entry, split), examples)
 

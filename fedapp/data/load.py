@@ -15,7 +15,7 @@ from fedapp.config.data import (
     IMAGES,
     LABELLED,
     NO_TABLE,
-    READING,
+    READING_FIELDS,
     TABLE,
     DataConfig,
 )
@@ -42,7 +42,7 @@ LATER_READING_KEYS = (
     "missing",
     "task",
 )
-"""Keys of READING added later: a default is left out of the cache's key, so fingerprints stay."""
+"""Later ones of READING_FIELDS: a default is left out of the cache's key, so fingerprints stay."""
 
 
 def load_dataset(config: DataConfig) -> Dataset:
@@ -114,7 +114,7 @@ def _load_cached(config: DataConfig, *, node: bool) -> Dataset:
     unset = {n for n in LATER_READING_KEYS if getattr(config, n) == fields[n].default}
     # The statistics are applied to what the cache holds.
     unset.add("table_statistics")
-    keys = {kebab(name): getattr(config, name) for name in READING if name not in unset}
+    keys = {kebab(name): getattr(config, name) for name in READING_FIELDS if name not in unset}
     keys |= {"content": content_key(config), "node": node}
     # A test split beside `test-fraction` is refused, unless nodes have data of their own.
     if config.test_fraction and getattr(config, "num_clients", None) == 0:

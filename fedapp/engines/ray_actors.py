@@ -18,7 +18,7 @@ from flwr.common.logger import log
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from fedapp.config.app_folder import VARIABLE
+from fedapp.config.app_folder import APP_VARIABLE
 from fedapp.engines.ray_placement import WorkerPlacement, node_names
 from fedapp.errors import ConfigError, RunError, one_line
 
@@ -34,7 +34,7 @@ class PoolActor:
     """The base of the actors of a pool, for an app in ``folder``; "." is one that came from elsewhere."""
 
     def __init__(self, folder: str) -> None:
-        os.environ[VARIABLE] = here = str(Path(folder).absolute())
+        os.environ[APP_VARIABLE] = here = str(Path(folder).absolute())
         sys.path.insert(0, here)  # before the folder of the command, which Ray adds
         if not ray.get_gpu_ids():
             os.environ["CUDA_VISIBLE_DEVICES"] = ""  # read when CUDA is first used
@@ -67,8 +67,8 @@ class _Member:
     handle: Any
     started: Any
     starts: int
+    problem: str
     location: str = ""
-    problem: str = ""
     restart_at: float = math.inf
 
 
@@ -169,7 +169,7 @@ class ActorPool:
             scheduling_strategy=PlacementGroupSchedulingStrategy(group, number - 1),
         )
         handle: Any = actor.remote(*self._arguments(number))
-        return _Member(handle, handle.node_id.remote(), starts + 1, problem=problem)
+        return _Member(handle, handle.node_id.remote(), starts + 1, problem)
 
     def _join(self, number: int) -> None:
         """Take in an actor that has started again, or note that it failed to."""

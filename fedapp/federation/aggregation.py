@@ -19,7 +19,7 @@ from fedapp.federation.messages import decode_reply
 from fedapp.federation.validation import Expected
 from fedapp.training.algorithm import Algorithm, ServerStep, Tensors
 from fedapp.training.client import ClientMetrics, TrainReply, TrainRequest
-from fedapp.training.tensors import WeightedMean, add, all_finite, scaled
+from fedapp.training.tensors import WeightedMean, add, all_finite
 
 
 class RunningAggregate:
@@ -232,22 +232,11 @@ def similarity_metrics(
 
 
 def apply_server_rule(
-    algorithm: Algorithm,
-    aggregate: RunningAggregate,
-    state: ServerState,
-    step: ServerStep,
-    earlier: float = 1.0,
+    algorithm: Algorithm, aggregate: RunningAggregate, state: ServerState, step: ServerStep
 ) -> str:
-    """Apply the server rule to ``state``; return the problem, without any change, of one not finite.
-
-    ``earlier`` is the share of all clients' weight that those have with which ``state`` was made. The
-    others have joined since, and count with 0 in a mean over all clients.
-    """
+    """Apply the server rule to ``state``; return the problem, without any change, of one not finite."""
     mean, uploads = aggregate.mean(algorithm)
-    own = state.algorithm
-    if algorithm.keeps_mean and earlier != 1:
-        own = scaled(own, earlier)
-    theta, own = algorithm.apply(state.theta, mean, uploads, own, step)
+    theta, own = algorithm.apply(state.theta, mean, uploads, state.algorithm, step)
     if not all_finite([*theta.values(), *own.values()]):
         return f"algorithm = {algorithm.name!r} makes nan or infinite values of these updates"
     state.theta, state.algorithm = theta, own

@@ -1,4 +1,4 @@
-"""Callbacks of the round loop, and the server's state that they are given."""
+"""Callbacks of the round loop, the server's state that they are given, and the privacy ledger."""
 
 from __future__ import annotations
 

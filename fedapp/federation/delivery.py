@@ -1,9 +1,9 @@
 """Delivery of messages: sent, waited for until a deadline, and tracked while they are unanswered.
 
 Flower's grid of a deployment takes a reply from the SuperLink as soon as its head is there, and then
-waits for its parts until all have arrived, or for 180 s after the last one. A device that fails or is
-slow while it uploads would therefore block all replies that are fetched in the same call. So each reply
-of a deployment is fetched in a thread of its own.
+waits for its parts until all have arrived, for 180 s after the last one and at most two hours. A device
+that fails or is slow while it uploads would therefore block all replies that are fetched in the same
+call. So each reply of a deployment is fetched in a thread of its own.
 
 Threads may share that grid: its client is thread-safe (Flower fetches a reply's parts in several
 threads), and what else it changes during a fetch belongs to the thread. Flower's own threads end with
@@ -356,9 +356,9 @@ def fetch_in_thread(grid: Grid, key: str) -> Future[Fetched]:
 def match_by_node(
     nodes: Sequence[int], replies: Iterable[Message]
 ) -> Iterator[tuple[int, Message]]:
-    """Yield each reply with the index of its node among ``nodes``; replies of others are ignored."""
+    """Yield each node's first reply with its index among ``nodes``; other replies are ignored."""
     index_of = {node: index for index, node in enumerate(nodes)}
     for reply in replies:
-        index = index_of.get(reply.metadata.src_node_id)
+        index = index_of.pop(reply.metadata.src_node_id, None)
         if index is not None:
             yield index, reply

@@ -46,7 +46,7 @@ class ClientEvaluation:
         algorithm: Algorithm,
         nodes: Nodes,
         delivery: Delivery,
-        client_states: Callable[[], StateLocation] | None = None,
+        client_states: Callable[[], StateLocation] | None,
     ) -> None:
         self.config, self.algorithm, self.nodes = config, algorithm, nodes
         self.client_states = client_states
@@ -120,7 +120,7 @@ def collect_scores(
     *,
     has_accuracy: bool,
     metrics: Collection[str] | None = None,
-    node_name: Callable[[int], str] = str,
+    node_name: Callable[[int], str],
 ) -> dict[int, Score]:
     """Return the clients' scores of replies, given as (index of the cohort, reply) in any order.
 

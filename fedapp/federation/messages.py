@@ -6,7 +6,8 @@ algorithm's broadcast), and for a node with data of its own ``task`` or ``table`
 ``arrays`` (the weighted mean update of the cohort; absent if its total weight is 0), ``uploads``,
 ``metrics`` (the round), ``clients`` (each client's metrics, as columns) and ``failures``. An ``each``
 reply has ``arrays.<k>`` for every client k instead of ``arrays``. Messages for batches of the server's
-evaluation are in ``shared_evaluation``, the answer of a node about its data in ``nodes``.
+evaluation are in ``shared_evaluation``; the answer of a node about its data is made in ``node``, and read
+in ``nodes``.
 """
 
 from __future__ import annotations

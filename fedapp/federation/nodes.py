@@ -279,9 +279,9 @@ class Nodes:
             lines = (reply.error.reason or "").strip().splitlines() or [""]
             return "it failed: " + one_line(RAISED_BY_APP.sub(r"\1: \2", lines[-1]))
         records = reply.content.config_records
-        answer = cast("Mapping[str, Any] | None", records.get("holdings"))
+        answer = cast("Mapping[str, Any] | None", records.get("node-data"))
         if answer is None:
-            return "its answer has no record 'holdings'; it runs another app"
+            return "its answer has no record 'node-data'; it runs another app"
         examples, client = answer.get("examples", 0), answer.get("client-id", -1)
         if not isinstance(examples, int) or not isinstance(client, int):
             return (

@@ -22,7 +22,10 @@ QUERY_AGAIN = 240.0
 
 
 class Connection(NamedTuple):
-    """A node's connection as Flower lists it; ``since`` changes when the node's process is restarted."""
+    """A node's connection as Flower lists it.
+
+    ``since`` changes when the node's process is restarted, or comes back after an outage.
+    """
 
     name: str
     since: str

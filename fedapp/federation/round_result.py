@@ -48,9 +48,9 @@ class TrainingResult:
 
     requests: RoundRequests
     replies: RoundReplies
-    problem: str = ""
-    late: int = 0
-    further: RoundMetrics = field(default_factory=dict)
+    problem: str
+    late: int
+    further: RoundMetrics
 
     @property
     def metrics(self) -> RoundMetrics:

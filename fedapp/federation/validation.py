@@ -128,6 +128,8 @@ def check_client_metrics(metrics: ClientMetrics, expected: Expected) -> None:
             f"client {metrics.client} has steps {metrics.steps} (at most {most}) "
             f"and seconds {metrics.seconds}",
         )
+    if metrics.steps and not math.isfinite(metrics.loss):
+        raise ReplyError("not-finite", f"client {metrics.client} has the loss {metrics.loss}")
 
 
 def checked_update(name: str, arrays: Mapping[str, ArrayRecord], expected: Expected) -> Tensors:

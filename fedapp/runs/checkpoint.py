@@ -28,7 +28,7 @@ from fedapp.training.tensors import Tensors, contiguous_copies, part, prefixed
 
 FORMAT = 1
 LAST_USED_KEYS = ("counted/clients", "counted/rounds", "counted/sizes")
-"""The last is missing with virtual clients, and in checkpoints of 0.2.0."""
+"""The last is missing with virtual clients, and in checkpoints of fedapp 0.2.0."""
 NUM_STORED = 2
 """Checkpoints that are stored: the last, and the previous one in case the last is damaged."""
 

@@ -44,7 +44,7 @@ CHANGEABLE_ON_RESUME = (
 """Keys that a resumed run may change; those that name files only if these are the same."""
 
 ATTEMPTS_FORMAT = 2
-"""Format of ``attempts.json``. In 1, checkpoints had no last used rounds."""
+"""Format of ``attempts.json``."""
 
 THEN = ", then "
 """Between what a run was made with before it was resumed, and after."""

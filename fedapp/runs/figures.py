@@ -267,17 +267,17 @@ def loss_traces(records: Sequence[RoundMetrics]) -> dict[str, tuple[list[int], l
 
     A client without examples, or whose loss is not finite, has no point in that round.
     """
-    by_round = [(r["round"], r["client_train_loss"]) for r in records if "client_train_loss" in r]
+    traces = [(r["round"], r["client_train_loss"]) for r in records if "client_train_loss" in r]
     times_sampled = Counter(
-        k for _, losses in by_round for k, loss in losses.items() if loss is not None
+        k for _, losses in traces for k, loss in losses.items() if loss is not None
     )
     chosen = sorted(
         sorted(times_sampled, key=lambda k: (-times_sampled[k], int(k)))[:TRACED_CLIENTS], key=int
     )
     return {
         client: (
-            [round_ for round_, losses in by_round if losses.get(client) is not None],
-            [losses[client] for _, losses in by_round if losses.get(client) is not None],
+            [round_ for round_, losses in traces if losses.get(client) is not None],
+            [losses[client] for _, losses in traces if losses.get(client) is not None],
         )
         for client in chosen
     }
@@ -290,10 +290,10 @@ def similarity_figure(runs: Runs) -> Figure:
     columns = min(len(layers), MAX_COLUMNS)
     rows = -(-len(layers) // columns)
     figure, grid = _small_panels(rows, columns, 2.5 * columns + 0.6, 2.3 * rows + 0.4)
-    panels = [axes for row in grid for axes in row]
-    for axes in panels[len(layers) :]:
+    flat = [axes for row in grid for axes in row]
+    for axes in flat[len(layers) :]:
         axes.set_visible(False)
-    for axes, layer in zip(panels, layers, strict=False):
+    for axes, layer in zip(flat, layers, strict=False):
         colors = itertools.cycle(COLORS)
         for color, (title, curve) in zip(colors, curves.items(), strict=False):
             points = curve.get(layer, ([], []))
@@ -304,7 +304,7 @@ def similarity_figure(runs: Runs) -> Figure:
         axes.set_xlabel("round", fontsize=9)
     for row in grid:
         row[0].set_ylabel("cosine similarity", fontsize=9)
-    panels[0].legend(frameon=False, fontsize=8)
+    flat[0].legend(frameon=False, fontsize=8)
     return figure
 
 

@@ -54,18 +54,18 @@ def size(bytes_: float) -> str:
 
 
 def setting(value: Scalar | None) -> str:
-    """Format a setting's value as it is written in a run-config; empty without one."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    """Format a setting's value as in a run-config, without quotes; empty without one."""
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     """Return lines of cells as text, in columns; the last cell of a line may be of any length."""
-    number = max(map(len, lines), default=0)
+    columns = max(map(len, lines), default=0)
     widths = [
         max((len(line[column]) for line in lines if column < len(line) - 1), default=0) + 2
-        for column in range(number)
+        for column in range(columns)
     ]
     return [
         "".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=False)).rstrip()

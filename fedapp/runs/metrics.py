@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedapp.analysis.curves import SCORES
 from fedapp.federation.callback import RoundMetrics
 from fedapp.files import read_json_lines, write_atomically
+from fedapp.training.evaluation import SCORE_PREFIXES
 
 
 def read_metrics(path: Path) -> list[RoundMetrics]:
@@ -50,7 +50,7 @@ def drop_scores(path: Path, round_: int) -> None:
 
 def _is_score(key: str) -> bool:
     """Return whether a metric is theta's; that of ``record-updates`` is of the clients' training."""
-    return key.startswith(SCORES) and key != "client_train_loss"
+    return key.startswith(SCORE_PREFIXES) and key != "client_train_loss"
 
 
 def last_whole_round(records: Sequence[RoundMetrics]) -> int:

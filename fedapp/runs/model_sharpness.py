@@ -174,7 +174,7 @@ def _measure(
 def last_round(folder: Path) -> int:
     """Return the round of the final model of a run, which may have been continued since.
 
-    A model of an earlier version does not have it; then it is the last round of the metrics.
+    A model of 0.2.0 does not say it; then it is the last round of the metrics.
     """
     directory = RunDirectory(folder)
     if round_ := round_of_model(directory.model):

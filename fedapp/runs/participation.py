@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from fedapp.config.run_config import RunConfig
 from fedapp.federation.callback import RoundMetrics
 from fedapp.federation.samplers.sampler import prepared_sampler
-from fedapp.runs.figures import BLUE, ORANGE, new_figure, save
+from fedapp.runs.figures import BLUE, GREY, ORANGE, new_figure, save
 from fedapp.runs.metrics import trained_clients
 
 KINDS = {
@@ -21,7 +21,7 @@ KINDS = {
     "available": "#B5D5EA",
     "trained": BLUE,
     "failed": ORANGE,
-    "surplus": "#8A8A8A",
+    "surplus": GREY,
 }
 MAX_CLIENTS = 400
 """Rows of the picture; of more clients the first are drawn."""
@@ -57,8 +57,6 @@ def draw_participation(records: Sequence[RoundMetrics], config: RunConfig, stem:
     axes.set_ylabel("client")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, nbins=7))
-    handles = [
-        Patch(facecolor=color, edgecolor="#8A8A8A", label=name) for name, color in shown.items()
-    ]
+    handles = [Patch(facecolor=color, edgecolor=GREY, label=name) for name, color in shown.items()]
     figure.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
     save(figure, stem, dpi=100)

@@ -81,9 +81,9 @@ class PrivacyLedger(Ledger):
         """
         if not self.path.exists():
             raise CheckpointError(
-                f"{self.path.parent} holds a private run without {LEDGER_FILE}: an earlier version made "
-                "it, which sampled and accounted for its clients differently, so the privacy that it has "
-                "spent is not known. Start another run, in another run-dir."
+                f"{self.path.parent} holds a private run without {LEDGER_FILE}, so the privacy that "
+                "it has spent is not known. Restore a copy of it, or start another run, in another "
+                "run-dir."
             )
         charges = [c for c in self._read() if not (self.privacy.repeatable and c["round"] > last)]
         write_atomically(self.path, "".join(json.dumps(c) + "\n" for c in charges).encode())

@@ -38,7 +38,7 @@ PICTURES = {
 """Pictures of a run directory, their headings and what they show."""
 NOT_CHANGED = ("run-dir", "resume")
 """Settings that are not shown as changed."""
-EXECUTION = ("engine", "nodes", "workers", "device", "trainer", "threads")
+EXECUTION_ROWS = ("engine", "nodes", "workers", "device", "trainer", "threads")
 """What was determined for a run, and its times depend on."""
 
 
@@ -73,7 +73,7 @@ def report_page(
         ],
         participants=list(participants(trained, config)),
         parts=list(time_by_part(records)),
-        execution={k: v for k in EXECUTION if (v := run_info.get(k)) and v != "auto"},
+        execution={k: v for k in EXECUTION_ROWS if (v := run_info.get(k)) and v != "auto"},
         pictures=[
             (PICTURES[name][0], inline_svg(file.read_text(), name, PICTURES[name][1]))
             for name, file in files.items()

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset, load_dataset
+from fedapp.data import Dataset
 from fedapp.data.coding import coded
 from fedapp.data.dataset import Task
 from fedapp.data.load import load_server_data
@@ -42,8 +42,6 @@ class SavedModel:
 def load_model(folder: Path) -> SavedModel:
     """Return the final model of the run in ``folder``.
 
-    A run of an earlier version, without ``task.json``, needs its data.
-
     Raises
     ------
     CheckpointError
@@ -54,9 +52,9 @@ def load_model(folder: Path) -> SavedModel:
     config, _ = read_unchanged(folder, "model", "transform")
     directory = RunDirectory(folder.absolute())
     weights = final_weights(directory)
-    task = read_saved_task(directory) if directory.task.exists() else load_dataset(config).task
+    task = read_saved_task(directory)
     statistics = None
-    if directory.table.exists():  # of older versions, it may have another order and more columns
+    if directory.table.exists():  # one of 0.2.0 may have more columns, in another order
         statistics = read_statistics(directory).of_features(task.columns)
     require_whole_model(
         config, task, because="Predict with a model of a run with algorithm='fedavg', say."

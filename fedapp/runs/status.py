@@ -19,8 +19,8 @@ from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
 SECONDS_PARTS = ("wait", "transfer", "train", "evaluate")
 """The parts of a round's seconds that are shown."""
 
-NODE = re.compile(r"Node (\d+)( \(.*?\))? is (accepted|rejected|fit|refused): (.*)", re.DOTALL)
-"""The log's line about a node; earlier versions wrote fit and refused."""
+NODE = re.compile(r"Node (\d+)( \(.*?\))? is (accepted|rejected): (.*)", re.DOTALL)
+"""The log's line about a node."""
 
 
 def status(path: Path) -> list[tuple[str, str]]:

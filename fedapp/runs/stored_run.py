@@ -55,7 +55,7 @@ class StoredRun:
         """Whether the last round is done and its files exist.
 
         A summary alone does not show it: ``fedapp report`` writes one for any run, and a finished run may
-        have been resumed for more rounds. A model of an earlier version does not say its round.
+        have been resumed for more rounds. A model of 0.2.0 does not say its round.
         """
         rounds = checkpoint_rounds(self.directory.checkpoints)
         if not rounds or not self.directory.summary.exists() or not self.directory.model.exists():

@@ -28,7 +28,7 @@ from fedapp.training.batched.chunks import CLIENTS_PER_CORE, WHOLE_COHORT, Clien
 from fedapp.training.batched.compiled_step import Mode, can_compile
 from fedapp.training.batched.trainer import BatchedTrainer
 from fedapp.training.device import choose_device
-from fedapp.training.evaluation import Evaluator, ServerScore, sample_examples
+from fedapp.training.evaluation import EVALUATION_BATCH, Evaluator, ServerScore, sample_examples
 from fedapp.training.networks import (
     changing_buffers,
     has_representation,
@@ -380,7 +380,7 @@ def make_evaluator(config: RunConfig, task: Task, examples: Examples) -> Evaluat
         load_transform(config),
         device,
         DTYPES[config.precision],
-        FITS_CACHE if small else 1000,
+        FITS_CACHE if small else EVALUATION_BATCH,
     )
 
 

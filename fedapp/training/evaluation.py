@@ -24,6 +24,12 @@ from fedapp.training.batches import sequence_ends, to_device
 from fedapp.training.device import flush_denormals, set_memory_format, to_memory_format
 from fedapp.training.networks import running_statistics
 
+SCORE_PREFIXES = ("test_", "training_set_", "client_")
+"""How the names of theta's scores begin in a round's metrics."""
+
+EVALUATION_BATCH = 1000
+"""Examples of a batch, where it need not fit a processor's cache."""
+
 
 def sample_examples(examples: Examples, count: int, seed: int) -> Examples:
     """Return ``count`` of the examples, in their order and drawn by ``seed``; all if there are fewer."""
@@ -58,7 +64,7 @@ class Evaluator:
         transform: Transform,
         device: torch.device,
         dtype: torch.dtype,
-        batch_size: int = 1000,
+        batch_size: int = EVALUATION_BATCH,
     ) -> None:
         self.module = module.to(device=device, dtype=dtype).eval()
         self.memory_format = set_memory_format(self.module)

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedapp.analysis.curves import SCORES
 from fedapp.config.registry import Component, calling, setting_of
 from fedapp.config.run_config import RunConfig
 from fedapp.data import Dataset, load_transform
@@ -26,7 +25,7 @@ from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExt
 from fedapp.training.batches import to_device
 from fedapp.training.build import DTYPES, example_inputs, make_algorithm, make_model, make_module
 from fedapp.training.client import client_task, is_personalised, shared_context, update_of
-from fedapp.training.evaluation import RESERVED, as_floats
+from fedapp.training.evaluation import RESERVED, SCORE_PREFIXES, as_floats
 from fedapp.training.networks import unbatchable_layer
 from fedapp.training.round_plan import RoundPlan
 from fedapp.training.sequential import SequentialTrainer
@@ -88,10 +87,10 @@ def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: C
     step = ServerStep(plan, config.server_learning_rate, clients, 1, 1.0, config.fraction_train)
     _, state = algorithm.apply(theta, mean, result.extras.upload, state, step)
     for name in sorted(as_floats(own, "report", algorithm.report(state))):
-        if name in ROUND_METRICS or name.startswith(SCORES):
+        if name in ROUND_METRICS or name.startswith(SCORE_PREFIXES):
             raise ConfigError(
                 f"{setting_of(component)}: report returns {name!r}, which is a name of a round's own "
-                f"numbers or begins as a score's ({', '.join(SCORES)}). Choose another name."
+                f"numbers or begins as a score's ({', '.join(SCORE_PREFIXES)}). Choose another name."
             )
     if is_personalised(own):
         _try_personal_evaluation(algorithm, shared)

@@ -17,7 +17,7 @@ from fedapp.studies.papers.catalogue import all_experiments
 from fedapp.studies.papers.costs import cells_without_data
 from fedapp.studies.papers.schema import SCALES
 from fedapp.studies.sweep.identity import Request
-from fedapp.studies.sweep.search import Cell
+from fedapp.studies.sweep.search import LEARNING_RATE, Cell
 
 TABLE = Path(__file__).parent / "names.json"
 EMBEDDED = ("digits", "quadratic", "skewed-digits")
@@ -56,7 +56,7 @@ def _runs(cell: Cell) -> Iterator[str]:
         places = range(
             cell.rates.middle - cell.rates.width, cell.rates.middle + cell.rates.width + 1
         )
-        rates = [{cell.rates.key: cell.rates.rate(place)} for place in places]
+        rates = [{LEARNING_RATE: cell.rates.rate(place)} for place in places]
     seeds = sorted({*cell.seeds, *(cell.rates.seeds if cell.rates else ())})
     options = itertools.product(*cell.options.values())
     for values, rate, seed in itertools.product(options, rates, seeds):

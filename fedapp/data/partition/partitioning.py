@@ -159,7 +159,7 @@ def even_sizes(n: int, parts: int) -> NDArray[np.int64]:
     return sizes
 
 
-def shares_to_sizes(shares: NDArray[np.float64], n: int, minimum: int = 0) -> NDArray[np.int64]:
+def shares_to_sizes(shares: NDArray[np.float64], n: int, minimum: int) -> NDArray[np.int64]:
     """Return sizes [K] that sum to n: ``minimum`` each, the rest by shares and largest remainder."""
     exact = shares / shares.sum() * (n - minimum * len(shares))
     sizes = np.floor(exact).astype(np.int64)

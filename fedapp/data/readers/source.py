@@ -21,7 +21,7 @@ CLIENT_NAMES = ("client_id", "character_id", "writer_id", "author", "user_id", "
 """Usual names of the column of clients."""
 
 CSV_FORMAT = b"csv 3"
-"""Part of the hash of CSV files, since they were read otherwise. It stays: raise ``cache.READING``."""
+"""A constant part of the hash of CSV files. To read them otherwise, raise ``cache.READING``."""
 
 
 @dataclass(frozen=True)

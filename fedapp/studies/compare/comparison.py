@@ -249,7 +249,7 @@ def _notes(
     metrics = Counter(METRICS[run.metric].title for run in compared if run.metric)
     if len(metrics) > 1:
         counts = ", ".join(
-            f"{title} of {number} run{'s' * (number > 1)}" for title, number in metrics.items()
+            f"{title} of {count} run{'s' * (count > 1)}" for title, count in metrics.items()
         )
         notes.append(
             f"The runs have different tasks: {counts}. What they share is compared: rounds, bytes and "

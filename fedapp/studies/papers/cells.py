@@ -31,7 +31,7 @@ from fedapp.studies.papers.schema import (
     TableRow,
     Updates,
 )
-from fedapp.studies.sweep.search import Cell, RateGrid
+from fedapp.studies.sweep.search import LEARNING_RATE, Cell, RateGrid
 
 Cells = dict[str, Cell | None]
 """Cells by name; None for a cell that the scale does not run."""
@@ -101,7 +101,7 @@ class Setup:
 
         None if the experiment has no search, or ``overrides`` set the rate.
         """
-        if self.experiment.learning_rate_search is None or RateGrid.key in self.overrides:
+        if self.experiment.learning_rate_search is None or LEARNING_RATE in self.overrides:
             return None
         base = self.experiment.learning_rate_search.model_dump(by_alias=True)
         merged = {**base, **own, **self.scale.learning_rate_search}

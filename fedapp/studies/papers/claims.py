@@ -25,14 +25,14 @@ Measure = Literal[
     "ratio",
     "ratio-gain",
     "factor",
-    "agreement",
+    "similarity",
     "consistency",
 ]
 CELLS: Mapping[Measure, int] = {
     "value": 1,
     "difference": 2,
     "ratio": 2,
-    "agreement": 2,
+    "similarity": 2,
     "consistency": 2,
     "gain": 4,
     "ratio-gain": 4,
@@ -63,8 +63,8 @@ class Claim(Part):
     ``measure``, of the cells' numbers a, b, c, d: ``value`` a; ``difference`` a - b; ``spread`` max -
     min; ``gain`` (a - b) - (c - d); ``order`` the minimum of a - b, b - c, ... (not negative if they
     fall); ``ratio`` a / b (of rounds: the speed-up of the second); ``ratio-gain`` (a / b) / (c / d);
-    ``factor`` max / min; ``agreement`` by how much the similarity of updates is greater in the first cell
-    than in the second, in the layer where that is least; ``consistency`` the share of the rounds in
+    ``factor`` max / min; ``similarity`` by how much updates are more similar in the first cell than
+    in the second, in the layer where that is least; ``consistency`` the share of the rounds in
     which it is greater, in the layer where that is least. A spread and a factor may name a row or a
     column, for all of its cells.
 
@@ -105,7 +105,7 @@ class Claim(Part):
     @property
     def is_of_accuracy(self) -> bool:
         """Whether the number is an accuracy, whose minimum noise is known."""
-        of_updates = self.measure in ("agreement", "consistency")
+        of_updates = self.measure in ("similarity", "consistency")
         return not of_updates and self.of in ("final", "best", "accuracy")
 
     @property
@@ -242,7 +242,7 @@ Reader = Callable[[CellResult], Numbers]
 
 def _reader(claim: Claim, cells: Sequence[CellResult], pace: float) -> Reader:
     """Return what reads the claim's numbers of a cell."""
-    if claim.measure == "agreement":
+    if claim.measure == "similarity":
         layer = _least_similar(cells[0], cells[1])
         return lambda cell: _similarities(cell, layer)
     if claim.measure == "consistency":

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedapp.config.run_config import Scalar, kebab
 
 ScaleName = Literal["smoke", "cpu", "normalised", "narrow", "full"]
-SCALES: tuple[ScaleName, ...] = ("smoke", "cpu", "normalised", "narrow", "full")
+SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
 """From the smallest to the paper's; an experiment may have some of them."""
 Published = float | Literal["not reached", "not given"]
 Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]

@@ -22,7 +22,7 @@ from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.server import run
 from fedapp.studies.sweep.identity import ONE_OF_MANY, Request
-from fedapp.studies.sweep.record import RunRecord, failed_run, problem_of, read_run
+from fedapp.studies.sweep.record import RunRecord, failed_run, problem_of, read_record
 from fedapp.studies.sweep.store import Store
 from fedapp.training.batched.run_batching import RunBatch, current_run_batch
 from fedapp.training.build import is_batched
@@ -172,7 +172,7 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
     done, rounds = 0, request.rounds
     if RunDirectory(folder).config.exists():
         stored, _ = read_stored(folder)
-        so_far = read_run(request, folder)
+        so_far = read_record(request, folder)
         if so_far.satisfies(request):
             return so_far  # killed before the record was written
         done = so_far.last_round
@@ -189,8 +189,8 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
     try:
         run(grid, read_config(values), [stop, *stops], one_length=False)
     except RunStoppedError:
-        return read_run(request, folder)
-    record = read_run(request, folder)
+        return read_record(request, folder)
+    record = read_record(request, folder)
     if stop.rounds or record.satisfies(request):
         return record
     ended = f"max-epsilon or a callback ended it after round {done}"

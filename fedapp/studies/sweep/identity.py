@@ -8,19 +8,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from fedapp.config.components import family_of, is_component
-from fedapp.config.data import READING
+from fedapp.config.data import READING_FIELDS
 from fedapp.config.read import read_config, without_callbacks
 from fedapp.config.registry import FAMILIES
 from fedapp.config.run_config import RunConfig, Scalar, kebab
 from fedapp.data import load_dataset
 from fedapp.data.embedded.embedded import Embedded
 from fedapp.runs.initial_model import weights_digest
-
-if TYPE_CHECKING:
-    from fedapp.training.algorithm import Algorithm
+from fedapp.training.algorithm import algorithm_of
 
 FORMAT = 1
 """Version of the identity; increment it when the default of a setting changes."""
@@ -132,8 +130,8 @@ def _canonical(settings: tuple[tuple[str, Scalar], ...]) -> dict[str, Scalar]:
     }
     if config.initial_model:
         chosen["initial-model"] = weights_digest(config)[:12]
-    if config.sampler == cast("Algorithm", config.component("algorithm")).default_sampler:
-        chosen.pop("sampler", None)  # added later: the runs of before keep their names
+    if config.sampler == algorithm_of(config).default_sampler:
+        chosen.pop("sampler", None)  # not in the name, as keys that are not set
     return {**chosen, "dataset": data_name(config)}
 
 
@@ -172,7 +170,7 @@ def _embedded_content(embedded: Embedded) -> str:
 
 
 def _shape(config: RunConfig) -> tuple[tuple[str, Scalar], ...]:
-    keys = ("dataset", "data_cache", *READING)
+    keys = ("dataset", "data_cache", *READING_FIELDS)
     return tuple((kebab(key), getattr(config, key)) for key in keys)
 
 

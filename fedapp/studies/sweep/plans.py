@@ -40,13 +40,13 @@ def run_plans(
     return outcomes
 
 
-def _warn_of(outdated: Mapping[str, str], root: Path, console: Console) -> None:
+def _warn_of(runs: Mapping[str, str], root: Path, console: Console) -> None:
     """Print which runs were made with code that has changed since, and how to repeat them."""
-    if outdated:
-        folders = " ".join(shlex.quote(str(root / run)) for run in outdated)
+    if runs:
+        folders = " ".join(shlex.quote(str(root / run)) for run in runs)
         console.print(
-            f"[yellow]Old numbers[/]: the code of {'; '.join(dict.fromkeys(outdated.values()))} has "
-            f"changed since {len(outdated)} of these runs began: {', '.join(outdated)}. If it gives "
+            f"[yellow]Old numbers[/]: the code of {'; '.join(dict.fromkeys(runs.values()))} has "
+            f"changed since {len(runs)} of these runs began: {', '.join(runs)}. If it gives "
             f"other numbers now, repeat them: rm -r {folders}, and the same command.",
             highlight=False,
             soft_wrap=True,

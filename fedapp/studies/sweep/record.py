@@ -193,7 +193,7 @@ def _is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
-def read_run(request: Request, folder: Path) -> RunRecord:
+def read_record(request: Request, folder: Path) -> RunRecord:
     """Return the record of the run in ``folder`` so far, from its metrics."""
     rows = read_metrics(RunDirectory(folder).metrics)
     trained = [row for row in rows if row["round"] > 0]
@@ -226,7 +226,7 @@ def failed_run(request: Request, folder: Path, problem: str) -> RunRecord:
     """Return the record of a failed run, with its earlier rounds if they can be read."""
     with contextlib.suppress(FedappError, OSError, ValueError, KeyError):
         failure = {"status": "failed", "problem": problem}
-        return read_run(request, folder).model_copy(update=failure)
+        return read_record(request, folder).model_copy(update=failure)
     return RunRecord(run=request.run, settings=request.canonical, status="failed", problem=problem)
 
 

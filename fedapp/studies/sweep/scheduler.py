@@ -128,8 +128,8 @@ class Schedule:
             return workers
         devices = {dict(request.settings).get("device", "auto") for request in requests}
         named = any(str(device).startswith("cuda:") for device in devices)
-        gpus = () if named else gpus_for(devices)
-        return Workers(self.options.processes(devices), self.store.root, gpus)
+        visible = () if named else gpus_for(devices)
+        return Workers(self.options.processes(devices), self.store.root, visible)
 
     def _missing_runs(self) -> list[MissingRun]:
         """Return the runs without a record, each once, by seed; store the results of finished plans.

@@ -26,6 +26,7 @@ Steps = Generator[Sequence[Request], Sequence[RunRecord], "SearchResult"]
 Plan = Callable[[], Steps]
 Plans = Mapping[str, Plan]
 Find = Callable[[Request], RunRecord | None]
+LEARNING_RATE = "learning-rate"
 NOT_MEASURED = (math.inf, math.inf)
 """The score of a candidate of which a run failed: after all others."""
 
@@ -47,7 +48,7 @@ class SearchResult:
 class Candidate:
     """Settings that were tried, with their records; a lower ``score`` is better."""
 
-    settings: tuple[tuple[str, bool | int | float | str], ...]
+    settings: tuple[tuple[str, Scalar], ...]
     records: Sequence[RunRecord]
     score: tuple[float, float]
 
@@ -88,13 +89,13 @@ def fixed(requests: Sequence[Request]) -> Steps:
     return SearchResult(records)
 
 
-Measure = Literal["rounds", "accuracy"]
+SearchMeasure = Literal["rounds", "accuracy"]
 Candidates = Generator[Sequence[Request], Sequence[RunRecord], list[Candidate]]
 
 
 @dataclass(frozen=True)
 class RateGrid:
-    """The grid of a key: ``start * 10^(i * step)`` for i from middle - width to middle + width.
+    """The grid of learning rates: ``start * 10^(i * step)`` for i from middle - width to middle + width.
 
     The middle comes first; the others stop after ``patience`` times the rounds of the best so far.
     While the best lies on an edge, the grid grows there by one step, at most ``most`` times. ``seeds``
@@ -108,7 +109,6 @@ class RateGrid:
     most: int = 6
     patience: float = 1.5
     middle: int = 0
-    key: str = "learning-rate"
     seeds: tuple[int, ...] = (0,)
 
     def rate(self, index: int) -> float:
@@ -132,7 +132,7 @@ class Cell:
     seeds: tuple[int, ...] = (0,)
     rates: RateGrid | None = None
     options: Mapping[str, Sequence[Scalar]] = field(default_factory=dict)
-    measure: Measure = "rounds"
+    measure: SearchMeasure = "rounds"
     window: int = 1
     draw: int = 0
 
@@ -184,7 +184,7 @@ def _search_rates(cell: Cell, rates: RateGrid, option: Mapping[str, Scalar]) -> 
     indices = [rates.middle]
     while indices:
         limit = _limit(cell, rates, candidates)
-        settings = [{**option, rates.key: rates.rate(index)} for index in indices]
+        settings = [{**option, LEARNING_RATE: rates.rate(index)} for index in indices]
         requests = [cell.request(each, seed, limit) for each in settings for seed in rates.seeds]
         records = yield requests
         for number, (index, each) in enumerate(zip(indices, settings, strict=True)):
@@ -226,14 +226,13 @@ def is_inside(cell: Cell, best: Candidate, tried: Sequence[Candidate]) -> bool:
     """Return whether rates below and above the best candidate's were measured."""
     if cell.rates is None:
         return True
-    key = cell.rates.key
-    option = {name: value for name, value in best.settings if name != key}
+    option = {name: value for name, value in best.settings if name != LEARNING_RATE}
     along = [
-        float(dict(each.settings)[key])
+        float(dict(each.settings)[LEARNING_RATE])
         for each in tried
         if option.items() <= dict(each.settings).items() and not each.failed
     ]
-    return bool(along) and min(along) < float(dict(best.settings)[key]) < max(along)
+    return bool(along) and min(along) < float(dict(best.settings)[LEARNING_RATE]) < max(along)
 
 
 def _mean(values: Sequence[float]) -> float:

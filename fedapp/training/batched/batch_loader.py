@@ -92,7 +92,7 @@ def batch_size_buckets(count: int) -> list[int]:
     return buckets
 
 
-def rows_of_steps(steps: Sequence[int], allowed: Sequence[int] = ()) -> NDArray[np.int64]:
+def rows_of_steps(steps: Sequence[int], allowed: Sequence[int]) -> NDArray[np.int64]:
     """Return the number of clients in each step's batch, given their ``steps``, most first.
 
     It is that of all clients, or the smallest of the ``allowed`` ones that covers those with steps left.

@@ -29,7 +29,7 @@ WITHOUT_ROWS: Mapping[Layout, frozenset[str]] = {
 """The groups whose tensors have no dimension for the clients."""
 
 
-def layout_of(contexts: Sequence[ClientContext], *, share: bool = True) -> Layout:
+def layout_of(contexts: Sequence[ClientContext], *, share: bool) -> Layout:
     """Return the layout for clients with these contexts; clients of one run share their objects.
 
     Unless they ``share``, each has copies, as in "several runs".

@@ -65,14 +65,11 @@ class CompiledStep:
     """
 
     def __init__(
-        self,
-        function: Callable[[Groups], dict[str, Tensors]],
-        mode: Mode,
-        pool: GraphPool | None = None,
+        self, function: Callable[[Groups], dict[str, Tensors]], mode: Mode, pool: GraphPool
     ) -> None:
         self.function = function
         self.mode = mode
-        self.pool = pool or GraphPool()
+        self.pool = pool
         self._runs: dict[tuple[int, Signature], tuple[TracedStep, Names]] = {}
 
     def bind(self, fixed: Groups) -> BoundStep:

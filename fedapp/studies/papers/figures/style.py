@@ -58,7 +58,7 @@ def log_scale(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def note_scale(figure: Figure, scale: ScaleName, length: str = "") -> None:
+def note_scale(figure: Figure, scale: ScaleName, length: str) -> None:
     """Note on the figure a scale smaller than the paper's, and what part of the rounds was run."""
     text = "; ".join(filter(None, (SMALLER.get(scale, ""), length)))
     if text:

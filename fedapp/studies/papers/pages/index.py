@@ -158,8 +158,10 @@ def _claims(experiment: Claims, by_scale: Sequence[Results]) -> str:
 def _comparison(results: Results) -> str:
     """Name the algorithms whose interval is above federated averaging's."""
     final = {name: cell.mean("final") for name, cell in results.cells.items() if cell.runs}
-    gains = gains_over_base(results.cells)
-    above = sorted((name for name in gains if gains[name].low > 0), key=lambda name: -final[name])
+    over_base = gains_over_base(results.cells)
+    above = sorted(
+        (name for name in over_base if over_base[name].low > 0), key=lambda name: -final[name]
+    )
     named = ", ".join(f"{name} {percent(final[name])}" for name in above) or "none"
     base = f" ({percent(final[BASE])})" if BASE in final else ""
     return f"{named} above {BASE}{base}, seed by seed"

@@ -147,5 +147,5 @@ def _needed(results: Results, run: RunResult, every: int) -> float | None:
     if run.curve is None or not isinstance(experiment, Figure | Table):
         return None
     points = zip(run.curve.rounds, run.curve.accuracy, strict=True)
-    rounds, values = zip(*((r, v) for r, v in points if r % every == 0), strict=True)
-    return rounds_to_target(rounds, values, experiment.target)
+    evaluated, values = zip(*((r, v) for r, v in points if r % every == 0), strict=True)
+    return rounds_to_target(evaluated, values, experiment.target)
