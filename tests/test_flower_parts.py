@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import (
 )
 
 from fedapp import server
+from fedapp.engines.in_process import InlineGrid
 from fedapp.errors import RunError
 from fedapp.training.tensors import weighted_mean
 from strategies._flower_rules import aggregate_with
@@ -110,12 +111,20 @@ def test_flowers_own_loop_gives_the_same_rounds(algorithm, tmp_path, monkeypatch
     ours = run(tmp_path / "ours", nodes=3, **settings)
     results = []
 
+    class Twice(InlineGrid):
+        """Gives every reply twice."""
+
+        def send_and_receive(self, messages, *, timeout=None):
+            return [
+                r for r in super().send_and_receive(messages, timeout=timeout) for _ in range(2)
+            ]
+
     class InFlowersLoop(FederatedStrategy):
         def start(self, grid, initial_arrays, num_rounds=3, **_):
             results.append(Strategy.start(self, grid, initial_arrays, num_rounds))
 
     monkeypatch.setattr(server, "FederatedStrategy", InFlowersLoop)
-    run(tmp_path / "flowers", nodes=3, **settings)
+    run(tmp_path / "flowers", nodes=3, grid=Twice, **settings)
     (result,) = results
     arrays = result.arrays.to_torch_state_dict()
     for name, value in model(ours).items():

@@ -7,7 +7,7 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -749,24 +749,27 @@ def test_what_the_bound_is_for_is_said_at_the_start(
 
 
 def test_k_is_that_of_the_start_where_nodes_are_clients(tmp_path: Path, caplog: Any) -> None:
-    """A node that comes later is none of the K, and is not asked."""
+    """A node that comes later is none of the K: it trains nothing, and its scores do not count."""
     settings = {**SMALL, "num-clients": 0, "fraction-train": 1.0, "model": "linear"}
+    settings |= {"evaluation": "both"}
     settings |= {"algorithm": "dp-fedavg", "weighting": "uniform", "run-dir": str(tmp_path / "run")}
     nodes = [{"partition-id": i, "num-partitions": 4} for i in range(4)]
 
     class Late(InlineGrid):
         """The last node connects when round 1 begins."""
 
-        rounds = 0
+        sent: ClassVar[set[tuple[str, int]]] = set()
 
         def get_nodes(self) -> Any:
-            return list(super().get_nodes())[: 4 if self.rounds else 3]
+            return list(super().get_nodes())[: 4 if ("train", 1) in self.sent else 3]
 
         def push(self, message_id: str, message: Any) -> None:
-            self.rounds += message.metadata.message_type == "train"
+            self.sent.add((message.metadata.message_type, message.metadata.dst_node_id))
             super().push(message_id, message)
 
     run_server(Late(client_app, settings, nodes), read_config(settings))
+    assert [kind for kind, node in Late.sent if node == 4] == ["query"]
+    assert {node for kind, node in Late.sent if kind == "evaluate"} == {1, 2, 3}
     records = metrics_of(tmp_path / "run")[1:]
     assert [record["clients"] for record in records] == [[0, 1, 2]] * 3
     assert records[0]["delta"] == pytest.approx(3**-1.1)
