@@ -10,8 +10,13 @@ from PIL import Image
 
 from fedapp.cli.generate import RESULTS, result_pages
 from fedapp.studies.papers.catalogue import all_experiments
+from fedapp.studies.papers.cell_queue import seeds_done
 from fedapp.studies.papers.figures.draw import draw
-from fedapp.studies.papers.stored import results_of
+from fedapp.studies.papers.options import ReproduceOptions
+from fedapp.studies.papers.reproduce import prepare, split_name
+from fedapp.studies.papers.schema import ScaleName
+from fedapp.studies.papers.stored import read_results, results_of
+from fedapp.studies.sweep.scheduler import SchedulerOptions
 from tests.paper_results import EXPERIMENTS, RECORDS, setup
 
 DOCS = RESULTS.parent
@@ -64,3 +69,28 @@ def test_a_figure_is_drawn_from_results_and_records(name, scale, tmp_path: Path)
         assert now.size == before.size
         pixels, others = (np.asarray(image.convert("RGB"), float) for image in (now, before))
     assert np.abs(pixels - others).mean() < 1.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", ["cpu", "narrow", "normalised", "full"])
+def test_results_have_every_seed_that_the_records_have(
+    scale: ScaleName, real_data: Path, tmp_path: Path
+) -> None:
+    """Also those of runs that another experiment made; sharpness is of models, which none has."""
+    experiments = EXPERIMENTS.keys() - {"seo-sharpness"}
+    names = [name for name in experiments if (RESULTS / name / f"{scale}.json").exists()]
+    options = ReproduceOptions(
+        scale, real_data, tmp_path, tmp_path, SchedulerOptions(jobs=1), {}, recorded=(RESULTS,)
+    )
+    work = prepare(names, options)
+    published = {name: read_results(RESULTS, name, scale) for name in names}
+    behind = []
+    for plan, cell in work.planned.items():
+        experiment, label = split_name(plan)
+        results = published[experiment]
+        assert results is not None
+        seeds = len(results.cells[label].runs) if label in results.cells else 0
+        done = seeds_done(work, plan)
+        if done > seeds:
+            behind.append(f"{plan}: {done} of {len(cell.seeds)} seeds, and {seeds} are published")
+    assert behind == []
