@@ -276,7 +276,7 @@ def test_a_page_says_why_a_number_is_not_judged() -> None:
     )
     run = sum(cells.keys() >= set(claim.cells) for claim in experiment.claims)
     assert f"{run} smoke: no evidence, {len(experiment.claims) - run} not run." in said
-    assert "Shown, not judged: *smoke: no evidence*: other data" in said
+    assert "Shown, not decided: *smoke: no evidence*: other data" in said
     assert "holds:" not in said
 
 

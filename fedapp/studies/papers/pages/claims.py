@@ -263,7 +263,14 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
     head = ("claim", "section", "published", "measured", "95 % interval", "holds if", "verdict")
     counts = Counter(each.verdict for each in checked)
     verdicts: tuple[Verdict, ...] = get_args(Verdict)
-    summary = [f"{counts[verdict]} {verdict}" for verdict in verdicts if counts[verdict]]
+    lacking = [f"{counts[verdict]} {verdict}" for verdict in OPEN[1:] if counts[verdict]]
+    counts["open"] = sum(counts[verdict] for verdict in OPEN)
+    summary = [
+        f"{counts[verdict]} {verdict}"
+        + (f" ({', '.join(lacking)})" if verdict == "open" and lacking else "")
+        for verdict in verdicts
+        if counts[verdict] and verdict not in OPEN[1:]
+    ]
     why = [f"*{verdict}*: {NOT_JUDGED[verdict]}" for verdict in NOT_JUDGED if counts[verdict]]
     run_labels = RunLabels.of(experiment, results)
     against = sum(each.is_open_against for each in checked)
@@ -272,7 +279,7 @@ def claims_section(experiment: Claims, results: Results, checks: Checks | None =
     parts.append(f"{', '.join(summary)}.{outside}")
     fewer = _fewer(results, run_labels)
     parts += [f"So far with fewer seeds than planned: {fewer}."] if fewer else []
-    parts += [f"Shown, not judged: {'; '.join(why)}."] if why else []
+    parts += [f"Shown, not decided: {'; '.join(why)}."] if why else []
     if any(counts[verdict] for verdict in JUDGED):
         parts.append(DECIDED.format(_resolution(experiment, results)))
     parts += [UNDECIDABLE] if counts["undecidable"] else []

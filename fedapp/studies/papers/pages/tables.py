@@ -244,12 +244,19 @@ def _details(cells: Sequence[Entry], run_labels: RunLabels) -> str:
     return table(head, [_detail(entry, run_labels) for entry in cells])
 
 
+def _seeds(result: CellResult, seeds: str) -> str:
+    """Format the seeds with their least and most rounds; "" if none reached the target."""
+    needed = [run.needed for run in result.runs if run.needed is not None]
+    if len(needed) < len(result.runs):
+        seeds = f"{len(needed)} of {len(result.runs)} reached"
+    return f"{seeds}: {span(rounds(min(needed)), rounds(max(needed)))}" if needed else ""
+
+
 def _detail(entry: Entry, run_labels: RunLabels) -> list[str]:
     result, name = entry.result, cell_name(entry.row, entry.column)
     published = entry.published if isinstance(entry.published, str) else rounds(entry.published)
     if not result.runs:
         return [entry.row.label, published, _measured(entry), *[""] * 9]
-    needed = [run.needed for run in result.runs if run.needed is not None]
     return [
         entry.row.label,
         published,
@@ -259,9 +266,7 @@ def _detail(entry: Entry, run_labels: RunLabels) -> list[str]:
         times(entry.speedup),
         number(result.rate),
         "yes" if result.inside else "**no**",
-        f"{run_labels.seeds(name, result)}: {span(rounds(min(needed)), rounds(max(needed)))}"
-        if needed
-        else "",
+        _seeds(result, run_labels.seeds(name, result)),
         number(result.mean("updates")),
         _communication(result),
         duration(sum(run.seconds for run in result.runs)),
