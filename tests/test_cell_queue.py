@@ -14,12 +14,14 @@ from typer.testing import CliRunner
 from fedapp.cli.main import app
 from fedapp.studies.papers import cell_queue, costs
 from fedapp.studies.papers.cell_queue import Waiting, run_queue, summary, waiting_cells
+from fedapp.studies.papers.costs import Cost, costs_of_cells
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import prepare
 from fedapp.studies.papers.stored import read_results
 from fedapp.studies.sweep.scheduler import SchedulerOptions
 from fedapp.studies.sweep.search import Cell, search
 from fedapp.studies.sweep.table import read_records, update_table
+from tests.paper_results import EXPERIMENTS
 from tests.test_reproduce import record_of, recorded_runs
 
 CELLS = [f"seo-fig5: PP | {m} of 10 clients" for m in (10, 5, 2, 1)]
@@ -101,9 +103,14 @@ def test_the_list_shows_the_order_and_runs_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "runs").glob("*/metrics.jsonl"))
 
 
-@pytest.mark.usefixtures("fewer_clients_cost_more")
-def test_the_cost_of_a_cell_is_that_of_the_seeds_that_are_left(tmp_path: Path) -> None:
-    """Two of three seeds are left, or one."""
+def test_the_cost_of_a_cell_is_that_of_the_seeds_that_are_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three seeds are left, or one; the search is over with the first."""
+    cost = Cost(5, 90, 1500.0, 250.0)
+    monkeypatch.setattr(
+        cell_queue, "estimated_costs", lambda work: dict.fromkeys(work.chosen, cost)
+    )
     work = prepare(["seo-fig5"], options(tmp_path))
     cell = replace(work.planned[CELLS[0]], seeds=(0, 1, 2))
     work = replace(work, planned={CELLS[0]: cell}, chosen=CELLS[:1])
@@ -112,8 +119,15 @@ def test_the_cost_of_a_cell_is_that_of_the_seeds_that_are_left(tmp_path: Path) -
         left += [each.seconds for each in waiting_cells(work)]
         request = cell.request({}, seed, cell.rounds)
         work.store.known[request.run] = record_of(request, 1.0)
-    assert left == pytest.approx([1500, 1000, 500])
+    assert left == pytest.approx([1500, 500, 250])
     assert not waiting_cells(work)
+
+
+@pytest.mark.usefixtures("fewer_clients_cost_more")
+def test_a_further_seed_costs_no_search() -> None:
+    """Three seeds, and two other rates that run 1.5 times as long: 6 units."""
+    cost = costs_of_cells(EXPERIMENTS["mcmahan-table4"], "cpu", {})["E = 1, B = 10 | IID"]
+    assert cost.seconds / cost.seed_seconds == pytest.approx(6)
 
 
 @pytest.mark.usefixtures("fewer_clients_cost_more")

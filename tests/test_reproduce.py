@@ -23,7 +23,7 @@ from fedapp.studies.papers.cells import make_cells
 from fedapp.studies.papers.costs import Cost
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.publish import refuse_to_overwrite
-from fedapp.studies.papers.reproduce import done_so_far, prepare, reproduce, seconds_of
+from fedapp.studies.papers.reproduce import done_so_far, estimated_costs, prepare, reproduce
 from fedapp.studies.papers.results import collect
 from fedapp.studies.papers.schema import SCALES, ScaleName
 from fedapp.studies.papers.stored import read_results, results_of, write_results
@@ -398,7 +398,7 @@ def test_runs_whose_cost_is_not_known_are_refused(
 ) -> None:
     options = ReproduceOptions("smoke", None, tmp_path, tmp_path, SchedulerOptions(), given)
     with pytest.raises(ConfigError, match=re.escape(said)):
-        seconds_of(prepare(["seo-fig5"], options))
+        estimated_costs(prepare(["seo-fig5"], options))
 
 
 def test_the_first_seed_of_every_cell_is_run_before_the_second(tmp_path: Path) -> None:

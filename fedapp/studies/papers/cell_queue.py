@@ -14,9 +14,9 @@ from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import (
     Work,
     done_so_far,
+    estimated_costs,
     prepare,
     publish_done,
-    seconds_of,
     split_name,
     write_records,
 )
@@ -36,24 +36,24 @@ class Waiting:
 def waiting_cells(work: Work) -> list[Waiting]:
     """Return the cells that are not done, the cheapest first; equal cells of several experiments once.
 
-    Those without a seed come before those of which further seeds are left, as their runs do. A cell of
-    a table or figure is named by it, and not by the claims about it. Of equal cells one that records
-    updates comes first, because it serves the others.
+    Those without a seed come before those of which further seeds are left, as their runs do; these need
+    no search any more. A cell of a table or figure is named by it, and not by the claims about it. Of
+    equal cells one that records updates comes first, because it serves the others.
     """
-    seconds, cells, seen = seconds_of(work), list[tuple[bool, Waiting]](), list[Cell]()
+    costs, cells, seen = estimated_costs(work), list[tuple[bool, Waiting]](), list[Cell]()
 
     def order(name: str) -> tuple[bool, bool]:
         records = bool(work.planned[name].settings.get(RECORD_UPDATES))
         return not records, EXPERIMENT_SEPARATOR in split_name(name)[1]
 
     for name in sorted(work.chosen, key=order):
-        cell = work.planned[name]
+        cell, cost = work.planned[name], costs[name]
         done = seeds_done(work, name)
-        left = 1 - done / len(cell.seeds)
-        if cell in seen or not left:
+        if cell in seen or done == len(cell.seeds):
             continue
         seen.append(cell)
-        cells.append((done > 0, Waiting(name, seconds[name] * left)))
+        left = (len(cell.seeds) - done) * cost.seed_seconds if done else cost.seconds
+        cells.append((done > 0, Waiting(name, left)))
     return [each for _, each in sorted(cells, key=lambda pair: (pair[0], pair[1].seconds))]
 
 

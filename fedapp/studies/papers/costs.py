@@ -53,11 +53,15 @@ FORWARD = 1 / 3
 
 @dataclass(frozen=True)
 class Cost:
-    """Number of runs and rounds, and the seconds that they take on one core."""
+    """Number of runs and rounds, and the seconds that they take on one core.
+
+    ``seed_seconds`` are those of one seed at the chosen rate, without the search.
+    """
 
     runs: int
     rounds: int
     seconds: float
+    seed_seconds: float
 
 
 def _sum(costs: Iterable[Cost]) -> Cost:
@@ -66,6 +70,7 @@ def _sum(costs: Iterable[Cost]) -> Cost:
         sum(cost.runs for cost in each),
         sum(cost.rounds for cost in each),
         sum(cost.seconds for cost in each),
+        sum(cost.seed_seconds for cost in each),
     )
 
 
@@ -86,7 +91,7 @@ def _runs_of(
             costs[name, label] = cost
             continue
         count = len(cell.seeds)
-        each = Cost(1, cost.rounds // count, cost.seconds / count)
+        each = Cost(1, cost.rounds // count, cost.seconds / count, cost.seed_seconds)
         runs = (Request.of({**cell.settings, "seed": seed}, 0) for seed in cell.seeds)
         costs = _longest(costs, dict.fromkeys(runs, each))
     return costs
@@ -130,10 +135,9 @@ def _cell_cost(cell: Cell, experiment: Experiment, scale: Scale) -> Cost:
     options = int(np.prod([len(values) for values in cell.options.values()])) if cell.options else 1
     others = options * (2 * cell.rates.width + 1) - 1 if cell.rates else options - 1
     cut = cell.rates.patience if cell.rates and cell.measure == "rounds" and allowed else 1.0
-    rounds = expected * (len(cell.seeds) + others * cut) + len(cell.seeds) * max(
-        cell.draw - expected, 0
-    )
-    return Cost(others + len(cell.seeds), round(rounds), rounds * _round_seconds(cell))
+    seeds, of_seed = len(cell.seeds), max(expected, cell.draw)
+    rounds, seconds = seeds * of_seed + expected * others * cut, _round_seconds(cell)
+    return Cost(others + seeds, round(rounds), rounds * seconds, of_seed * seconds)
 
 
 def _round_seconds(cell: Cell) -> float:

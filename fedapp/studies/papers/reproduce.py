@@ -22,7 +22,7 @@ from fedapp.studies.papers.cells import (
     make_cells,
     parts_of,
 )
-from fedapp.studies.papers.costs import costs_of_cells, list_experiments
+from fedapp.studies.papers.costs import Cost, costs_of_cells, list_experiments
 from fedapp.studies.papers.options import ReproduceOptions, setup_of
 from fedapp.studies.papers.publish import (
     publish,
@@ -228,11 +228,11 @@ def _chosen(plans: Sequence[str], only: Sequence[str]) -> list[str]:
     return [plan for plan, label in labels.items() if not only or is_among(label, only)]
 
 
-def seconds_of(work: Work) -> dict[str, float]:
-    """Return the estimated seconds of each plan on one core."""
+def estimated_costs(work: Work) -> dict[str, Cost]:
+    """Return the estimated cost of each plan."""
     options = work.options
     return {
-        _plan_name(name, label): cost.seconds
+        _plan_name(name, label): cost
         for name, experiment in work.experiments.items()
         for label, cost in costs_of_cells(experiment, options.scale, options.overrides).items()
     }
@@ -240,8 +240,8 @@ def seconds_of(work: Work) -> dict[str, float]:
 
 def _cheapest_first(work: Work) -> dict[str, Plan]:
     """Sort the plans by their estimated cost."""
-    seconds = seconds_of(work)
-    return {name: work.plans[name] for name in sorted(work.plans, key=seconds.__getitem__)}
+    costs = estimated_costs(work)
+    return {name: work.plans[name] for name in sorted(work.plans, key=lambda n: costs[n].seconds)}
 
 
 def show_costs(names: Sequence[str], options: ReproduceOptions, console: Console) -> None:
