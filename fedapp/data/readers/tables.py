@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -319,6 +320,8 @@ def open_image(source: Any, where: str) -> Image.Image:
     """
     try:
         image: Image.Image = Image.open(source)
+        # Of colours Pillow reads 16 bits a channel as 8. Their form is in the tiles, which load() drops.
+        deep = re.search(";16[BL]", str(getattr(image, "tile", [])[:1]))
         image.load()
         if image.getexif().get(Base.Orientation, 1) != 1:
             image = exif_transpose(image)
@@ -330,8 +333,9 @@ def open_image(source: Any, where: str) -> Image.Image:
         raise DataError(
             f"{where}: not a readable image, such as PNG or JPEG: {error}. Replace it, or leave it out."
         ) from error
-    if image.mode in DEEP:
-        raise DataError(f"{where}: {image.mode} pixels. Convert it to 8 bits a channel.")
+    if deep or image.mode in DEEP:
+        mode = image.mode if image.mode in DEEP else f"{image.mode};16"
+        raise DataError(f"{where}: {mode} pixels. Convert it to 8 bits a channel.")
     if image.has_transparency_data and any(image.convert("RGBA").getchannel("A").histogram()[:255]):
         raise DataError(
             f"{where}: has transparent pixels, and opacity is no input. Draw it on a background."
