@@ -320,6 +320,30 @@ CASES = [
         {"text_unit": "words"},
         r"set': its test split has no symbol to predict.*Unknown words",
     ),
+    (
+        "empty lines",
+        lambda f: lines(f, "jsonl", ""),
+        {},
+        r"^/.*train\.jsonl: has no examples\. Fill",
+    ),
+    (
+        "empty text file",
+        lambda f: lines(f, "txt", ""),
+        {},
+        r"^/.*train\.txt: has no examples\. Fill",
+    ),
+    (
+        "times for clients",
+        lambda f: lines(f, "jsonl", '{"text": "hello", "user": "2026-01-01"}\n'),
+        {"client_key": "user"},
+        r"client-key = 'user': this column holds timestamp\[s\], and ids are.*Save it as text",
+    ),
+    (
+        "too long an integer",
+        lambda f: csv(f, "x,label\n", f"1,0\n{10**29},1\n", "1,0\n"),
+        {},
+        r"^/.*train\.csv: column 'x' holds an integer of more than 64 bits",
+    ),
     ("subset", pets, {"dataset_subset": "no-such"}, r"dataset = '.*set'.*no-such"),
 ]
 
