@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from pathlib import Path
 
 import datasets
@@ -141,6 +143,27 @@ def deep(folder: Path) -> Path:
     return folder
 
 
+def deep_colours(folder: Path, kind: int, channels: int) -> Path:
+    """Write a PNG of 16 bits a channel, which Pillow cannot write: 2 x 2 pixels of one value."""
+    head = struct.pack(">IIBBBBB", 2, 2, 16, kind, 0, 0, 0)
+    pixels = zlib.compress((b"\0" + b"\xff\xfe" * 2 * channels) * 2)
+    chunks = [
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in ((b"IHDR", head), (b"IDAT", pixels), (b"IEND", b""))
+    ]
+    for split in ("train", "test"):
+        (folder / split / "a").mkdir(parents=True)
+        (folder / split / "a" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    return folder
+
+
+def lines(folder: Path, kind: str, train: str) -> Path:
+    folder.mkdir()
+    for split, text in (("train", train), ("test", train or '{"text": "a"}\n')):
+        (folder / f"{split}.{kind}").write_text(text)
+    return folder
+
+
 CASES = [
     ("missing folder", lambda folder: folder, {}, r"dataset = '.*set': there is no such folder"),
     ("a file", file_only, {}, r"dataset = '.*set': is a file"),
@@ -236,6 +259,8 @@ CASES = [
     ),
     ("broken image", broken_image, {}, r"row 1 \(.*dog/0\.png\): not a readable image"),
     ("deep image", deep, {}, r"a/0\.png\): I;16 pixels"),
+    ("deep colours", lambda f: deep_colours(f, 2, 3), {}, r"a/0\.png\): RGB;16 pixels"),
+    ("deep grey and opacity", lambda f: deep_colours(f, 4, 2), {}, r"0\.png\): RGBA;16 pixels"),
     ("huge image", huge, {}, r"dog/0\.png\): has too many pixels: .*Resize it, or leave it out"),
     ("empty text", lambda f: texts(f, ["", " "]), {}, r"'text': every text is empty"),
     ("missing text", lambda f: texts(f, ["a", None]), {}, r"'text': 1 rows have no text"),
@@ -294,6 +319,30 @@ CASES = [
         lambda f: csv(f, "user,text\n", "x,one two\n", "x,three\n"),
         {"text_unit": "words"},
         r"set': its test split has no symbol to predict.*Unknown words",
+    ),
+    (
+        "empty lines",
+        lambda f: lines(f, "jsonl", ""),
+        {},
+        r"^/.*train\.jsonl: has no examples\. Fill",
+    ),
+    (
+        "empty text file",
+        lambda f: lines(f, "txt", ""),
+        {},
+        r"^/.*train\.txt: has no examples\. Fill",
+    ),
+    (
+        "times for clients",
+        lambda f: lines(f, "jsonl", '{"text": "hello", "user": "2026-01-01"}\n'),
+        {"client_key": "user"},
+        r"client-key = 'user': this column holds timestamp\[s\], and ids are.*Save it as text",
+    ),
+    (
+        "too long an integer",
+        lambda f: csv(f, "x,label\n", f"1,0\n{10**29},1\n", "1,0\n"),
+        {},
+        r"^/.*train\.csv: column 'x' holds an integer of more than 64 bits",
     ),
     ("subset", pets, {"dataset_subset": "no-such"}, r"dataset = '.*set'.*no-such"),
 ]

@@ -295,6 +295,33 @@ def test_codes_keep_their_zeros_in_other_forms_of_csv_files(tmp_path, kind):
     assert data.test.inputs.tolist() == [[1, 0]]
 
 
+def declared(folder: Path, names: tuple[str, str], rows: str) -> Path:
+    """Write CSV files, and a README with the types of their columns."""
+    folder.mkdir()
+    for split in ("train", "test"):
+        (folder / f"{split}.csv").write_text(f"zip,age,day,label\n{rows}")
+    (folder / "README.md").write_text(
+        "---\ndataset_info:\n  features:\n  - name: zip\n    dtype: string\n  - name: age\n"
+        "    dtype: int64\n  - name: day\n    dtype: timestamp[s]\n  - name: label\n    dtype:\n"
+        f"      class_label:\n        names:\n          '0': {names[0]}\n          '1': {names[1]}\n---\n"
+    )
+    return folder
+
+
+def test_declared_texts_of_csv_files_keep_their_zeros(tmp_path):
+    """Columns of other declared types may have gaps, and labels may be numbers or names."""
+    keys = {"input_keys": "zip,age", "missing": "mean"}
+    for rows in ("08001,4,2026-01-01,0\n08002,,,1\n", "08001,4,2026-01-01,sick\n08002,,,well\n"):
+        data = load(declared(tmp_path / rows[-3:-1], ("sick", "well"), rows), **keys)
+        assert data.task.columns == ("zip=08001", "zip=08002", "age")
+        assert (data.task.labels, data.test.targets.tolist()) == (("sick", "well"), [0, 1])
+
+
+def test_names_of_classes_that_yaml_reads_as_booleans_are_texts(tmp_path):
+    folder = declared(tmp_path / "set", ("no", "yes"), "08001,4,2026-01-01,0\n08002,5,,1\n")
+    assert load(folder, input_keys="zip,age").task.labels == ("False", "True")
+
+
 @pytest.mark.parametrize("turn", [1, 3, 6])
 def test_a_photo_is_turned_as_its_exif_data_say(tmp_path, turn):
     """As viewers show it: a black left half, whatever way the camera was held."""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import safetensors.torch
@@ -19,7 +20,7 @@ from fedapp.cli.main import app
 from fedapp.config.read import read_config
 from fedapp.data import load_dataset
 from fedapp.data.readers.rows import read_rows
-from fedapp.data.table import Statistics
+from fedapp.data.table import Scaling, Statistics
 from fedapp.errors import CheckpointError, ConfigError, DataError
 from fedapp.runs.export import export, is_plain
 from fedapp.runs.model_sharpness import Measurement, sharpness_of
@@ -150,6 +151,14 @@ def test_a_boolean_is_read_as_python_writes_it(tmp_path):
     for text in ("code\ntrue\nfalse\n", "code\nTRUE\nFALSE\n", "code\nTrue\nFalse\n"):
         assert rows_of(tmp_path / "new.csv", text, ("False", "True")) == [[0, 1], [1, 0]]
     assert rows_of(tmp_path / "new.csv", "code\ntrue\n", ("true", "True")) == [[1, 0]]
+
+
+def test_a_text_for_a_number_is_refused_without_keys_of_a_run(tmp_path):
+    file = tmp_path / "rows.parquet"
+    datasets.Dataset.from_dict({"x": ["1"]}).to_parquet(file)
+    statistics = Statistics({"x": Scaling(0.0, 1.0)})
+    with pytest.raises(DataError, match=r"holds .*string, neither numbers.* Save it as numbers\.$"):
+        read_rows(file, statistics, "refuse")
 
 
 def test_images_are_predicted_as_in_the_test(tmp_path):

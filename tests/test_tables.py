@@ -101,6 +101,12 @@ def test_the_index_that_pandas_or_r_wrote_is_no_input(tmp_path):
     rows = ",x,label 0,5,0 1,6,0 2,5,1 3,6,1"
     assert load(csv(tmp_path / "pandas", rows)).task.columns == ("x",)
     assert load(csv(tmp_path / "r", '"","x","label" "a",5,0 "b",6,1')).task.columns == ("x",)
+    twice = csv(tmp_path / "twice", ",Unnamed: 0,x,label 0,0,5,0 1,1,6,1".replace("d: ", "d:_"))
+    for split in ("train", "test"):
+        file = twice / f"{split}.csv"
+        file.write_text(file.read_text().replace("_", " "))
+    assert load(twice).task.columns == ("x",)
+    assert load(csv(tmp_path / "levels", ",,x,label 0,0,5,0 1,1,6,1")).task.columns == ("x",)
     named = load(csv(tmp_path / "named", rows), input_keys="Unnamed: 0,x")
     assert named.task.columns == ("Unnamed: 0", "x")
     table = pd.DataFrame({"x": [5, 6, 5], "label": [0, 0, 1]}, index=[7, 0, 3])
@@ -109,12 +115,58 @@ def test_the_index_that_pandas_or_r_wrote_is_no_input(tmp_path):
         table.to_parquet(tmp_path / "parquet" / f"{split}.parquet")
     assert "__index_level_0__" in pq.read_schema(tmp_path / "parquet" / "test.parquet").names
     assert load(tmp_path / "parquet").task.columns == ("x",)
+    levels = table.set_index([[0, 0, 1], [0, 1, 0]])
+    (tmp_path / "levels-parquet").mkdir()
+    for split in ("train", "test"):
+        levels.to_parquet(tmp_path / "levels-parquet" / f"{split}.parquet")
+    assert load(tmp_path / "levels-parquet").task.columns == ("x",)
+
+
+@pytest.mark.parametrize("odd", ["3.5\u00a0", "1_000"])
+def test_what_pandas_does_not_read_as_a_number_is_none(tmp_path, odd):
+    """The column would be one of categories, one for each number."""
+    folder = csv(tmp_path / "set", "x,z,label 1.5,1,0 2.5,2,1 ODD,3,0 4.5,5,1")
+    train = folder / "train.csv"
+    train.write_text(train.read_text().replace("ODD", odd))
+    for keys in ({}, {"input_keys": "x,z"}):
+        with pytest.raises(DataError, match=r"split 'train', column 'x': row 2 is .* of numbers"):
+            load(folder, **keys)
+
+
+def test_a_column_is_one_of_numbers_by_its_training_part(tmp_path):
+    folder = csv(tmp_path / "set", "x,z,label 1.5,1,0 2.5,2,1 3.5,3,0", "1.5,1,0 unknown,2,1")
+    for keys in ({}, {"input_keys": "x,z"}):
+        with pytest.raises(DataError, match=r"split 'test', column 'x': row 1 is 'unknown', in a"):
+            load(folder, **keys)
+
+
+def test_names_of_classes_may_be_numbers_for_the_greater_part(tmp_path):
+    folder = csv(tmp_path / "set", "x,label 1,0 2,1 3,2 4,3+")
+    with pytest.raises(
+        DataError, match=r"row 3 is '3\+', in a column of numbers.*task='classification'"
+    ):
+        load(folder)
+    assert load(folder, task="classification").task.labels == ("0", "1", "2", "3+")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_two_columns_of_one_name_are_refused(tmp_path, kind):
+    """pandas would call the second label.1, which would be an input."""
+    folder = csv(tmp_path / "set", "x,label,label 1,0,0 2,1,1")
+    if kind == "parquet":
+        table = pa.table([[1, 2], [0, 1], [0, 1]], names=["x", "label", "label"])
+        for split in ("train", "test"):
+            (folder / f"{split}.csv").unlink()
+            pq.write_table(table, folder / f"{split}.parquet")
+    with pytest.raises(DataError, match=rf"^/.*\.{kind}: two columns are called 'label'\. Rename"):
+        load(folder)
+    assert load(csv(tmp_path / "other", "x,x.1,label 1,0,0 2,1,1")).task.columns == ("x", "x.1")
 
 
 def test_rows_with_more_fields_than_the_header_are_refused(tmp_path):
     """By default pandas takes their first field for an index, so that labels would become x."""
     folder = csv(tmp_path / "set", "label,x,y 0,1,2,5 1,3,4,6")
-    with pytest.raises(DataError, match=r"train\.csv: its rows have more fields than its header"):
+    with pytest.raises(DataError, match=r"^/.*train\.csv: its rows have more fields than its head"):
         load(folder)
     data = load(csv(tmp_path / "commas", "label,x,y 0,1,2, 1,3,4,"))
     assert (data.train.targets.tolist(), data.task.columns) == ([0, 1], ("x", "y"))
@@ -165,6 +217,29 @@ def test_a_column_has_one_kind_in_all_parquet_files(tmp_path, train, test, said)
     )
     with pytest.raises(DataError, match=rf"test\.parquet: column {said}\.parquet\. Save all files"):
         load(folder)
+
+
+def test_a_column_has_one_kind_in_all_csv_files(tmp_path):
+    """Booleans beside 0 and 1 would be four classes; where some row is a text, all are texts."""
+    folder = csv(tmp_path / "set", "x,label 1,True 2,False", "1,1 2,0")
+    with pytest.raises(
+        DataError, match=r"/test\.csv: column 'label' holds numbers, and booleans in train\.csv\."
+    ):
+        load(folder)
+    (folder / "train.csv").write_text("x,label\n1,True\n2,False\n3,maybe\n")
+    assert load(folder).task.labels == ("0", "1", "False", "True", "maybe")
+
+
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_fractions_beside_whole_numbers_of_another_file_are_named(tmp_path, kind):
+    for split, x in (("train", [1, 2]), ("test", [1.5, 2.0])):
+        table = pd.DataFrame({"label": [0, 1], "x": x})
+        if kind == "parquet":
+            table.to_parquet(tmp_path / f"{split}.parquet")
+        else:
+            table.to_json(tmp_path / f"{split}.jsonl", orient="records", lines=True)
+    with pytest.raises(DataError, match=r"column 'x' holds whole numbers, and fractions in test\."):
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("lines", [True, False])
@@ -220,7 +295,8 @@ def test_codes_of_a_csv_file_keep_their_zeros_after_its_first_rows(tmp_path):
     assert data.task.labels == ("01", "A")
     assert data.train.group_names["client_id"] == ("07", "7x")
     digits_first = csv(tmp_path / "first", "zip,label 08001,0 08001,1", "K1A,1 08001,1")
-    assert load(digits_first, input_keys="zip").task.columns == ("zip=08001",)
+    keys = {"input_keys": "zip", "categorical_keys": "zip"}
+    assert load(digits_first, **keys).task.columns == ("zip=08001",)
 
 
 def test_categories_of_digits_in_a_csv_file_are_codes(tmp_path):

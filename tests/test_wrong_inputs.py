@@ -160,7 +160,7 @@ WRONG = {
     "run dataset=huge": "split 'train', column 'x' | row 1 is -1e+300 | -1e+90 and 1e+90 | larger unit",
     "run dataset=letters": "column 'y' | row 2 is '?' | a column of numbers | set categorical-keys='y'",
     "run dataset=unlabelled": "column 'label' | row 1 has no label | (1 such rows) | Remove these rows",
-    "run dataset=cheap label-key=price": "'price' | row 2 is 'cheap' | column of numbers | Correct it.",
+    "run dataset=cheap label-key=price": "'price' | row 2 is 'cheap' | numbers | task='classification'",
     "run dataset=negative": "label-key | label -1 in row 1 | from 0 to 0 | renumber the labels",
     "run dataset=names task=regression": "'label' | row 0 is 'a' | numbers | task='classification'",
     "run dataset=halves task=classification": "task | row 1 is 1.5 | integers or names | Set task=",

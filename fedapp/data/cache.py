@@ -36,7 +36,7 @@ from fedapp.data.table import Table
 from fedapp.errors import DataError
 from fedapp.files import write_atomically
 
-READING = 3
+READING = 4
 """Version of the layout and of the reading; raise it when files become other arrays, or are refused.
 
 An older entry is made again under the same name, so that the fingerprint that runs note stays.

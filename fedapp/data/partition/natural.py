@@ -12,7 +12,7 @@ from pydantic import Field
 from fedapp.config.run_config import RunConfig
 from fedapp.data.dataset import Examples, Partition, from_index_sets
 from fedapp.data.partition.partitioning import BY, PURPOSE, Partitioning, by_owner, index_sets
-from fedapp.data.readers.source import CLIENT_NAMES, INDEX_NAMES, column_named
+from fedapp.data.readers.source import CLIENT_NAMES, column_named, is_index
 from fedapp.errors import ConfigError
 from fedapp.seeds import generator
 
@@ -72,7 +72,7 @@ class Natural(Partitioning):
     def _values(self, examples: Examples) -> NDArray[Any]:
         columns = examples.groups
         self._refuse_left_out(examples)
-        ids = [name for name in columns if name not in INDEX_NAMES]
+        ids = [name for name in columns if not is_index(name)]
         if not (columns if self.column else ids):
             named = f" {self.column!r} (natural.column)" if self.column else ""
             raise ConfigError(

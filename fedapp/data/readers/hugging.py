@@ -8,20 +8,21 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from fedapp.config.data import DataConfig
 from fedapp.data.cache import cache_folder
-from fedapp.data.readers.csv_files import csv_tables, is_csv, reads_csv
+from fedapp.data.readers.csv_files import csv_tables, declared_types, is_csv
 from fedapp.data.readers.numbers import ClassNames, is_text, kind_of, names_in
 from fedapp.data.readers.source import (
     CSV_FORMAT,
     Source,
     chosen_sets,
     no_column,
+    refuse_equal_names,
     several_sets,
     visible_files,
 )
@@ -34,6 +35,9 @@ FILES_OF_ROWS = ("parquet", "json")
 
 FIRST_ROWS = 1000
 """Rows of a JSON file that tell the types of its columns."""
+
+TYPED = (".parquet", ".json", ".jsonl")
+"""Suffixes of files whose columns have types of their own."""
 
 Tables = Mapping[str, tuple[Any, ClassNames]]
 """The Arrow table of each split, and its class names."""
@@ -54,7 +58,7 @@ def hub_key(config: DataConfig) -> str:
         raise
     key = f"{config.dataset} {builder.config.name} {builder.hash}"
     with contextlib.suppress(OSError):  # a cache that cannot be used is refused where it is needed
-        if not reads_csv(builder):
+        if not is_csv(builder):
             stored.unlink(missing_ok=True)
             return key
         key += f" {CSV_FORMAT.decode()}"
@@ -80,6 +84,8 @@ def read_hub(config: DataConfig, *, test_required: bool) -> Source:
     builder = _hub_builder(config)
     try:
         tables = _built(config, builder, None)
+    except DataError:
+        raise
     except Exception as error:
         _refuse_other_columns(config, error)
         raise DataError(_download_message(config, error)) from error
@@ -119,14 +125,27 @@ def _read_files(config: DataConfig, folder: Path, scratch: Path) -> tuple[Any, T
             str(folder), config.dataset_subset or None, cache_dir=str(scratch)
         )
         return builder, _built(config, builder, scratch)
+    except DataError:
+        raise
     except Exception as error:
         _check_parquet(folder, read_all=True)
         _refuse_other_columns(config, error)
+        _refuse_other_files(folder, error)
         raise DataError(
             f"dataset = {config.dataset!r}: cannot be read: {_innermost(error)} It needs Parquet, "
             "CSV or JSON files named by split (train.parquet, test.parquet), image folders "
             "(train/<class>/*.png), IDX files, or CIFAR batches."
         ) from error
+
+
+def _refuse_other_files(folder: Path, error: BaseException) -> None:
+    """Raise DataError if a file is empty, or has fractions in a column of whole numbers of another."""
+    files = [path for path in visible_files(folder) if path.suffix in (".txt", ".csv", *TYPED)]
+    if empty := next((path for path in files if not path.stat().st_size), None):
+        raise DataError(f"{empty}: has no examples. Fill it, or remove the file.")
+    if "was truncated" in str(_cause(error)):
+        typed = [path for path in files if path.suffix in TYPED]
+        _check_same_kinds({path: _schema(str(path)) for path in typed}, _kind_of_number)
 
 
 def _refuse_other_columns(config: DataConfig, error: BaseException) -> None:
@@ -155,8 +174,7 @@ def _hub_builder(config: DataConfig) -> Any:
         if is_csv(builder) and Path(builder.cache_dir).exists():
             # It has the types that the library found when it prepared the files, declared or not.
             with tempfile.TemporaryDirectory() as folder:
-                unprepared = datasets.load_dataset_builder(*named, cache_dir=folder)
-            builder = unprepared if reads_csv(unprepared) else builder
+                builder = datasets.load_dataset_builder(*named, cache_dir=folder)
         if isinstance(builder, Cache) and _stored_key(config).is_file():
             raise ConnectionError("its CSV files have to be read with a network")
         return builder
@@ -175,9 +193,10 @@ def _download_message(config: DataConfig, error: Exception) -> str:
 
 
 def _built(config: DataConfig, builder: Any, scratch: Path | None) -> Tables:
-    if reads_csv(builder):
+    if is_csv(builder):
         tables = csv_tables(builder, names_in(config.categorical_keys), scratch)
-        return {name: (table, {}) for name, table in tables.items()}
+        names = class_names_of(declared_types(builder))
+        return {name: (table, names) for name, table in tables.items()}
     builder.download_and_prepare()
     tables = dict(_tables(builder.as_dataset()))
     used = [split for split in (config.train_split, config.test_split) if split in tables]
@@ -262,7 +281,7 @@ def class_names_of(features: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     import datasets
 
     return {
-        name: tuple(feature.names)
+        name: tuple(map(str, feature.names))  # YAML reads 3 and no as others than texts
         for name, feature in features.items()
         if isinstance(feature, datasets.ClassLabel)
     }
@@ -328,15 +347,16 @@ def _check_parquet(folder: Path, *, read_all: bool = False) -> None:
         if path.suffix != ".parquet":
             continue
         try:
-            rows = pq.read_metadata(path).num_rows
-            if read_all:
-                for _ in pq.ParquetFile(path).iter_batches():
+            with pq.ParquetFile(path) as file:
+                rows, names = file.metadata.num_rows, file.schema_arrow.names
+                for _ in file.iter_batches() if read_all else ():
                     pass
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path}: damaged or truncated Parquet file: {_innermost(error)} "
                 "Copy or download it again."
             ) from error
+        refuse_equal_names(path, names)
         if not rows:
             raise DataError(f"{path}: has no examples. Fill it, or remove the file.")
 
@@ -351,9 +371,9 @@ def _check_same_names(config: DataConfig, files: Mapping[str, Sequence[str]]) ->
     used = [
         file for split in (config.train_split, config.test_split) for file in files.get(split, ())
     ]
-    typed = [file for file in used if file.endswith((".parquet", ".json", ".jsonl"))]
+    typed = [file for file in used if file.endswith(TYPED)]
     schemas = {Path(file): _schema(file) for file in typed} if len(typed) > 1 else {}
-    _check_same_kinds(schemas)
+    _check_same_kinds(schemas, kind_of)
     names_of_file = {
         path: class_names_of(datasets.Features.from_arrow_schema(schema))
         for path, schema in schemas.items()
@@ -382,7 +402,15 @@ def _schema(file: str) -> Any:
     return pa.table(next(iter(rows.iter(FIRST_ROWS)), {})).schema
 
 
-def _check_same_kinds(schemas: Mapping[Path, Any]) -> None:
+def _kind_of_number(kind: Any) -> str:
+    import pyarrow as pa
+
+    if pa.types.is_floating(kind):
+        return "fractions"
+    return "whole numbers" if pa.types.is_integer(kind) else ""
+
+
+def _check_same_kinds(schemas: Mapping[Path, Any], kind_of: Callable[[Any], str]) -> None:
     """Raise DataError if a column is of another kind in another file: the library makes 2 of true 1."""
     first_of_column: dict[str, tuple[Path, str]] = {}
     for path, schema in schemas.items():

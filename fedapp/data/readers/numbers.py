@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,12 +14,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from fedapp.config.data import DataConfig
-from fedapp.data.readers.source import CLIENT_NAMES, INDEX_NAMES, column_named
+from fedapp.data.readers.source import CLIENT_NAMES, column_named, is_index
 from fedapp.data.table import MAX_CATEGORIES, MAX_NUMBER, MISSING
 from fedapp.errors import DataError
 
 SAMPLE = 1000
 """Rows of a text column from which it is seen that it is meant to hold numbers."""
+
+NUMERAL = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*", re.ASCII)
+"""What pandas reads as a number; Python's float also takes 1_000 and other scripts' digits and spaces."""
+
+OTHER_INPUTS = "set input-keys to the columns to use"
 
 ClassNames = Mapping[str, tuple[str, ...]]
 
@@ -76,21 +82,26 @@ def _commas(columns: Sequence[str]) -> str:
     return f" Rename {named!r} to use it: commas separate names." if named else ""
 
 
-def table_inputs(config: DataConfig, table: Any, class_names: ClassNames, label: str) -> list[str]:
-    """Return the names of a table's input columns; none where the inputs are images or texts.
+def table_inputs(
+    config: DataConfig, splits: Mapping[str, Any], class_names: ClassNames, label: str
+) -> list[str]:
+    """Return the names of the input columns of a table's splits; none if those are images or texts.
 
     Raises
     ------
     DataError
         `input-keys` names no column, one twice, or the label; or a column of numbers has text in it.
     """
+    table = splits[config.train_split]
     if config.input_keys:
         return _named(config, table, label)
     if config.input_key:
         return []
     clients = (config.client_key,) if config.client_key else CLIENT_NAMES
-    without = {label, *clients, *INDEX_NAMES}
-    others = [field for field in table.schema if field.name not in without]
+    without = {label, *clients}
+    others = [
+        field for field in table.schema if field.name not in without and not is_index(field.name)
+    ]
     codes = names_in(config.categorical_keys)
     texts = [f.name for f in others if is_text(f.type) and f.name.strip() not in codes]
     inputs = [
@@ -101,7 +112,8 @@ def table_inputs(config: DataConfig, table: Any, class_names: ClassNames, label:
     if not inputs or not all(is_number(f.type) or is_text(f.type) for f in others):
         return []
     for name in texts:
-        refuse_text_among_numbers(Column(config.dataset, name, {config.train_split: table[name]}))
+        parts = {split: own[name] for split, own in splits.items() if name in own.column_names}
+        refuse_text_among_numbers(Column(config.dataset, name, parts))
     return [] if texts else inputs
 
 
@@ -171,9 +183,9 @@ def numbers_of(column: Column, missing: str) -> dict[str, NDArray[np.float64]]:
     result = {}
     for split, part in column.parts.items():
         if not is_number(part.type):
+            fix = f"Leave it out: {OTHER_INPUTS}." if column.keys else "Save it as numbers."
             raise DataError(
-                f"{column.of(split)}: holds {part.type}, neither numbers nor categories. Leave it out "
-                "of the inputs: set input-keys to the columns to use."
+                f"{column.of(split)}: holds {part.type}, neither numbers nor categories. {fix}"
             )
         kind = pa.int8() if pa.types.is_boolean(part.type) else part.type
         values = np.array(
@@ -212,10 +224,10 @@ def categories_of(
             _refuse_missing(column, split, gaps)
     names = sorted(set().union(*texts.values()))
     if len(names) > MAX_CATEGORIES:
+        fix = f"Leave it out: {OTHER_INPUTS}." if column.keys else "Correct it."
         raise DataError(
             f"dataset {column.dataset!r}, column {column.name!r}: has {len(names)} different values, and "
-            f"a categorical column at most {MAX_CATEGORIES}. Leave it out: set input-keys to the columns "
-            "to use."
+            f"a categorical column at most {MAX_CATEGORIES}. {fix}"
         )
     number = {name: float(code) for code, name in enumerate(names)}
     codes = {split: np.array([number[v] for v in values]) for split, values in texts.items()}
@@ -240,33 +252,31 @@ def _texts(column: Column, split: str) -> Iterator[str]:
             yield str(value)
 
 
-def refuse_text_among_numbers(column: Column, minimum: float = 0.5) -> None:
+def refuse_text_among_numbers(column: Column, minimum: float = 0.5, fix: str = "") -> None:
     """Refuse a text column of which more than ``minimum`` are numbers, with the row of one that is not.
+
+    They are counted in the first split, that for training. ``fix``: what to do, if not as for inputs.
 
     Raises
     ------
     DataError
         There is such a row; where all are numbers, they are codes such as "08001".
     """
-    for split, part in column.parts.items():
-        if not is_text(part.type):
-            continue
-        sample = part.slice(0, SAMPLE).to_pylist()
-        if sum(_is_numeral(value) for value in sample) <= minimum * len(sample):
-            continue
+    texts = {split: part for split, part in column.parts.items() if is_text(part.type)}
+    sample = next(iter(texts.values())).slice(0, SAMPLE).to_pylist() if texts else []
+    if sum(_is_numeral(value) for value in sample) <= minimum * len(sample):
+        return
+    for split, part in texts.items():
         for row, value in enumerate(part.to_pylist()):
             if value is not None and not _is_numeral(value):
                 raise DataError(
                     f"{column.of(split)}: row {row} is {value!r}, in a column of numbers. "
-                    f"{column.correction}"
+                    f"{fix or column.correction}"
                 )
 
 
 def _is_numeral(value: str | None) -> bool:
-    try:
-        return value is not None and bool(value) and math.isfinite(float(value))
-    except ValueError:
-        return False
+    return value is not None and bool(NUMERAL.fullmatch(value)) and math.isfinite(float(value))
 
 
 def _refuse_missing(column: Column, split: str, rows: Sequence[int] | NDArray[Any]) -> None:
@@ -294,7 +304,9 @@ def label_of(config: DataConfig, column: Column) -> tuple[dict[str, NDArray[Any]
                 f"{column.of(split)}: row {gaps[0]} has no label ({gaps.size} such rows). Remove these "
                 "rows or label them."
             )
-    refuse_text_among_numbers(column)
+    if config.task != "classification":
+        fix = "Correct it, or set task='classification' to take all as names of classes."
+        refuse_text_among_numbers(column, fix=fix)
     kind = next(iter(column.parts.values())).type
     if column.is_categorical:
         return _names_of_classes(config, column)

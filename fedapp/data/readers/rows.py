@@ -66,6 +66,8 @@ def _read(path: Path, statistics: Statistics) -> tuple[Any, ClassNames]:
     """Return the table in a file, and the names of its class-label columns."""
     try:
         return _read_csv(path, statistics) if path.suffix == ".csv" else _read_parquet(path)
+    except DataError:
+        raise
     except Exception as error:
         raise DataError(
             f"{path}: cannot be read as a table: {str(error).rstrip('.')}. Give it the model's columns "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sized
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -122,14 +122,27 @@ def several_sets(config: DataConfig, names: Iterable[str]) -> DataError:
     )
 
 
-INDEX_NAMES = ("Unnamed: 0", "__index_level_0__")
-"""Columns of rows' numbers or names: of CSV that pandas or R wrote, and of Parquet of pandas."""
+_INDEX = re.compile(r"Unnamed: \d+(\.\d+)*|__index_level_\d+__")
+
+
+def is_index(column: str) -> bool:
+    """Return whether a column has no name of its own, as the rows' index that pandas or R wrote.
+
+    pandas reads such columns of CSV as Unnamed: 0, or Unnamed: 0.1 of an index that was saved twice.
+    """
+    return bool(_INDEX.fullmatch(column))
 
 
 def column_named(name: str, columns: Collection[str]) -> str:
     """Return the column that a key names, in which spaces around it may be left out; else ``name``."""
     like = (column for column in columns if column.strip() == name)
     return name if not name or name in columns else next(like, name)
+
+
+def refuse_equal_names(path: Path | str, names: Sequence[str]) -> None:
+    """Raise DataError if two columns of a file have the same name."""
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise DataError(f"{path}: two columns are called {twice!r}. Rename or remove one of them.")
 
 
 def no_column(where: str, name: str, columns: Iterable[str]) -> str:

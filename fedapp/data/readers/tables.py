@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -28,11 +29,11 @@ from fedapp.data.readers.numbers import (
 )
 from fedapp.data.readers.source import (
     CLIENT_NAMES,
-    INDEX_NAMES,
     Source,
     Split,
     choose_splits,
     column_named,
+    is_index,
     no_column_in_test,
 )
 from fedapp.data.table import Table
@@ -67,9 +68,10 @@ def source_from_tables(
     given = {key: getattr(config, key) for key in ("input_key", "label_key", "client_key")}
     columns = {key: column_named(name, train.column_names) for key, name in given.items()}
     config = config.model_copy(update=columns)
+    _check_clients(config, train)
     label = _label_name(config, train, class_names)
-    if names := table_inputs(config, train, class_names, label):
-        splits = {config.train_split: train} | ({} if test is None else {config.test_split: test})
+    splits = {config.train_split: train} | ({} if test is None else {config.test_split: test})
+    if names := table_inputs(config, splits, class_names, label):
         return _source_of_table(config, splits, names, label, class_names)
     keys = _input_key(config, train), _label_key(config, train, class_names)
     return Source(
@@ -77,6 +79,17 @@ def source_from_tables(
         test=None if test is None else _split(config, config.test_split, test, *keys),
         class_names=class_names.get(keys[1], ()),
     )
+
+
+def _check_clients(config: DataConfig, table: Any) -> None:
+    if config.client_key not in table.column_names:
+        return
+    kind = table.schema.field(config.client_key).type
+    if not _is_scalar(kind):
+        raise DataError(
+            f"client-key = {config.client_key!r}: this column holds {kind}, and ids are whole numbers or "
+            "texts. Save it as text, or name another column."
+        )
 
 
 def _input_key(config: DataConfig, table: Any) -> str:
@@ -90,8 +103,8 @@ def _input_key(config: DataConfig, table: Any) -> str:
         )
     images: list[str] = [field.name for field in table.schema if _is_image(field.type)]
     texts: list[str] = [field.name for field in table.schema if is_text(field.type)]
-    client_columns = (*CLIENT_NAMES, *INDEX_NAMES, config.client_key)
-    texts.sort(key=lambda name: (name != "text", name != "x", name in client_columns))
+    clients = (*CLIENT_NAMES, config.client_key)
+    texts.sort(key=lambda name: (name != "text", name != "x", name in clients or is_index(name)))
     if not images + texts:
         raise DataError(
             f"dataset = {config.dataset!r}: no column holds images or text, and not all others hold "
@@ -319,6 +332,8 @@ def open_image(source: Any, where: str) -> Image.Image:
     """
     try:
         image: Image.Image = Image.open(source)
+        # Of colours Pillow reads 16 bits a channel as 8. Their form is in the tiles, which load() drops.
+        deep = re.search(";16[BL]", str(getattr(image, "tile", [])[:1]))
         image.load()
         if image.getexif().get(Base.Orientation, 1) != 1:
             image = exif_transpose(image)
@@ -330,8 +345,9 @@ def open_image(source: Any, where: str) -> Image.Image:
         raise DataError(
             f"{where}: not a readable image, such as PNG or JPEG: {error}. Replace it, or leave it out."
         ) from error
-    if image.mode in DEEP:
-        raise DataError(f"{where}: {image.mode} pixels. Convert it to 8 bits a channel.")
+    if deep or image.mode in DEEP:
+        mode = image.mode if image.mode in DEEP else f"{image.mode};16"
+        raise DataError(f"{where}: {mode} pixels. Convert it to 8 bits a channel.")
     if image.has_transparency_data and any(image.convert("RGBA").getchannel("A").histogram()[:255]):
         raise DataError(
             f"{where}: has transparent pixels, and opacity is no input. Draw it on a background."
