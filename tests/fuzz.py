@@ -244,7 +244,7 @@ OWN = read_config({"num-clients": 0})
 
 def answers(rng):
     """An answer to the query: a node is taken in with a sane size, or refused with a reason."""
-    content = RecordDict({"holdings": ConfigRecord(copy.deepcopy(HOLDINGS))})
+    content = RecordDict({"node-data": ConfigRecord(copy.deepcopy(HOLDINGS))})
     mutate_records(rng, content)
     nodes = Nodes(OWN, TASK, "digits-2", None)
     why = nodes._accept(5, as_message(content))

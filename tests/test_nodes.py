@@ -81,7 +81,7 @@ def asked(
     answer: dict[str, object], task: Task = DIGITS.task, sizes: np.ndarray | None = None
 ) -> str:
     """Return why a node that answers so is refused, or nothing; with sizes clients are virtual."""
-    record = RecordDict({"holdings": ConfigRecord(answer)})  # type: ignore[arg-type]
+    record = RecordDict({"node-data": ConfigRecord(answer)})  # type: ignore[arg-type]
     config = read_config({"num-clients": 0 if sizes is None else len(sizes)})
     nodes = Nodes(config, task, DIGITS.fingerprint, sizes)
     why = nodes._accept(5, Message(record, SUPERLINK_NODE_ID, "query"))
@@ -422,7 +422,7 @@ class RegisteredGrid(InlineGrid):
         node = message.metadata.dst_node_id
         self.asked.append(node)
         record = ConfigRecord(self.answers[node])  # type: ignore[arg-type]
-        self.replies[message_id] = Message(RecordDict({"holdings": record}), reply_to=message)
+        self.replies[message_id] = Message(RecordDict({"node-data": record}), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the answers."""

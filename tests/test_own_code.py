@@ -395,7 +395,7 @@ def answered(change: Callable[[dict[str, Any]], None]) -> Callable[[Message, Con
     def call(message: Message, context: Context) -> Message:
         reply = client_app(message, context)
         if message.metadata.message_type == "query":
-            change(reply.content["holdings"])
+            change(reply.content["node-data"])
         return reply
 
     return call

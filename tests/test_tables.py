@@ -849,7 +849,7 @@ def test_a_node_sends_statistics_only_where_they_are_needed(tmp_path, settings, 
     values = {"num-clients": 0, "dataset": folder, **settings}
     node = Context(RUN_ID, 7, {"data-path": folder, "client-id": 0}, RecordDict(), values)
     reply = run_client_app(client_app, Message(RecordDict(), 7, MessageType.QUERY), node)
-    found = reply.content.config_records["holdings"]
+    found = reply.content.config_records["node-data"]
     assert found["examples"] == 2
     assert ("table" in found) == sends
     assert ('"mean": 72.0' in str(found)) == ("72.0" in str(found)) == sends
