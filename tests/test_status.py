@@ -128,17 +128,18 @@ def test_why_a_run_ended_is_said_until_a_resume_begins(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "by_flower", "said"),
     [
-        (SystemExit(0), "Flower stopped it"),
-        (RunNotRunningException(), "Flower stopped it"),
-        (ZeroDivisionError("by 0"), r"ZeroDivisionError: by 0 \(tests/test_status.py, line"),
-        (RunError("make room\nand go on"), "make room\nand go on"),
+        (SystemExit(0), True, "Flower stopped it"),
+        (SystemExit("enough"), False, r"SystemExit: enough \(tests/test_status.py, line"),
+        (RunNotRunningException(), True, "Flower stopped it"),
+        (ZeroDivisionError("by 0"), True, r"ZeroDivisionError: by 0 \(tests/test_status.py, line"),
+        (RunError("make room\nand go on"), True, "make room\nand go on"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_last_line_of_a_log_says_what_ended_the_run(error, said, tmp_path, capfd):
-    with pytest.raises(type(error)), logged(RunDirectory(tmp_path)):
+def test_the_last_line_of_a_log_says_what_ended_the_run(error, by_flower, said, tmp_path, capfd):
+    with pytest.raises(type(error)), logged(RunDirectory(tmp_path), by_flower=by_flower):
         raise error
     line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert line["level"] == "ERROR"
