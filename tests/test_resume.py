@@ -60,7 +60,7 @@ def whole(tmp_path_factory):
 def killed_run(folder, point, round_, **options):
     code = killed.run({**SETTINGS, "run-dir": folder}, kill=(point, round_), **options)
     assert code == -signal.SIGKILL
-    assert not (folder / "summary.json").exists()
+    assert not (folder / "model.safetensors").exists()
 
 
 KILLS = [
