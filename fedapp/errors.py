@@ -24,6 +24,10 @@ class ConfigError(FedappError):
     """A run-config key, or a combination of keys, is not allowed."""
 
 
+class RunBusyError(ConfigError):
+    """Another process runs the run."""
+
+
 class ComponentError(ConfigError):
     """The code of a component is not there, cannot be imported, or defines no such component."""
 
@@ -46,7 +50,7 @@ def one_line(text: object) -> str:
     return "".join(each for each in line if each.isprintable()) or "no reason"
 
 
-def reason_of(error: Exception) -> str:
+def reason_of(error: BaseException) -> str:
     """Return the error, and the last line of the user's own code that raised it.
 
     If there is none, it is the last one outside of installed packages. Errors that a user can fix, and

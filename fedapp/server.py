@@ -108,7 +108,8 @@ def run(
     directory, run_info = _open(config, node_data)
     if config.resume and isinstance(grid, LocalGrid):
         _check_resumed_nodes(grid, config, run_info, directory)
-    with locked(directory, new=not config.resume), logged(directory):
+    by_flower = not isinstance(grid, LocalGrid)
+    with locked(directory, new=not config.resume), logged(directory, by_flower=by_flower):
         log(INFO, "Run directory: %s", directory.path)
         if isinstance(grid, LocalGrid) and grid.location:
             log(INFO, "Workers: %s", grid.location)

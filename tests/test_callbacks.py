@@ -1,5 +1,6 @@
 """What callbacks leave behind."""
 
+import errno
 import io
 import math
 from types import SimpleNamespace
@@ -48,6 +49,18 @@ def test_tensorboard_shows_every_number_and_forgets_what_a_resume_does_again(tmp
     resumed.on_round(result(2, test_accuracy=0.375), ServerState(2, {}))
     resumed.close()
     assert scalars(tmp_path, "test_accuracy") == [(1, 0.25), (2, 0.375)]
+
+
+def test_events_that_cannot_be_written_at_the_end_fail_no_run(tmp_path, caplog):
+    """The thread that writes them raises its error where the file is closed."""
+
+    def close():
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    writer = TensorBoardWriter(RunDirectory(tmp_path))
+    writer._writer = SimpleNamespace(close=close)
+    writer.close()
+    assert "tensorboard lacks its last events: [Errno 28] No space left" in caplog.text
 
 
 def test_every_callback_is_closed_also_after_one_that_fails(tmp_path):

@@ -13,9 +13,15 @@ from flwr.common.logger import log
 
 from fedapp import files
 from fedapp.errors import RunError
+from fedapp.federation.callback import ServerState
+from fedapp.federation.round_result import RoundResult
 from fedapp.files import append_or_restore
+from fedapp.runs import callbacks
+from fedapp.runs.callbacks import Checkpoints, Metrics
+from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory
 from fedapp.runs.lock import LogFile, logged
+from fedapp.runs.metrics import to_line
 from fedapp.runs.status import status
 from tests import killed
 from tests.in_process import SMALL, metrics, run
@@ -71,8 +77,6 @@ def no_room_for(name):
 
 
 def test_no_room_at_the_end_is_one_clear_error(tmp_path, monkeypatch):
-    from fedapp.runs import callbacks
-
     monkeypatch.setattr(callbacks, "save_checkpoint", full)
     with pytest.raises(RunError, match=r"checkpoints cannot be written \(No space left.*resume"):
         run(tmp_path / "run")
@@ -137,8 +141,6 @@ def test_a_power_cut_leaves_no_checkpoint_without_its_rounds(tmp_path, monkeypat
 
 
 def test_lines_of_metrics_wait_for_room(tmp_path, monkeypatch):
-    from fedapp.runs import callbacks
-
     tries = []
 
     def sometimes(path, text):
@@ -151,6 +153,41 @@ def test_lines_of_metrics_wait_for_room(tmp_path, monkeypatch):
     folder = run(tmp_path / "run")
     assert [r["round"] for r in metrics(folder)] == [0, 1, 2, 3]
     assert [text.count("\n") for text in tries] == [1, 1, 2, 1, 0]
+
+
+def test_no_checkpoint_replaces_another_while_lines_of_metrics_wait(tmp_path, monkeypatch):
+    """No resume could go on from it, without the lines of its rounds."""
+    directory = RunDirectory(tmp_path)
+    checkpoints = Checkpoints(directory, every=1, seconds=0.0)
+    both = (Metrics(directory, checkpoints), checkpoints)
+
+    def do(round_):
+        for callback in both:
+            callback.on_round(RoundResult(round_), ServerState(round_, {}))
+
+    do(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(callbacks, "append_or_restore", full)
+        do(2)
+        do(3)
+    assert checkpoint_rounds(directory.checkpoints) == [1]
+    assert checkpoints.problem == "No space left on device after round 3"
+    for callback in both:
+        callback.close()
+    assert [r["round"] for r in metrics(tmp_path)] == [1, 2, 3]
+    assert checkpoint_rounds(directory.checkpoints) == [3, 1]
+
+
+def test_a_resume_on_a_full_disk_is_one_clear_error_and_rewrites_nothing_whole(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(to_line({"round": number, "seconds": {}}) for number in (1, 2)))
+    lines = Metrics(RunDirectory(tmp_path))
+    with no_room_for("metrics.jsonl"):
+        lines.on_start(ServerState(2, {}))
+        with pytest.raises(RunError, match=r"metrics.jsonl cannot be written \(No space"):
+            lines.on_start(ServerState(1, {}))
+    lines.on_start(ServerState(1, {}))
+    assert [r["round"] for r in metrics(tmp_path)] == [1]
 
 
 def test_an_append_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from fedapp.runs.metrics import read_metrics
 from fedapp.runs.page import inline_svg
 from fedapp.runs.report import write_report
 from fedapp.runs.report_page import seconds
+from fedapp.runs.stored_run import round_of_model
 from tests.html_pages import Page
 from tests.in_process import run
 from tests.made_runs import made_run
@@ -24,7 +25,8 @@ from tests.made_runs import made_run
 def report_of(folder: Path) -> tuple[str, Page]:
     config, _ = read_stored(folder)
     directory = RunDirectory(folder)
-    write_report(directory, config, write_summary(directory, config))
+    summary = write_summary(directory, config)
+    write_report(directory, config, summary, round_of_model(directory.model))
     html = (folder / "report.html").read_text()
     return html, Page(html)
 

@@ -23,7 +23,13 @@ from fedapp.studies.papers.cells import make_cells
 from fedapp.studies.papers.costs import Cost
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.publish import refuse_to_overwrite
-from fedapp.studies.papers.reproduce import done_so_far, estimated_costs, prepare, reproduce
+from fedapp.studies.papers.reproduce import (
+    done_so_far,
+    estimated_costs,
+    prepare,
+    publish_done,
+    reproduce,
+)
 from fedapp.studies.papers.results import collect
 from fedapp.studies.papers.schema import SCALES, ScaleName
 from fedapp.studies.papers.stored import read_results, results_of, write_results
@@ -440,6 +446,21 @@ def test_records_of_another_folder_become_rows_and_results(tmp_path: Path) -> No
         assert run.curve is not None
         assert run.curve.rounds == list(range(run.rounds + 1))
         assert run.curve.accuracy == pytest.approx(records[run.run].accuracy[: run.rounds + 1])
+
+
+def test_results_that_another_command_wrote_meanwhile_are_not_replaced(tmp_path: Path) -> None:
+    """Each of the two has runs that the other does not have."""
+    works = []
+    for name, runs in (("a", recorded_runs(1.0)[:2]), ("b", recorded_runs(1.0)[2:])):
+        update_table(tmp_path / name / "seo.parquet", runs)
+        folders = (tmp_path / name, tmp_path / "to", SchedulerOptions(), {}, (tmp_path / name,))
+        works.append(prepare(["seo-fig5"], ReproduceOptions("smoke", None, *folders)))
+    said = [publish_done(work, ["seo-fig5"], Console(quiet=True)) for work in works]
+    assert said[0] == ""
+    assert "seo-fig5/smoke.json is not overwritten: it has results of 2 cells" in said[1]
+    results = read_results(tmp_path / "to", "seo-fig5", "smoke")
+    assert results is not None
+    assert [len(each.runs) for each in results.cells.values()] == [1, 1, 0, 0]
 
 
 def test_two_peoples_folders_are_merged_by_row(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def whole(tmp_path_factory):
 def killed_run(folder, point, round_, **options):
     code = killed.run({**SETTINGS, "run-dir": folder}, kill=(point, round_), **options)
     assert code == -signal.SIGKILL
-    assert not (folder / "summary.json").exists()
+    assert not (folder / "model.safetensors").exists()
 
 
 KILLS = [
@@ -574,6 +574,16 @@ def test_a_checkpoint_outlives_older_and_later_ones(tmp_path):
     save_checkpoint(tmp_path, ServerState(35, {}))
     assert checkpoint_rounds(tmp_path) == [35, 30]
     assert load_checkpoint(tmp_path).round == 35
+
+
+def test_a_users_own_copies_of_checkpoints_stay(tmp_path):
+    names = ["best-round-000002.safetensors", "round-000002.safetensors.bak"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"a copy")
+    for round_ in (10, 20, 30):
+        save_checkpoint(tmp_path, ServerState(round_, {}))
+    assert checkpoint_rounds(tmp_path) == [30, 20]
+    assert {*names} < {path.name for path in tmp_path.iterdir()}
 
 
 def test_what_a_kill_left_half_written_goes_with_the_next_checkpoint(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from fedapp.data.dataset import Examples
 from fedapp.engines.in_process import InlineGrid
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
+from fedapp.runs.status import status
 from fedapp.server import run
 from fedapp.studies.sweep.execute import Job, execute_run, execute_together
 from fedapp.studies.sweep.identity import Request
@@ -43,7 +45,7 @@ def in_one_batch(works: Sequence[Callable[[], Any]]) -> list[Any]:
         try:
             with run_batch.taking_part():
                 found[place] = works[place]()
-        except Exception as error:
+        except BaseException as error:
             found[place] = error
 
     threads = [
@@ -123,6 +125,21 @@ def test_a_run_that_raises_does_not_harm_the_others_and_draws_nothing_twice() ->
     assert fine is None
     first = np.float32(np.random.default_rng(0).random())
     assert draws == [first, first]
+
+
+def test_a_run_that_calls_exit_while_it_trains_ends_itself_and_no_other() -> None:
+    """Its clients may be trained in the thread of another run."""
+
+    class Exits(Doubling):
+        def train(self, tasks: Sequence[ClientTask], plan: RoundPlan) -> list[ClientResult]:
+            if any(float(task.examples.inputs[0, 0]) < 0 for task in tasks):
+                sys.exit("accuracy is enough")
+            return super().train(tasks, plan)
+
+    trainer = Exits()
+    [wrong, fine] = in_one_batch([rounds_of(trainer, [-1]), rounds_of(trainer, [1, 2])])
+    assert isinstance(wrong, SystemExit)
+    assert fine == [2, 4]
 
 
 def test_after_half_a_capture_nobody_trains_anew() -> None:
@@ -334,6 +351,24 @@ def test_a_run_that_fails_or_is_stopped_does_not_stop_the_others(tmp_path: Path)
     found = {run: record.status for run, record in ended.items() if record}
     assert found == {wild.run: "diverged", fine.run: "complete"}
     assert (store.folder(cut.run) / "checkpoints" / "round-000002.json").exists()
+
+
+def test_a_run_whose_callback_calls_exit_has_failed(tmp_path: Path) -> None:
+    """It ended its thread alone, and nobody heard of the end of the run."""
+    (tmp_path / "exits.py").write_text(
+        "import sys\nfrom fedapp.federation.callback import RunCallback\n\n\n"
+        "class Exits(RunCallback):\n    name = 'exits'\n"
+        "    def on_round(self, result, state):\n"
+        "        sys.exit('accuracy is enough')\n"
+    )
+    ended: list[RunRecord | None] = []
+    wanted = request(0.1, callbacks=str(tmp_path / "exits.py"))
+    execute_together([Job(wanted, lambda *_: False, ended.append)], Store(tmp_path / "runs"))
+    [record] = ended
+    assert record is not None
+    assert (record.status, record.problem) == ("failed", "SystemExit: accuracy is enough")
+    end = dict(status(tmp_path / "runs" / wanted.run))["ended because"]
+    assert end.startswith("SystemExit: accuracy is enough (")
 
 
 def test_runs_of_other_rates_and_seeds_train_together() -> None:

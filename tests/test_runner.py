@@ -14,18 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 from rich.console import Console
 
 from fedapp.cli import main as cli
+from fedapp.runs import lock
 from fedapp.runs.metrics import read_metrics
 from fedapp.runs.status import status
+from fedapp.studies.sweep import execute as execute_module
 from fedapp.studies.sweep.command import sweep_settings
 from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.scheduler import Schedule, SchedulerOptions
 from fedapp.studies.sweep.search import Plans, SearchResult, fixed
 from fedapp.studies.sweep.store import Store
-from fedapp.studies.sweep.workers import Worker
+from fedapp.studies.sweep.workers import Worker, WorkerEvent
 from tests.killed import PROCESSES
 
 pytestmark = pytest.mark.process
@@ -157,9 +160,67 @@ def test_a_run_that_is_stopped_can_be_resumed_and_is_not_finished(tmp_path: Path
     [request] = requests([0.1], rounds=4)
     assert execute_run(request, Store(tmp_path), lambda round_, accuracy: round_ == 2) is None
     folder = tmp_path / request.run
-    assert dict(status(folder))["resume"].startswith("from round 2: fedapp run --resume ")
+    rows = dict(status(folder))
+    assert rows["resume"].startswith("from round 2: fedapp run --resume ")
+    assert rows["ended because"] == "its sweep was stopped"
     assert not (folder / "model.safetensors").exists()
     assert execute_run(request, Store(tmp_path), lambda round_, accuracy: False).last_round == 4
+
+
+def test_a_run_that_is_stopped_in_its_last_round_ends(tmp_path: Path) -> None:
+    [request] = requests([0.1], rounds=2)
+    record = execute_run(request, Store(tmp_path), lambda round_, accuracy: round_ == 2)
+    assert (record.status, record.last_round) == ("complete", 2)
+    assert dict(status(tmp_path / request.run))["state"] == "finished"
+
+
+@pytest.mark.parametrize("target", [0.0, 0.12])
+def test_a_run_that_was_killed_before_its_last_files_is_resumed_for_them(
+    target: float, tmp_path: Path
+) -> None:
+    """And runs no round again, also where its target ended it."""
+    [request] = requests([0.1], rounds=9 if target else 3, **{"eval-every": 2})
+    request = Request.of(dict(request.settings), request.rounds, target)
+    store, folder = Store(tmp_path), tmp_path / request.run
+    record = execute_run(request, store, lambda *_: False)
+    metrics = (folder / "metrics.jsonl").read_bytes()
+    for name in ("model.safetensors", "record.json"):
+        (folder / name).unlink()
+    again = execute_run(request, Store(tmp_path), lambda *_: False)
+    assert (again.rounds, again.loss) == (record.rounds, record.loss)
+    assert (folder / "metrics.jsonl").read_bytes() == metrics
+    assert dict(status(folder))["state"] == "finished"
+
+    [shorter] = requests([0.1], rounds=2, **{"eval-every": 2})
+    (folder / "model.safetensors").unlink()
+    (folder / "record.json").unlink()
+    assert execute_run(shorter, Store(tmp_path), lambda *_: False).status == "complete"
+    assert not (folder / "model.safetensors").exists()  # it is that of the longer request
+
+
+def test_a_run_that_is_resumed_by_hand_is_not_recorded_as_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the runs after it go on meanwhile."""
+    [request], store = requests([0.1], rounds=2), Store(tmp_path)
+    monkeypatch.setattr(execute_module, "LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr(lock, "LOCK_TIMEOUT", 0.0)
+    folder = store.folder(request.run)
+    folder.mkdir()
+    with FileLock(folder / ".lock"):
+        assert execute_run(request, store, lambda *_: False) is None
+        with monkeypatch.context() as patch:  # it begins in this moment
+            patch.setattr(execute_module, "is_locked", lambda directory: False)
+            assert execute_run(request, store, lambda *_: False) is None
+        assert store.find(request) is None
+        console = Console(file=io.StringIO(), width=200)
+        schedule = Schedule({}, store, SchedulerOptions(), console)
+        for _ in range(2):
+            schedule._report("a", WorkerEvent(request, done=True))
+        assert console.file.getvalue() == (
+            f"a  {request.run}  waits: another process runs it, in {folder}\n"
+        )
+    assert execute_run(request, store, lambda *_: False).status == "complete"
 
 
 def test_a_longer_request_leaves_the_result_of_a_shorter_one_as_it_was(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from fedapp.cli.main import app
 from fedapp.errors import ConfigError, RunError
-from fedapp.runs import lock
+from fedapp.runs import final_outputs, lock
 from fedapp.runs.callbacks import Checkpoints, Metrics
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.final_outputs import summarise
@@ -128,17 +128,18 @@ def test_why_a_run_ended_is_said_until_a_resume_begins(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "by_flower", "said"),
     [
-        (SystemExit(0), "Flower stopped it"),
-        (RunNotRunningException(), "Flower stopped it"),
-        (ZeroDivisionError("by 0"), r"ZeroDivisionError: by 0 \(tests/test_status.py, line"),
-        (RunError("make room\nand go on"), "make room\nand go on"),
+        (SystemExit(0), True, "Flower stopped it"),
+        (SystemExit("enough"), False, r"SystemExit: enough \(tests/test_status.py, line"),
+        (RunNotRunningException(), True, "Flower stopped it"),
+        (ZeroDivisionError("by 0"), True, r"ZeroDivisionError: by 0 \(tests/test_status.py, line"),
+        (RunError("make room\nand go on"), True, "make room\nand go on"),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_last_line_of_a_log_says_what_ended_the_run(error, said, tmp_path, capfd):
-    with pytest.raises(type(error)), logged(RunDirectory(tmp_path)):
+def test_the_last_line_of_a_log_says_what_ended_the_run(error, by_flower, said, tmp_path, capfd):
+    with pytest.raises(type(error)), logged(RunDirectory(tmp_path), by_flower=by_flower):
         raise error
     line = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
     assert line["level"] == "ERROR"
@@ -208,9 +209,28 @@ def test_a_run_that_a_callback_ended_is_finished_until_more_rounds_are_planned(
     assert dict(status(tmp_path / "run"))["state"] == "stopped"
 
 
+def test_a_run_that_is_killed_while_its_last_files_are_written_is_not_finished(
+    tmp_path, monkeypatch
+):
+    """Its summary and report are those of the run before it went on."""
+    run(tmp_path / "run")
+
+    def stop(directory, config):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(final_outputs, "write_summary", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "run", resume=True, num_server_rounds=5)
+    rows = dict(status(tmp_path / "run"))
+    assert (rows["state"], rows["rounds"]) == ("stopped", "5 of 5")
+    assert rows["resume"].startswith("from round 5: ")
+
+
 def test_a_run_that_spent_its_epsilon_is_finished(tmp_path):
     settings = {"dp-fedavg.noise": 1.0, "dp-fedavg.max-epsilon": 1.0, "weighting": "uniform"}
-    folder = run(tmp_path / "run", algorithm="dp-fedavg", num_server_rounds=20, **settings)
+    settings |= {"algorithm": "dp-fedavg", "pictures": True}
+    folder = run(tmp_path / "run", num_server_rounds=20, **settings)
+    assert "Resume" not in (folder / "report.html").read_text()
     rows = dict(status(folder))
     assert rows["state"] == "finished"
     assert rows["resume"].startswith(

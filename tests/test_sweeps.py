@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import inspect
 import io
 import json
 import math
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -19,7 +21,7 @@ from rich.console import Console
 
 from fedapp.config.read import read_config
 from fedapp.config.registry import FAMILIES, source_digest
-from fedapp.errors import ConfigError, FedappError
+from fedapp.errors import ConfigError, FedappError, RunError
 from fedapp.federation.evaluation import evaluation_metrics
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
@@ -27,6 +29,7 @@ from fedapp.runs.metrics import read_metrics
 from fedapp.studies.papers.options import ReproduceOptions
 from fedapp.studies.papers.reproduce import reproduce
 from fedapp.studies.papers.results import cell_result
+from fedapp.studies.sweep import grid
 from fedapp.studies.sweep.command import sweep_settings
 from fedapp.studies.sweep.execute import execute_run
 from fedapp.studies.sweep.grid import Row, as_lines, expand, make_rows, split_grid, write_rows
@@ -841,6 +844,7 @@ def failed_from(round_: int, request: Request, store: Store) -> RunDirectory:
     directory.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
     stored = json.loads(directory.config.read_text())
     stored["found"] |= {"threads": 64, "device": "cuda:7"}
+    stored["versions"]["torch"] = "1.0"
     directory.config.write_text(json.dumps(stored))
     problem = f"round {round_}: OSError: gone"
     store.keep(early.model_copy(update={"status": "failed", "problem": problem}))
@@ -855,7 +859,9 @@ def test_what_was_found_out_for_a_run_that_failed_is_found_out_anew(tmp_path: Pa
     stored, found = read_stored(tmp_path / request.run)
     assert stored.threads == 1  # runs of a sweep share the cores
     assert "threads" not in found
-    assert found["device"] == "cpu"
+    execution = do(request, store).execution
+    assert execution["device"] == "cuda:7, then cpu"
+    assert execution["torch"] == f"1.0, then {version('torch')}"
 
 
 def test_a_run_whose_checkpoints_are_all_of_failed_rounds_begins_again(tmp_path: Path) -> None:
@@ -932,6 +938,25 @@ def test_a_sweep_of_targets_gives_the_rounds_to_each(tmp_path: Path) -> None:
     sweep_settings(settings, tmp_path, tmp_path / "to", "", SchedulerOptions(jobs=1), quiet)
     rows = json.loads((tmp_path / "to" / "sweep.json").read_text())["rows"]
     assert {row["target-accuracy"]: row["rounds-to-target"] for row in rows} == {0.5: 2, 0.75: 3}
+
+
+def test_the_table_of_a_sweep_is_printed_also_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = {"num-clients": 10, "num-server-rounds": 1}
+    store, done = Store(tmp_path), record([0.0, 0.25], run=Request.of(values, 1).run)
+    store.folder(done.run).mkdir()
+    store.keep(done)
+
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "sweep.json")
+
+    monkeypatch.setattr(grid, "write_json", full)
+    settings, shown = [f"{key}={value}" for key, value in values.items()], io.StringIO()
+    console, options = Console(file=shown, width=200), SchedulerOptions(jobs=1)
+    with pytest.raises(RunError, match=r"sweep.json cannot be written \(No space left"):
+        sweep_settings(settings, tmp_path, tmp_path / "to", "", options, console)
+    assert "0.25" in shown.getvalue()
 
 
 def test_a_score_is_the_mean_of_the_window() -> None:

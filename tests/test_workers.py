@@ -2,7 +2,9 @@
 
 import json
 import os
+import queue
 import sys
+from contextlib import ExitStack
 
 import pytest
 import ray
@@ -17,6 +19,9 @@ from fedapp.engines.ray_placement import WorkerRequest, WorkerResources, place_w
 from fedapp.engines.ray_workers import run_workers
 from fedapp.errors import ConfigError, RunError
 from fedapp.server_app import app as server_app
+from fedapp.studies.sweep import cluster_workers
+from fedapp.studies.sweep.cluster_workers import ClusterWorkers, RunActor
+from fedapp.studies.sweep.identity import Request
 from tests import killed
 from tests.conftest import largest_difference
 from tests.in_process import SMALL, metrics, model, run
@@ -167,3 +172,27 @@ def test_an_address_without_a_cluster(kind, monkeypatch):
         connected(there),
     ):
         pass
+
+
+def test_a_sweeps_workers_that_are_closed_twice_start_no_ray(monkeypatch):
+    """Ray, which the first call has shut down, would start by itself in the second."""
+    calls, ended = [], []
+    monkeypatch.setattr(cluster_workers.ray, "get", lambda *given, **more: calls.append(given))
+    workers = object.__new__(ClusterWorkers)
+    workers.members, workers._stack = [], ExitStack()
+    workers._stack.callback(ended.append, "cluster")
+    workers.close()
+    assert (calls, ended) == ([], ["cluster"])
+
+
+def test_a_run_of_a_sweep_that_calls_exit_in_a_worker_has_failed(monkeypatch, tmp_path):
+    def leave(*given):
+        sys.exit("accuracy is enough")
+
+    monkeypatch.setattr(cluster_workers, "execute", leave)
+    actor = object.__new__(RunActor)
+    actor._root, actor._stop, actor._raylet, actor._events = tmp_path, None, 0, queue.Queue()
+    actor._execute([(Request.of(SMALL, 3), "a run")])
+    [event] = actor.events()
+    assert event.done
+    assert event.problem.startswith("SystemExit: accuracy is enough")

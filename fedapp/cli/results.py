@@ -68,12 +68,14 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) ->
     from fedapp.runs.final_outputs import write_summary
     from fedapp.runs.partition import draw_missing_partition
     from fedapp.runs.report import write_report
+    from fedapp.runs.stored_run import round_of_model
 
     config, run_info = read_stored(run_dir)
     directory = RunDirectory(run_dir.absolute())
     with disk_space_needed(directory.path, "and repeat the command"):
         problem = draw_missing_partition(directory.path, config, run_info)
-        write_report(directory, config, write_summary(directory, config))
+        summary = write_summary(directory, config)
+        write_report(directory, config, summary, round_of_model(directory.model))
     console.out(directory.path / "report.html", highlight=False)
     end_with(f"no picture of the partition: {problem}" if problem else "")
 

@@ -56,7 +56,8 @@ class Metrics(Callback):
 
     def on_start(self, state: ServerState) -> None:
         """Remove the rounds after the checkpoint that is resumed from, since they are run again."""
-        cut_metrics(self.path, state.round or -1)
+        with disk_space_needed(self.path, RESUME):
+            cut_metrics(self.path, state.round or -1)
         is_due = self.eval_every and state.round % self.eval_every == 0
         self._was_last = 0 if is_due else state.round
 
@@ -65,15 +66,7 @@ class Metrics(Callback):
         problem = self.checkpoints.problem if self.checkpoints else ""
         error = {"checkpoint_error": problem} if problem else {}
         self._unwritten.append(to_line({**result.metrics, **error}))
-        try:
-            self._write()
-        except OSError as error:
-            log(
-                WARNING,
-                "%s cannot be written (%s); trying again after the next round",
-                self.path,
-                error,
-            )
+        self._try_to_write("trying again after the next round")
         return False
 
     def on_end(self, state: ServerState) -> None:
@@ -81,12 +74,34 @@ class Metrics(Callback):
         with disk_space_needed(self.path, RESUME):
             self._write()
 
+    def close(self) -> None:
+        """Try once more to write the lines that could not be written, if the run ends early."""
+        if self._unwritten:
+            self._try_to_write("a resume runs its last rounds again")
+
+    def _try_to_write(self, then: str) -> None:
+        try:
+            self._write()
+        except OSError as error:
+            log(WARNING, "%s cannot be written (%s); %s", self.path, error, then)
+
     def _write(self) -> None:
-        if self._was_last and self._unwritten:
-            drop_scores(self.path, self._was_last)
-            self._was_last = 0
-        append_or_restore(self.path, "".join(self._unwritten))
-        self._unwritten.clear()
+        # After an interruption a line may be missing, which a resume mends, but none is there twice.
+        lines, self._unwritten = self._unwritten, []
+        try:
+            if self._was_last and lines:
+                drop_scores(self.path, self._was_last)
+                self._was_last = 0
+            append_or_restore(self.path, "".join(lines))
+        except OSError as error:
+            self._unwritten = lines
+            self._tell_checkpoints(error)
+            raise
+        self._tell_checkpoints(None)
+
+    def _tell_checkpoints(self, error: OSError | None) -> None:
+        if self.checkpoints:
+            self.checkpoints.metrics_error = error
 
 
 class Checkpoints(Callback):
@@ -96,13 +111,14 @@ class Checkpoints(Callback):
     the end are of the last round that changed the model, since a resume runs those after it again; of a
     private run, which would be charged for them again, of the last round. After a write error, which
     ``problem`` describes, the run continues and tries again after each round; the previous checkpoint
-    remains.
+    remains. ``metrics_error`` is why lines of metrics wait: without them none could be resumed from.
     """
 
     def __init__(self, directory: RunDirectory, every: int, seconds: float) -> None:
         self.folder, self.every, self.seconds = directory.checkpoints, every, seconds
         self.metrics = directory.metrics
         self.problem = ""
+        self.metrics_error: OSError | None = None
         self._last, self._written = -1, time.monotonic()
         self._unsaved: ServerState | None = None
 
@@ -141,6 +157,8 @@ class Checkpoints(Callback):
             log(WARNING, "No checkpoint in %s: %s%s", self.folder, self.problem, then)
 
     def _save(self, state: ServerState) -> None:
+        if self.metrics_error:
+            raise self.metrics_error
         flush_to_disk(self.metrics)  # a checkpoint needs the metrics of all its rounds
         save_checkpoint(self.folder, state)
         self._last, self.problem, self._unsaved = state.round, "", None
@@ -176,9 +194,12 @@ class TensorBoardWriter(Callback):
             self._writer.file_writer.add_summary(Summary(value=values), round_)
 
     def close(self) -> None:
-        """Close the event file."""
-        if self._writer:
-            self._writer.close()
+        """Close the event file; an error is logged, since it is the writer's, not the run's."""
+        try:
+            if self._writer:
+                self._writer.close()
+        except OSError as error:
+            log(WARNING, "%s lacks its last events: %s", self.folder, error)
 
 
 class StopAtTarget(Callback):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ from fedapp.training.tensors import Tensors, contiguous_copies, part, prefixed
 FORMAT = 1
 LAST_USED_KEYS = ("counted/clients", "counted/rounds", "counted/sizes")
 """The last is missing with virtual clients, and in checkpoints of fedapp 0.2.0."""
+OWN_FILE = re.compile(r"round-\d+\.(safetensors|json)|\.round-\d+\.(safetensors|json)\.\d+\.tmp")
+"""Names of files of checkpoints, and of temporary ones; a copy under another name is the user's."""
 NUM_STORED = 2
 """Checkpoints that are stored: the last, and the previous one in case the last is damaged."""
 
@@ -56,8 +59,8 @@ def save_checkpoint(folder: Path, state: ServerState) -> Path:
     descriptions = _descriptions(folder)
     here = descriptions.index(path.with_suffix(".json"))
     stored = {description.stem for description in descriptions[here : here + NUM_STORED]}
-    for old in sorted(folder.glob("*round-*")):
-        if old.stem not in stored:
+    for old in sorted(folder.iterdir()):
+        if OWN_FILE.fullmatch(old.name) and old.stem not in stored:
             old.unlink()
     return path
 

@@ -22,7 +22,10 @@ from fedapp.training.tensors import contiguous_copies
 
 
 class FinalOutputs(Callback):
-    """Writes the model, ``summary.json``, the curves and ``report.html`` when the run ends."""
+    """Writes ``summary.json``, the curves, ``report.html`` and the model when the run ends.
+
+    The model is the last, since by its round a run is known to be finished.
+    """
 
     def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
         self.directory, self.config = directory, config
@@ -36,19 +39,19 @@ class FinalOutputs(Callback):
         theta = contiguous_copies(state.theta)
         planned = self.config.num_server_rounds
         early = f" of {planned}" if state.round < planned else ""
+        summary = write_summary(self.directory, self.config)
+        if self.config.pictures:
+            self._draw(summary, f"{state.round}{early}")
         # One key, since safetensors writes several in any order.
         content = safetensors.torch.save(theta, {"round": f"{state.round}{early}"})
         write_atomically(self.directory.model, content)
-        summary = write_summary(self.directory, self.config)
-        if self.config.pictures:
-            self._draw(summary)
         accuracy = summary["test_accuracy"]
         if accuracy is not None:
             records = read_metrics(self.directory.metrics)
             scored = [r["round"] for r in records if r.get("test_accuracy") is not None]
             log(INFO, "Test accuracy %.4f after %d rounds", accuracy, scored[-1])
 
-    def _draw(self, summary: dict[str, Any]) -> None:
+    def _draw(self, summary: dict[str, Any], model_round: str) -> None:
         """Draw all pictures; Matplotlib is not imported before, so that the first round is sooner."""
         from fedapp.runs.partition import draw_missing_partition
         from fedapp.runs.report import write_report
@@ -56,7 +59,7 @@ class FinalOutputs(Callback):
         _, run_info = read_settings(self.directory.path)
         if problem := draw_missing_partition(self.directory.path, self.config, run_info):
             log(WARNING, "No picture of the partition: %s", problem)
-        write_report(self.directory, self.config, summary)
+        write_report(self.directory, self.config, summary, model_round)
 
 
 def write_summary(directory: RunDirectory, config: RunConfig) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from flwr.common.logger import FLOWER_LOGGER, log
 from flwr.supercore.run import RunNotRunningException
 
-from fedapp.errors import ConfigError, FedappError, reason_of
+from fedapp.errors import FedappError, RunBusyError, reason_of
 from fedapp.files import disk_space_needed
 from fedapp.runs.directory import RunDirectory, check_is_new
 from fedapp.training.batched.run_batching import current_run_batch
@@ -36,8 +36,10 @@ def locked(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
 
     Raises
     ------
+    RunBusyError
+        Another process holds the lock.
     ConfigError
-        Another process holds the lock, or has created a run here in the meantime.
+        Another process has created a run here in the meantime.
     """
     lock = FileLock(_lock_file(directory))
     if is_locked(directory):
@@ -46,7 +48,7 @@ def locked(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
         try:
             lock.acquire(timeout=LOCK_TIMEOUT)
         except Timeout as error:
-            raise ConfigError(
+            raise RunBusyError(
                 f"run-dir = {str(directory.path)!r}: another process runs this run. Wait for "
                 "it, stop it (`flwr list`, `flwr stop`), or choose another folder."
             ) from error
@@ -59,8 +61,11 @@ def locked(directory: RunDirectory, *, new: bool = False) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def logged(directory: RunDirectory) -> Iterator[None]:
-    """Write log messages to ``log.jsonl``, and at the end the reason if the run ends early."""
+def logged(directory: RunDirectory, *, by_flower: bool = False) -> Iterator[None]:
+    """Write log messages to ``log.jsonl``, and at the end the reason if the run ends early.
+
+    ``by_flower``: Flower runs this process, and ends it by SystemExit.
+    """
     handler = LogFile(directory.log, encoding="utf-8")
     handler.setFormatter(JsonLines())
     if current_run_batch():  # other threads run other runs
@@ -71,7 +76,7 @@ def logged(directory: RunDirectory) -> Iterator[None]:
         yield
     except BaseException as error:
         # Not to the terminal, which shows the exception itself.
-        message = (END_MESSAGE + _end_reason(error), (), None)
+        message = (END_MESSAGE + _end_reason(error, by_flower=by_flower), (), None)
         handler.handle(FLOWER_LOGGER.makeRecord("flwr", logging.ERROR, __file__, 0, *message))
         raise
     finally:
@@ -80,14 +85,12 @@ def logged(directory: RunDirectory) -> Iterator[None]:
             handler.close()
 
 
-def _end_reason(error: BaseException) -> str:
+def _end_reason(error: BaseException, *, by_flower: bool) -> str:
     if isinstance(error, KeyboardInterrupt):
         return "it was interrupted"
-    if isinstance(error, (SystemExit, RunNotRunningException)):
+    if by_flower and isinstance(error, (SystemExit, RunNotRunningException)):
         return "Flower stopped it (`flwr stop`, or its SuperLink ended)"
-    if isinstance(error, FedappError) or not isinstance(error, Exception):
-        return str(error)
-    return reason_of(error)
+    return str(error) if isinstance(error, FedappError) else reason_of(error)
 
 
 def is_locked(directory: RunDirectory) -> bool:

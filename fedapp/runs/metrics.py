@@ -36,7 +36,9 @@ def cut_metrics(path: Path, last: int) -> None:
     """Remove the records after round ``last`` from ``metrics.jsonl``, if it exists."""
     if path.exists():
         records = [record for record in read_metrics(path) if record["round"] <= last]
-        write_atomically(path, "".join(map(to_line, records)).encode())
+        content = "".join(map(to_line, records)).encode()
+        if content != path.read_bytes():
+            write_atomically(path, content)
 
 
 def drop_scores(path: Path, round_: int) -> None:

@@ -18,8 +18,13 @@ from fedapp.runs.participation import draw_participation
 from fedapp.runs.report_page import report_page
 
 
-def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, Any]) -> None:
-    """Write the curves and the report from the metrics on disk."""
+def write_report(
+    directory: RunDirectory, config: RunConfig, summary: dict[str, Any], model_round: str
+) -> None:
+    """Write the curves and the report from the metrics on disk.
+
+    ``model_round`` is the final model's, as :func:`~fedapp.runs.stored_run.round_of_model` returns it.
+    """
     data = Path(config.name_of("dataset")).name
     algorithm = config.name_of("algorithm")
     title = (
@@ -37,7 +42,7 @@ def write_report(directory: RunDirectory, config: RunConfig, summary: dict[str, 
         except ConfigError as error:  # its trace is not there
             log(WARNING, "No picture of who took part: %s", error)
     _, run_info = read_settings(directory.path)
-    page = report_page(directory, config, run_info, title, summary, records)
+    page = report_page(directory, config, run_info, title, summary, records, model_round)
     write_atomically(directory.path / "report.html", page.encode())
 
 

@@ -19,7 +19,6 @@ from fedapp.runs.figures import curve_panels
 from fedapp.runs.formatting import duration, number, percent, rounds, setting, size
 from fedapp.runs.metrics import faults_by_kind, trained_clients, wall_seconds
 from fedapp.runs.page import inline_svg, page, picture, render
-from fedapp.runs.stored_run import round_of_model
 from fedapp.training.algorithm import algorithm_of
 
 PARTS = {
@@ -57,6 +56,7 @@ def report_page(
     title: str,
     summary: Mapping[str, Any],
     records: Sequence[RoundMetrics],
+    model_round: str,
 ) -> str:
     """Return the report of a run with this ``summary`` and these ``records`` as one page."""
     files = {name: directory.path / f"{name}.svg" for name in PICTURES}
@@ -86,7 +86,7 @@ def report_page(
                 directory.path,
                 config,
                 run_info,
-                goes_on=_goes_on(directory, config, records),
+                goes_on=_goes_on(config, records, model_round),
                 stopped=summary["rounds"] < config.num_server_rounds,
             )
         ),
@@ -196,14 +196,14 @@ def changed_settings(config: RunConfig) -> list[tuple[str, str, str]]:
     ]
 
 
-def _goes_on(directory: RunDirectory, config: RunConfig, records: Sequence[RoundMetrics]) -> bool:
+def _goes_on(config: RunConfig, records: Sequence[RoundMetrics], model_round: str) -> bool:
     """Return whether more rounds would train: the run has not ended by its target or ``max-epsilon``."""
     last, planned = records[-1]["round"] if records else 0, config.num_server_rounds
     target, every = config.target_accuracy, config.eval_every
     if has_reached(records, last, target=target, eval_every=every, planned=2 * planned):
         return False
     privacy = algorithm_of(config).privacy(config)
-    ended_early = round_of_model(directory.model) == f"{last} of {planned}"
+    ended_early = model_round == f"{last} of {planned}"
     return not (ended_early and privacy and privacy.max_epsilon)
 
 

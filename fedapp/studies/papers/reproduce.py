@@ -126,7 +126,9 @@ def publish_done(work: Work, names: Sequence[str], console: Console) -> str:
             continue  # no cell has run, at this scale or yet
         outcomes += filter(None, own.values())
         results = results_from(name, work.experiments[name], cells, own, setup, options)
-        if problem := refuse_to_overwrite(results, work.earlier[name], options):
+        # As it is now: another command may have written results there in the meantime.
+        earlier = read_results(options.to, name, options.scale)
+        if problem := refuse_to_overwrite(results, earlier, options):
             problems.append(problem)
             continue
         for path in publish(work.experiments[name], results, setup, options.to, records):

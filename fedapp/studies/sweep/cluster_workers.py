@@ -62,7 +62,7 @@ class RunActor(PoolActor):
 
         try:
             execute(named, self._root, put, self._stop, self._raylet)
-        except Exception as error:
+        except BaseException as error:  # also a SystemExit, which would end this thread alone
             for request in [*left]:
                 put(WorkerEvent(request, done=True, problem=one_line(reason_of(error))))
 
@@ -176,9 +176,10 @@ class ClusterWorkers:
 
     def close(self, timeout: float = STOP_TIMEOUT) -> None:
         """Let every worker finish its round and write a checkpoint, then end it."""
-        alive = self._pool.alive() if self.members else {}
-        self.members = []
-        with contextlib.suppress(RayError):
-            ended = [self._pool.handle(number).close.remote() for number in alive]
-            ray.get(ended, timeout=timeout)
+        members, self.members = self.members, []
+        if members:  # a second call finds Ray shut down, and would start it again
+            with contextlib.suppress(RayError):
+                alive = self._pool.alive()
+                ended = [self._pool.handle(number).close.remote() for number in alive]
+                ray.get(ended, timeout=timeout)
         self._stack.close()

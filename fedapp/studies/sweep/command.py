@@ -11,7 +11,7 @@ from fedapp.config.read import callback_settings, parse_settings, read_config
 from fedapp.config.run_config import Scalar
 from fedapp.data.readers import require_outside
 from fedapp.errors import ConfigError
-from fedapp.files import as_folder
+from fedapp.files import as_folder, disk_space_needed
 from fedapp.studies.sweep.grid import (
     as_lines,
     expand,
@@ -65,8 +65,12 @@ def sweep_settings(
     records = [outcomes[_title(points[i])].runs[0] for i in done]
     targets = [requests[i].target for i in done]
     rows = make_rows([points[i] for i in done], records, targets, best_of)
-    for line in [*as_lines(rows), *map(str, write_rows(rows, to, base))]:
+    for line in as_lines(rows):
         console.out(line, highlight=False)
+    with disk_space_needed(to, "and repeat the command, which runs nothing again"):
+        files = write_rows(rows, to, base)
+    for path in files:
+        console.out(path, highlight=False)
     return failure(outcomes.values(), store)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from fedapp.client_app import app as client_app
 from fedapp.config.read import callback_settings, read_config
 from fedapp.config.run_config import Scalar
 from fedapp.engines.in_process import InlineGrid
-from fedapp.errors import FedappError
+from fedapp.errors import FedappError, RunBusyError
 from fedapp.federation.callback import Callback, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs.callbacks import StopAtTarget
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.directory import RunDirectory, read_stored
+from fedapp.runs.lock import LOCK_TIMEOUT, is_locked
+from fedapp.runs.stored_run import read_run, round_of_model
 from fedapp.server import run
 from fedapp.studies.sweep.identity import ONE_OF_MANY, Request
 from fedapp.studies.sweep.record import RunRecord, failed_run, problem_of, read_record
@@ -42,15 +45,18 @@ class Job:
     ended: Callable[[RunRecord | None], None]
 
 
-class RunStoppedError(Exception):
+class RunStoppedError(FedappError):
     """``should_stop`` returned True; the run has a checkpoint, and goes on from it."""
 
 
 class StopRun(Callback):
-    """Ends a run that failed or diverged, and interrupts one when ``should_stop`` says so."""
+    """Ends a run that failed or diverged, and interrupts one when ``should_stop`` says so.
 
-    def __init__(self, should_stop: ShouldStop) -> None:
-        self.should_stop = should_stop
+    It is not interrupted in ``last_round``, in which it ends anyway.
+    """
+
+    def __init__(self, should_stop: ShouldStop, last_round: int) -> None:
+        self.should_stop, self.last_round = should_stop, last_round
         self.rounds = 0
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
@@ -62,8 +68,9 @@ class StopRun(Callback):
             It is interrupted.
         """
         self.rounds = result.round
-        if self.should_stop(result.round, result.metrics.get("test_accuracy")):
-            raise RunStoppedError
+        stop = self.should_stop(result.round, result.metrics.get("test_accuracy"))
+        if stop and result.round < self.last_round:
+            raise RunStoppedError("its sweep was stopped")
         return problem_of(result.metrics)[0] != "complete"
 
 
@@ -71,7 +78,8 @@ def execute_run(request: Request, store: Store, should_stop: ShouldStop) -> RunR
     """Start or continue a requested run and return its record, or None if it was stopped.
 
     A failure is recorded with its reason and not raised. If another process has the run's lock, this
-    one waits for it until ``should_stop`` returns True.
+    one waits for it until ``should_stop`` returns True. If a process that is no sweep's runs the run,
+    it waits for at most ``LOCK_TIMEOUT``, and returns None.
     """
     lock = store.lock(request.run)
     while not lock.is_locked:
@@ -81,9 +89,21 @@ def execute_run(request: Request, store: Store, should_stop: ShouldStop) -> RunR
             if should_stop(0, None):
                 return None
     try:
+        if _is_busy(RunDirectory(store.folder(request.run)), should_stop):
+            return None
         return _execute(request, store, should_stop)
     finally:
         lock.release()
+
+
+def _is_busy(directory: RunDirectory, should_stop: ShouldStop) -> bool:
+    """Return whether a process runs the run, after a wait of at most ``LOCK_TIMEOUT`` for it."""
+    until = time.monotonic() + LOCK_TIMEOUT
+    while is_locked(directory):
+        if time.monotonic() > until or should_stop(0, None):
+            return True
+        time.sleep(POLL_SECONDS)
+    return False
 
 
 def execute_together(jobs: Sequence[Job], store: Store) -> None:
@@ -113,16 +133,18 @@ def _try_lock(job: Job, store: Store) -> FileLock | None:
         lock.acquire(timeout=0)
     except Timeout:
         return None
-    if _can_be_stacked(store.folder(job.request.run)):
+    if _can_be_stacked(RunDirectory(store.folder(job.request.run))):
         return lock
     lock.release()
     return None
 
 
-def _can_be_stacked(folder: Path) -> bool:
-    """Return whether the run in ``folder`` is new or has the batched trainer."""
+def _can_be_stacked(directory: RunDirectory) -> bool:
+    """Return whether the run is new or has the batched trainer, and no process runs it."""
     try:
-        return not RunDirectory(folder).config.exists() or is_batched(read_stored(folder)[0])
+        if is_locked(directory):
+            return False
+        return not directory.config.exists() or is_batched(read_stored(directory.path)[0])
     except FedappError:
         return False  # executed alone, it reports the error
 
@@ -132,7 +154,7 @@ def _run_in(run_batch: RunBatch, job: Job, store: Store, lock: FileLock) -> None
         record: RunRecord | None
         try:
             record = _execute(job.request, store, job.should_stop)
-        except Exception as error:
+        except BaseException as error:  # also a SystemExit, which would end this thread alone
             record = RunRecord(
                 run=job.request.run, settings={}, status="failed", problem=_message(error)
             )
@@ -147,11 +169,14 @@ def _execute(request: Request, store: Store, should_stop: ShouldStop) -> RunReco
     stored = store.find(request)
     if stored is not None:
         return stored
-    store.folder(request.run).mkdir(parents=True, exist_ok=True)
+    folder = store.folder(request.run)
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         record = _train(request, store, should_stop)
     except Exception as error:
-        record = failed_run(request, store.folder(request.run), _message(error))
+        record = failed_run(request, folder, _message(error))
+    if record is None:
+        return None
     if not record.satisfies(request):
         store.note("stopped", request.run, record.last_round)
         return None
@@ -160,11 +185,12 @@ def _execute(request: Request, store: Store, should_stop: ShouldStop) -> RunReco
     return record
 
 
-def _message(error: Exception) -> str:
+def _message(error: BaseException) -> str:
     return "".join(traceback.format_exception_only(error)).strip()
 
 
-def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord:
+def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord | None:
+    """Start or continue a run and return its record, or None if it was stopped or is busy."""
     folder = store.folder(request.run)
     values: dict[str, Scalar] = {**ONE_OF_MANY, **dict(request.settings)}
     if current_run_batch():
@@ -173,25 +199,41 @@ def _train(request: Request, store: Store, should_stop: ShouldStop) -> RunRecord
     if RunDirectory(folder).config.exists():
         stored, _ = read_stored(folder)
         so_far = read_record(request, folder)
-        if so_far.satisfies(request):
-            return so_far  # killed before the record was written
         done = so_far.last_round
+        if so_far.satisfies(request):  # killed before the record was written
+            if not _lacks_model(folder, so_far, request):
+                return so_far
+            rounds = max(read_run(folder).rounds, 1)
+        else:
+            # A longer run that was killed between two evaluations continues to the next.
+            saved = checkpoint_rounds(folder / "checkpoints")
+            rounds = max([rounds, *(round_ + 1 for round_ in saved)])
         # The same content, perhaps at another path.
         files = {"dataset": values.get("dataset", stored.dataset), **request.files}
         values = {**stored.to_run_config(), **callback_settings(values), **files, "resume": True}
-        # A longer run that was killed between two evaluations continues to the next.
-        rounds = max([rounds, *(saved + 1 for saved in checkpoint_rounds(folder / "checkpoints"))])
     values |= {"run-dir": str(folder), "num-server-rounds": rounds}
     store.note("continued" if done else "begun", request.run, done)
     stops = [StopAtTarget(request.target)] if request.target else []
-    grid, stop = InlineGrid(client_app, values, [{}]), StopRun(should_stop)
+    grid, stop = InlineGrid(client_app, values, [{}]), StopRun(should_stop, rounds)
     # A longer run continues a shorter one, which keeps its numbers.
     try:
         run(grid, read_config(values), [stop, *stops], one_length=False)
-    except RunStoppedError:
-        return read_record(request, folder)
+    except (RunStoppedError, RunBusyError):
+        store.note("stopped", request.run, max(done, stop.rounds))
+        return None
     record = read_record(request, folder)
     if stop.rounds or record.satisfies(request):
         return record
     ended = f"max-epsilon or a callback ended it after round {done}"
     return record.model_copy(update={"problem": ended})
+
+
+def _lacks_model(folder: Path, record: RunRecord, request: Request) -> bool:
+    """Return whether a run was killed at the end of ``request``, before it wrote its final model.
+
+    Not if it failed or diverged, or has gone further: the longer request then writes the model.
+    """
+    stored = read_run(folder)
+    if record.problem or stored.rounds != record.until(request).last_round:
+        return False
+    return round_of_model(stored.directory.model).partition(" ")[0] != str(stored.rounds)

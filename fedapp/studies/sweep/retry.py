@@ -6,13 +6,13 @@ import shutil
 from pathlib import Path
 
 from fedapp.config.read import callback_settings, read_config
+from fedapp.config.run_config import Scalar
 from fedapp.runs.checkpoint import checkpoint_rounds, drop_checkpoints
 from fedapp.runs.directory import RunDirectory, read_stored, write_config
 from fedapp.runs.metrics import cut_metrics, read_metrics
 from fedapp.studies.sweep.identity import EXECUTION, ONE_OF_MANY, Request
 from fedapp.studies.sweep.record import problem_of
 from fedapp.studies.sweep.store import Store
-from fedapp.training.device import choose_device, describe_device
 
 
 def retry(request: Request, store: Store) -> None:
@@ -51,7 +51,8 @@ def _write_execution_settings(request: Request, folder: Path) -> None:
     stored, run_info = read_stored(folder)
     asked = read_config({**ONE_OF_MANY, **dict(request.settings)}).to_run_config()
     execution = {key: asked[key] for key in EXECUTION} | callback_settings(asked)
-    config = read_config({**stored.to_run_config(), **execution, "run-dir": str(folder)})
+    # Resumed, so that the versions of the earlier rounds stay; so does the device, until then.
+    own: dict[str, Scalar] = {"run-dir": str(folder), "resume": True}
+    config = read_config({**stored.to_run_config(), **execution, **own})
     run_info = {key: value for key, value in run_info.items() if key != "threads"}
-    run_info["device"] = describe_device(choose_device(config))
     write_config(RunDirectory(folder), config, run_info)

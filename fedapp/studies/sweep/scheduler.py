@@ -21,6 +21,8 @@ from rich.table import Column
 
 from fedapp.config.run_config import Scalar
 from fedapp.machine import cores, gpus, sigterm_interrupts
+from fedapp.runs.directory import RunDirectory
+from fedapp.runs.lock import is_locked
 from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.record import failed_run
 from fedapp.studies.sweep.search import Plans, SearchResult, replay
@@ -90,6 +92,7 @@ class Schedule:
         self.outcomes: dict[str, SearchResult] = {}
         self.failed: dict[str, str] = {}
         """Runs that failed or diverged in this execution, with the reason."""
+        self._busy: set[str] = set()
         self.done = 0
         self._rounds = 0
         self._bars: dict[str, TaskID] = {}
@@ -135,7 +138,8 @@ class Schedule:
         """Return the runs without a record, each once, by seed; store the results of finished plans.
 
         Of requests for a run that with the fewest rounds comes first: it is evaluated where it ends. Of
-        two runs that differ only in ``record-updates`` the one that records them serves both.
+        two runs that differ only in ``record-updates`` the one that records them serves both. Runs that
+        a process of no sweep ran when they were tried come last.
         """
         missing: list[MissingRun] = []
         for name, plan in self.plans.items():
@@ -153,7 +157,7 @@ class Schedule:
             before = shortest.setdefault(own[1].run, own)
             if request.rounds < before[1].rounds:
                 shortest[own[1].run] = own
-        return sorted(shortest.values(), key=lambda pair: pair[1].seed)
+        return sorted(shortest.values(), key=lambda pair: (pair[1].run in self._busy, pair[1].seed))
 
     def _run_missing(
         self, missing: list[MissingRun], workers: Workers | ClusterWorkers, progress: Progress
@@ -230,6 +234,7 @@ class Schedule:
     def _report(self, name: str, event: WorkerEvent) -> None:
         record = self.store.find(event.request)
         if record is None:
+            self._report_busy(name, event.request.run)
             return
         self.done += 1
         self._rounds += record.last_round
@@ -242,6 +247,15 @@ class Schedule:
             text = "" if rate is None else f"η = {rate}, "
             text += f"{record.last_round} rounds, {record.seconds:.1f} s, {outcome}"
             self.console.out(f"{name}  {record.run}  {text}", highlight=False)
+
+    def _report_busy(self, name: str, run: str) -> None:
+        """Say, once, that another process runs a run."""
+        folder = self.store.folder(run)
+        if run not in self._busy and is_locked(RunDirectory(folder)):
+            self._busy.add(run)
+            self.console.out(
+                f"{name}  {run}  waits: another process runs it, in {folder}", highlight=False
+            )
 
     def _progress(self) -> Progress:
         return Progress(

@@ -27,14 +27,14 @@ class _TrainCall:
     tasks: Sequence[ClientTask]
     plan: RoundPlan
     results: list[ClientResult] = field(default_factory=list)
-    error: Exception | None = None
+    error: BaseException | None = None
     done: bool = False
 
     def train_separately(self) -> None:
-        """Train this run's clients by themselves; an exception is the run's own."""
+        """Train this run's clients by themselves; an exception is the run's own, also a SystemExit."""
         try:
             self.results = self.train(self.tasks, self.plan)
-        except Exception as error:
+        except BaseException as error:
             self.error = error
         self.done = True
 
@@ -132,7 +132,7 @@ def _train_together(calls: Sequence[_TrainCall]) -> None:
         for call in calls:
             call.error, call.done = error, True
         return
-    except Exception:
+    except BaseException:
         results = None
     if results is None:  # outside the handler, so that the traceback's tensors are freed
         for call in calls:
