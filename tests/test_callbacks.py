@@ -63,6 +63,14 @@ def test_events_that_cannot_be_written_at_the_end_fail_no_run(tmp_path, caplog):
     assert "tensorboard lacks its last events: [Errno 28] No space left" in caplog.text
 
 
+def test_a_run_goes_on_without_a_folder_for_events(tmp_path, caplog):
+    (tmp_path / "tensorboard").write_text("")
+    writer = TensorBoardWriter(RunDirectory(tmp_path))
+    writer.on_start(ServerState(0, {}))
+    writer.close()
+    assert "No further events in" in caplog.text
+
+
 def test_every_callback_is_closed_also_after_one_that_fails(tmp_path):
     closed = []
 

@@ -174,18 +174,24 @@ class TensorBoardWriter(Callback):
 
     def on_start(self, state: ServerState) -> None:
         """Open the event file, without the events of later rounds."""
-        self._writer = SummaryWriter(
-            str(self.folder), purge_step=state.round + 1 if state.round else 0
-        )
+        try:
+            self._writer = SummaryWriter(
+                str(self.folder), purge_step=state.round + 1 if state.round else 0
+            )
+        except OSError as error:
+            self._give_up(error)
 
     def on_round(self, result: RoundResult, state: ServerState) -> bool:
         """Write the numbers of a round as one event."""
         try:
             self._write(result.numbers, state.round)
         except OSError as error:
-            log(WARNING, "No further events in %s: %s", self.folder, error)
-            self._writer = None
+            self._give_up(error)
         return False
+
+    def _give_up(self, error: OSError) -> None:
+        log(WARNING, "No further events in %s: %s", self.folder, error)
+        self._writer = None
 
     def _write(self, numbers: dict[str, float], round_: int) -> None:
         if self._writer:
