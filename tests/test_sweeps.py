@@ -350,6 +350,16 @@ class Imagined:
             self.asked.append(now.missing[-1])
 
 
+class Fallen(Imagined):
+    """Those at 0.215443 are as accurate as at 0.1 up to round 7, and then no longer accurate."""
+
+    def __call__(self, request: Request) -> RunRecord | None:
+        found = super().__call__(request)
+        if found is None or rate(dict(request.settings)) != 0.215443:
+            return found
+        return record([min(t, 7) / 40 if t < 8 else 0.0 for t in range(request.rounds + 1)])
+
+
 class Stopped(Imagined):
     """Those at one rate end in round 5, failed or diverged, at an accuracy of 0.8."""
 
@@ -378,7 +388,7 @@ def test_the_grid_starts_in_the_middle_and_gives_up_on_worse_rates() -> None:
     outcome = runs.do(tuned())
     assert dict(runs.asked[0].settings)["learning-rate"] == 0.1
     assert runs.asked[0].rounds == 1000
-    assert {request.rounds for request in runs.asked[1:3]} == {60}  # 1.5 times the 40 of the middle
+    assert [request.rounds for request in runs.asked[1:]] == [15, 15, 60, 60]  # 1.5 times the 40
     assert dict(outcome.chosen.settings) == {"learning-rate": 0.1}
     assert outcome.inside
     needed = {rate(dict(c.settings)): c.records[0].rounds_to(1.0) for c in outcome.tried}
@@ -389,7 +399,43 @@ def test_a_rate_may_take_the_last_round_in_which_it_could_be_the_best() -> None:
     """1.5 times 41 rounds are 61.5: round 62 ends them."""
     runs = Imagined(lambda s: {0.1: 41, 0.215443: 60, 0.0464159: 100}[rate(s)])
     runs.do(tuned())
-    assert {request.rounds for request in runs.asked[1:3]} == {62}
+    assert {request.rounds for request in runs.asked[3:]} == {62}
+
+
+def test_a_rate_that_is_four_times_slower_than_the_best_has_a_trial_alone() -> None:
+    """The middle is at 3/40 after 3 of the 15 rounds; 15/199 is more, and 15/201 is less."""
+    runs = Imagined(lambda s: {0.1: 40, 0.215443: 199, 0.0464159: 201}[rate(s)])
+    outcome = runs.do(tuned())
+    rounds = {(rate(dict(request.settings)), request.rounds) for request in runs.asked[1:]}
+    assert rounds == {(0.215443, 15), (0.0464159, 15), (0.215443, 60)}
+    assert [candidate.records[0].last_round for candidate in outcome.tried] == [15, 40, 60]
+    assert (dict(outcome.chosen.settings), outcome.inside) == ({"learning-rate": 0.1}, True)
+
+
+def test_a_rate_that_fell_to_chance_has_a_trial_alone() -> None:
+    """Its best accuracy is that of the middle, in the first half of its trial."""
+    runs = Fallen(lambda s: 40 if rate(s) == 0.1 else 60)
+    outcome = runs.do(tuned())
+    ends = {rate(dict(each.settings)): each.records[0].last_round for each in outcome.tried}
+    assert ends == {0.0464159: 60, 0.1: 40, 0.215443: 15}
+
+
+def test_a_rate_with_which_one_seed_keeps_up_goes_on() -> None:
+    def needed(settings):
+        slow = rate(settings) == 0.215443 or settings["seed"] == 0
+        return 40 if rate(settings) == 0.1 else (900 if slow else 60)
+
+    outcome = Imagined(needed).do(tuned(seeds=(0, 1)))
+    ends = {rate(dict(each.settings)): each.records[0].last_round for each in outcome.tried}
+    assert ends == {0.0464159: 60, 0.1: 40, 0.215443: 15}
+
+
+def test_where_no_round_of_a_trial_was_evaluated_a_rate_goes_on() -> None:
+    """Of a run that had already gone further the last round of a shorter request has no scores."""
+    runs = Imagined(lambda s: {0.1: 40, 0.215443: 60}.get(rate(s)))
+    cell = dataclasses.replace(tuned(), settings={**BASE, "eval-every": 20})
+    runs.do(cell)
+    assert {request.rounds for request in runs.asked[1:]} == {15, 60}
 
 
 def test_a_rate_that_a_seed_does_not_reach_the_target_with_is_not_the_best() -> None:

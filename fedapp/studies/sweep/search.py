@@ -27,6 +27,8 @@ Plan = Callable[[], Steps]
 Plans = Mapping[str, Plan]
 Find = Callable[[Request], RunRecord | None]
 LEARNING_RATE = "learning-rate"
+TRIAL = 1 / 4
+"""The share of a further learning rate's rounds that are its trial."""
 NOT_MEASURED = (math.inf, math.inf)
 """The score of a candidate of which a run failed: after all others."""
 
@@ -97,10 +99,11 @@ Candidates = Generator[Sequence[Request], Sequence[RunRecord], list[Candidate]]
 class RateGrid:
     """The grid of learning rates: ``start * 10^(i * step)`` for i from middle - width to middle + width.
 
-    The middle comes first; the others stop after ``patience`` times the rounds of the best so far.
-    While the best lies on an edge, the grid grows there by one step, at most ``most`` times. ``seeds``
-    are the runs that a rate is compared by. Cells with different best rates differ in ``middle`` and
-    share the grid, so that they share runs.
+    The middle comes first; the others stop after ``patience`` times the rounds of the best so far, or
+    after a trial, the first quarter of these, if they are far behind it (:func:`_is_behind`). While the
+    best lies on an edge, the grid grows there by one step, at most ``most`` times. ``seeds`` are the
+    runs that a rate is compared by. Cells with different best rates differ in ``middle`` and share the
+    grid, so that they share runs.
     """
 
     start: float
@@ -184,14 +187,48 @@ def _search_rates(cell: Cell, rates: RateGrid, option: Mapping[str, Scalar]) -> 
     indices = [rates.middle]
     while indices:
         limit = _limit(cell, rates, candidates)
-        settings = [{**option, LEARNING_RATE: rates.rate(index)} for index in indices]
-        requests = [cell.request(each, seed, limit) for each in settings for seed in rates.seeds]
-        records = yield requests
-        for number, (index, each) in enumerate(zip(indices, settings, strict=True)):
-            own = records[number * len(rates.seeds) : (number + 1) * len(rates.seeds)]
-            candidates[index] = _candidate(cell, each, own)
+        going = indices
+        best = candidates[_best(candidates)] if candidates else None
+        if best and not best.failed and cell.measure == "rounds":
+            trial = math.ceil(limit * TRIAL)
+            candidates |= yield from _measure(cell, rates, option, indices, trial)
+            going = [index for index in indices if not _is_behind(candidates[index], best, trial)]
+        candidates |= yield from _measure(cell, rates, option, going, limit)
         indices = _next_indices(rates, candidates)
     return [candidates[index] for index in sorted(candidates)]
+
+
+def _measure(
+    cell: Cell, rates: RateGrid, option: Mapping[str, Scalar], indices: Sequence[int], rounds: int
+) -> Generator[Sequence[Request], Sequence[RunRecord], dict[int, Candidate]]:
+    """Yield the requests for rates of the grid, for a number of rounds, and return the candidates."""
+    settings = [{**option, LEARNING_RATE: rates.rate(index)} for index in indices]
+    records = yield [cell.request(each, seed, rounds) for each in settings for seed in rates.seeds]
+    count = len(rates.seeds)
+    return {
+        index: _candidate(cell, each, records[number * count : (number + 1) * count])
+        for number, (index, each) in enumerate(zip(indices, settings, strict=True))
+    }
+
+
+def _is_behind(candidate: Candidate, best: Candidate, trial: int) -> bool:
+    """Return whether a rate learns four times slower than the best so far, or no longer.
+
+    That is: with every seed, no round of the trial's second half is as accurate as the best rate was in
+    the trial's first quarter.
+    """
+    return all(
+        _most_accurate(own, trial / 2, trial, math.inf)
+        < _most_accurate(other, 0, trial / 4, -math.inf)
+        for own, other in zip(candidate.records, best.records, strict=True)
+    )
+
+
+def _most_accurate(record: RunRecord, after: float, until: float, default: float) -> float:
+    """Return the best test accuracy of the evaluated rounds in (after, until]."""
+    pairs = zip(record.rounds, record.accuracy, strict=True)
+    values = [value for t, value in pairs if after < t <= until and value is not None]
+    return max(values, default=default)
 
 
 def _candidate(
@@ -208,14 +245,21 @@ def _limit(cell: Cell, rates: RateGrid, candidates: Mapping[int, Candidate]) -> 
     return min(cell.rounds, math.ceil(best * rates.patience))
 
 
+def _best(candidates: Mapping[int, Candidate]) -> int:
+    """Return the index of the best candidate.
+
+    Of equal scores the smallest rate's, as in ``search``: if all rates fail, the grid grows downwards.
+    """
+    return min(sorted(candidates), key=lambda index: candidates[index].score)
+
+
 def _next_indices(rates: RateGrid, candidates: Mapping[int, Candidate]) -> list[int]:
     """Return the indices to try next: the rest of the grid, then one beyond the best edge."""
     grid = range(rates.middle - rates.width, rates.middle + rates.width + 1)
     rest = [index for index in grid if index not in candidates]
     if rest:
         return rest
-    # Of equal scores the smallest rate, as in ``search``: if all rates fail, the grid grows downwards.
-    best = min(sorted(candidates), key=lambda index: candidates[index].score)
+    best = _best(candidates)
     beyond = {min(candidates): min(candidates) - 1, max(candidates): max(candidates) + 1}.get(best)
     if beyond is None or abs(beyond - rates.middle) > rates.width + rates.most:
         return []
