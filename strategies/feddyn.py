@@ -25,8 +25,8 @@ class FedDyn(Algorithm):
     """A dynamic regulariser aligns the clients' optima with the global one.
 
     Acar et al. 2021 (ICLR), Algorithm 1: client k minimises L_k(w) - <g_k, w> + alpha / 2
-    ||w - theta||^2 and keeps g_k - alpha (w - theta); the server keeps h and sets theta to the mean
-    model - h / alpha. The paper's h accumulates -alpha / m times the updates (m: all clients); here
+    ||w - theta||^2 and keeps g_k - alpha (w - theta); the server keeps h and sets theta to
+    theta + eta_g * mean update - h / alpha. The paper's h accumulates -alpha / m times the updates (m: all clients); here
     the share of the weight as in ``scaffold``, which is the same with uniform weighting. With
     alpha = 0 it is federated averaging, without h / alpha. The authors' code also has a weight decay of
     1e-3.
@@ -73,7 +73,7 @@ class FedDyn(Algorithm):
         state: Tensors,
         step: ServerStep,
     ) -> tuple[Tensors, Tensors]:
-        """Return theta + mean update - h / alpha, with h <- h - alpha * share * mean update."""
+        """Return theta + eta_g * mean update - h / alpha, with h <- h - alpha * share * mean update."""
         update = mean_update(theta, mean, step)
         moved = add(theta, update, step.server_learning_rate)
         if not self.alpha:

@@ -28,8 +28,8 @@ class FedPA(Algorithm):
     computed with the Woodbury identity, (Delta - rho U (I + rho U'U)^-1 U'Delta) / r with U the centred
     samples and Delta = mu - theta. ``steps-per-sample = 0`` divides the steps after the burn-in
     equally among the samples (rounded down, at least 1); steps after the last sample are not used.
-    A client with too few steps for a sample sends theta_k - theta, as all clients do in the first
-    ``burn-in-rounds``.
+    A client with steps for fewer samples uses those, and l is their number; one with too few for a
+    sample sends theta_k - theta, as all clients do in the first ``burn-in-rounds``.
     """
 
     name: ClassVar[str] = "fedpa"

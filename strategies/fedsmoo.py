@@ -76,12 +76,13 @@ class FedSMOO(FedDyn):
         return ClientExtras(upload=add(dual, last, -1.0), state=regulariser | prefixed("mu", dual))
 
     def start(self, theta: Mapping[str, Tensor]) -> Tensors:
-        """Return lambda = 0 (under the parameters' names) and s = 0."""
+        """Return lambda = 0 (under the parameters' names) and the mean in s, 0."""
         return zeros_like(theta) | prefixed("s", zeros_like(theta))
 
     def broadcast(self, state: Mapping[str, Tensor]) -> Tensors:
-        """Return s."""
-        return part("s", state)
+        """Return s = r * mean / ||mean||."""
+        mean = part("s", state)
+        return scaled(mean, self.rho / (norm(mean) + TINY))
 
     def apply(
         self,
@@ -91,8 +92,7 @@ class FedSMOO(FedDyn):
         state: Tensors,
         step: ServerStep,
     ) -> tuple[Tensors, Tensors]:
-        """Return FedDyn's next theta and lambda, and s = r * mean / ||mean||."""
+        """Return FedDyn's next theta and lambda, and the mean in s."""
         own = {name: state[name] for name in theta}
         theta, own = super().apply(theta, mean, upload, own, step)
-        shared = scaled(upload, self.rho / (norm(upload) + TINY))
-        return dict(theta), own | prefixed("s", shared)
+        return dict(theta), own | prefixed("s", upload)

@@ -85,9 +85,9 @@ class Scaffold(Algorithm):
     ) -> ClientExtras:
         """Return c_k+ to keep and c_k+ - c_k to send; c_k and 0 of a client without examples."""
         if self.option == "I" and context.step_state:
-            variate = scaled(
-                part("at-theta", context.step_state), 1 / context.step_state[TARGETS].clamp(min=1)
-            )
+            count = context.step_state[TARGETS].clamp(min=1)
+            variate = scaled(part("at-theta", context.step_state), 1 / count)
+            variate = add(variate, context.global_params, context.weight_decay)
         else:
             drift = add(context.global_params, params, -1.0)
             norm = accumulation_norm(next(iter(params.values())), context, steps)

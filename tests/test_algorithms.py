@@ -397,6 +397,22 @@ def test_clients_correct_with_a_mean_that_counts_those_who_have_joined(
         torch.testing.assert_close(joined[name], c / 2, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("after", [2, 99])
+def test_the_perturbation_of_fedsmoo_has_its_length_when_devices_join(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mean over all clients is shorter with them, but s is scaled to length r."""
+    monkeypatch.setenv("FEDAPP_STATE", str(tmp_path / "state"))
+    values = settings("fedsmoo", num_server_rounds=3, learning_rate=0.1, min_nodes=2)
+    values |= {"num-clients": 0, "run-dir": str(tmp_path / "run"), "fedsmoo.rho": 0.25}
+    grid = JoiningGrid(client_app, values, partition_node_configs(4))
+    grid.join_after = after
+    run_server(grid, read_config(values))
+    assert grid.extras is not None
+    sent = grid.extras.to_torch_state_dict().values()
+    assert float(torch.cat([s.flatten() for s in sent]).norm()) == pytest.approx(0.25)
+
+
 class ChangingGrid(InlineGrid):
     """Node 1 has ``factor`` times its examples in rounds 5 to 10."""
 

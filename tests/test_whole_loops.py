@@ -290,7 +290,7 @@ class Scaffold(FedAvg):
         (update,), before = super().client(k, theta, batches), self.kept.get(k, 0 * theta)
         after = before
         if batches and str(self.own["option"]) == "I":
-            after = mean_slope(theta, batches)
+            after = mean_slope(theta, batches) + self.run.get("weight_decay", 0.0) * theta
         elif batches:
             steps = contributed(len(batches), self.run)
             after = before - self.second - update / (steps * self.eta)

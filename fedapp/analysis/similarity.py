@@ -60,10 +60,7 @@ def layer_similarity(updates: Sequence[Mapping[str, Tensor]]) -> dict[str, float
 
 
 def distances(updates: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> list[float]:
-    """Return each update's L2 distance from their weighted mean: m numbers.
-
-    It is the distance of the clients' models from the mean model, since theta cancels.
-    """
+    """Return each update's L2 distance from their weighted mean: m numbers."""
     total = sum(weights)
     squares = [0.0] * len(updates)
     for name in updates[0] if updates else ():

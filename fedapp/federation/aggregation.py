@@ -215,8 +215,8 @@ def similarity_metrics(
     """Return how similar the clients' updates are, and each client's training loss.
 
     ``similarity``: by layer, the cosine averaged over all pairs of clients (Seo et al. 2024,
-    Figure 13). ``distance_mean`` and ``distance_max``: L2 distances of the clients' models from their
-    weighted mean. ``client_train_loss``: by client, Figure 12's traces.
+    Figure 13). ``distance_mean`` and ``distance_max``: L2 distances of what the clients send from
+    its weighted mean. ``client_train_loss``: by client, Figure 12's traces.
     """
     updates, weights = aggregate.client_updates()
     if update == "model":

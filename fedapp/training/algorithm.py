@@ -49,8 +49,8 @@ class ClientContext:
     ``broadcast``: the server's further tensors. ``state``: the client state stored in the last round in
     which the client trained (``Algorithm.initial_client_state`` before the first). ``step_state``: the
     result of ``Algorithm.step_state`` in the previous local step. ``round_randomness``: the result of
-    ``Algorithm.round_randomness``. ``learning_rate``, ``momentum``, ``nesterov``: of the local
-    optimizer; eta is a tensor where several clients train in one compiled step. ``round`` and
+    ``Algorithm.round_randomness``. ``learning_rate``, ``momentum``, ``nesterov``, ``weight_decay``: of
+    the local optimizer; eta is a tensor where several clients train in one compiled step. ``round`` and
     ``steps`` (the number of local steps) are for ``round_randomness`` and ``finalize``; a local step
     must not depend on them, since it is traced once for all rounds and clients. ``label_counts`` [C]:
     the client's targets of each class, for algorithms that need "classes". ``normalisation``: the
@@ -65,6 +65,7 @@ class ClientContext:
     steps: int = 0
     momentum: float = 0.0
     nesterov: bool = False
+    weight_decay: float = 0.0
     label_counts: Tensor | None = None
     normalisation: frozenset[str] = frozenset()
     step_state: Mapping[str, Tensor] = field(default_factory=dict)

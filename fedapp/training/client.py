@@ -128,6 +128,7 @@ def shared_context(
         round=plan.round,
         momentum=plan.momentum,
         nesterov=plan.nesterov,
+        weight_decay=plan.weight_decay,
         normalisation=trainer.normalisation,
     )
     state = trainer.algorithm.initial_client_state(context)

@@ -127,6 +127,7 @@ def step_of_groups(
             learning_rate=groups["rate"]["rate"],
             momentum=plan.momentum,
             nesterov=plan.nesterov,
+            weight_decay=plan.weight_decay,
             label_counts=groups["labels"].get("counts"),
             normalisation=normalisation,
             round_randomness=groups["round_randomness"],
