@@ -694,3 +694,8 @@ def test_what_a_component_may_be_in_words() -> None:
     assert "fedavg, " in allowed("algorithm")
     assert allowed("dataset").startswith("digits, ")
     assert allowed("dataset").endswith("a name on the hub, a folder")
+
+
+def test_the_help_of_a_command_describes_its_arguments() -> None:
+    """click 8.5 drops it with the typer that flwr allows."""
+    assert "A component: a name" in CliRunner().invoke(app, ["keys", "--help"]).output
