@@ -153,3 +153,8 @@ def test_sizes_of_cohorts_that_are_captured_are_few() -> None:
     ]
     assert len({rounded_up(count, 16) for count in range(64, 129)}) == 17
     assert batch_size_buckets(100) == [100, 25, 7, 2, 1]
+
+
+def test_clients_that_end_within_a_window_of_steps_stay_as_they_are() -> None:
+    """6, 5, 3, 3 and twelve times 2 steps: of four clients two end within the second window."""
+    check(*trainers(FedAvg()), [12, 10, 6, 6] + [4] * 12)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -19,7 +20,9 @@ from PIL import Image
 
 from fedapp.config.read import read_config
 from fedapp.data import Dataset, load_dataset, load_node_data
+from fedapp.data.columns import hold_out_random
 from fedapp.data.load import build_dataset
+from fedapp.data.readers.source import Source, Split
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.errors import ConfigError, DataError
 from tests.data_files import (
@@ -342,3 +345,35 @@ def test_real_images(name, shape, sizes, real_data):
     std, mean = torch.std_mean(normal, dim=(0, 2, 3), correction=0)
     torch.testing.assert_close(mean, torch.zeros(shape[0]), atol=0.02, rtol=0)
     torch.testing.assert_close(std, torch.ones(shape[0]), atol=0.02, rtol=0)
+
+
+def test_only_its_owner_can_read_what_a_node_has_cached(tmp_path):
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o755)
+    load_node_data(read_config({"data-cache": str(cache)}), str(folder))
+    [own] = (path for path in cache.iterdir() if path.is_dir())
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+
+
+def test_the_same_examples_are_held_out_whatever_the_seed():
+    source = Source(Split(np.arange(10), np.zeros(10, np.int64)), None)
+    config = read_config({"dataset": "/data", "test-fraction": 0.3, "seed": 1})
+    test = hold_out_random(config, source).test
+    assert test is not None
+    assert test.inputs.tolist() == [2, 5, 9]
+
+
+def test_images_of_several_tasks_are_in_their_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedapp.data.readers.tables.ROWS_PER_TASK", 3)
+    data = load(write_parquet(tmp_path / "set", image_splits(), image_features()))
+    np.testing.assert_array_equal(data.train.inputs, CHANNELS_FIRST[:4])
+
+
+def test_what_a_killed_process_left_in_the_cache_is_removed(tmp_path):
+    folder = write_parquet(tmp_path / "set", image_splits(), image_features())
+    entry = tmp_path / "cache" / load(folder).fingerprint
+    shutil.rmtree(entry)
+    (left := entry.with_name(f".new-{entry.name}-x")).mkdir()
+    load(folder)
+    assert not left.exists()

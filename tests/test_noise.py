@@ -279,3 +279,9 @@ def test_a_spread_is_at_least_nothing() -> None:
     found = check(claimed("spread", high=0.1), cells, 0.05).interval
     assert found is not None
     assert (found.low, found.high) == (0.0, pytest.approx(0.06))
+
+
+def test_a_cell_with_a_number_of_nothing_says_nothing_of_ratios() -> None:
+    three = [seeds(1, 2, 3)]
+    alone = contrast([seeds(7)], {0: 1}, three, logarithm=True)
+    assert contrast([seeds(7)], {0: 1}, [*three, seeds(0, 1, 2)], logarithm=True) == alone

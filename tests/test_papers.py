@@ -492,3 +492,11 @@ def test_a_divided_batch_has_an_example() -> None:
     assert small.settings({"batch-size": 3})["batch-size"] == 1
     assert small.settings({"batch-size": 10})["batch-size"] == 2
     assert small.settings({"batch-size": 0})["batch-size"] == 0
+
+
+def test_a_cell_may_begin_the_last_round_that_it_is_allowed() -> None:
+    """1.5 times 45 published rounds are 67.5."""
+    cells = make_cells(TABLES["mcmahan-table4"], setup(TABLES["mcmahan-table4"], "full"))
+    cell = cells["E = 10, B = 50 | IID"]
+    assert cell is not None
+    assert cell.rounds == 68

@@ -178,3 +178,13 @@ def test_natural_ids_of_strings_are_a_key_too():
         dataset, train=dataclasses.replace(train, groups={"role": ids[::-1]})
     )
     assert load_partition(config(partitioner="natural"), turned, 2).client(0)[0] == 0
+
+
+def test_other_test_examples_are_another_entry():
+    test = DATASET.test
+    turned = dataclasses.replace(test, targets=test.targets[::-1].copy())
+    one, other = (
+        load_partition(config(), dataclasses.replace(DATASET, test=each), 10).test
+        for each in (test, turned)
+    )
+    assert one.indices.tolist() != other.indices.tolist()

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from fedapp.cli.main import app
 from fedapp.config.read import read_config
 from fedapp.data import load_dataset
-from fedapp.data.readers.rows import read_rows
+from fedapp.data.readers.rows import read_image, read_rows
 from fedapp.data.table import Scaling, Statistics
 from fedapp.errors import CheckpointError, ConfigError, DataError
 from fedapp.runs.export import export, is_plain
@@ -350,3 +350,10 @@ def test_without_onnx_nothing_is_written(tmp_path, monkeypatch):
         export(load_model(folder), tmp_path / "out", onnx=True)
     assert error.value.name == "onnx"
     assert not (tmp_path / "out").exists()
+
+
+def test_an_image_has_the_height_and_the_width_of_the_model(tmp_path):
+    Image.new("L", (4, 2)).save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png", (1, 2, 4)).shape == (1, 1, 2, 4)
+    with pytest.raises(DataError, match="is 4x2, and the model takes 2x4"):
+        read_image(tmp_path / "a.png", (1, 4, 2))

@@ -14,7 +14,7 @@ from fedapp.runs.final_outputs import summarise, write_summary
 from fedapp.runs.formatting import aligned, duration, size
 from fedapp.runs.metrics import read_metrics
 from fedapp.runs.page import inline_svg
-from fedapp.runs.report import write_report
+from fedapp.runs.report import _local_work, write_report
 from fedapp.runs.report_page import seconds
 from fedapp.runs.stored_run import round_of_model
 from tests.html_pages import Page
@@ -293,3 +293,9 @@ def test_a_summary_of_no_trained_round_has_no_numbers_of_training(count, accurac
     assert found["seconds_a_round_median"] is found["rounds_to_target"] is None
     assert "epsilon" not in found
     assert found["test_accuracy"] == accuracy
+
+
+def test_the_local_work_has_the_decay_of_e_and_the_growth_of_b():
+    decays = {"local-epochs-decay": 0.5, "batch-size-growth": 2.0}
+    config = read_config({"local-epochs": 5, "batch-size": 10, **decays})
+    assert _local_work(config) == "E = 5 · 0.5^(t - 1), B = 10 · 2^(t - 1)"

@@ -487,3 +487,13 @@ def test_a_damaged_table_of_results_is_named_before_anything_runs(tmp_path: Path
     said = CliRunner().invoke(app, command)
     assert isinstance(said.exception, CheckpointError)
     assert not (tmp_path / "r").exists()
+
+
+def test_a_round_costs_its_clients_examples_and_its_evaluation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """5 of 10 clients with 144 digits each, E = 2; a third of 357, every 7 rounds."""
+    monkeypatch.setattr(costs, "_example_seconds", lambda *_: 1.0)
+    settings = {"num-clients": 10, "fraction-train": 0.5, "local-epochs": 2, "eval-every": 7}
+    cell = Cell({"dataset": "digits", **settings}, rounds=1)
+    assert costs._round_seconds(cell) == pytest.approx(5 * 2 * 144 + 357 / 3 / 7)

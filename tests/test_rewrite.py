@@ -142,6 +142,12 @@ def refused(function: Function) -> Function:
 
 
 @refused
+def the_weight_is_subtracted(w: Tensor, c: Tensor) -> list[Tensor]:
+    w.copy_(c.sin() - w)
+    return [c.sum()]
+
+
+@refused
 def what_is_added_is_written_before(w: Tensor, c: Tensor) -> list[Tensor]:
     new = w + c
     c.copy_(c * 2)

@@ -267,3 +267,7 @@ def test_seeds_have_days_of_their_own(run: Run) -> None:
     away = {"sampler": "availability", "fraction_train": 1.0, "weighting": "uniform"}
     one, two = (metrics_of(run(str(seed), seed=seed, **away)) for seed in (0, 1))
     assert [row["clients"] for row in one[1:]] != [row["clients"] for row in two[1:]]
+
+
+def test_who_is_available_is_drawn_for_that_alone() -> None:
+    assert Availability(period=8, share=0.25).available(1, 1, range(12)) == [0, 1, 4]

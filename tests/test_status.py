@@ -23,7 +23,7 @@ from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.final_outputs import summarise
 from fedapp.runs.lock import END_MESSAGE, is_locked, locked, logged
 from fedapp.runs.model_sharpness import last_round
-from fedapp.runs.status import status, without_effect
+from fedapp.runs.status import _last, status, without_effect
 from tests import killed
 from tests.damages import raises
 from tests.in_process import client_app, model, run
@@ -375,3 +375,8 @@ def test_a_finished_run_that_was_resumed_and_killed_has_stopped(tmp_path, monkey
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "run", resume=True, num_server_rounds=7)
     assert dict(status(tmp_path / "run"))["state"] == "stopped"
+
+
+def test_the_last_round_counts_the_replies_that_came_late():
+    row = {"replied": 3, "clients": [0, 1, 2, 4], "late_replies": 2}
+    assert _last(row) == "3 of 4 clients, 2 late replies dropped"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedapp.config.read import read_config
 from fedapp.data import load_transform
 from fedapp.data.dataset import Examples
-from fedapp.data.transforms.cifar24 import Cifar24, whiten
+from fedapp.data.transforms.cifar24 import Cifar24, _crop_and_flip, whiten
 from fedapp.data.transforms.normalise import Normalise
 from fedapp.errors import ConfigError
 from fedapp.training.batches import batches
@@ -160,3 +160,25 @@ def test_cifar24_agrees_between_devices(cuda):
     here = transform.train(pixels, torch.float32, draws(64, 3))
     there = transform.train(pixels.to(cuda), torch.float32, draws(64, 3).to(cuda)).cpu()
     torch.testing.assert_close(here, there, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("preset", "white"),
+    [
+        ("cifar10", [2.0591, 2.1265, 2.1158]),
+        ("cifar100", [1.8440, 2.0027, 2.0243]),
+        ("imagenet", [2.2489, 2.4286, 2.6400]),
+    ],
+)
+def test_a_white_pixel_by_each_preset(preset, white):
+    pixels = torch.full((1, 3, 1, 1), 255, dtype=torch.uint8)
+    channels = Normalise(preset=preset).test(pixels, torch.float64).flatten().tolist()
+    assert channels == pytest.approx(white, abs=1e-4)
+
+
+def test_cifar24_crops_images_that_are_not_square():
+    for shape, step in (((24, 32), 1), ((32, 24), 24)):
+        ramp = torch.arange(24 * 32).reshape(1, 1, *shape).expand(500, 1, *shape)
+        parts = _crop_and_flip(ramp, draws(500))
+        corners = torch.minimum(parts[:, 0, 0, 0], parts[:, 0, 0, -1])
+        assert corners.unique().tolist() == [step * i for i in range(9)]
