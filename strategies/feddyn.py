@@ -26,10 +26,10 @@ class FedDyn(Algorithm):
 
     Acar et al. 2021 (ICLR), Algorithm 1: client k minimises L_k(w) - <g_k, w> + alpha / 2
     ||w - theta||^2 and keeps g_k - alpha (w - theta); the server keeps h and sets theta to
-    theta + eta_g * mean update - h / alpha. The paper's h accumulates -alpha / m times the updates (m: all clients); here
-    the share of the weight as in ``scaffold``, which is the same with uniform weighting. With
-    alpha = 0 it is federated averaging, without h / alpha. The authors' code also has a weight decay of
-    1e-3.
+    theta + eta_g * mean update - h / alpha. The paper's h accumulates -alpha / m times the updates (m:
+    all clients); here the share of the weight as in ``scaffold``, which is the same with uniform
+    weighting. With alpha = 0 it is federated averaging, without h / alpha. The authors' code also has a
+    weight decay of 1e-3.
     """
 
     name: ClassVar[str] = "feddyn"
