@@ -439,7 +439,27 @@ def test_an_answer_has_the_digests_only_of_own_code(app: Path, tmp_path: Path) -
     ]
 
 
+def test_modules_that_cannot_be_imported_are_no_obstacle_where_none_imports_them(app: Path) -> None:
+    late = "\n    def start(self, theta):\n        import broken, package.sub\n        return {}\n"
+    files = {
+        "late.py": SIGNS + late,
+        "broken.py": "print 'Python 2'\n",
+        "package/__init__.py": "raise RuntimeError\n",
+        "package/sub.py": "",
+    }
+    write(app, files)
+    code = read_config({"algorithm": "./late.py"}).own_code()["algorithm"]
+    assert set(code.files) == set(files) - {"package/sub.py"}
+
+
 # ---------------------------------------------------------------------- what is refused
+
+
+def test_a_file_with_a_null_byte_is_named(app: Path) -> None:
+    write(app, {"own.py": SIGNS + "\0"})
+    with pytest.raises(ConfigError, match=r"/own\.py: \w+Error: .*null bytes\. Correct the file"):
+        read_config({"algorithm": "./own.py"})
+
 
 UNREAD = {
     "aggregate": (
