@@ -479,6 +479,29 @@ UNREAD = {
         r"has apply\(self, theta, mean, state\), and is called with "
         r"\(self, theta, mean, upload, state, step\)\. Give it these",
     ),
+    "arguments without self": (
+        "@staticmethod\n    def start(): return {}",
+        r"has start\(\), and is called with \(theta\)\. Give it these",
+    ),
+    "a property": (
+        "@property\n    def gradient(self): ...",
+        r"has the property gradient, which is called with \(self, differentiate, .*leave @property out",
+    ),
+    "no property": (
+        "def min_updates(self): return 3",
+        "has the method min_updates, which is read as a property. Put @property above it",
+    ),
+    "weighting": (
+        "default_weighting: ClassVar[str] = 'unifrom'",
+        "has default_weighting = 'unifrom', which must be 'examples' or 'uniform'. Correct it",
+    ),
+    "reply": ("reply = 'all'", "has reply = 'all', which must be 'mean' or 'each'"),
+    "needs": (
+        "needs = frozenset({'class'})",
+        "has 'class' in needs, which must be 'classes' or 'features'",
+    ),
+    "rate": ("default_server_learning_rate = -1.0", "has .* = -1.0, which must be greater than or"),
+    "truth": ("keeps_state = 'no'", "has keeps_state = 'no', which must be a valid boolean"),
 }
 """What a class of one's own defines in vain, and what is said of it."""
 
@@ -488,6 +511,21 @@ def test_what_nothing_would_call_is_refused(app: Path, body: str, said: str) -> 
     write(app, {"own.py": f"{SIGNS}\n    {body}\n"})
     with pytest.raises(ConfigError, match=rf"^algorithm = '\./own\.py': the class Signs {said}"):
         read_config({"algorithm": "./own.py"})
+
+
+def test_a_model_takes_kinds_of_tasks_that_there_are(app: Path) -> None:
+    head, net, rest = SIZED.partition("class Net")
+    write(app, {"sized.py": f"{head}    takes = {{'images'}}\n\n{net}{rest}"})
+    with pytest.raises(
+        ConfigError, match=r"has 'images' in takes, which must be 'image' or 'tokens'"
+    ):
+        read_config({"model": "./sized.py"})
+
+
+def test_a_method_that_needs_no_self_may_be_static(app: Path) -> None:
+    start = "@staticmethod\n    def start(theta): return {}"
+    write(app, {"own.py": f"{SIGNS}\n    {start}\n    needs = {{'classes'}}\n"})
+    assert read_config({"algorithm": "./own.py"}).name_of("algorithm") == "signs"
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.key)

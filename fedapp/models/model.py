@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -70,6 +71,13 @@ class Model(Component, ABC):
         ConfigError
             The network does not fit the task.
         """
+
+    @classmethod
+    def class_problems(cls) -> Iterator[str]:
+        """Yield the problem of kinds of tasks that there are not."""
+        if unknown := sorted(set(cls.takes).difference(KINDS)):
+            kinds = " or ".join(repr(kind) for kind in KINDS)
+            yield f"has {unknown[0]!r} in takes, which must be {kinds}. Correct it."
 
     @classmethod
     def fits(cls, task: Task) -> bool:
