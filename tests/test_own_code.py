@@ -635,6 +635,95 @@ def test_what_a_round_cannot_use_is_refused_before_it(app: Path, body: str, said
         try_out(config, load_dataset(config))
 
 
+RAISES = {
+    "a data set": (
+        "dataset",
+        "points",
+        "points.py",
+        "def load(self): raise OSError('no')",
+        "load raises",
+    ),
+    "no data set": ("dataset", "points", "points.py", "def load(self): ...", "load returns None"),
+    "a split": (
+        "partitioner",
+        "every-kth",
+        "split.py",
+        "def split(self, examples, num_clients, seed): return examples.owners",
+        "split raises AttributeError",
+    ),
+    "a network": (
+        "model",
+        "wide",
+        "nets.py:Wide",
+        "__init__ = lambda self: 1 / 0",
+        "build raises ZeroDivisionError",
+    ),
+    "no network": (
+        "model",
+        "sized",
+        "sized.py",
+        "def build(self, task): return [1]",
+        r"build returns \[1\], which is no torch",
+    ),
+    "an error's text": (
+        "algorithm",
+        "signs",
+        "signs.py",
+        "def config_errors(self, config): return config.nobody",
+        "config_errors raises AttributeError",
+    ),
+    "no texts": (
+        "algorithm",
+        "signs",
+        "signs.py",
+        "def config_errors(self, config): ...",
+        "config_errors returns None. Let it return a list of texts",
+    ),
+    "a validator": (
+        "algorithm",
+        "signs",
+        "signs.py",
+        "def model_post_init(self, context): {}['scale']",
+        "a validator raises KeyError: 'scale'",
+    ),
+    "no inputs": (
+        "transform",
+        "double",
+        "double.py",
+        "def test(self, inputs, dtype): ...",
+        r"test returns None for two examples\. Let it return .* of shape \(2, 1, 8, 8\)",
+    ),
+    "training inputs": (
+        "transform",
+        "double",
+        "double.py",
+        "def train(self, inputs, dtype, draws): return self.test(inputs, dtype)[0]",
+        r"train returns a tensor of shape \(1, 8, 8\)",
+    ),
+}
+"""The key, name and file of a component, a method that raises or returns nothing, and what is said."""
+
+
+@pytest.mark.parametrize(("key", "name", "value", "method", "said"), RAISES.values(), ids=RAISES)
+def test_what_code_of_ones_own_raises_names_it(
+    key: str, name: str, value: str, method: str, said: str, app: Path, run: Run
+) -> None:
+    file = value.partition(":")[0]
+    code = {**FILES, "sized.py": SIZED}[file]
+    head, end, rest = code.partition("\n\nclass ForDigits" if "Wide" in value else "\n\nclass Net")
+    write(app, {file: f"{head}\n    {method}\n{end}{rest}"})
+    with pytest.raises(ConfigError, match=rf"^{key} = '{name}': {said}") as error:
+        run(**{key: f"./{value}"})
+    assert "\n" not in str(error.value)
+    assert not (app.parent / "run").exists()
+
+
+def test_a_text_of_config_errors_is_one_error(app: Path) -> None:
+    write(app, {"own.py": SIGNS + "\n    def config_errors(self, config): return 'Too slow.'\n"})
+    with pytest.raises(ConfigError, match=r"^Too slow\.$"):
+        read_config({"algorithm": "./own.py"})
+
+
 REMEMBERED = {
     "after a step": """
     def step_state(self, params, direction, context):

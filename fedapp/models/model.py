@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.config.components import family_of
-from fedapp.config.registry import Component
+from fedapp.config.registry import Component, calling, setting_of
 from fedapp.data.dataset import IGNORE, Task
-from fedapp.errors import ConfigError, reason_of
+from fedapp.errors import ConfigError, one_line, reason_of
 from fedapp.seeds import torch_seed
 
 KINDS = {
@@ -197,12 +197,18 @@ def initialise(model: Model, task: Task, seed: int) -> nn.Module:
     Raises
     ------
     ConfigError
-        It does not fit the task, has no parameters to train, or does not return [n, C] or [n, C, T] for
-        two zero examples.
+        Its code raises, or builds no network; it does not fit the task, has no parameters to train, or
+        does not return [n, C] or [n, C, T] for two zero examples.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "init"))
-        network = model.build(task)
+        with calling(model, "build"):
+            network: Any = model.build(task)
+        if not isinstance(network, nn.Module):
+            raise ConfigError(
+                f"{setting_of(model)}: build returns {one_line(repr(network))}, which is no "
+                "torch.nn.Module. Let it return the network."
+            )
         _freeze(network)
         _require_outputs(model, network, task)
         _require_parameters(model, network)
