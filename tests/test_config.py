@@ -133,6 +133,23 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         ["batch-size-growth = 1.1: has no effect", "is all local data", "batch-size=10"],
     ),
     (
+        {"batch-sampling": "uniform", "batch-size": 0},
+        ["batch-sampling = 'uniform': has no effect", "is all local data", "batch-size=10"],
+    ),
+    (
+        {"dirichlet.max-tries": 9, "dirichlet.min-size": 0, "partitioner": "dirichlet"},
+        ["dirichlet.max-tries = 9: has no effect", "the first draw counts", "min-size=1"],
+    ),
+    (
+        {
+            "transform": "normalise",
+            "normalise.preset": "mnist",
+            "normalise.mean": "0.5",
+            "normalise.std": "1",
+        },
+        ["normalise.preset = 'mnist': has no effect", "normalise.mean and normalise.std are given"],
+    ),
+    (
         {"batch-size-growth": 1.1, "algorithm": "fedsgd"},
         ["batch-size-growth = 1.1: has no effect", "take no steps", "algorithm='fedavg'"],
     ),
