@@ -227,6 +227,11 @@ def test_what_an_algorithm_counts_with_is_allowed(settings: dict[str, Any]) -> N
     assert read_config(settings).algorithm == settings["algorithm"]
 
 
+def test_a_share_just_above_one_is_no_percentage() -> None:
+    with pytest.raises(ConfigError, match=r"must be less than or equal to 1\. "):
+        read_config({"fraction-train": 1.0000001})
+
+
 def test_a_list_for_a_components_parameter_is_named_once() -> None:
     with pytest.raises(ConfigError) as error:
         read_config({"scaffold.option": ["I"], "dirichlet.alpha": [0.1, 0.2]})

@@ -1014,6 +1014,16 @@ def test_only_a_share_may_be_thought_of_in_percent(app: Path, meaning: str, said
         read_config({"algorithm": "./own.py", "signs.scale": 2})
 
 
+def test_what_has_no_meaning_is_described_by_its_default(app: Path) -> None:
+    field = "scale: float = 0.5\n    start_scale: float = Field(0.5)"
+    write(app, {"own.py": re.sub(r"scale: float = .*", field, SIGNS)})
+    for given in ("x", [1]):
+        with pytest.raises(
+            ConfigError, match=r"scale = .*: must be [^.]*\. The default is 0\.5\.$"
+        ):
+            read_config({"algorithm": "./own.py", "signs.scale": given})
+
+
 MANIFESTS = {
     "the name of another entry point": (
         PYPROJECT.replace('signs = "signs', 'steps = "signs'),
@@ -1025,6 +1035,11 @@ MANIFESTS = {
         "fedprox",
         r"algorithm = 'fedprox': the entry point 'fedprox' = 'signs:Signs' \(fedapp\.algorithms\) has "
         r"the name of the algorithm 'fedprox' of fedapp",
+    ),
+    "an entry point without a class": (
+        PYPROJECT.replace("signs:Signs", "signs"),
+        "signs",
+        r"algorithm = 'signs': its entry point is 'signs' = 'signs', .* as signs = \"module:Class",
     ),
     "a pyproject that is no TOML": (
         PYPROJECT + "[project",

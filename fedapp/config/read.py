@@ -211,7 +211,7 @@ def _not_scalar(options: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> 
         if key in options and not isinstance(options[key], Scalar):
             yield (
                 f"{key} = {options[key]!r}: must be one value: a number, a text, true or false. "
-                f"{field.description} The default is {shown(field.get_default())}."
+                f"{_meaning(field)}"
             )
 
 
@@ -298,12 +298,15 @@ def _message(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> 
         bound, value = detail["ctx"]["le"], detail["input"]
         if isinstance(bound, float):  # pydantic writes 1e30 with all of its zeros
             rule = f"must be less than or equal to {bound:g}"
-        if bound == 1 < value <= 100 and SHARE.search(f"{key} {field.description}"):
+        if bound == 1 and 2 <= value <= 100 and SHARE.search(f"{key} {field.description}"):
             rule += f"; {value:g} % is {value / 100:g}"
-    return (
-        f"{prefix}{kebab(key)} = {shown(detail['input'])}: {rule}. {field.description} "
-        f"The default is {shown(field.get_default())}."
-    )
+    return f"{prefix}{kebab(key)} = {shown(detail['input'])}: {rule}. {_meaning(field)}"
+
+
+def _meaning(field: FieldInfo) -> str:
+    """Return what a key means, as far as that is described, and its default."""
+    description = f"{field.description} " if field.description else ""
+    return f"{description}The default is {shown(field.get_default())}."
 
 
 def split_settings(run_config: list[str] | None, settings: list[str] | None) -> list[str]:
