@@ -133,6 +133,23 @@ BAD: list[tuple[dict[str, Any], list[str]]] = [
         ["batch-size-growth = 1.1: has no effect", "is all local data", "batch-size=10"],
     ),
     (
+        {"batch-sampling": "uniform", "batch-size": 0},
+        ["batch-sampling = 'uniform': has no effect", "is all local data", "batch-size=10"],
+    ),
+    (
+        {"dirichlet.max-tries": 9, "dirichlet.min-size": 0, "partitioner": "dirichlet"},
+        ["dirichlet.max-tries = 9: has no effect", "the first draw counts", "min-size=1"],
+    ),
+    (
+        {
+            "transform": "normalise",
+            "normalise.preset": "mnist",
+            "normalise.mean": "0.5",
+            "normalise.std": "1",
+        },
+        ["normalise.preset = 'mnist': has no effect", "normalise.mean and normalise.std are given"],
+    ),
+    (
         {"batch-size-growth": 1.1, "algorithm": "fedsgd"},
         ["batch-size-growth = 1.1: has no effect", "take no steps", "algorithm='fedavg'"],
     ),
@@ -208,6 +225,11 @@ def test_a_bad_setting_is_one_clear_error(settings: dict[str, Any], said: list[s
 )
 def test_what_an_algorithm_counts_with_is_allowed(settings: dict[str, Any]) -> None:
     assert read_config(settings).algorithm == settings["algorithm"]
+
+
+def test_a_share_just_above_one_is_no_percentage() -> None:
+    with pytest.raises(ConfigError, match=r"must be less than or equal to 1\. "):
+        read_config({"fraction-train": 1.0000001})
 
 
 def test_a_list_for_a_components_parameter_is_named_once() -> None:

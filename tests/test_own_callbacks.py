@@ -156,6 +156,16 @@ def test_an_error_in_the_other_methods(
     assert rows(folder)[-1] == ["close"]
 
 
+def test_a_callback_that_sets_a_parameter_is_told_what_to_set(app: Path, run: Run) -> None:
+    code = FAILS.replace('raise OSError("the tracker is away")', "self.count = 1")
+    write(app, {"fails.py": code})
+    with pytest.raises(
+        RunError, match=r"Instance is frozen .*\. Parameters .* self\._count\. Cor"
+    ) as error:
+        run("run", callbacks="./fails.py", num_server_rounds=2)
+    assert "\n" not in str(error.value)
+
+
 def test_rounds_after_the_checkpoint_of_a_killed_run_are_reported_again(
     app: Path, run: Run
 ) -> None:

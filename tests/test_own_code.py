@@ -439,7 +439,27 @@ def test_an_answer_has_the_digests_only_of_own_code(app: Path, tmp_path: Path) -
     ]
 
 
+def test_modules_that_cannot_be_imported_are_no_obstacle_where_none_imports_them(app: Path) -> None:
+    late = "\n    def start(self, theta):\n        import broken, package.sub\n        return {}\n"
+    files = {
+        "late.py": SIGNS + late,
+        "broken.py": "print 'Python 2'\n",
+        "package/__init__.py": "raise RuntimeError\n",
+        "package/sub.py": "",
+    }
+    write(app, files)
+    code = read_config({"algorithm": "./late.py"}).own_code()["algorithm"]
+    assert set(code.files) == set(files) - {"package/sub.py"}
+
+
 # ---------------------------------------------------------------------- what is refused
+
+
+def test_a_file_with_a_null_byte_is_named(app: Path) -> None:
+    write(app, {"own.py": SIGNS + "\0"})
+    with pytest.raises(ConfigError, match=r"/own\.py: \w+Error: .*null bytes\. Correct the file"):
+        read_config({"algorithm": "./own.py"})
+
 
 UNREAD = {
     "aggregate": (
@@ -459,6 +479,29 @@ UNREAD = {
         r"has apply\(self, theta, mean, state\), and is called with "
         r"\(self, theta, mean, upload, state, step\)\. Give it these",
     ),
+    "arguments without self": (
+        "@staticmethod\n    def start(): return {}",
+        r"has start\(\), and is called with \(theta\)\. Give it these",
+    ),
+    "a property": (
+        "@property\n    def gradient(self): ...",
+        r"has the property gradient, which is called with \(self, differentiate, .*leave @property out",
+    ),
+    "no property": (
+        "def min_updates(self): return 3",
+        "has the method min_updates, which is read as a property. Put @property above it",
+    ),
+    "weighting": (
+        "default_weighting: ClassVar[str] = 'unifrom'",
+        "has default_weighting = 'unifrom', which must be 'examples' or 'uniform'. Correct it",
+    ),
+    "reply": ("reply = 'all'", "has reply = 'all', which must be 'mean' or 'each'"),
+    "needs": (
+        "needs = frozenset({'class'})",
+        "has 'class' in needs, which must be 'classes' or 'features'",
+    ),
+    "rate": ("default_server_learning_rate = -1.0", "has .* = -1.0, which must be greater than or"),
+    "truth": ("keeps_state = 'no'", "has keeps_state = 'no', which must be a valid boolean"),
 }
 """What a class of one's own defines in vain, and what is said of it."""
 
@@ -468,6 +511,21 @@ def test_what_nothing_would_call_is_refused(app: Path, body: str, said: str) -> 
     write(app, {"own.py": f"{SIGNS}\n    {body}\n"})
     with pytest.raises(ConfigError, match=rf"^algorithm = '\./own\.py': the class Signs {said}"):
         read_config({"algorithm": "./own.py"})
+
+
+def test_a_model_takes_kinds_of_tasks_that_there_are(app: Path) -> None:
+    head, net, rest = SIZED.partition("class Net")
+    write(app, {"sized.py": f"{head}    takes = {{'images'}}\n\n{net}{rest}"})
+    with pytest.raises(
+        ConfigError, match=r"has 'images' in takes, which must be 'image' or 'tokens'"
+    ):
+        read_config({"model": "./sized.py"})
+
+
+def test_a_method_that_needs_no_self_may_be_static(app: Path) -> None:
+    start = "@staticmethod\n    def start(theta): return {}"
+    write(app, {"own.py": f"{SIGNS}\n    {start}\n    needs = {{'classes'}}\n"})
+    assert read_config({"algorithm": "./own.py"}).name_of("algorithm") == "signs"
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.key)
@@ -575,6 +633,95 @@ def test_what_a_round_cannot_use_is_refused_before_it(app: Path, body: str, said
     config = read_config({"algorithm": "./own.py", "2nn.hidden": 64})
     with pytest.raises(ConfigError, match=rf"^algorithm = 'signs': .*{said}"):
         try_out(config, load_dataset(config))
+
+
+RAISES = {
+    "a data set": (
+        "dataset",
+        "points",
+        "points.py",
+        "def load(self): raise OSError('no')",
+        "load raises",
+    ),
+    "no data set": ("dataset", "points", "points.py", "def load(self): ...", "load returns None"),
+    "a split": (
+        "partitioner",
+        "every-kth",
+        "split.py",
+        "def split(self, examples, num_clients, seed): return examples.owners",
+        "split raises AttributeError",
+    ),
+    "a network": (
+        "model",
+        "wide",
+        "nets.py:Wide",
+        "__init__ = lambda self: 1 / 0",
+        "build raises ZeroDivisionError",
+    ),
+    "no network": (
+        "model",
+        "sized",
+        "sized.py",
+        "def build(self, task): return [1]",
+        r"build returns \[1\], which is no torch",
+    ),
+    "an error's text": (
+        "algorithm",
+        "signs",
+        "signs.py",
+        "def config_errors(self, config): return config.nobody",
+        "config_errors raises AttributeError",
+    ),
+    "no texts": (
+        "algorithm",
+        "signs",
+        "signs.py",
+        "def config_errors(self, config): ...",
+        "config_errors returns None. Let it return a list of texts",
+    ),
+    "a validator": (
+        "algorithm",
+        "signs",
+        "signs.py",
+        "def model_post_init(self, context): {}['scale']",
+        "a validator raises KeyError: 'scale'",
+    ),
+    "no inputs": (
+        "transform",
+        "double",
+        "double.py",
+        "def test(self, inputs, dtype): ...",
+        r"test returns None for two examples\. Let it return .* of shape \(2, 1, 8, 8\)",
+    ),
+    "training inputs": (
+        "transform",
+        "double",
+        "double.py",
+        "def train(self, inputs, dtype, draws): return self.test(inputs, dtype)[0]",
+        r"train returns a tensor of shape \(1, 8, 8\)",
+    ),
+}
+"""The key, name and file of a component, a method that raises or returns nothing, and what is said."""
+
+
+@pytest.mark.parametrize(("key", "name", "value", "method", "said"), RAISES.values(), ids=RAISES)
+def test_what_code_of_ones_own_raises_names_it(
+    key: str, name: str, value: str, method: str, said: str, app: Path, run: Run
+) -> None:
+    file = value.partition(":")[0]
+    code = {**FILES, "sized.py": SIZED}[file]
+    head, end, rest = code.partition("\n\nclass ForDigits" if "Wide" in value else "\n\nclass Net")
+    write(app, {file: f"{head}\n    {method}\n{end}{rest}"})
+    with pytest.raises(ConfigError, match=rf"^{key} = '{name}': {said}") as error:
+        run(**{key: f"./{value}"})
+    assert "\n" not in str(error.value)
+    assert not (app.parent / "run").exists()
+
+
+def test_a_text_of_config_errors_is_one_error(app: Path) -> None:
+    write(app, {"own.py": SIGNS + "\n    def config_errors(self, config): return 'Too slow.'\n"})
+    with pytest.raises(ConfigError, match=r"^Too slow\.$"):
+        read_config({"algorithm": "./own.py"})
 
 
 REMEMBERED = {
@@ -867,6 +1014,16 @@ def test_only_a_share_may_be_thought_of_in_percent(app: Path, meaning: str, said
         read_config({"algorithm": "./own.py", "signs.scale": 2})
 
 
+def test_what_has_no_meaning_is_described_by_its_default(app: Path) -> None:
+    field = "scale: float = 0.5\n    start_scale: float = Field(0.5)"
+    write(app, {"own.py": re.sub(r"scale: float = .*", field, SIGNS)})
+    for given in ("x", [1]):
+        with pytest.raises(
+            ConfigError, match=r"scale = .*: must be [^.]*\. The default is 0\.5\.$"
+        ):
+            read_config({"algorithm": "./own.py", "signs.scale": given})
+
+
 MANIFESTS = {
     "the name of another entry point": (
         PYPROJECT.replace('signs = "signs', 'steps = "signs'),
@@ -878,6 +1035,11 @@ MANIFESTS = {
         "fedprox",
         r"algorithm = 'fedprox': the entry point 'fedprox' = 'signs:Signs' \(fedapp\.algorithms\) has "
         r"the name of the algorithm 'fedprox' of fedapp",
+    ),
+    "an entry point without a class": (
+        PYPROJECT.replace("signs:Signs", "signs"),
+        "signs",
+        r"algorithm = 'signs': its entry point is 'signs' = 'signs', .* as signs = \"module:Class",
     ),
     "a pyproject that is no TOML": (
         PYPROJECT + "[project",

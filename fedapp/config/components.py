@@ -61,8 +61,12 @@ def is_own(family: Family, value: str) -> bool:
     """Return whether ``value`` names code outside of this package."""
     if family.open and Path(value).expanduser().is_dir():
         return False
-    is_reference = bool(FILE.fullmatch(value) or MODULE.fullmatch(value))
-    return is_reference or value in entry_points(family, app_folder())
+    return _is_reference(value) or value in entry_points(family, app_folder())
+
+
+def _is_reference(value: str) -> bool:
+    """Return whether ``value`` has the form of a file or of a module with a class."""
+    return bool(FILE.fullmatch(value) or MODULE.fullmatch(value))
 
 
 def name_of(family: Family, value: str) -> str:
@@ -114,6 +118,11 @@ def _installed() -> Any:
 def _own_component(family: Family, value: str, folder: Path) -> type[Component]:
     reference = entry_points(family, folder).get(value)
     try:
+        if reference is not None and not _is_reference(reference):
+            raise ComponentError(
+                f"its entry point is {value!r} = {reference!r}, which names no class. Write it as "
+                f'{value} = "module:Class".'
+            )
         module, code, name = _import(family, value if reference is None else reference, folder)
         expected = value if reference is not None else ""
         if name:

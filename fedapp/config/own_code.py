@@ -108,11 +108,9 @@ def _import_problem(name: str, error: BaseException) -> str:
     """Return which error ended the import of ``name``, in which line of which file."""
     lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
     if isinstance(error, SyntaxError):
-        where, message = (
-            f"{error.filename}, line {error.lineno}",
-            f"{lines[-1]} ({error.text or ''})",
-        )
-        return f"{where}: {message.replace(chr(10), '').rstrip()}. Correct the file."
+        where = f"{error.filename}, line {error.lineno}" if error.lineno else name
+        line = f" ({error.text})" if error.text else ""
+        return f"{where}: {lines[-1]}{line.replace(chr(10), '')}. Correct the file."
     message = one_line(" ".join(line for line in lines if PYDANTIC_LINK not in line))
     frames = [
         frame
@@ -150,8 +148,15 @@ def _imported(names: Iterable[str], folder: Path, packages: frozenset[str]) -> d
 
 
 def _names(source: bytes, package: str) -> Iterator[str]:
-    """Yield the names of the modules that a source in ``package`` may import, parents included."""
-    for node in ast.walk(ast.parse(source)):
+    """Yield the names of the modules that a source in ``package`` may import, parents included.
+
+    None of a source that is no Python: a module beside the component that it need not run.
+    """
+    try:
+        nodes = ast.walk(ast.parse(source))
+    except (SyntaxError, ValueError):
+        return
+    for node in nodes:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -184,10 +189,10 @@ def _source_path(name: str, folder: Path, packages: frozenset[str]) -> Path | No
 
 
 def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
-    """Return how a module is imported, or None if there is none; parents of it are imported."""
+    """Return how a module is imported, or None if it cannot be; parents of it are imported."""
     try:
         return importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):
+    except (Exception, SystemExit):
         return None
 
 

@@ -6,7 +6,7 @@ import difflib
 import functools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,11 +19,11 @@ from fedapp.config.components import entry_points, family_of, name_of, parameter
 from fedapp.config.data import EMBEDDED
 from fedapp.config.group import keys_of
 from fedapp.config.own_components import OwnComponents, chosen_values, own_components
-from fedapp.config.registry import FAMILIES, Component, Family
+from fedapp.config.registry import FAMILIES, Component, Family, calling, setting_of
 from fedapp.config.run_config import RunConfig
 from fedapp.config.settings import Scalar, kebab, no_effect, shown, snake
 from fedapp.config.training import ALGORITHM_DEFAULTS, OWN_UPDATE
-from fedapp.errors import ConfigError
+from fedapp.errors import ConfigError, one_line
 
 if TYPE_CHECKING:
     from fedapp.training.algorithm import Algorithm
@@ -211,7 +211,7 @@ def _not_scalar(options: Mapping[str, Any], fields: Mapping[str, FieldInfo]) -> 
         if key in options and not isinstance(options[key], Scalar):
             yield (
                 f"{key} = {options[key]!r}: must be one value: a number, a text, true or false. "
-                f"{field.description} The default is {shown(field.get_default())}."
+                f"{_meaning(field)}"
             )
 
 
@@ -239,9 +239,29 @@ def _config_errors(config: RunConfig) -> Iterator[str]:
         yield from config.unused(OWN_UPDATE)
     for family in FAMILIES:
         for component in config.components(family.key):
-            yield from component.config_errors(config)
+            yield from _errors_of(component, config)
             if family.key == "dataset":
                 yield from config.unused(EMBEDDED)
+
+
+def _errors_of(component: Component, config: RunConfig) -> list[str]:
+    """Return the errors of a component; one text of one of the user's own is one error.
+
+    Raises
+    ------
+    ConfigError
+        One of the user's own raises, or returns no texts.
+    """
+    with calling(component, "config_errors"):
+        returned: Any = component.config_errors(config)
+        several = isinstance(returned, Iterable) and not isinstance(returned, str)
+        errors = list(returned) if several else [returned]
+    for other in (each for each in errors if not isinstance(each, str)):
+        raise ConfigError(
+            f"{setting_of(component)}: config_errors returns {one_line(repr(other))}. Let it return a "
+            "list of texts, one for each error."
+        )
+    return errors
 
 
 def _option_problems(
@@ -249,12 +269,13 @@ def _option_problems(
 ) -> Iterator[str]:
     prefix = f"{component.name}."
     values = config.options_of(component)
-    try:
-        instance = component.model_validate(values)
-    except ValidationError as error:
-        yield from (_message(detail, component, prefix) for detail in error.errors())
-        return
-    default = component()
+    with calling(component, "a validator"):
+        try:
+            instance = component.model_validate(values)
+        except ValidationError as error:
+            yield from (_message(detail, component, prefix) for detail in error.errors())
+            return
+        default = component()
     for field in values:
         if unused and getattr(instance, field) != getattr(default, field):
             fix = f"Set {family.key}='{component.name}'"
@@ -277,12 +298,15 @@ def _message(detail: ErrorDetails, model: type[BaseModel], prefix: str = "") -> 
         bound, value = detail["ctx"]["le"], detail["input"]
         if isinstance(bound, float):  # pydantic writes 1e30 with all of its zeros
             rule = f"must be less than or equal to {bound:g}"
-        if bound == 1 < value <= 100 and SHARE.search(f"{key} {field.description}"):
+        if bound == 1 and 2 <= value <= 100 and SHARE.search(f"{key} {field.description}"):
             rule += f"; {value:g} % is {value / 100:g}"
-    return (
-        f"{prefix}{kebab(key)} = {shown(detail['input'])}: {rule}. {field.description} "
-        f"The default is {shown(field.get_default())}."
-    )
+    return f"{prefix}{kebab(key)} = {shown(detail['input'])}: {rule}. {_meaning(field)}"
+
+
+def _meaning(field: FieldInfo) -> str:
+    """Return what a key means, as far as that is described, and its default."""
+    description = f"{field.description} " if field.description else ""
+    return f"{description}The default is {shown(field.get_default())}."
 
 
 def split_settings(run_config: list[str] | None, settings: list[str] | None) -> list[str]:

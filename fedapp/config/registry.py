@@ -123,14 +123,15 @@ FAMILIES = (
 )
 
 
-def setting_of(component: Component) -> str:
+def setting_of(component: Component | type[Component]) -> str:
     """Return the run-config key that chooses a component, with its name, as errors begin."""
-    key = next(family.key for family in FAMILIES if isinstance(component, family.base_class()))
+    kind = component if isinstance(component, type) else type(component)
+    key = next(family.key for family in FAMILIES if issubclass(kind, family.base_class()))
     return f"{key} = {component.name!r}"
 
 
 @contextmanager
-def calling(component: Component, method: str) -> Iterator[None]:
+def calling(component: Component | type[Component], method: str) -> Iterator[None]:
     """Name the component and the line in what ``method`` of one of the user's own raises.
 
     Raises

@@ -57,7 +57,7 @@ class ExecutionConfig(ConfigGroup):
         0,
         ge=0,
         description="Clients in one program of the batched trainer. 0: on a GPU the cohort, on a CPU "
-        "one, or five a thread of a small network.",
+        "one, or five a thread of a small network with B up to 20.",
     )
 
 

@@ -50,9 +50,12 @@ class ClientUpdateConfig(ConfigGroup):
     batch_size_growth: Annotated[float, UnusedIf(ALL_DATA, ONE_GRADIENT)] = Field(
         1.0, ge=1, le=10, description="Factor on B after every round; B is rounded."
     )
-    batch_sampling: Annotated[Literal["epoch", "uniform"], UnusedIf(ONE_GRADIENT)] = Field(
-        "epoch",
-        description="'epoch': reshuffled passes over the data; 'uniform': a random mini-batch a step.",
+    batch_sampling: Annotated[Literal["epoch", "uniform"], UnusedIf(ALL_DATA, ONE_GRADIENT)] = (
+        Field(
+            "epoch",
+            description="'epoch': reshuffled passes over the data; 'uniform': a random mini-batch a "
+            "step.",
+        )
     )
     learning_rate: float = Field(0.2, gt=0, le=LARGEST, description="Client learning rate, eta.")
     learning_rate_decay: float = Field(

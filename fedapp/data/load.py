@@ -20,6 +20,7 @@ from fedapp.config.data import (
     DataConfig,
 )
 from fedapp.config.group import Case
+from fedapp.config.registry import calling, setting_of
 from fedapp.config.run_config import RunConfig, kebab
 from fedapp.data.cache import cache_folder, cached_dataset, cached_partition, partition_key
 from fedapp.data.coding import coded, given_statistics, own_statistics
@@ -33,7 +34,7 @@ from fedapp.data.table import Table
 from fedapp.data.text.build import build_next_symbol, encode_labelled
 from fedapp.data.text.clients import client_column
 from fedapp.data.transforms.transform import Transform
-from fedapp.errors import ConfigError, DataError
+from fedapp.errors import ConfigError, DataError, one_line
 
 LATER_READING_KEYS = (
     "text_example",
@@ -71,9 +72,27 @@ def load_server_data(config: RunConfig) -> Dataset:
 def load_uncoded(config: DataConfig) -> Dataset:
     """Return what ``load_dataset`` returns, except for a table, whose columns are not coded."""
     if is_component(family_of("dataset"), config.dataset):
-        return checked(cast("Embedded", config.component("dataset")).load())
+        return checked(_embedded(cast("Embedded", config.component("dataset"))))
     dataset = _load_cached(config, node=False)
     config.refuse_unused(*_cases(config, dataset.task))
+    return dataset
+
+
+def _embedded(component: Embedded) -> Dataset:
+    """Return the data set of a component.
+
+    Raises
+    ------
+    ConfigError
+        One of the user's own raises, or returns none.
+    """
+    with calling(component, "load"):
+        dataset: Any = component.load()
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(
+            f"{setting_of(component)}: load returns {one_line(repr(dataset))}, which is no "
+            "fedapp.data.dataset.Dataset. Let it return one."
+        )
     return dataset
 
 
@@ -156,10 +175,12 @@ def load_partition(config: RunConfig, dataset: Dataset, num_clients: int) -> Par
     def split() -> Partition:
         method = "split"
         try:
-            train = partitioner.split(dataset.train, num_clients, config.seed)
+            with calling(partitioner, method):
+                train = partitioner.split(dataset.train, num_clients, config.seed)
             require_index_sets(train, num_clients, len(dataset.train))
             method = "split_test"
-            test = partitioner.split_test(dataset.test, dataset.train, train, config.seed)
+            with calling(partitioner, method):
+                test = partitioner.split_test(dataset.test, dataset.train, train, config.seed)
             if test is not None:
                 require_index_sets(test, num_clients, len(dataset.test))
         except IndexSetError as error:

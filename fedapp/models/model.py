@@ -6,6 +6,7 @@ import functools
 import inspect
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self, cast
 
 import torch
@@ -13,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedapp.config.components import family_of
-from fedapp.config.registry import Component
+from fedapp.config.registry import Component, calling, setting_of
 from fedapp.data.dataset import IGNORE, Task
-from fedapp.errors import ConfigError, reason_of
+from fedapp.errors import ConfigError, one_line, reason_of
 from fedapp.seeds import torch_seed
 
 KINDS = {
@@ -70,6 +71,13 @@ class Model(Component, ABC):
         ConfigError
             The network does not fit the task.
         """
+
+    @classmethod
+    def class_problems(cls) -> Iterator[str]:
+        """Yield the problem of kinds of tasks that there are not."""
+        if unknown := sorted(set(cls.takes).difference(KINDS)):
+            kinds = " or ".join(repr(kind) for kind in KINDS)
+            yield f"has {unknown[0]!r} in takes, which must be {kinds}. Correct it."
 
     @classmethod
     def fits(cls, task: Task) -> bool:
@@ -189,12 +197,18 @@ def initialise(model: Model, task: Task, seed: int) -> nn.Module:
     Raises
     ------
     ConfigError
-        It does not fit the task, has no parameters to train, or does not return [n, C] or [n, C, T] for
-        two zero examples.
+        Its code raises, or builds no network; it does not fit the task, has no parameters to train, or
+        does not return [n, C] or [n, C, T] for two zero examples.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "init"))
-        network = model.build(task)
+        with calling(model, "build"):
+            network: Any = model.build(task)
+        if not isinstance(network, nn.Module):
+            raise ConfigError(
+                f"{setting_of(model)}: build returns {one_line(repr(network))}, which is no "
+                "torch.nn.Module. Let it return the network."
+            )
         _freeze(network)
         _require_outputs(model, network, task)
         _require_parameters(model, network)

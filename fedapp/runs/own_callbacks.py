@@ -7,10 +7,11 @@ from logging import WARNING
 from typing import cast
 
 from flwr.common.logger import log
+from pydantic import ValidationError
 
 from fedapp.config.read import without_unused_parameters
 from fedapp.config.run_config import RunConfig
-from fedapp.errors import RunError, reason_of
+from fedapp.errors import RunError, one_line, reason_of
 from fedapp.federation.callback import Callback, RunCallback, ServerState
 from fedapp.federation.round_result import RoundResult
 from fedapp.runs.directory import RunDirectory, resume_command
@@ -46,7 +47,8 @@ class OwnCallbacks(Callback):
             try:
                 callback.close()
             except Exception as error:
-                log(WARNING, "callback %r: close raises %s", callback.name, reason_of(error))
+                reason = one_line(reason_of(error))
+                log(WARNING, "callback %r: close raises %s", callback.name, reason)
 
     def _call(self, method: str, call: Callable[[RunCallback], object]) -> bool:
         """Call a method of each callback; return whether one returned True.
@@ -64,8 +66,17 @@ class OwnCallbacks(Callback):
                 problems[callback.name] = error
         for name, problem in problems.items():
             raise RunError(
-                f"callback {name!r}: {method} raises {reason_of(problem).removesuffix('.')}. "
-                "Correct the callback and continue from the run's last checkpoint with: "
+                f"callback {name!r}: {method} raises {_reason(problem)}. Correct the callback and "
+                "continue from the run's last checkpoint with: "
                 f"{resume_command(self.directory.path)} (callbacks='' leaves all out)"
             ) from problem
         return returned
+
+
+def _reason(error: Exception) -> str:
+    """Return an error as one line without its full stop, and of a parameter that is set what to do."""
+    reason = one_line(reason_of(error)).removesuffix(".")
+    details = error.errors() if isinstance(error, ValidationError) else []
+    for name in (each["loc"][0] for each in details if each["type"] == "frozen_instance"):
+        reason += f". Parameters are not set: call what the callback remembers self._{name}"
+    return reason

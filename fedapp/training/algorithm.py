@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Protocol, cast
+from typing import Annotated, ClassVar, Literal, Protocol, cast
 
 import numpy as np
+from pydantic import Field
 from torch import Tensor
 
 from fedapp.analysis.privacy import Privacy
@@ -141,7 +142,7 @@ class Algorithm(Component):
     default_sampler: ClassVar[str] = "uniform"
     """The meaning of ``sampler = "auto"``."""
 
-    default_server_learning_rate: ClassVar[float] = 1.0
+    default_server_learning_rate: ClassVar[Annotated[float, Field(ge=0, allow_inf_nan=False)]] = 1.0
     """The meaning of ``server-learning-rate = 0``."""
 
     one_gradient: ClassVar[bool] = False

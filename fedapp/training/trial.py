@@ -1,4 +1,4 @@
-"""A trial of an algorithm or a loss of one's own, on two examples, before a run directory is made.
+"""A trial of what is of one's own, on two examples, before a run directory is made.
 
 One client update and one step of the server run as in a round, and what each method returns is checked,
 so that a round needs no checks.
@@ -17,8 +17,9 @@ from torch import Tensor
 
 from fedapp.config.registry import Component, calling, setting_of
 from fedapp.config.run_config import RunConfig
-from fedapp.data import Dataset, load_transform
+from fedapp.data import Dataset, load_transform, network_task
 from fedapp.data.dataset import Examples, Subset
+from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, one_line
 from fedapp.models.model import Model, PlainModel
 from fedapp.training.algorithm import Algorithm, Batch, ClientContext, ClientExtras, ServerStep
@@ -44,7 +45,7 @@ ROUND_METRICS = frozenset(
 
 
 def try_out(config: RunConfig, dataset: Dataset) -> None:
-    """Try out the run's algorithm, and its model's loss and metrics, if they are the user's own.
+    """Try out the run's algorithm, transform, loss and metrics, if they are the user's own.
 
     Raises
     ------
@@ -52,12 +53,30 @@ def try_out(config: RunConfig, dataset: Dataset) -> None:
         A method raises, or returns what a round cannot use.
     """
     own, model = make_algorithm(config, dataset.task), make_model(config)
+    if (transform := load_transform(config)).own_code is not None:
+        _try_transform(config, dataset, transform)
     if model.own_code is not None and not isinstance(model, PlainModel):
         if type(model).loss is not Model.loss:
             _try_round(config, dataset, Algorithm(), model)
         _try_evaluation(config, dataset, model)
     if own.own_code is not None:
         _try_round(config, dataset, own, own)
+
+
+def _try_transform(config: RunConfig, dataset: Dataset, transform: Transform) -> None:
+    """Transform two examples as for a test and as for training."""
+    inputs, _ = to_device(_two(dataset), torch.device("cpu"))
+    shape = (len(inputs), *network_task(config, dataset.task).input_shape)
+    given = (inputs, DTYPES[config.precision])
+    draws = torch.zeros(len(inputs), transform.draws)
+    for method, arguments in (("test", given), ("train", (*given, draws))):
+        with calling(transform, method):
+            returned = getattr(transform, method)(*arguments)
+        if not isinstance(returned, Tensor) or returned.shape != shape:
+            raise ConfigError(
+                f"{setting_of(transform)}: {method} returns {_kind(returned)} for two examples. Let it "
+                f"return [n, *output_shape]: a tensor of shape {shape}."
+            )
 
 
 def _try_round(config: RunConfig, dataset: Dataset, own: Algorithm, component: Component) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import no_effect
 from fedapp.data.dataset import Examples, Partition, from_index_sets
 from fedapp.data.partition.partitioning import (
     BY,
@@ -66,6 +68,12 @@ class Dirichlet(Partitioning):
         default=False,
         description="Give a client of more than n/K examples no more of the next labels.",
     )
+
+    def config_errors(self, config: RunConfig) -> Iterator[str]:
+        """Yield the error of a number of tries for the first draw."""
+        if self.min_size == 0 and self.max_tries != type(self).model_fields["max_tries"].default:
+            because = "with dirichlet.min-size = 0 the first draw counts. Set dirichlet.min-size=1"
+            yield no_effect("dirichlet.max-tries", self.max_tries, because)
 
     def split(self, examples: Examples, num_clients: int, seed: int) -> Partition:
         """Return the first of at most ``max_tries`` draws in which every client has ``min_size``.

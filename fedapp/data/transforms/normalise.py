@@ -12,6 +12,7 @@ from pydantic import Field, field_validator
 from torch import Tensor
 
 from fedapp.config.run_config import RunConfig
+from fedapp.config.settings import no_effect
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError
 
@@ -57,7 +58,10 @@ class Normalise(Transform):
         return value
 
     def config_errors(self, config: RunConfig) -> Iterator[str]:
-        """Yield the error of a mean and a deviation of unequal length."""
+        """Yield the errors of a preset beside statistics, and of statistics of unequal length."""
+        if self.mean and self.preset != type(self).model_fields["preset"].default:
+            because = "normalise.mean and normalise.std are given. Leave these out"
+            yield no_effect("normalise.preset", self.preset, because)
         if len(_numbers(self.mean)) != len(_numbers(self.std)):
             yield (
                 f"normalise.mean = {self.mean!r}: normalise.std = {self.std!r} has another number of "
