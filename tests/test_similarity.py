@@ -214,6 +214,38 @@ def test_names_of_runs_are_no_formulas_and_in_the_legend(tmp_path: Path) -> None
     assert axes.get_legend_handles_labels()[1] == ["u", r"u_\$_\$x"]
 
 
+def test_a_run_has_its_model_whatever_fails_while_pictures_are_drawn(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one client of the one round has no example, so there is no training loss to draw."""
+
+    def fail(*_: Any) -> None:
+        raise ValueError("no such colour")
+
+    monkeypatch.setattr("fedapp.runs.partition.draw_missing_partition", fail)
+    monkeypatch.setattr("fedapp.runs.report.draw_curves", fail)
+    folder = run(
+        "run",
+        weighting="uniform",
+        partitioner="dirichlet",
+        **{"dirichlet.alpha": 0.01, "dirichlet.min-size": 0},
+        num_clients=300,
+        fraction_train=0.0,
+        num_server_rounds=1,
+        record_updates=True,
+        pictures=True,
+    )
+    assert list(metrics_of(folder)[1]["client_train_loss"].values()) == [None]
+    assert (folder / "model.safetensors").exists()
+    assert (folder / "report.html").exists()
+    assert [line.split(" (")[0] for line in caplog.messages if line.startswith("No ")] == [
+        "No picture of the partition: ValueError: no such colour",
+        "No picture of the curves: ValueError: no such colour",
+    ]
+    with pytest.raises(DataError, match=r"no client has a finite training loss in any round"):
+        read_runs([folder])
+
+
 def test_a_run_without_the_record_is_named(run: Run) -> None:
     folder = run("plain", num_server_rounds=1)
     with pytest.raises(DataError, match=r"plain: its metrics.*record-updates=true"):

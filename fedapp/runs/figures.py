@@ -217,7 +217,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     CheckpointError
         A folder holds no run.
     DataError
-        A run has no round with ``record-updates = true``.
+        A run has no round with ``record-updates = true``, or no client of it a finite training loss.
     """
     runs = {}
     names = [folder.resolve().name for folder in folders]
@@ -228,6 +228,11 @@ def read_runs(folders: Sequence[Path]) -> Runs:
             raise DataError(
                 f"{folder}: its metrics.jsonl has no similarity of updates. Run it again with "
                 "record-updates=true."
+            )
+        if not loss_traces(records):
+            raise DataError(
+                f"{folder}: no client has a finite training loss in any round, so there is nothing to "
+                "draw. Run it again with more clients a round, or a smaller learning rate."
             )
         runs[name if names.count(name) == 1 else str(folder)] = records
     return runs
