@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
+from typer.testing import CliRunner
 
+from fedapp.cli.main import app
 from fedapp.config.read import read_config
+from fedapp.errors import CheckpointError
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.figures import curve_panels
 from fedapp.runs.final_outputs import summarise, write_summary
@@ -152,6 +155,31 @@ def test_no_resume_that_trains_nothing_is_told(tmp_path, settings, model, told):
     assert ("fedapp run --resume" in page.text) == told
     assert ("for more rounds" in page.text) == (told and settings.get("num_server_rounds") == 2)
     assert f"run-dir={folder}-again" in page.text
+
+
+def test_a_run_without_a_checkpoint_that_its_metrics_reach_is_not_to_be_resumed(tmp_path):
+    folder = made_run(tmp_path / "run", [0.1, 0.2, 0.8])
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:2]))
+    _, page = report_of(folder)
+    assert "Resume" not in page.text
+    assert f"run-dir={folder}-again" in page.text
+
+
+@pytest.mark.parametrize(
+    "left", ["checkpoints/round-000001.json", "summary.json", "model.safetensors"]
+)
+def test_no_report_of_a_run_whose_metrics_are_gone(tmp_path, left):
+    """Its summary would be that of a run of no rounds."""
+    folder = made_run(tmp_path / "run", [0.1, 0.2], finished=False)
+    (folder / left).parent.mkdir(exist_ok=True)
+    (folder / left).write_text("{}")
+    (folder / "metrics.jsonl").unlink()
+    found = CliRunner().invoke(app, ["report", str(folder)])
+    assert isinstance(found.exception, CheckpointError)
+    assert str(found.exception).startswith(f"{folder / 'metrics.jsonl'} is missing or empty")
+    assert (folder / left).read_text() == "{}"
+    assert not (folder / "report.html").exists()
 
 
 def test_a_regression_has_a_curve_of_its_rmse(tmp_path):

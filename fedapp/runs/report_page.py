@@ -19,6 +19,7 @@ from fedapp.runs.figures import curve_panels
 from fedapp.runs.formatting import duration, number, percent, rounds, setting, size
 from fedapp.runs.metrics import faults_by_kind, trained_clients, wall_seconds
 from fedapp.runs.page import inline_svg, page, picture, render
+from fedapp.runs.stored_run import StoredRun
 from fedapp.training.algorithm import algorithm_of
 
 PARTS = {
@@ -62,6 +63,7 @@ def report_page(
     files = {name: directory.path / f"{name}.svg" for name in PICTURES}
     values = without_unused_parameters(config.to_run_config())
     trained = [record for record in records if record["round"] > 0]
+    stored = StoredRun(directory, values, run_info, records)
     body = render(
         BODY,
         title=title,
@@ -86,7 +88,7 @@ def report_page(
                 directory.path,
                 config,
                 run_info,
-                goes_on=_goes_on(config, records, model_round),
+                goes_on=stored.resume_round is not None and _goes_on(config, records, model_round),
                 stopped=summary["rounds"] < config.num_server_rounds,
             )
         ),
