@@ -19,6 +19,7 @@ from fedapp.runs.metrics import read_metrics
 from fedapp.runs.page import inline_svg
 from fedapp.runs.report import write_report
 from fedapp.runs.report_page import seconds
+from fedapp.runs.status import status
 from fedapp.runs.stored_run import round_of_model
 from tests.html_pages import Page
 from tests.in_process import run
@@ -83,6 +84,20 @@ def test_who_took_part(tmp_path):
     assert facts["rounds of a client"].startswith("1 to 3of those that trained; the median client")
     assert facts["rounds of a client"].endswith("in 1")
     assert facts["failures"].startswith("raised 1")
+
+
+def test_no_update_is_used_in_a_round_that_leaves_the_model_as_it_was(tmp_path):
+    folder = made_run(tmp_path / "run", [0.1, 0.1, 0.1, 0.2], num_clients=20)
+    rewrite(
+        folder,
+        clients=[[0, 1], [0, 2], [3, 4]],
+        replied=[2, 2, 2],
+        model_changed=[False, False, True],
+    )
+    _, page = report_of(folder)
+    assert by_name(page.tables[0])["rounds"] == "3, 2 without effect"
+    assert dict(status(folder))["rounds"] == "3 of 3, 2 without effect"
+    assert by_name(page.tables[1])["clients that trained"].startswith("2 of 20")  # 3 and 4
 
 
 def test_time_by_part(tmp_path):

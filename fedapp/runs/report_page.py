@@ -17,7 +17,12 @@ from fedapp.runs.callbacks import has_reached
 from fedapp.runs.directory import RunDirectory, resume_command
 from fedapp.runs.figures import curve_panels
 from fedapp.runs.formatting import duration, number, percent, rounds, setting, size
-from fedapp.runs.metrics import faults_by_kind, trained_clients, wall_seconds
+from fedapp.runs.metrics import (
+    faults_by_kind,
+    rounds_without_effect,
+    trained_clients,
+    wall_seconds,
+)
 from fedapp.runs.page import inline_svg, page, picture, render
 from fedapp.runs.stored_run import StoredRun
 from fedapp.training.algorithm import algorithm_of
@@ -68,7 +73,7 @@ def report_page(
         BODY,
         title=title,
         path=directory.path,
-        numbers=list(numbers(summary, config)),
+        numbers=list(numbers(summary, config, records)),
         curves=[
             picture(figure, f"curve-{i}", f"{label} by communication round")
             for i, (label, figure) in enumerate(curve_panels(records, config.target_accuracy))
@@ -96,7 +101,9 @@ def report_page(
     return page(directory.path.name, body)
 
 
-def numbers(summary: Mapping[str, Any], config: RunConfig) -> Iterator[Fact]:
+def numbers(
+    summary: Mapping[str, Any], config: RunConfig, records: Sequence[RoundMetrics]
+) -> Iterator[Fact]:
     """Yield the numbers of ``summary.json`` that the run has."""
     planned = config.num_server_rounds
     done = summary["rounds"]
@@ -113,7 +120,8 @@ def numbers(summary: Mapping[str, Any], config: RunConfig) -> Iterator[Fact]:
     ):
         if summary.get(key) is not None:
             yield Fact(name, number(summary[key], 4), "of the last evaluated model")
-    yield Fact("rounds", str(done) if done == planned else f"{done} of {planned}")
+    of_planned = "" if done == planned else f" of {planned}"
+    yield Fact("rounds", f"{done}{of_planned}{rounds_without_effect(records)}")
     if target := summary["target_accuracy"]:
         needed = summary["rounds_to_target"]
         yield Fact(
@@ -131,9 +139,7 @@ def numbers(summary: Mapping[str, Any], config: RunConfig) -> Iterator[Fact]:
     yield Fact(
         "sent to nodes", size(summary["bytes_down"]), "the arrays of all requests for training"
     )
-    yield Fact(
-        "sent by nodes", size(summary["bytes_up"]), "the arrays of the replies that were used"
-    )
+    yield Fact("sent by nodes", size(summary["bytes_up"]), "the arrays of the accepted replies")
     if (median := summary["seconds_a_round_median"]) is not None:
         total, median = seconds(summary["seconds"]), seconds(median)
         yield Fact("time", total, f"wall clock, all rounds; the median round took {median}")

@@ -208,7 +208,7 @@ interpolation between evaluated rounds.</li>
 <li>Rounds to a target accuracy: add <code>--target 0.9</code>, say, to the command below.</li>
 {% endif %}
 <li>Final: of the last evaluated round. Bytes: of the arrays of train requests, of requests for losses
-(<code>power-of-choice</code>) and of the replies to train that were used, without evaluation. Time:
+(<code>power-of-choice</code>) and of the accepted replies to train, without evaluation. Time:
 wall-clock time of all rounds.</li>
 </ul>
 <h2>Settings that all share</h2>
