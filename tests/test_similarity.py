@@ -24,7 +24,13 @@ from fedapp.analysis.similarity import (
 from fedapp.cli.main import app as cli
 from fedapp.config.read import defaults
 from fedapp.errors import DataError
-from fedapp.runs.figures import loss_traces, read_runs, similarity_curves, similarity_figure
+from fedapp.runs.figures import (
+    loss_traces,
+    losses_figure,
+    read_runs,
+    similarity_curves,
+    similarity_figure,
+)
 from tests.conftest import Run, largest_difference, metrics_of, model_of, slow_but
 
 DIGITS: dict[str, Any] = {
@@ -175,6 +181,19 @@ def test_traces_are_of_the_five_clients_that_trained_most() -> None:
     assert list(traces) == ["0", "1", "2", "3", "10"]
     assert traces["3"] == ([1, 2], [4.0, 0.25])
     assert similarity_curves(records) == {"fc": ([1, 2], [0.5, 0.25]), "out": ([2], [0.75])}
+
+
+@pytest.mark.parametrize(("sign", "limits"), [(1, (0, 5.25)), (-1, (-5.25, 0.25))])
+def test_the_panels_of_losses_show_those_of_all_runs(
+    sign: int, limits: tuple[float, float]
+) -> None:
+    """From 0 if no loss is negative, as those of a quadratic function may be; 5 % beyond the others."""
+    runs = {
+        title: [record(t, {"0": sign * loss * t}, {}) for t in (0, 1)]
+        for title, loss in (("one", 1.0), ("two", 5.0))
+    }
+    for axes in losses_figure(runs).axes:
+        assert axes.get_ylim() == pytest.approx(limits)
 
 
 def recorded(*folders: Path) -> list[Path]:

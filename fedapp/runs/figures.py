@@ -261,9 +261,10 @@ def losses_figure(runs: Runs) -> Figure:
             marker = "." if len(points[0]) == 1 else ""
             axes.plot(*points, color=COLORS[0], linewidth=1.6, marker=marker)
             axes.set_title(f"client {client}", fontsize=9, color="#333333")
-            axes.set_ylim(bottom=0)
     for axes in grid[-1]:
         axes.set_xlabel("round", fontsize=9)
+    if min(min(losses) for clients in traces.values() for _, losses in clients.values()) >= 0:
+        grid[0][0].set_ylim(bottom=0)  # of all panels, which share it
     return figure
 
 
