@@ -65,7 +65,9 @@ def test_numbers_are_formatted_and_explained(tmp_path):
     assert facts["rounds"] == "3 of 5"
     assert facts["rounds to 70 %"].startswith("1.5where the best accuracy so far crosses")
     assert facts["local updates"].startswith("1,500of a client in a round, u, summed over")
-    assert facts["sent to nodes"].startswith("900 B")
+    assert facts["sent to nodes"].startswith(
+        "900 Bthe arrays of train requests, and of requests for"
+    )
     assert facts["time"] == "6.5 swall clock, all rounds; the median round took 2 s"
 
 
@@ -170,6 +172,19 @@ def test_no_resume_that_trains_nothing_is_told(tmp_path, settings, model, told):
     assert ("fedapp run --resume" in page.text) == told
     assert ("for more rounds" in page.text) == (told and settings.get("num_server_rounds") == 2)
     assert f"run-dir={folder}-again" in page.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "fresh"),
+    [
+        ({"algorithm": "dp-fedavg"}, ", with other random numbers of its privacy"),
+        ({"algorithm": "dp-fedavg", "dp-fedavg.entropy": "seed"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_report_says_if_a_run_cannot_be_repeated(tmp_path, settings, fresh):
+    _, page = report_of(made_run(tmp_path / "run", [0.1, 0.2], **settings))
+    assert f"The same run again{fresh}:" in page.text
 
 
 def test_a_run_without_a_checkpoint_that_its_metrics_reach_is_not_to_be_resumed(tmp_path):

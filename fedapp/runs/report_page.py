@@ -136,9 +136,8 @@ def numbers(
         epsilon = "∞" if summary["epsilon"] is None else number(summary["epsilon"], 4)
         meaning = f"the privacy spent; neighbours: {summary['adjacency']}"
         yield Fact("epsilon, delta", f"{epsilon}, {summary['delta']:.3g}", meaning)
-    yield Fact(
-        "sent to nodes", size(summary["bytes_down"]), "the arrays of all requests for training"
-    )
+    down = "the arrays of train requests, and of requests for losses (power-of-choice)"
+    yield Fact("sent to nodes", size(summary["bytes_down"]), down)
     yield Fact("sent by nodes", size(summary["bytes_up"]), "the arrays of the accepted replies")
     if (median := summary["seconds_a_round_median"]) is not None:
         total, median = seconds(summary["seconds"]), seconds(median)
@@ -241,8 +240,14 @@ def commands(
         workers, nodes = run_info.get("workers", 0), run_info.get("nodes", 1)
         option = f" --workers {workers}" if workers else f" --nodes {nodes}" if nodes != 1 else ""
         run_dir = shlex.quote(f"run-dir={folder}-again")
+        privacy = algorithm_of(config).privacy(config)
+        fresh = (
+            ", with other random numbers of its privacy"
+            if privacy and not privacy.repeatable
+            else ""
+        )
         yield (
-            "The same run again:",
+            f"The same run again{fresh}:",
             f"{start}fedapp run {settings} resume=false {run_dir}{option}",
         )
 

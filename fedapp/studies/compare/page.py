@@ -62,7 +62,9 @@ def _cells(run: ComparedRun, comparison: Comparison) -> list[Cell]:
 def _needed(run: ComparedRun) -> str:
     if run.rounds_to_target is not None:
         return rounds(run.rounds_to_target)
-    return NOT_REACHED if run.metric in (ACCURACY, "") else "no accuracy"
+    if not run.metric:
+        return "not evaluated"
+    return NOT_REACHED if run.metric == ACCURACY else "no accuracy"
 
 
 def _value(run: ComparedRun, value: float | None, *, titled: bool) -> str:
