@@ -14,6 +14,7 @@ from fedapp.runs.lock import locked
 from fedapp.studies.compare.comparison import compare
 from fedapp.studies.compare.figure import MAX_STYLES, styles_of
 from fedapp.studies.compare.listing import list_runs
+from fedapp.studies.compare.page import number_rows
 from fedapp.studies.compare.runs import find_runs, names_of
 from tests.html_pages import Page
 from tests.in_process import run
@@ -345,6 +346,8 @@ def test_a_run_without_evaluation_says_so(tmp_path):
         "seed 2: no round was evaluated.",
     ]
     assert comparison.metrics == []
+    rows = number_rows(compare([tmp_path], 0.5))
+    assert [row[0].text for row in rows] == ["not evaluated"] * 2
     assert "<figure" not in written(comparison_folder(tmp_path, tmp_path))
 
 

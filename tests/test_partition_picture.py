@@ -31,6 +31,7 @@ from fedapp.runs.partition_figure import draw_comparison, draw_partition
 from fedapp.runs.partition_summary import (
     count_labels,
     empty_classes,
+    labels_and_names,
     partition_summary,
     single_class,
     write_partition,
@@ -126,6 +127,25 @@ def test_very_many_clients_are_measured_by_a_sample(monkeypatch):
     matrix = count_labels(Iid().split(examples, 20, 0), examples.targets, 10)
     assert matrix.clients.tolist() == [0, 5, 10, 15]
     assert matrix.counts.sum(axis=1).tolist() == [5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("num_clients", [4, 120])
+def test_data_without_labels_have_no_distance_of_labels(tmp_path, num_clients):
+    """Next-symbol texts, functions and regressions: as the data of the run, whose targets are vectors."""
+    config = small_config(
+        dataset="quadratic", model="quadratic", partitioner="natural", num_clients=num_clients,
+        **{"quadratic.clients": num_clients},
+    )  # fmt: skip
+    node_data = read_node_data(config, None)
+    targets, labels = labels_and_names(node_data.dataset)
+    summary = summaries.summarise_partition(config, node_data.dataset, node_data.partition)
+    assert summary["mean_total_variation"] is summary["clients_by_number_of_labels"] is None
+    assert "label_counts" not in summary
+    (svg,) = draw_partition(node_data.partition, targets, labels, tmp_path / "p", endings=(".svg",))
+    assert re.search(r"<!-- (mean )?label|share of the", svg.read_text()) is None
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(_table(node_data.partition, targets, labels))
+    assert shown.getvalue().split()[:4] == ["client", "n_k", "0", "4"]
 
 
 def read_labels(folder: Path, split: str) -> Examples:

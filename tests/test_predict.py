@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -21,7 +22,9 @@ from fedapp.config.read import read_config
 from fedapp.data import load_dataset
 from fedapp.data.readers.rows import read_image, read_rows
 from fedapp.data.table import Scaling, Statistics
+from fedapp.data.text.symbols import Characters
 from fedapp.errors import CheckpointError, ConfigError, DataError
+from fedapp.runs import predict as predictions
 from fedapp.runs.export import export, is_plain
 from fedapp.runs.model_sharpness import Measurement, sharpness_of
 from fedapp.runs.predict import predict
@@ -208,6 +211,21 @@ def test_a_text_goes_on_as_the_training_text_does(tmp_path, unit):
         spoken(data, "other words")
         with pytest.raises(DataError, match=r"its words are not those of the model"):
             said(folder, tmp_path / "begin.txt")
+
+
+def test_a_text_of_several_lines_is_read_as_the_lines_of_the_training_text(monkeypatch):
+    """And so is a line that the model begins."""
+    windows = []
+
+    def outputs(_: object, window: np.ndarray) -> torch.Tensor:
+        windows.append(window[0].tolist())
+        return torch.eye(258)[257].reshape(1, 258, 1)  # the end of a line
+
+    monkeypatch.setattr(predictions, "_outputs", outputs)
+    model: Any = SimpleNamespace(task=SimpleNamespace(input_shape=(80,)))
+    assert predictions.continuation(model, Characters(), "ab\ncd", 2) == "\n\n"
+    assert windows[0] == [256, 97, 98, 257, 256, 99, 100]
+    assert windows[1] == [*windows[0], 257, 256]
 
 
 def test_a_labelled_text_gets_a_class(tmp_path):

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
+from typer.testing import CliRunner
 
+from fedapp.cli.main import app
 from fedapp.config.read import read_config
+from fedapp.errors import CheckpointError
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.figures import curve_panels
 from fedapp.runs.final_outputs import summarise, write_summary
@@ -16,6 +19,7 @@ from fedapp.runs.metrics import read_metrics
 from fedapp.runs.page import inline_svg
 from fedapp.runs.report import _local_work, write_report
 from fedapp.runs.report_page import seconds
+from fedapp.runs.status import status
 from fedapp.runs.stored_run import round_of_model
 from tests.html_pages import Page
 from tests.in_process import run
@@ -61,7 +65,9 @@ def test_numbers_are_formatted_and_explained(tmp_path):
     assert facts["rounds"] == "3 of 5"
     assert facts["rounds to 70 %"].startswith("1.5where the best accuracy so far crosses")
     assert facts["local updates"].startswith("1,500of a client in a round, u, summed over")
-    assert facts["sent to nodes"].startswith("900 B")
+    assert facts["sent to nodes"].startswith(
+        "900 Bthe arrays of train requests, and of requests for"
+    )
     assert facts["time"] == "6.5 swall clock, all rounds; the median round took 2 s"
 
 
@@ -80,6 +86,20 @@ def test_who_took_part(tmp_path):
     assert facts["rounds of a client"].startswith("1 to 3of those that trained; the median client")
     assert facts["rounds of a client"].endswith("in 1")
     assert facts["failures"].startswith("raised 1")
+
+
+def test_no_update_is_used_in_a_round_that_leaves_the_model_as_it_was(tmp_path):
+    folder = made_run(tmp_path / "run", [0.1, 0.1, 0.1, 0.2], num_clients=20)
+    rewrite(
+        folder,
+        clients=[[0, 1], [0, 2], [3, 4]],
+        replied=[2, 2, 2],
+        model_changed=[False, False, True],
+    )
+    _, page = report_of(folder)
+    assert by_name(page.tables[0])["rounds"] == "3, 2 without effect"
+    assert dict(status(folder))["rounds"] == "3 of 3, 2 without effect"
+    assert by_name(page.tables[1])["clients that trained"].startswith("2 of 20")  # 3 and 4
 
 
 def test_time_by_part(tmp_path):
@@ -152,6 +172,44 @@ def test_no_resume_that_trains_nothing_is_told(tmp_path, settings, model, told):
     assert ("fedapp run --resume" in page.text) == told
     assert ("for more rounds" in page.text) == (told and settings.get("num_server_rounds") == 2)
     assert f"run-dir={folder}-again" in page.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "fresh"),
+    [
+        ({"algorithm": "dp-fedavg"}, ", with other random numbers of its privacy"),
+        ({"algorithm": "dp-fedavg", "dp-fedavg.entropy": "seed"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_report_says_if_a_run_cannot_be_repeated(tmp_path, settings, fresh):
+    _, page = report_of(made_run(tmp_path / "run", [0.1, 0.2], **settings))
+    assert f"The same run again{fresh}:" in page.text
+
+
+def test_a_run_without_a_checkpoint_that_its_metrics_reach_is_not_to_be_resumed(tmp_path):
+    folder = made_run(tmp_path / "run", [0.1, 0.2, 0.8])
+    lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_text("".join(lines[:2]))
+    _, page = report_of(folder)
+    assert "Resume" not in page.text
+    assert f"run-dir={folder}-again" in page.text
+
+
+@pytest.mark.parametrize(
+    "left", ["checkpoints/round-000001.json", "summary.json", "model.safetensors"]
+)
+def test_no_report_of_a_run_whose_metrics_are_gone(tmp_path, left):
+    """Its summary would be that of a run of no rounds."""
+    folder = made_run(tmp_path / "run", [0.1, 0.2], finished=False)
+    (folder / left).parent.mkdir(exist_ok=True)
+    (folder / left).write_text("{}")
+    (folder / "metrics.jsonl").unlink()
+    found = CliRunner().invoke(app, ["report", str(folder)])
+    assert isinstance(found.exception, CheckpointError)
+    assert str(found.exception).startswith(f"{folder / 'metrics.jsonl'} is missing or empty")
+    assert (folder / left).read_text() == "{}"
+    assert not (folder / "report.html").exists()
 
 
 def test_a_regression_has_a_curve_of_its_rmse(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from safetensors.torch import load_file
 
 from fedapp.client_app import app as client_app
@@ -23,6 +24,7 @@ from fedapp.federation.samplers.poisson import Poisson
 from fedapp.federation.samplers.power_of_choice import PowerOfChoice
 from fedapp.federation.samplers.sampler import Candidates, prepared_sampler
 from fedapp.federation.samplers.uniform import Uniform
+from fedapp.runs import participation
 from fedapp.seeds import generator
 from fedapp.server import run as run_server
 from fedapp.studies.sweep.identity import Request
@@ -233,6 +235,25 @@ def test_the_report_shows_who_was_available_and_who_trained(run: Run) -> None:
     assert "Who took part" in (folder / "report.html").read_text()
     assert (folder / "participation.png").stat().st_size > 5000
     assert not (run("uniform", pictures=True) / "participation.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("num_clients", "label"), [(6, "client"), (600, "client (the first 400 of 600)")]
+)
+def test_the_picture_shows_who_was_available_in_each_round(
+    monkeypatch: pytest.MonkeyPatch, num_clients: int, label: str
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(participation, "save", lambda figure, *_, **__: figures.append(figure))
+    given = {"sampler": "availability", "availability.period": 4, "num-clients": num_clients}
+    records = [{"round": t, "clients": [], "model_changed": False} for t in range(4)]
+    participation.draw_participation(records, read_config(given), Path("participation"))
+    (axes,) = figures[0].axes
+    cells = np.asarray(axes.images[0].get_array())
+    for t in (1, 2, 3):
+        available = Availability(period=4).available(0, t, range(len(cells)))
+        assert np.flatnonzero(cells[:, t - 1]).tolist() == available
+    assert axes.get_ylabel() == label
 
 
 def test_power_of_choice_asks_twice_as_many_as_it_samples() -> None:

@@ -24,7 +24,13 @@ from fedapp.analysis.similarity import (
 from fedapp.cli.main import app as cli
 from fedapp.config.read import defaults
 from fedapp.errors import DataError
-from fedapp.runs.figures import loss_traces, read_runs, similarity_curves, similarity_figure
+from fedapp.runs.figures import (
+    loss_traces,
+    losses_figure,
+    read_runs,
+    similarity_curves,
+    similarity_figure,
+)
 from tests.conftest import Run, largest_difference, metrics_of, model_of, slow_but
 
 DIGITS: dict[str, Any] = {
@@ -177,6 +183,19 @@ def test_traces_are_of_the_five_clients_that_trained_most() -> None:
     assert similarity_curves(records) == {"fc": ([1, 2], [0.5, 0.25]), "out": ([2], [0.75])}
 
 
+@pytest.mark.parametrize(("sign", "limits"), [(1, (0, 5.25)), (-1, (-5.25, 0.25))])
+def test_the_panels_of_losses_show_those_of_all_runs(
+    sign: int, limits: tuple[float, float]
+) -> None:
+    """From 0 if no loss is negative, as those of a quadratic function may be; 5 % beyond the others."""
+    runs = {
+        title: [record(t, {"0": sign * loss * t}, {}) for t in (0, 1)]
+        for title, loss in (("one", 1.0), ("two", 5.0))
+    }
+    for axes in losses_figure(runs).axes:
+        assert axes.get_ylim() == pytest.approx(limits)
+
+
 def recorded(*folders: Path) -> list[Path]:
     """Write two rounds' records into each folder."""
     for folder in folders:
@@ -212,6 +231,38 @@ def test_names_of_runs_are_no_formulas_and_in_the_legend(tmp_path: Path) -> None
     assert done.exit_code == 0
     axes, _ = similarity_figure(read_runs(runs)).axes
     assert axes.get_legend_handles_labels()[1] == ["u", r"u_\$_\$x"]
+
+
+def test_a_run_has_its_model_whatever_fails_while_pictures_are_drawn(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one client of the one round has no example, so there is no training loss to draw."""
+
+    def fail(*_: Any) -> None:
+        raise ValueError("no such colour")
+
+    monkeypatch.setattr("fedapp.runs.partition.draw_missing_partition", fail)
+    monkeypatch.setattr("fedapp.runs.report.draw_curves", fail)
+    folder = run(
+        "run",
+        weighting="uniform",
+        partitioner="dirichlet",
+        **{"dirichlet.alpha": 0.01, "dirichlet.min-size": 0},
+        num_clients=300,
+        fraction_train=0.0,
+        num_server_rounds=1,
+        record_updates=True,
+        pictures=True,
+    )
+    assert list(metrics_of(folder)[1]["client_train_loss"].values()) == [None]
+    assert (folder / "model.safetensors").exists()
+    assert (folder / "report.html").exists()
+    assert [line.split(" (")[0] for line in caplog.messages if line.startswith("No ")] == [
+        "No picture of the partition: ValueError: no such colour",
+        "No picture of the curves: ValueError: no such colour",
+    ]
+    with pytest.raises(DataError, match=r"no client has a finite training loss in any round"):
+        read_runs([folder])
 
 
 def test_a_run_without_the_record_is_named(run: Run) -> None:

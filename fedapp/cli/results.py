@@ -68,9 +68,10 @@ def report(run_dir: Annotated[Path, typer.Argument(help="A run directory.")]) ->
     from fedapp.runs.final_outputs import write_summary
     from fedapp.runs.partition import draw_missing_partition
     from fedapp.runs.report import write_report
-    from fedapp.runs.stored_run import round_of_model
+    from fedapp.runs.stored_run import read_run, round_of_model
 
     config, run_info = read_stored(run_dir)
+    read_run(run_dir).require_metrics()
     directory = RunDirectory(run_dir.absolute())
     with disk_space_needed(directory.path, "and repeat the command"):
         problem = draw_missing_partition(directory.path, config, run_info)

@@ -217,7 +217,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     CheckpointError
         A folder holds no run.
     DataError
-        A run has no round with ``record-updates = true``.
+        A run has no round with ``record-updates = true``, or no client of it a finite training loss.
     """
     runs = {}
     names = [folder.resolve().name for folder in folders]
@@ -228,6 +228,11 @@ def read_runs(folders: Sequence[Path]) -> Runs:
             raise DataError(
                 f"{folder}: its metrics.jsonl has no similarity of updates. Run it again with "
                 "record-updates=true."
+            )
+        if not loss_traces(records):
+            raise DataError(
+                f"{folder}: no client has a finite training loss in any round, so there is nothing to "
+                "draw. Run it again with more clients a round, or a smaller learning rate."
             )
         runs[name if names.count(name) == 1 else str(folder)] = records
     return runs
@@ -256,9 +261,10 @@ def losses_figure(runs: Runs) -> Figure:
             marker = "." if len(points[0]) == 1 else ""
             axes.plot(*points, color=COLORS[0], linewidth=1.6, marker=marker)
             axes.set_title(f"client {client}", fontsize=9, color="#333333")
-            axes.set_ylim(bottom=0)
     for axes in grid[-1]:
         axes.set_xlabel("round", fontsize=9)
+    if min(min(losses) for clients in traces.values() for _, losses in clients.values()) >= 0:
+        grid[0][0].set_ylim(bottom=0)  # of all panels, which share it
     return figure
 
 

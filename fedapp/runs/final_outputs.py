@@ -24,7 +24,8 @@ from fedapp.training.tensors import contiguous_copies
 class FinalOutputs(Callback):
     """Writes ``summary.json``, the curves, ``report.html`` and the model when the run ends.
 
-    The model is the last, since by its round a run is known to be finished.
+    The model is the last, since by its round a run is known to be finished. A picture that cannot be
+    drawn is logged.
     """
 
     def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
@@ -54,11 +55,12 @@ class FinalOutputs(Callback):
     def _draw(self, summary: dict[str, Any], model_round: str) -> None:
         """Draw all pictures; Matplotlib is not imported before, so that the first round is sooner."""
         from fedapp.runs.partition import draw_missing_partition
-        from fedapp.runs.report import write_report
+        from fedapp.runs.report import logged_failure, write_report
 
         _, run_info = read_settings(self.directory.path)
-        if problem := draw_missing_partition(self.directory.path, self.config, run_info):
-            log(WARNING, "No picture of the partition: %s", problem)
+        with logged_failure("picture of the partition"):
+            if problem := draw_missing_partition(self.directory.path, self.config, run_info):
+                log(WARNING, "No picture of the partition: %s", problem)
         write_report(self.directory, self.config, summary, model_round)
 
 

@@ -68,9 +68,17 @@ def wall_seconds(record: RoundMetrics) -> float:
 
 
 def trained_clients(record: RoundMetrics) -> list[int]:
-    """Return the clients whose updates were used, of a round after 0."""
+    """Return the clients whose updates were used, of a round after 0; none if the model stayed."""
+    if not record["model_changed"]:
+        return []
     unused = {*map(int, record.get("failures", {})), *record.get("surplus", ())}
     return [client for client in map(int, record["clients"]) if client not in unused]
+
+
+def rounds_without_effect(records: Sequence[RoundMetrics]) -> str:
+    """Return ", N without effect" if the model stayed as it was in N of the rounds after 0."""
+    idle = sum(not record["model_changed"] for record in records if record["round"] > 0)
+    return f", {idle} without effect" if idle else ""
 
 
 def faults_by_kind(records: Sequence[RoundMetrics]) -> str:

@@ -54,7 +54,8 @@ def draw_participation(records: Sequence[RoundMetrics], config: RunConfig, stem:
         extent=(trained[0]["round"] - 0.5, trained[-1]["round"] + 0.5, len(cells) - 0.5, -0.5),
     )
     axes.set_xlabel("communication round")
-    axes.set_ylabel("client")
+    cut = f" (the first {MAX_CLIENTS} of {len(clients):,})" if len(clients) > MAX_CLIENTS else ""
+    axes.set_ylabel(f"client{cut}")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     handles = [Patch(facecolor=color, edgecolor=GREY, label=name) for name, color in shown.items()]

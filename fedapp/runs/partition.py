@@ -78,7 +78,8 @@ def show_partition(config: RunConfig, console: Console, picture: Path) -> None:
     targets, labels = labels_and_names(dataset)
     console.print(_table(partition, targets, labels))
     summary = summarise_partition(config, dataset, partition)
-    for key in ("num_examples", "size_ratio", "update_multiplier", "mean_total_variation"):
+    distance = ["mean_total_variation"] if len(labels) > 1 else []
+    for key in ("num_examples", "size_ratio", "update_multiplier", *distance):
         value = summary[key]
         shown = f"{value:.4g}" if isinstance(value, float) else value
         console.print(f"{key.replace('_', ' ')}: {shown}", highlight=False)
@@ -105,12 +106,13 @@ def _picture_stem(picture: Path) -> Path:
 
 def _table(partition: Partition, targets: NDArray[Any], labels: tuple[str, ...]) -> Table:
     matrix = count_labels(partition, targets, len(labels))
-    few = len(labels) <= MAX_LABELS
+    shown = labels if len(labels) > 1 else ()
+    few = len(shown) <= MAX_LABELS
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("client", "n_k", *(labels if few else ("labels",))):
+    for heading in ("client", "n_k", *(shown if few else ("labels",))):
         table.add_column(Text(heading), justify="right")
     for client, counts in list(zip(matrix.clients, matrix.counts, strict=True))[:MAX_ROWS]:
-        cells = [str(count) if count else "·" for count in counts] if few else []
+        cells = [str(count) if count else "·" for count in counts[: len(shown)]] if few else []
         num_labels = [] if few else [str((counts > 0).sum())]
         table.add_row(str(client), str(counts.sum()), *cells, *num_labels)
     if len(matrix.clients) > MAX_ROWS:

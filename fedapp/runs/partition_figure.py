@@ -48,34 +48,42 @@ def draw_partition(
     """Draw labels and sizes by client as ``path`` with each of the endings; return the files.
 
     Stacked bars and a heat map, as in Seo et al. 2024, Figs. 6 and 8. Of more than 100 clients,
-    100 are shown from least to most skewed, with histograms over all.
+    100 are shown from least to most skewed, with histograms over all. With one label, as all data without
+    labels have, only sizes are shown.
     """
     matrix = count_labels(partition, targets, len(labels))
-    many = partition.num_clients > MAX_BARS
+    labelled, many = len(labels) > 1, partition.num_clients > MAX_BARS
     shown = _spread_by_skew(matrix) if many else matrix
-    figure = new_figure(9.2, 8.0 if many else 6.0)
-    grid = figure.add_gridspec(3 if many else 2, 2, height_ratios=(3, 2, 1.5)[: 2 + many])
-    bars = figure.add_subplot(grid[0, :])
-    heat = figure.add_subplot(grid[1, :], sharex=bars)
+    heights = (3, *[2] * labelled, *[1.5] * many)
+    figure = new_figure(9.2, 4.0 + 2 * labelled + 2 * many)
+    grid = figure.add_gridspec(len(heights), 2, height_ratios=heights)
+    lowest = bars = figure.add_subplot(grid[0, :])
     _draw_bars(bars, shown.counts, labels)
     bars.set_ylabel("examples")
-    bars.tick_params(labelbottom=False)
-    _legend(bars)
-    _color_bar(heat, _draw_heat_map(heat, shown.counts, labels), 0.02)
-    heat.set_xlabel(
-        f"{MAX_BARS} of {partition.num_clients:,} clients, from the least to the most skewed"
-        if many
-        else "client"
-    )
+    if labelled:
+        lowest = figure.add_subplot(grid[1, :], sharex=bars)
+        bars.tick_params(labelbottom=False)
+        _legend(bars)
+        _color_bar(lowest, _draw_heat_map(lowest, shown.counts, labels), 0.02)
+        if max(matrix.counts.shape) <= MAX_WRITTEN:
+            _write_counts(lowest, matrix.counts)
+    lowest.set_xlabel(_clients_shown(partition.num_clients, labelled=labelled))
     if many:
-        _draw_histogram(figure.add_subplot(grid[2, 0]), partition.sizes, "examples of a client")
+        sizes = figure.add_subplot(grid[-1, 0 if labelled else slice(None)])
+        _draw_histogram(sizes, partition.sizes, "examples of a client")
+    if many and labelled:
         distance = total_variation(matrix.counts)
-        _draw_histogram(figure.add_subplot(grid[2, 1]), distance, "label distance of a client")
-    elif max(matrix.counts.shape) <= MAX_WRITTEN:
-        _write_counts(heat, matrix.counts)
+        _draw_histogram(figure.add_subplot(grid[-1, 1]), distance, "label distance of a client")
     numbers = " · ".join(_numbers(partition.sizes, matrix.counts))
     figure.suptitle(without_math(f"{title}\n{numbers}".strip()), fontsize=10, color="#333333")
     return save(figure, path, dpi=120, endings=endings)
+
+
+def _clients_shown(num_clients: int, *, labelled: bool) -> str:
+    if num_clients <= MAX_BARS:
+        return "client"
+    order = ", from the least to the most skewed" if labelled else ""
+    return f"{MAX_BARS} of {num_clients:,} clients{order}"
 
 
 def draw_comparison(
@@ -106,8 +114,9 @@ def draw_comparison(
 def _numbers(sizes: NDArray[np.int64], counts: NDArray[np.int64]) -> list[str]:
     ratio = size_ratio(sizes)
     empty = int((sizes == 0).sum())
+    labelled = counts.shape[1] > 1
     return [
-        f"mean label distance {mean_total_variation(counts):.3f}",
+        *([f"mean label distance {mean_total_variation(counts):.3f}"] if labelled else []),
         f"{empty:,} empty" if empty else f"sizes {ratio:,.{0 if ratio >= 100 else 1}f} : 1",
         f"updates × {update_multiplier(sizes):.2f}",
     ]

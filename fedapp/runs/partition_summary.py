@@ -163,8 +163,9 @@ def partition_summary(
     """Return sizes, measures of skew, and the partitioning scheme.
 
     ``scheme`` holds the partitioner's name and parameters. Label counts of single clients are
-    listed up to K = 1,000.
+    listed up to K = 1,000. Of data with one label, which all without labels have, labels say nothing.
     """
+    labelled = num_labels > 1
     sizes, matrix = partition.sizes, count_labels(partition, targets, num_labels)
     ratio = size_ratio(sizes)
     summary: dict[str, Any] = {
@@ -175,12 +176,12 @@ def partition_summary(
         "sizes": _size_summary(sizes),
         "size_ratio": ratio if np.isfinite(ratio) else None,
         "update_multiplier": update_multiplier(sizes),
-        "mean_total_variation": mean_total_variation(matrix.counts),
+        "mean_total_variation": mean_total_variation(matrix.counts) if labelled else None,
         "clients_measured": len(matrix.clients),
-        "clients_by_number_of_labels": labels_per_client(matrix.counts),
+        "clients_by_number_of_labels": labels_per_client(matrix.counts) if labelled else None,
         "test_sizes": None if partition.test is None else _size_summary(partition.test.sizes),
     }
-    if partition.num_clients <= MAX_LISTED:
+    if labelled and partition.num_clients <= MAX_LISTED:
         summary["label_counts"] = matrix.counts.tolist()
     return summary
 

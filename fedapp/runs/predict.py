@@ -107,8 +107,11 @@ def _outputs(model: SavedModel, inputs: NDArray[np.generic]) -> Tensor:
 
 
 def continuation(model: SavedModel, symbols: Symbols, text: str, length: int) -> str:
-    """Return the ``length`` most probable symbols after ``text``, each given those before it."""
-    stream, _ = symbols.encode([text])
+    """Return the ``length`` most probable symbols after ``text``, each given those before it.
+
+    Lines are encoded one by one as in training, where a text of characters has no line break.
+    """
+    stream, _ = symbols.encode(text.split("\n"))
     known: list[int] = stream.tolist()
     if isinstance(symbols, Characters):
         known.pop()  # the end of the line

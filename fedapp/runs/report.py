@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,10 @@ from typing import Any
 from flwr.common.logger import log
 
 from fedapp.config.run_config import RunConfig
-from fedapp.errors import ConfigError
+from fedapp.errors import reason_of
 from fedapp.files import write_atomically
 from fedapp.runs.directory import RunDirectory, read_settings
-from fedapp.runs.figures import draw_curves, draw_updates
+from fedapp.runs.figures import draw_curves, draw_updates, loss_traces
 from fedapp.runs.metrics import read_metrics
 from fedapp.runs.participation import draw_participation
 from fedapp.runs.report_page import report_page
@@ -21,7 +23,7 @@ from fedapp.runs.report_page import report_page
 def write_report(
     directory: RunDirectory, config: RunConfig, summary: dict[str, Any], model_round: str
 ) -> None:
-    """Write the curves and the report from the metrics on disk.
+    """Write the curves and the report from the metrics on disk; of one that fails, log the error.
 
     ``model_round`` is the final model's, as :func:`~fedapp.runs.stored_run.round_of_model` returns it.
     """
@@ -33,17 +35,29 @@ def write_report(
         f"{_local_work(config)}, η = {config.learning_rate:g}"
     )
     records = read_metrics(directory.metrics)
-    draw_curves(records, config.target_accuracy, title, directory.path / "curves")
-    if any("similarity" in record for record in records):
-        draw_updates({algorithm: records}, directory.path)
+    with logged_failure("picture of the curves"):
+        draw_curves(records, config.target_accuracy, title, directory.path / "curves")
+    if loss_traces(records):
+        with logged_failure("picture of the clients' losses and updates"):
+            draw_updates({algorithm: records}, directory.path)
     if config.sampler != "uniform" and config.num_clients and any(r["round"] for r in records):
-        try:
+        with logged_failure("picture of who took part"):  # its trace may not be there
             draw_participation(records, config, directory.path / "participation")
-        except ConfigError as error:  # its trace is not there
-            log(WARNING, "No picture of who took part: %s", error)
     _, run_info = read_settings(directory.path)
-    page = report_page(directory, config, run_info, title, summary, records, model_round)
-    write_atomically(directory.path / "report.html", page.encode())
+    with logged_failure("report"):
+        page = report_page(directory, config, run_info, title, summary, records, model_round)
+        write_atomically(directory.path / "report.html", page.encode())
+
+
+@contextlib.contextmanager
+def logged_failure(name: str) -> Iterator[None]:
+    """Log an error while a picture is drawn; one of the disk ends the run, before its model."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        log(WARNING, "No %s: %s", name, reason_of(error))
 
 
 def _local_work(config: RunConfig) -> str:

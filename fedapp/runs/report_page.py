@@ -17,8 +17,14 @@ from fedapp.runs.callbacks import has_reached
 from fedapp.runs.directory import RunDirectory, resume_command
 from fedapp.runs.figures import curve_panels
 from fedapp.runs.formatting import duration, number, percent, rounds, setting, size
-from fedapp.runs.metrics import faults_by_kind, trained_clients, wall_seconds
+from fedapp.runs.metrics import (
+    faults_by_kind,
+    rounds_without_effect,
+    trained_clients,
+    wall_seconds,
+)
 from fedapp.runs.page import inline_svg, page, picture, render
+from fedapp.runs.stored_run import StoredRun
 from fedapp.training.algorithm import algorithm_of
 
 PARTS = {
@@ -62,11 +68,12 @@ def report_page(
     files = {name: directory.path / f"{name}.svg" for name in PICTURES}
     values = without_unused_parameters(config.to_run_config())
     trained = [record for record in records if record["round"] > 0]
+    stored = StoredRun(directory, values, run_info, records)
     body = render(
         BODY,
         title=title,
         path=directory.path,
-        numbers=list(numbers(summary, config)),
+        numbers=list(numbers(summary, config, records)),
         curves=[
             picture(figure, f"curve-{i}", f"{label} by communication round")
             for i, (label, figure) in enumerate(curve_panels(records, config.target_accuracy))
@@ -86,7 +93,7 @@ def report_page(
                 directory.path,
                 config,
                 run_info,
-                goes_on=_goes_on(config, records, model_round),
+                goes_on=stored.resume_round is not None and _goes_on(config, records, model_round),
                 stopped=summary["rounds"] < config.num_server_rounds,
             )
         ),
@@ -94,7 +101,9 @@ def report_page(
     return page(directory.path.name, body)
 
 
-def numbers(summary: Mapping[str, Any], config: RunConfig) -> Iterator[Fact]:
+def numbers(
+    summary: Mapping[str, Any], config: RunConfig, records: Sequence[RoundMetrics]
+) -> Iterator[Fact]:
     """Yield the numbers of ``summary.json`` that the run has."""
     planned = config.num_server_rounds
     done = summary["rounds"]
@@ -111,7 +120,8 @@ def numbers(summary: Mapping[str, Any], config: RunConfig) -> Iterator[Fact]:
     ):
         if summary.get(key) is not None:
             yield Fact(name, number(summary[key], 4), "of the last evaluated model")
-    yield Fact("rounds", str(done) if done == planned else f"{done} of {planned}")
+    of_planned = "" if done == planned else f" of {planned}"
+    yield Fact("rounds", f"{done}{of_planned}{rounds_without_effect(records)}")
     if target := summary["target_accuracy"]:
         needed = summary["rounds_to_target"]
         yield Fact(
@@ -126,12 +136,9 @@ def numbers(summary: Mapping[str, Any], config: RunConfig) -> Iterator[Fact]:
         epsilon = "∞" if summary["epsilon"] is None else number(summary["epsilon"], 4)
         meaning = f"the privacy spent; neighbours: {summary['adjacency']}"
         yield Fact("epsilon, delta", f"{epsilon}, {summary['delta']:.3g}", meaning)
-    yield Fact(
-        "sent to nodes", size(summary["bytes_down"]), "the arrays of all requests for training"
-    )
-    yield Fact(
-        "sent by nodes", size(summary["bytes_up"]), "the arrays of the replies that were used"
-    )
+    down = "the arrays of train requests, and of requests for losses (power-of-choice)"
+    yield Fact("sent to nodes", size(summary["bytes_down"]), down)
+    yield Fact("sent by nodes", size(summary["bytes_up"]), "the arrays of the accepted replies")
     if (median := summary["seconds_a_round_median"]) is not None:
         total, median = seconds(summary["seconds"]), seconds(median)
         yield Fact("time", total, f"wall clock, all rounds; the median round took {median}")
@@ -233,8 +240,14 @@ def commands(
         workers, nodes = run_info.get("workers", 0), run_info.get("nodes", 1)
         option = f" --workers {workers}" if workers else f" --nodes {nodes}" if nodes != 1 else ""
         run_dir = shlex.quote(f"run-dir={folder}-again")
+        privacy = algorithm_of(config).privacy(config)
+        fresh = (
+            ", with other random numbers of its privacy"
+            if privacy and not privacy.repeatable
+            else ""
+        )
         yield (
-            "The same run again:",
+            f"The same run again{fresh}:",
             f"{start}fedapp run {settings} resume=false {run_dir}{option}",
         )
 

@@ -13,7 +13,7 @@ from fedapp.federation.callback import RoundMetrics
 from fedapp.federation.round_result import UNCHANGED
 from fedapp.runs.directory import RunDirectory, read_stored, resume_command
 from fedapp.runs.lock import END_MESSAGE
-from fedapp.runs.metrics import faults_by_kind, read_metrics
+from fedapp.runs.metrics import faults_by_kind, read_metrics, rounds_without_effect
 from fedapp.runs.stored_run import StoredRun, read_run, state_before_start
 
 SECONDS_PARTS = ("wait", "transfer", "train", "evaluate")
@@ -42,7 +42,7 @@ def status(path: Path) -> list[tuple[str, str]]:
     state = run.state
     rows = [("run", str(directory.path)), ("state", state)]
     rows += _end_reason(messages) if state == "stopped" else []
-    rows.append(("rounds", _rounds(run, trained)))
+    rows.append(("rounds", f"{run.rounds} of {run.planned}{rounds_without_effect(trained)}"))
     rows += _accuracy(run.records) + _rejected(messages)
     if trained:
         rows.append(("last round", _last(trained[-1])))
@@ -96,11 +96,6 @@ def _rejected(messages: Sequence[str]) -> list[tuple[str, str]]:
         if outcome in ("rejected", "refused"):
             rejected[node] = f"node {node}{name}: {why}"
     return [("rejected", "\n".join(rejected.values()))] if rejected else []
-
-
-def _rounds(run: StoredRun, trained: Sequence[RoundMetrics]) -> str:
-    idle = sum(not record["model_changed"] for record in trained)
-    return f"{run.rounds} of {run.planned}" + (f", {idle} without effect" if idle else "")
 
 
 def _accuracy(records: Sequence[RoundMetrics]) -> list[tuple[str, str]]:

@@ -86,6 +86,17 @@ class StoredRun:
         rounds = checkpoint_rounds(self.directory.checkpoints)
         return next((round_ for round_ in rounds if round_ <= reached), None)
 
+    def require_metrics(self) -> None:
+        """Raise CheckpointError if the metrics are gone of a run that has trained or ended."""
+        folder = self.directory
+        left = [file.name for file in (folder.model, folder.summary) if file.exists()]
+        left += [f"checkpoint of round {t}" for t in checkpoint_rounds(folder.checkpoints) if t]
+        if left and not self.records:
+            raise CheckpointError(
+                f"{folder.metrics} is missing or empty, and the run has a {left[0]}. Restore a copy of "
+                "it."
+            )
+
 
 def round_of_model(path: Path) -> str:
     """Return the round of a final model; "2 of 9" if ``max-epsilon`` or a callback ended its run."""

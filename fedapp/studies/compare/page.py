@@ -62,7 +62,9 @@ def _cells(run: ComparedRun, comparison: Comparison) -> list[Cell]:
 def _needed(run: ComparedRun) -> str:
     if run.rounds_to_target is not None:
         return rounds(run.rounds_to_target)
-    return NOT_REACHED if run.metric in (ACCURACY, "") else "no accuracy"
+    if not run.metric:
+        return "not evaluated"
+    return NOT_REACHED if run.metric == ACCURACY else "no accuracy"
 
 
 def _value(run: ComparedRun, value: float | None, *, titled: bool) -> str:
@@ -208,7 +210,7 @@ interpolation between evaluated rounds.</li>
 <li>Rounds to a target accuracy: add <code>--target 0.9</code>, say, to the command below.</li>
 {% endif %}
 <li>Final: of the last evaluated round. Bytes: of the arrays of train requests, of requests for losses
-(<code>power-of-choice</code>) and of the replies to train that were used, without evaluation. Time:
+(<code>power-of-choice</code>) and of the accepted replies to train, without evaluation. Time:
 wall-clock time of all rounds.</li>
 </ul>
 <h2>Settings that all share</h2>
