@@ -128,6 +128,17 @@ WRONG = {
     "doctor device=cuda": "device | 'cuda' | sees 0 GPUs | Set device='auto' or 'cpu'",
     "sweep dataset=/nowhere": "dataset | '/nowhere' | an existing folder, a hub name | Set dataset to",
     "run run-dir=runs/digits": "run-dir | holds a run already | another run-dir | Set resume=true",
+    # paths that cannot be
+    "run dataset=~nobody-here/x": "dataset | '~nobody-here/x' | no home folder of | Choose another",
+    f"run dataset={'a' * 300}/x": "dataset | aaa/x' | (File name too long) | Choose another",
+    "run algorithm=~nobody-here/x.py": "algorithm | '~nobody-here/x.py' | no home | Choose another",
+    f"run algorithm={'a' * 300}.py": "algorithm | aaa.py' | (File name too long) | Choose another",
+    "keys ~nobody-here/x": "'~nobody-here/x' | no component of | what keys allow | `fedapp keys`",
+    "run run-dir=~nobody-here/x": "run-dir | '~nobody-here/x' | no home folder of | Choose another",
+    f"run run-dir={'a' * 300}": "run-dir | aaa' | (File name too long) | Choose another",
+    "run initial-model=~nobody-here/x": "initial-model | '~nobody-here/x' | no home | Choose another",
+    "run dataset=whole data-cache=~nobody-here": "data-cache | '~nobody-here' | no home | Choose another",
+    "compare runs --to ~nobody-here/x": "--to | ~nobody-here/x: is no | no home folder | Choose another",
     # options and arguments
     "run --nosuch": "--nosuch | No such option | run [OPTIONS] | fedapp run --help'",
     "run --workers -1": "--workers | -1 | x>=0 | fedapp run --help'",
@@ -141,6 +152,10 @@ WRONG = {
     "keys x": "'x' | no component of this name | what keys allow | `fedapp keys`",
     "init whole": "whole | is there already | must be new or empty | Choose another name",
     "init My_App": "'My_App' | must be small letters | begin with a letter | as in my-app",
+    "init y.csv/my-app": "NAME | /y.csv/my-app | must be a folder, and / | Choose another",
+    "init /proc/my-app": "NAME | /proc/my-app | cannot be written | Choose another folder",
+    f"init {'a' * 300}": "NAME | aaa | is no possible path (File name too long) | Choose another",
+    "init class": "'class' | is a keyword of Python | as in my-app | Choose another name",
     "init json": "'json' | has a module 'json' already | as in my-app | Choose another name",
     "init fedapp": "'fedapp' | has a module 'fedapp' already | as in my-app | Choose another name",
     # data, and tables
