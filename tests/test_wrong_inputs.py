@@ -142,6 +142,9 @@ WRONG = {
     # options and arguments
     "run --nosuch": "--nosuch | No such option | run [OPTIONS] | fedapp run --help'",
     "run --workers -1": "--workers | -1 | x>=0 | fedapp run --help'",
+    "sweep --hours nan seed=[0,1]": "--hours | nan | not a finite number | fedapp sweep --help'",
+    "sharpness runs/digits --distance inf": "--distance | inf | not a finite | sharpness --help'",
+    "run model=resnet18-gn resnet18-gn.groups=true": "groups | 'true' | must be 1, 2, | default is 32",
     "run --workers 2 --nodes 3": "--nodes | 3 | each of the 2 workers is one node | or set --workers 3",
     "nosuch": "'nosuch' | No such command | COMMAND [ARGS] | fedapp --help'",
     "partition --picture p.pdf": "--picture | 'p.pdf' | .png and .svg | Call it p.png",
