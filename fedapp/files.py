@@ -36,7 +36,7 @@ def as_path(value: str | Path, setting: str) -> Path:
     except RuntimeError:
         reason = "there is no home folder of this user"
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
+        reason = str(getattr(error, "strerror", None) or error)
     raise ConfigError(f"{setting}: is no possible path ({reason}). Choose another.")
 
 
