@@ -20,6 +20,26 @@ def natural_order(name: str) -> list[tuple[float, str]]:
     return [(float(part), "") if part[:1].isdigit() else (-1.0, part) for part in parts]
 
 
+def as_path(value: str | Path, setting: str) -> Path:
+    """Return ``value`` as a path, with the home folder for ``~``; ``setting`` begins the error.
+
+    Raises
+    ------
+    ConfigError
+        It is no possible path: too long, for instance, or in the home folder of an unknown user.
+    """
+    try:
+        path = Path(value).expanduser()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            path.stat()
+        return path
+    except RuntimeError:
+        reason = "there is no home folder of this user"
+    except (OSError, ValueError) as error:
+        reason = str(getattr(error, "strerror", None) or error)
+    raise ConfigError(f"{setting}: is no possible path ({reason}). Choose another.")
+
+
 def as_folder(path: Path, option: str) -> Path:
     """Return the absolute path of a writable folder; create it if necessary.
 
@@ -28,7 +48,7 @@ def as_folder(path: Path, option: str) -> Path:
     ConfigError
         It is a file or inside one, or cannot be created or written.
     """
-    path = path.expanduser().absolute()
+    path = as_path(path, f"{option} {path}").absolute()
     try:
         there = next(each for each in (path, *path.parents) if each.exists())
         if not there.is_dir():
@@ -53,7 +73,7 @@ def as_file(path: Path, option: str) -> Path:
     ConfigError
         It is a folder, or its folder is none that can be written.
     """
-    path = path.expanduser().absolute()
+    path = as_path(path, f"{option} {path}").absolute()
     if path.is_dir():
         raise ConfigError(f"{option} {path}: must be a file, and is a folder. Name a file in it.")
     as_folder(path.parent, option)

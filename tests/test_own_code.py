@@ -174,6 +174,21 @@ def test_a_command_takes_the_settings_of_the_app(app: Path) -> None:
     assert "signs.scale" not in defaults()
 
 
+@pytest.mark.parametrize(
+    ("setting", "shown"),
+    [
+        ("seed = 2020-01-01", "seed = '2020-01-01': must be a whole"),
+        ("seed = false", "seed = false: must be a whole"),
+        ("num-clients = 20.0", "num-clients = 20.0: must be a whole"),
+        ("pictures = 1", "pictures = 1: must be true or"),
+        ("learning-rate = nan", "learning-rate = nan: must be a finite"),
+    ],
+)
+def test_settings_of_an_app_have_their_types(app: Path, setting: str, shown: str) -> None:
+    write(app, {"pyproject.toml": PYPROJECT.replace("seed = 0", setting)})
+    assert invoke("run").startswith(shown)
+
+
 def test_keys_lists_those_of_a_component(app: Path) -> None:
     digest = hashlib.sha256((app / "signs.py").read_bytes()).hexdigest()
     said = invoke("keys", "./signs.py")

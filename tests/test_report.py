@@ -14,7 +14,7 @@ from fedapp.errors import CheckpointError
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.figures import curve_panels
 from fedapp.runs.final_outputs import summarise, write_summary
-from fedapp.runs.formatting import aligned, duration, size
+from fedapp.runs.formatting import aligned, duration, setting, size
 from fedapp.runs.metrics import read_metrics
 from fedapp.runs.page import inline_svg
 from fedapp.runs.report import _local_work, write_report
@@ -46,6 +46,11 @@ def rewrite(folder: Path, **by_key: list) -> None:
 
 def by_name(table: list[list[str]]) -> dict[str, str]:
     return {row[0]: " | ".join(row[1:]) for row in table}
+
+
+def test_a_setting_is_shown_as_it_was_given() -> None:
+    values = ["tab-1.0", 1.0, 0.5, 20, True]
+    assert [setting(value) for value in values] == ["tab-1.0", "1", "0.5", "20", "true"]
 
 
 def test_numbers_are_formatted_and_explained(tmp_path):

@@ -14,6 +14,7 @@ from fedapp.cli.key_table import config_table
 from fedapp.cli.template import rings, signs
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
+from fedapp.files import as_folder, as_path, disk_space_needed
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 TEMPLATE = "fedapp.cli.template"
@@ -91,12 +92,15 @@ def create_app(folder: Path) -> list[Path]:
     Raises
     ------
     ConfigError
-        The folder is there already, or its name is none of an app.
+        The folder is there already or cannot be made, or its name is none of an app.
+    RunError
+        The disk is full.
     """
+    folder = as_path(folder, f"NAME {folder}")
     name = folder.absolute().name
     package = name.replace("-", "_")
     _check_name(name, package)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if any(as_folder(folder, "NAME").iterdir()):
         raise ConfigError(
             f"{folder}: is there already, and must be new or empty. Choose another name, or remove it."
         )
@@ -109,14 +113,20 @@ def create_app(folder: Path) -> list[Path]:
         f"{package}/rings.py": _template("rings.py", package),
         f"tests/test_{package}.py": _template("test_app.py", package),
     }
-    for path, text in texts.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text, encoding="utf-8")
+    with disk_space_needed(folder, "remove the folder, and start again"):
+        for path, text in texts.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
     return [folder / path for path in texts]
 
 
 def _check_name(name: str, package: str) -> None:
-    if not NAME.fullmatch(name) or keyword.iskeyword(package):
+    if keyword.iskeyword(package):
+        raise ConfigError(
+            f"{name!r}: is a keyword of Python, which no package may be called. Choose another name, as "
+            "in my-app."
+        )
+    if not NAME.fullmatch(name):
         raise ConfigError(
             f"{name!r}: must be small letters, digits and hyphens, and begin with a letter, as in my-app."
         )

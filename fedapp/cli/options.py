@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,15 @@ if TYPE_CHECKING:
     from fedapp.engines.ray_placement import WorkerRequest
 
 console = Console()
+
+
+def finite(value: float | None) -> float | None:
+    """Refuse nan and infinity, which an option's bounds let through."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is not a finite number.")
+    return value
+
+
 SettingWords = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE | FILE.toml]...")]
 RunConfigText = Annotated[
     list[str] | None,
@@ -30,17 +40,23 @@ RunConfigText = Annotated[
 ]
 WorkerTimeout = Annotated[
     float | None,
-    typer.Option(min=0.0, help="Seconds to wait for free resources; default 60."),
+    typer.Option(min=0.0, callback=finite, help="Seconds to wait for free resources; default 60."),
 ]
 CpusPerWorker = Annotated[
     float | None,
     typer.Option(
-        min=0.0001, help="CPU cores of a worker, or a part of one. Default: 1, or a share."
+        min=0.0001,
+        callback=finite,
+        help="CPU cores of a worker, or a part of one. Default: 1, or a share.",
     ),
 ]
 GpusPerWorker = Annotated[
     float | None,
-    typer.Option(min=0.0, help="GPUs of a worker, or a part of one. Default: a share of those."),
+    typer.Option(
+        min=0.0,
+        callback=finite,
+        help="GPUs of a worker, or a part of one. Default: a share of those.",
+    ),
 ]
 SETTINGS_HELP = (
     "Settings are run-config keys, as in learning-rate=0.1, or TOML files of them; later ones win. "
@@ -81,10 +97,17 @@ def app_settings() -> list[str]:
     """
     standard = defaults()
     return [
-        f"{key}={json.dumps(value, ensure_ascii=False)}"
+        f"{key}={_as_toml(value)}"
         for key, value in dotted(dict(settings_of(app_folder()))).items()
-        if value != standard.get(key)
+        if (type(value), value) != (type(standard.get(key)), standard.get(key))
     ]
+
+
+def _as_toml(value: object) -> str:
+    """Return a value of a TOML file as in one; a date as text, which is no value of a setting."""
+    if isinstance(value, float):
+        return repr(value)  # JSON has other names for nan and infinity
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def print_error(problem: str) -> None:

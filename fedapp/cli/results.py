@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedapp.cli.options import console, end_with
+from fedapp.cli.options import console, end_with, finite
 
 
 def updates(
@@ -33,7 +33,9 @@ def sharpness(
     distance: Annotated[
         float,
         typer.Option(
-            min=0.0, help="Distance of the rise of the loss, relative to the norm of theta."
+            min=0.0,
+            callback=finite,
+            help="Distance of the rise of the loss, relative to the norm of theta.",
         ),
     ] = 0.1,
     directions: Annotated[

@@ -26,6 +26,7 @@ from fedapp.config.read import defaults, field_of, parse_settings, read_config, 
 from fedapp.config.run_config import Scalar
 from fedapp.config.settings import shown
 from fedapp.errors import ConfigError
+from fedapp.files import as_path
 
 
 def run(
@@ -91,8 +92,11 @@ def _resumed(
     """Return the settings of the run in ``folder``, overridden by ``values``, its nodes and workers."""
     from fedapp.runs.directory import read_stored
 
-    other = values.get("run-dir", str(folder))
-    if Path(str(other)).expanduser().absolute() != folder.absolute():
+    other = str(values.get("run-dir", folder))
+    if (
+        "run-dir" in values
+        and as_path(other, f"run-dir = {other!r}").absolute() != folder.absolute()
+    ):
         raise ConfigError(
             f"run-dir = {other!r}: --resume continues the run in {folder}, in that folder. Leave "
             "the key out; for a run elsewhere, copy the folder and resume the copy."
@@ -170,7 +174,8 @@ def init(
     """Make a folder with an algorithm and a data set of your own, which runs as it is."""
     from fedapp.cli.init import create_app
 
-    for path in create_app(folder):
+    paths = create_app(folder)
+    for path in paths:
         console.out(path, highlight=False)
-    start = f"cd {shlex.quote(str(folder))}; fedapp run"
+    start = f"cd {shlex.quote(str(paths[0].parent))}; fedapp run"
     console.out(f"Run it: {start}", highlight=False)

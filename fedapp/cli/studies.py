@@ -17,6 +17,7 @@ from fedapp.cli.options import (
     app_settings,
     console,
     end_with,
+    finite,
 )
 from fedapp.config.read import parse_settings, split_settings
 
@@ -36,7 +37,9 @@ Retry = Annotated[bool, typer.Option("--retry", help="Repeat runs that failed be
 Hours = Annotated[
     float,
     typer.Option(
-        min=0.0, help="Stop after this number of hours and show what is done. 0: no limit."
+        min=0.0,
+        callback=finite,
+        help="Stop after this number of hours and show what is done. 0: no limit.",
     ),
 ]
 RayAddress = Annotated[

@@ -12,6 +12,7 @@ from typing import Any
 
 import fedapp
 from fedapp.errors import ComponentError
+from fedapp.files import as_path
 
 APP_VARIABLE = "FEDAPP_APP"
 """The environment variable with the folder, for a process that works in another one."""
@@ -32,7 +33,7 @@ def flower_folder() -> Path | None:
 def app_folder() -> Path:
     """Return the folder of the app: Flower's copy of it, $FEDAPP_APP, or the working folder."""
     given = os.environ.get(APP_VARIABLE, "")
-    return flower_folder() or Path(given).expanduser().resolve()
+    return flower_folder() or as_path(given, f"{APP_VARIABLE} = {given!r}").resolve()
 
 
 def add_to_path(folder: Path) -> None:

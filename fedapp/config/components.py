@@ -10,6 +10,7 @@ import difflib
 import functools
 import importlib.metadata
 import inspect
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,7 +22,8 @@ from fedapp.config.overrides import override_problems
 from fedapp.config.own_code import OwnCode, import_file, import_module
 from fedapp.config.registry import FAMILIES, Component, Family
 from fedapp.config.settings import Scalar, kebab
-from fedapp.errors import ComponentError
+from fedapp.errors import ComponentError, ConfigError
+from fedapp.files import as_path
 
 FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<name>\w+))?")
 MODULE = re.compile(r"(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*):(?P<name>[A-Za-z_]\w*)")
@@ -59,7 +61,8 @@ def is_component(family: Family, value: str) -> bool:
 
 def is_own(family: Family, value: str) -> bool:
     """Return whether ``value`` names code outside of this package."""
-    if family.open and Path(value).expanduser().is_dir():
+    # Unlike pathlib's, these answer for any text.
+    if family.open and os.path.isdir(os.path.expanduser(value)):  # noqa: PTH111, PTH112
         return False
     return _is_reference(value) or value in entry_points(family, app_folder())
 
@@ -130,7 +133,7 @@ def _own_component(family: Family, value: str, folder: Path) -> type[Component]:
         else:
             component = _only_component(family, module, value)
         _check(family, component, expected)
-    except ComponentError as error:
+    except ConfigError as error:
         raise ComponentError(f"{family.key} = {value!r}: {error}") from error
     component.own_code = code
     return component
@@ -153,7 +156,7 @@ def _import(family: Family, value: str, folder: Path) -> tuple[ModuleType, OwnCo
 
 def _path(text: str, folder: Path) -> Path:
     """Return the file of a reference; a process of Flower reads only files of the app."""
-    path = (folder / Path(text).expanduser()).resolve()
+    path = (folder / as_path(text, text)).resolve()
     if flower_folder() is not None and not path.is_relative_to(folder):
         raise ComponentError(
             f"{path} is not in the app's folder {folder}, and an app that runs on a SuperLink or a "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
 
@@ -28,7 +28,10 @@ class Settings(BaseModel):
     @classmethod
     def _numbers_as_text(cls, value: Any, info: ValidationInfo) -> Any:
         """Return a number that is given for a text field as text: ``2024`` may name a folder."""
-        is_text = cls.model_fields[str(info.field_name)].annotation is str
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and value in get_args(annotation):
+            return shown(value)  # true is no choice of 1, 2 and 4, though it equals 1
+        is_text = annotation is str
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return str(value) if is_text and is_number else value
 

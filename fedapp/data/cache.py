@@ -34,7 +34,7 @@ from fedapp.data.dataset import Dataset, Examples, Partition, Task
 from fedapp.data.partition.partitioning import Partitioning
 from fedapp.data.table import Table
 from fedapp.errors import DataError
-from fedapp.files import write_atomically
+from fedapp.files import as_path, write_atomically
 
 READING = 4
 """Version of the layout and of the reading; raise it when files become other arrays, or are refused.
@@ -55,9 +55,9 @@ class CacheDamageError(Exception):
 
 def cache_folder(config: DataConfig) -> Path:
     """Return the folder of the cache: `data-cache`, $FEDAPP_CACHE, or ~/.cache/fedapp."""
-    return Path(
-        config.data_cache or os.environ.get("FEDAPP_CACHE") or "~/.cache/fedapp"
-    ).expanduser()
+    given = config.data_cache or os.environ.get("FEDAPP_CACHE") or "~/.cache/fedapp"
+    key = "data-cache" if config.data_cache else "FEDAPP_CACHE"
+    return as_path(given, f"{key} = {given!r}")
 
 
 def cached_dataset(

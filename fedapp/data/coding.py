@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from pathlib import Path
 
 from fedapp.config.data import DataConfig
 from fedapp.data.dataset import Dataset, Examples, Task
@@ -19,7 +18,7 @@ from fedapp.data.table import (
     template,
 )
 from fedapp.errors import ConfigError, DataError
-from fedapp.files import json_problem
+from fedapp.files import as_path, json_problem
 
 
 def summary_of(dataset: Dataset) -> Summary:
@@ -45,13 +44,14 @@ def given_statistics(config: DataConfig, table: Table) -> Statistics | None:
     if not config.table_statistics:
         return None
     known = (Scaling(0.0, 1.0) if values is None else values for values in table.values)
+    setting = f"table-statistics = {config.table_statistics!r}"
     example = template(Statistics(dict(zip(table.names, known, strict=True))))
-    path = Path(config.table_statistics).expanduser()
+    path = as_path(config.table_statistics, setting)
     try:
         return Statistics.from_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
-            f"table-statistics = {config.table_statistics!r}: cannot be read: {json_problem(error)}. "
+            f"{setting}: cannot be read: {json_problem(error)}. "
             f"Name the table.json of a run, or a JSON file such as {example}"
         ) from error
 

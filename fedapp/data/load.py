@@ -35,6 +35,7 @@ from fedapp.data.text.build import build_next_symbol, encode_labelled
 from fedapp.data.text.clients import client_column
 from fedapp.data.transforms.transform import Transform
 from fedapp.errors import ConfigError, DataError, one_line
+from fedapp.files import as_path
 
 LATER_READING_KEYS = (
     "text_example",
@@ -118,7 +119,7 @@ def load_node_data(config: DataConfig, path: str) -> Dataset:
         The folder is missing, or cannot be read; the message names ``data-path``.
     """
     try:
-        folder = Path(path).expanduser().absolute()
+        folder = as_path(path, path).absolute()
         if not folder.is_dir():
             raise DataError(f"there is no folder {folder}.")
         return _load_cached(config.model_copy(update={"dataset": path}), node=True)

@@ -24,7 +24,7 @@ from fedapp.config.read import read_config, without_callbacks, without_unused_pa
 from fedapp.config.run_config import RunConfig
 from fedapp.data.readers import require_outside
 from fedapp.errors import CheckpointError, ComponentError, ConfigError
-from fedapp.files import json_problem, write_atomically, write_json
+from fedapp.files import as_path, json_problem, write_atomically, write_json
 from fedapp.runs.checkpoint import checkpoint_rounds
 from fedapp.runs.own_code import changed_code, missing_component
 from fedapp.training.client_state import StateLocation
@@ -105,8 +105,7 @@ def create(config: RunConfig) -> RunDirectory:
     ConfigError
         ``run-dir`` holds a run already, or checkpoints of one, lies in the data, or cannot be written.
     """
-    path = Path(config.run_dir).expanduser() if config.run_dir else _default_path(config)
-    directory = RunDirectory(path.absolute())
+    directory = run_directory(config) if config.run_dir else RunDirectory(_default_path(config))
     require_outside(config, directory.path, f"run-dir = {str(directory.path)!r}")
     if config.run_dir:
         check_is_new(directory)
@@ -122,6 +121,11 @@ def create(config: RunConfig) -> RunDirectory:
             "folder that can, for example run-dir='~/runs/first'."
         ) from error
     return directory
+
+
+def run_directory(config: RunConfig) -> RunDirectory:
+    """Return the directory that ``run-dir`` names; a ConfigError if that is no possible path."""
+    return RunDirectory(as_path(config.run_dir, f"run-dir = {config.run_dir!r}").absolute())
 
 
 def check_is_new(directory: RunDirectory) -> None:
@@ -148,7 +152,8 @@ def check_is_new(directory: RunDirectory) -> None:
 
 def _default_path(config: RunConfig) -> Path:
     """Return runs/<time>-<dataset>-<model>-<algorithm>, with $FEDAPP_RUNS in place of ``runs``."""
-    base = Path(os.environ.get("FEDAPP_RUNS", "runs")).expanduser()
+    runs = os.environ.get("FEDAPP_RUNS", "runs")
+    base = as_path(runs, f"FEDAPP_RUNS = {runs!r}").absolute()
     stamp = datetime.datetime.now(tz=datetime.UTC).astimezone().strftime("%Y%m%d-%H%M%S")
     data = Path(config.name_of("dataset")).name
     return base / f"{stamp}-{data}-{config.name_of('model')}-{config.name_of('algorithm')}"
@@ -290,7 +295,7 @@ def reopen(config: RunConfig) -> tuple[RunDirectory, dict[str, Any]]:
     CheckpointError
         A component of one's own has other code than the run was made with.
     """
-    directory = RunDirectory(Path(config.run_dir).expanduser().absolute())
+    directory = run_directory(config)
     stored, run_info = read_stored(directory.path)
     given, own = without_callbacks(config.to_run_config()), stored.to_run_config()
     given = {key: value for key, value in given.items() if key in own or "." not in key}

@@ -57,7 +57,9 @@ def setting(value: Scalar | None) -> str:
     """Format a setting's value as in a run-config, without quotes; empty without one."""
     if value is None:
         return ""
-    return str(value).lower() if isinstance(value, bool) else str(value).removesuffix(".0")
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def aligned(lines: Sequence[Sequence[str]]) -> list[str]:

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 
 from fedapp.config.model import ModelConfig
 from fedapp.errors import CheckpointError, ConfigError
+from fedapp.files import as_path
 from fedapp.runs.checkpoint import mismatch
 from fedapp.runs.directory import RunDirectory
 from fedapp.training.tensors import Tensors
@@ -39,11 +40,12 @@ def weights_path(config: ModelConfig) -> Path:
     ConfigError
         There is no such file.
     """
-    named = Path(config.initial_model).expanduser().absolute()
+    setting = f"initial-model = {config.initial_model!r}"
+    named = as_path(config.initial_model, setting).absolute()
     path = RunDirectory(named).model if named.is_dir() else named
     if not path.is_file():
         raise ConfigError(
-            f"initial-model = {config.initial_model!r}: there is no file {path}. Name the folder of a "
+            f"{setting}: there is no file {path}. Name the folder of a "
             "run that has ended, its model.safetensors, or any file of safetensors with the network's "
             "parameters, on the machine of the ServerApp; or leave the key out for weights from the "
             "seed."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 from fedapp.config.run_config import RunConfig
 from fedapp.data.coding import given_statistics
@@ -13,7 +12,7 @@ from fedapp.data.node_data import describe_task, read_task
 from fedapp.data.table import Statistics
 from fedapp.errors import CheckpointError, DataError
 from fedapp.files import json_problem, write_json
-from fedapp.runs.directory import RunDirectory
+from fedapp.runs.directory import RunDirectory, run_directory
 
 
 def write_task(directory: RunDirectory, dataset: Dataset) -> None:
@@ -67,7 +66,7 @@ def known_statistics(config: RunConfig, dataset: Dataset) -> Statistics | None:
     if table is None:
         return None
     if config.resume:
-        return read_statistics(RunDirectory(Path(config.run_dir).expanduser().absolute()))
+        return read_statistics(run_directory(config))
     given = given_statistics(config, table)
     if given is None or given.num_classes:
         return given

@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from fedapp.errors import CheckpointError, ConfigError
-from fedapp.files import write_atomically
+from fedapp.files import as_path, write_atomically
 from fedapp.training.tensors import Tensors, contiguous_copies
 
 NAME = re.compile(r"round-(\d+)\.attempt-(\d+)\.safetensors")
@@ -207,7 +207,7 @@ def node_folder(location: StateLocation, state_path: str) -> Path:
     if not RUN_ID.fullmatch(location.run_id):
         raise ConfigError(f"state-run = {location.run_id!r}: must be letters, digits and dashes.")
     base = state_path or os.environ.get("FEDAPP_STATE", "~/.local/state/fedapp")
-    folder = Path(base).expanduser() / location.run_id
+    folder = as_path(base, f"state-path = {base!r}") / location.run_id
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:

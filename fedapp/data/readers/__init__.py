@@ -12,6 +12,7 @@ from fedapp.config.data import CIFAR, CLASS_FOLDERS, IDX, DataConfig
 from fedapp.config.group import Case
 from fedapp.data.readers.source import CSV_FORMAT, Source, Split, visible_paths
 from fedapp.errors import ConfigError, DataError
+from fedapp.files import as_path
 
 __all__ = ["Source", "Split", "content_key", "local_folder", "read_source", "require_outside"]
 
@@ -27,10 +28,10 @@ def local_folder(config: DataConfig) -> Path | None:
 
     Raises
     ------
-    DataError
+    ConfigError, DataError
         It is neither a folder nor a possible hub name.
     """
-    path = Path(config.dataset).expanduser()
+    path = as_path(config.dataset, f"dataset = {config.dataset!r}")
     if path.is_dir():
         return path.resolve()
     if path.is_file():

@@ -6,7 +6,6 @@ import csv
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +16,7 @@ from fedapp.config.run_config import RunConfig
 from fedapp.errors import ConfigError
 from fedapp.federation.samplers.sampler import Candidates, Sampler
 from fedapp.federation.sampling import sample_clients
+from fedapp.files import as_path
 from fedapp.seeds import generator
 
 
@@ -110,7 +110,7 @@ def _read(trace: str) -> list[list[int]]:
     """
     key = f"availability.trace = {trace!r}"
     try:
-        with Path(trace).expanduser().open(newline="") as file:
+        with as_path(trace, key).open(newline="") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
