@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any, cast
@@ -15,7 +17,7 @@ from typer.testing import CliRunner
 
 from fedapp import server
 from fedapp.cli.generate import ROOT
-from fedapp.cli.main import app
+from fedapp.cli.main import app, main
 from fedapp.config.group import Case, cases_of, keys_of
 from fedapp.config.key_docs import allowed
 from fedapp.config.read import defaults, option_fields, parse_settings, read_config, split_settings
@@ -721,3 +723,16 @@ def test_what_a_component_may_be_in_words() -> None:
 def test_the_help_of_a_command_describes_its_arguments() -> None:
     """click 8.5 drops it with the typer that flwr allows."""
     assert "A component: a name" in CliRunner().invoke(app, ["keys", "--help"]).output
+
+
+def test_an_encoding_without_a_symbol_ends_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of bounds, the sign of "at least"."""
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding="latin-1"))
+    monkeypatch.setattr("sys.argv", ["fedapp", "keys", "fedprox"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    sys.stdout.flush()
+    assert ended.value.code in (None, 0)
+    assert b"fedprox.mu" in raw.getvalue()
+    assert b"?" in raw.getvalue()

@@ -140,6 +140,7 @@ def test_a_code_is_read_as_written_whatever_the_other_rows_are(tmp_path):
     file = tmp_path / "new.csv"
     for text in ("code\n08001\n", "code\n08001\nK1A\n"):
         assert rows_of(file, text, ("08001", "K1A"))[0] == [1, 0]
+        assert rows_of(tmp_path / "NEW.CSV", text, ("08001", "K1A"))[0] == [1, 0]
     assert rows_of(file, "code\n8001\n", ("08001", "8001")) == [[0, 1]]
 
 

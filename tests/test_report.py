@@ -14,7 +14,7 @@ from fedapp.errors import CheckpointError
 from fedapp.runs.directory import RunDirectory, read_stored
 from fedapp.runs.figures import curve_panels
 from fedapp.runs.final_outputs import summarise, write_summary
-from fedapp.runs.formatting import aligned, duration, setting, size
+from fedapp.runs.formatting import aligned, duration, number, setting, size
 from fedapp.runs.metrics import read_metrics
 from fedapp.runs.page import inline_svg
 from fedapp.runs.report import _local_work, write_report
@@ -51,6 +51,12 @@ def by_name(table: list[list[str]]) -> dict[str, str]:
 def test_a_setting_is_shown_as_it_was_given() -> None:
     values = ["tab-1.0", 1.0, 0.5, 20, True]
     assert [setting(value) for value in values] == ["tab-1.0", "1", "0.5", "20", "true"]
+
+
+def test_only_numbers_below_a_hundred_million_have_all_their_digits() -> None:
+    values = [0.61234567, 1234.5, 99_999_999.0, 1e30, -2.5e300]
+    shown = ["0.6123", "1234", "99999999", "1e+30", "-2.5e+300"]
+    assert [number(value, 4) for value in values] == shown
 
 
 def test_numbers_are_formatted_and_explained(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shlex
 import sys
 from typing import Annotated
@@ -76,6 +77,9 @@ def _as_setting(option: str) -> str:
 
 def main() -> None:
     """Run the command line; the last line of an error is its reason."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # symbols that its encoding does not have
     try:
         sys.exit(app(standalone_mode=False))
     except click.NoSuchOption as error:

@@ -8,10 +8,10 @@ from fedapp.config.settings import Scalar
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Format a number with significant digits, large ones without an exponent; "" for none and nan."""
+    """Format a number with significant digits, from 100,000,000 on by its exponent; "" for none, nan."""
     if value is None or value != value:
         return ""
-    if abs(value) >= 10 ** (digits - 1):
+    if 10 ** (digits - 1) <= abs(value) < 1e8:
         return f"{value:.0f}"
     return f"{value:.{digits}g}"
 

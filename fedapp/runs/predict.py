@@ -80,7 +80,7 @@ def predict(model: SavedModel, files: list[Path], length: int) -> Iterator[Predi
 def _inputs(model: SavedModel, file: Path) -> NDArray[np.generic]:
     if model.statistics is None:
         return read_image(file, model.task.input_shape)
-    if file.suffix not in TABLES:
+    if file.suffix.lower() not in TABLES:
         raise DataError(f"{file}: is no table. {_wanted('vector')}")
     return read_rows(file, model.statistics, model.config.missing)
 

@@ -93,7 +93,7 @@ def _rejected(messages: Sequence[str]) -> list[tuple[str, str]]:
             continue
         node, name, outcome, why = match.groups(default="")
         rejected.pop(node, None)
-        if outcome in ("rejected", "refused"):
+        if outcome == "rejected":
             rejected[node] = f"node {node}{name}: {why}"
     return [("rejected", "\n".join(rejected.values()))] if rejected else []
 

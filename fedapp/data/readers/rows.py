@@ -65,7 +65,8 @@ def read_rows(path: Path, statistics: Statistics, missing: str) -> NDArray[np.fl
 def _read(path: Path, statistics: Statistics) -> tuple[Any, ClassNames]:
     """Return the table in a file, and the names of its class-label columns."""
     try:
-        return _read_csv(path, statistics) if path.suffix == ".csv" else _read_parquet(path)
+        is_csv = path.suffix.lower() == ".csv"
+        return _read_csv(path, statistics) if is_csv else _read_parquet(path)
     except DataError:
         raise
     except Exception as error:
