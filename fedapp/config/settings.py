@@ -27,10 +27,13 @@ class Settings(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _numbers_as_text(cls, value: Any, info: ValidationInfo) -> Any:
-        """Return a number that is given for a text field as text: ``2024`` may name a folder."""
+        """Return a number that is given for a text field as text: ``2024`` may name a folder.
+
+        Also true and false given for a choice of numbers, which refuses them then, though true equals 1.
+        """
         annotation = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and value in get_args(annotation):
-            return shown(value)  # true is no choice of 1, 2 and 4, though it equals 1
+            return shown(value)
         is_text = annotation is str
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return str(value) if is_text and is_number else value
