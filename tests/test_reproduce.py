@@ -265,11 +265,20 @@ def test_the_list_needs_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "said"), [("--data", "there is no such folder"), ("--from", "no table of records")]
+    ("option", "folder", "said"),
+    [
+        ("--data", "nosuch", "there is no such folder"),
+        ("--from", "nosuch", "no table of records"),
+        ("--data", "~no-such-user/data", "no home folder of this user"),
+        ("--from", "~no-such-user/results", "no home folder of this user"),
+        ("--runs", "~no-such-user/runs", "no home folder of this user"),
+    ],
 )
-def test_folders_that_are_not_there_are_refused(option: str, said: str, tmp_path: Path) -> None:
-    folders = ["--to", str(tmp_path / "to"), "--runs", str(tmp_path / "runs")]
-    run = ["reproduce", "seo-fig11", option, str(tmp_path / "nosuch"), *folders]
+def test_folders_that_are_not_there_are_refused(
+    option: str, folder: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = ["reproduce", "seo-fig11", "--to", "to", "--runs", "runs", option, folder]
     found = CliRunner().invoke(app, run)
     assert (found.exit_code, said in str(found.exception or found.output)) == (1, True)
     assert not list(tmp_path.iterdir())

@@ -29,7 +29,7 @@ def locate(dataset: str, data: Path | None, cut: Cut | None, cuts: Path) -> str:
     """
     if dataset not in HUB:
         return dataset
-    folder = None if data is None else data.expanduser().absolute() / dataset
+    folder = None if data is None else data / dataset
     if folder is None or not folder.is_dir():
         if cut is None and HUB[dataset]:
             return HUB[dataset]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
+from fedapp.files import as_path
 from fedapp.studies.papers.catalogue import Experiment
 from fedapp.studies.papers.cells import Setup
 from fedapp.studies.papers.data import locate
@@ -42,7 +43,7 @@ class ReproduceOptions:
 
 def setup_of(experiment: Experiment, options: ReproduceOptions) -> Setup:
     """Return the setup of an experiment for the options' scale, data and overrides."""
-    cuts = options.runs.expanduser().absolute() / ".data"
+    cuts = options.runs / ".data"
 
     def where(dataset: str, cut: Cut | None) -> str:
         return locate(dataset, options.data, cut, cuts)
@@ -52,7 +53,7 @@ def setup_of(experiment: Experiment, options: ReproduceOptions) -> Setup:
 
 
 def data_folder(given: Path | None) -> Path | None:
-    """Return the folder of local data sets: ``given``, or $FEDAPP_DATA, or None.
+    """Return the absolute folder of local data sets: ``given``, or $FEDAPP_DATA, or None.
 
     Raises
     ------
@@ -60,13 +61,13 @@ def data_folder(given: Path | None) -> Path | None:
         There is no such folder.
     """
     named = os.environ.get("FEDAPP_DATA", "")
-    folder, origin = (
-        given or (Path(named) if named else None),
-        "--data" if given else "FEDAPP_DATA =",
-    )
-    if folder is not None and not folder.expanduser().is_dir():
+    setting = f"--data {given}" if given else f"FEDAPP_DATA = {named}"
+    if not given and not named:
+        return None
+    folder = as_path(given or named, setting).absolute()
+    if not folder.is_dir():
         raise ConfigError(
-            f"{origin} {folder}: there is no such folder. Name one with mnist, cifar10 or "
+            f"{setting}: there is no such folder. Name one with mnist, cifar10 or "
             "shakespeare, or leave it out: full scale then downloads MNIST and CIFAR-10 from the hub."
         )
     return folder

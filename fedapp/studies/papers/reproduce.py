@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedapp.config.run_config import Scalar
 from fedapp.errors import ConfigError
-from fedapp.files import as_folder
+from fedapp.files import as_folder, as_path
 from fedapp.studies.papers.catalogue import Experiment, choose_at
 from fedapp.studies.papers.cells import (
     EXPERIMENT_SEPARATOR,
@@ -94,12 +94,13 @@ def prepare(names: Sequence[str], options: ReproduceOptions) -> Work:
     _check_overrides(options.overrides)
     experiments = choose_at(list(names), options.scale)
     recorded = _recorded(options.recorded)
+    folders = as_folder(options.runs, "--runs"), as_folder(options.to, "--to")
+    options = replace(options, runs=folders[0], to=folders[1])
     setups = {name: setup_of(experiment, options) for name, experiment in experiments.items()}
     cells = {name: make_cells(experiment, setups[name]) for name, experiment in experiments.items()}
     planned = _planned(cells)
     plans = {name: partial(search, cell) for name, cell in planned.items()}
     chosen = _chosen(list(plans), options.only)
-    options = replace(options, to=as_folder(options.to, "--to"))
     read_records(options.to)  # a damaged table is named before anything runs
     earlier = {name: read_results(options.to, name, options.scale) for name in experiments}
     store = Store(options.runs, recorded)
@@ -174,7 +175,7 @@ def _planned(cells: Mapping[str, Cells]) -> dict[str, Cell]:
 
 def _recorded(folders: Sequence[Path]) -> dict[str, RunRecord]:
     """Return the records beside the results in ``folders``."""
-    folders = [folder.expanduser() for folder in folders]
+    folders = [as_path(folder, f"--from {folder}") for folder in folders]
     for folder in folders:
         if not any(folder.glob("*.parquet")):
             raise ConfigError(

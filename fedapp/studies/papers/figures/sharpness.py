@@ -62,7 +62,7 @@ def _run_key(run: RunResult, how: Measurement) -> tuple[Any, ...]:
 
 
 def _measured(run: RunResult, runs: Path, dataset: str, how: Measurement) -> dict[str, Any] | None:
-    folder = runs.expanduser().absolute() / run.run
+    folder = runs / run.run
     if not RunDirectory(folder).model.exists() or last_round(folder) != run.rounds:
         return None
     config, _ = read_stored(folder)
