@@ -82,6 +82,12 @@ def test_numbers_are_formatted_and_explained(tmp_path):
     assert facts["time"] == "6.5 swall clock, all rounds; the median round took 2 s"
 
 
+@pytest.mark.parametrize(("first", "shown"), [(0.1, "not reached"), (None, "not evaluated")])
+def test_a_target_that_was_not_reached(tmp_path, first, shown):
+    folder = made_run(tmp_path / "run", [first, None], target_accuracy=0.7)
+    assert by_name(report_of(folder)[1].tables[0])["rounds to 70 %"].startswith(f"{shown}where")
+
+
 def test_who_took_part(tmp_path):
     folder = made_run(tmp_path / "run", [0.1, 0.2, 0.3, 0.4], num_clients=20)
     rewrite(

@@ -124,9 +124,11 @@ def numbers(
     yield Fact("rounds", f"{done}{of_planned}{rounds_without_effect(records)}")
     if target := summary["target_accuracy"]:
         needed = summary["rounds_to_target"]
+        evaluated = summary["best_round"] is not None
+        missing = "not reached" if evaluated else "not evaluated"
         yield Fact(
             f"rounds to {100 * target:.6g}\u00a0%",
-            "not reached" if needed is None else rounds(needed),
+            missing if needed is None else rounds(needed),
             "where the best accuracy so far crosses the target, interpolated between rounds",
         )
     updates = summary["updates"]
