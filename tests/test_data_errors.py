@@ -511,6 +511,9 @@ def test_parquet_files_with_other_numbers_of_classes_are_refused(tmp_path):
         match=r"test\.parquet: class 0 of column 'label' is 'dog', and 'cat' in train\.parquet",
     ):
         load(tmp_path / "set")
+    write("test", "cat", "dog", "emu")
+    with pytest.raises(DataError, match="class 2 of column 'label' is 'emu', and None in train"):
+        load(tmp_path / "set")
     write("test", "cat", "dog")
     assert load(tmp_path / "set").task.labels == ("cat", "dog")
 

@@ -106,7 +106,7 @@ def test_a_figure_says_what_part_of_the_rounds_was_run() -> None:
     names = RunLabels.of(experiment, results)
     assert names.length(results) == "80 of 200 rounds"
     first = next(iter(results.cells))
-    longer = cell(run_result(rounds=200))
+    longer = cell(run_result(rounds=300))
     mixed = results.model_copy(update={"cells": {**results.cells, first: longer}})
     assert names.length(mixed) == "40 to 100 % of the rounds of full scale"
     whole = dict.fromkeys(results.cells, longer)

@@ -34,7 +34,7 @@ from fedapp.studies.sweep.identity import Request
 from fedapp.studies.sweep.store import Store
 from fedapp.training.algorithm import ClientContext, ClientExtras, ServerStep
 from fedapp.training.round_plan import RoundPlan
-from strategies._noise import clipped, norm_of
+from strategies._noise import clipped, noise_generator, norm_of
 from strategies.dp_fedavg import DPFedAvg
 from strategies.local_dp import LocalDP
 from tests.conftest import SMALL, Run, largest_difference, metrics_of, model_of
@@ -815,3 +815,12 @@ def test_a_round_is_allowed_if_its_own_clients_can_pay(tmp_path: Path) -> None:
 def test_a_norm_whose_square_overflows_is_clipped() -> None:
     found = clipped({"w": torch.tensor([3e30, 4e30])}, 1.0)["w"]
     assert found.tolist() == pytest.approx([0.6, 0.8])
+
+
+def test_each_noise_of_each_round_and_client_has_draws_of_its_own() -> None:
+    ours = ("seed", 7, "update", 3, 2)
+    others = [("seed", 8, "update", 3, 2), ("seed", 7, "count", 3, 2)]
+    others += [("seed", 7, "update", 4, 2), ("seed", 7, "update", 3, 1)]
+    draws = [noise_generator(*each).normal(size=4).tolist() for each in (ours, ours, *others)]
+    assert draws[0] == draws[1]
+    assert len({tuple(each) for each in draws}) == 1 + len(others)
