@@ -7,8 +7,21 @@ from __future__ import annotations
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import ClientAppCallable
 
-app = ClientApp()
+from fedapp.machine import sigterm_interrupts
+
+
+def ends_at_sigterm(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+    """Let SIGTERM end the process as SIGKILL does: the SuperNode then replies that it crashed.
+
+    Flower's own handler reports a failed task without a reply, for which its SuperNode waits for ever.
+    """
+    with sigterm_interrupts():
+        return call_next(message, context)
+
+
+app = ClientApp(mods=[ends_at_sigterm])
 
 
 @app.train()

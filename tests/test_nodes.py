@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
 import re
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -782,3 +784,23 @@ def test_a_client_has_one_node_at_a_time():
     assert nodes.rejected[2] == "client-id = 0: node 1 (device-1) is that client already"
     del grid.starts[1]
     assert nodes.connected(grid, 1.0) == [2]
+
+
+def test_sigterm_ends_a_training_process_without_a_failed_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Flower's handler would report one, and its SuperNode wait for the reply for ever."""
+    called: list[int] = []
+    monkeypatch.setattr(node_module, "train", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, lambda number, _: called.append(number))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            client_app(
+                Message(RecordDict(), 1, MessageType.TRAIN),
+                Context(RUN_ID, 1, {}, RecordDict(), {}),
+            )
+        assert called == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert called == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -167,6 +167,16 @@ def test_a_cell_as_fast_as_the_baseline_needs_no_fewer_rounds() -> None:
     assert text.startswith("1 of 3 cells without published rounds need fewer rounds than the row")
 
 
+def test_cells_are_compared_with_the_baseline_at_the_seeds_that_both_have() -> None:
+    """With seed 0 alone 90 rounds are more than the baseline's 80, and fewer than its mean of 100."""
+    base = cell(run_result(80.0), run_result(120.0, seed=1))
+    own = [cell(run_result(90.0)), cell(run_result(110.0, seed=1))]
+    pairs = [*((each, base) for each in own), (reached(90.0), reached(None))]
+    cells = [Entry(None, None, "not given", *pair) for pair in pairs]  # type: ignore[arg-type]
+    text = _not_given(SimpleNamespace(baseline="FedSGD"), cells)  # type: ignore[arg-type]
+    assert text.startswith("2 of 3 cells without published rounds need fewer rounds")
+
+
 def test_all_tables_count_each_published_number_once() -> None:
     """Not the 86 % of the text beside Table 3, nor what footnote 5 takes from Table 1."""
     found = {

@@ -123,9 +123,9 @@ WRONG = {
     "run broken.toml": "broken.toml | Invalid value (at line 1 | such as seed = 3 | or correct it",
     "run min-nodes=2": "min-nodes | 2: 1 is the number of nodes | no more will come | Add --nodes 2",
     "run num-clients=5000": "num-clients | 5000 | only 1440 training examples | to 1440 or less",
-    "run device=cuda": "device | 'cuda' | sees 0 GPUs | Set device='auto' or 'cpu'",
+    "run device=cuda": "device | 'cuda' | sees 0 GPUs | Set device='auto', a GPU",
     "partition num-clients=5000": "num-clients | 5000 | only 1440 training examples | to 1440 or less",
-    "doctor device=cuda": "device | 'cuda' | sees 0 GPUs | Set device='auto' or 'cpu'",
+    "doctor device=cuda": "device | 'cuda' | sees 0 GPUs | Set device='auto', a GPU",
     "sweep dataset=/nowhere": "dataset | '/nowhere' | an existing folder, a hub name | Set dataset to",
     "run run-dir=runs/digits": "run-dir | holds a run already | another run-dir | Set resume=true",
     # paths that cannot be

@@ -28,8 +28,8 @@ def choose_device(config: ExecutionConfig) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ConfigError(
             f"device = {config.device!r}: this process sees {torch.cuda.device_count()} GPUs. "
-            "Set device='auto' or 'cpu'; in Flower's simulation give each client a share of the "
-            'GPU with --federation-config "client-resources-num-gpus=0.25".'
+            "Set device='auto', a GPU where there is one, or 'cpu'; in Flower's simulation give each "
+            'client a share of the GPU with --federation-config "client-resources-num-gpus=0.25".'
         )
     compute_exactly(device)
     return device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -320,15 +319,18 @@ def _not_given(experiment: Table, cells: Sequence[Entry]) -> str:
     own = [entry for entry in given if entry.result is not entry.baseline]
     if not own:
         return ""
-    quicker = sum(_needed(e.result) < _needed(e.baseline) for e in own)
+    quicker = sum(map(_is_quicker, own))
     return (
         f"{quicker} of {len(own)} cells without published rounds need fewer rounds than the row "
         f"{experiment.baseline}."
     )
 
 
-def _needed(cell: CellResult) -> float:
-    return math.inf if cell.needed is None else cell.needed
+def _is_quicker(entry: Entry) -> bool:
+    """Return whether a cell needs fewer rounds than its baseline, of the seeds that both have."""
+    if entry.baseline.needed is None:
+        return entry.result.needed is not None
+    return (entry.speedup or 0) > 1
 
 
 def _outside(cells: Sequence[Entry]) -> str:
