@@ -20,7 +20,6 @@ from fedapp.studies.papers.schema import (
     Comparison,
     Cut,
     Figure,
-    LearningRateSearch,
     Line,
     Panel,
     Picture,
@@ -103,9 +102,9 @@ class Setup:
         """
         if self.experiment.learning_rate_search is None or LEARNING_RATE in self.overrides:
             return None
-        base = self.experiment.learning_rate_search.model_dump(by_alias=True)
+        base = self.experiment.learning_rate_search.model_dump()
         merged = {**base, **own, **self.scale.learning_rate_search}
-        return RateGrid(**LearningRateSearch.model_validate(merged).model_dump())
+        return RateGrid.model_validate(merged)
 
 
 def is_among(name: str, chosen: Sequence[str]) -> bool:

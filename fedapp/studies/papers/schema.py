@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedapp.config.run_config import Scalar, kebab
+from fedapp.studies.sweep.search import RateGrid
 
 ScaleName = Literal["smoke", "cpu", "normalised", "narrow", "full"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
@@ -22,18 +23,6 @@ class Part(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=kebab, validate_by_name=True
     )
-
-
-class LearningRateSearch(Part):
-    """The grid of the learning rate search: see :class:`fedapp.studies.sweep.search.RateGrid`."""
-
-    start: float = Field(gt=0)
-    step: float = Field(1 / 3, gt=0)
-    width: int = Field(1, ge=0)
-    most: int = Field(6, ge=0)
-    patience: float = Field(1.5, ge=1)
-    middle: int = 0
-    seeds: tuple[int, ...] = (0,)
 
 
 class Cut(Part):
@@ -86,7 +75,7 @@ class Base(Part):
     settings: dict[str, Scalar] = {}
     rounds: int = Field(1, ge=1)
     seeds: tuple[int, ...] = (0,)
-    learning_rate_search: LearningRateSearch | None = Field(None, alias="tuning")
+    learning_rate_search: RateGrid | None = Field(None, alias="tuning")
     scales: dict[ScaleName, Scale]
 
     def at(self, scale: ScaleName) -> Scale:
@@ -224,7 +213,7 @@ class Comparison(Base):
     """
 
     kind: Literal["comparison"]
-    learning_rate_search: LearningRateSearch = Field(alias="tuning")
+    learning_rate_search: RateGrid = Field(alias="tuning")
     window: int = Field(1, ge=1)
     leave_out: dict[str, str] = {}
     algorithms: dict[str, ComparedAlgorithm] = {}
