@@ -243,7 +243,7 @@ def _algorithm_cell(experiment: Comparison, setup: Setup, name: str) -> Cell | N
         settings=setup.settings(own.settings if own else {}, {"algorithm": name}),
         rounds=setup.rounds(),
         seeds=setup.seeds,
-        rates=setup.rates(own.learning_rate_search if own else {}),
+        rates=setup.rates({}),
         options=setup.options(own.options if own else {}),
         measure="accuracy",
         window=setup.scale.window or experiment.window,
@@ -265,7 +265,6 @@ def _line_cell(experiment: Figure, setup: Setup, panel: Panel, line: Line) -> Ce
         seeds=setup.seeds,
         rates=rates,
         measure="rounds" if target else "accuracy",
-        window=setup.scale.window or experiment.window,
         draw=rounds,
     )
 

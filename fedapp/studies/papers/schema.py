@@ -199,7 +199,6 @@ class ComparedAlgorithm(Part):
 
     settings: dict[str, Scalar] = {}
     options: dict[str, tuple[Scalar, ...]] = {}
-    learning_rate_search: dict[str, Any] = Field({}, alias="tuning")
 
 
 BASE = "fedavg"
@@ -273,7 +272,6 @@ class Figure(Base):
     across: int = Field(ge=1)
     target: float = 0.0
     tune_rounds: int | None = None
-    window: int = Field(1, ge=1)
     lines: dict[str, tuple[Line, ...]]
     panels: tuple[Panel, ...]
 
