@@ -14,7 +14,7 @@ ScaleName = Literal["smoke", "cpu", "normalised", "narrow", "full"]
 SCALES: tuple[ScaleName, ...] = get_args(ScaleName)
 """From the smallest to the paper's; an experiment may have some of them."""
 Published = float | Literal["not reached", "not given"]
-Metric = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
+CurveKey = Literal["accuracy", "best accuracy", "loss", "train_loss", "training_set_loss"]
 
 
 class Part(BaseModel):
@@ -242,7 +242,7 @@ class Panel(Part):
     title: str = ""
     lines: str
     settings: dict[str, Scalar] = {}
-    y: Metric = "accuracy"
+    y: CurveKey = "accuracy"
     x: Literal["rounds", "gradients"] = "rounds"
     ylim: tuple[float, float] | None = None
     yscale: Literal["linear", "log"] = "linear"

@@ -94,7 +94,7 @@ def fixed(requests: Sequence[Request]) -> Steps:
 
 
 SearchMeasure = Literal["rounds", "accuracy"]
-Candidates = Generator[Sequence[Request], Sequence[RunRecord], list[Candidate]]
+CandidateSteps = Generator[Sequence[Request], Sequence[RunRecord], list[Candidate]]
 
 
 class RateGrid(BaseModel):
@@ -172,7 +172,7 @@ def search(cell: Cell) -> Steps:
     return SearchResult(runs, best, tried, best is None or is_inside(cell, best, tried))
 
 
-def _candidates(cell: Cell) -> Candidates:
+def _candidates(cell: Cell) -> CandidateSteps:
     """Yield the requests of the search and return all candidates."""
     tried: list[Candidate] = []
     for values in itertools.product(*cell.options.values()):
@@ -185,7 +185,7 @@ def _candidates(cell: Cell) -> Candidates:
     return tried
 
 
-def _search_rates(cell: Cell, rates: RateGrid, option: Mapping[str, Scalar]) -> Candidates:
+def _search_rates(cell: Cell, rates: RateGrid, option: Mapping[str, Scalar]) -> CandidateSteps:
     candidates: dict[int, Candidate] = {}
     indices = [rates.middle]
     while indices:
